@@ -1,0 +1,1 @@
+"""Caches that avoid work, and their statistics, kept in Redis where an operator can read them."""

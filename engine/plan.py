@@ -1,0 +1,62 @@
+"""What one step does: the scheduler writes a `StepPlan`, the runner executes it and returns `Sampled` tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.request import Request
+from engine.wire import TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request's share of a step: run its tokens `[start, start + count)`.
+
+    `request.block_table` already covers all of them. `sample` is true when the row reaches the request's last known
+    token, so that the logits of that position yield the next one.
+    """
+
+    request: Request
+    start: int
+    count: int
+    sample: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Rows of one step, decodes (count == 1) first."""
+
+    rows: list[Row] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.count for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The runner's answer for one row, in the plan's order.
+
+    `token` is None for a row that did not sample. `prompt_logprobs` holds one entry per prompt position that this row
+    ran and whose successor is a prompt token, if the request asked for them: the log-probability of that successor.
+    """
+
+    token: int | None
+    logprob: TokenLogprob | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
+
+
+class Runner(Protocol):
+    """Owns every tensor: weights, KV cache, sampling state. Knows nothing of queues."""
+
+    def execute(self, plan: StepPlan) -> list[Sampled]:
+        """Run one step; returns one `Sampled` per row."""
+        ...
+
+    def release(self, request: Request) -> None:
+        """Forget per-request state (penalty counts, generators) of a finished or preempted request."""
+        ...

@@ -1,0 +1,77 @@
+"""One request inside an engine: what was asked, how far it is, and the states it passes through."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from engine.wire import FinishReason, SamplingParams
+
+
+class State(enum.Enum):
+    """WAITING -> RUNNING -> FINISHED, with RUNNING -> WAITING when preempted; anything else raises."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+_ALLOWED = {
+    (State.WAITING, State.RUNNING),
+    (State.WAITING, State.FINISHED),
+    (State.RUNNING, State.WAITING),
+    (State.RUNNING, State.FINISHED),
+}
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A request and its progress.
+
+    Tokens `[0, computed)` have their KV in the blocks of `block_table`; tokens `[computed, length)` still have to be
+    run. When `computed == length - 1` and the last token was sampled, the request decodes.
+    """
+
+    id: str
+    prompt: list[int]
+    sampling: SamplingParams
+    arrival: float
+    """Seconds on the engine's monotonic clock."""
+    priority: int = 0
+    adapter: str | None = None
+    salt: bytes = b""
+
+    state: State = State.WAITING
+    output: list[int] = field(default_factory=list)
+    computed: int = 0
+    cached: int = 0
+    """Prompt tokens whose KV came from the prefix cache at first admission."""
+    block_table: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)
+    """Chain hashes of this request's full blocks, as far as they have been computed."""
+    preemptions: int = 0
+    first_scheduled: float | None = None
+    finish: FinishReason | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens known so far: prompt and output."""
+        return len(self.prompt) + len(self.output)
+
+    @property
+    def uncomputed(self) -> int:
+        return self.length - self.computed
+
+    def tokens(self, start: int, end: int) -> list[int]:
+        """Token ids of positions `[start, end)` over prompt and output."""
+        prompt = len(self.prompt)
+        if end <= prompt:
+            return self.prompt[start:end]
+        if start >= prompt:
+            return self.output[start - prompt : end - prompt]
+        return self.prompt[start:] + self.output[: end - prompt]
+
+    def move_to(self, state: State) -> None:
+        if (self.state, state) not in _ALLOWED:
+            raise RuntimeError(f"request {self.id}: illegal transition {self.state.value} -> {state.value}")
+        self.state = state

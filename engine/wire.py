@@ -1,0 +1,154 @@
+"""The frames between a gateway and an engine: MessagePack over WebSocket, one binary message per frame.
+
+A client sends `Generate` and `Cancel`; the engine answers with one `Ready` when the connection opens, then with at
+most one `Step` per engine step, carrying what every request of that connection gained in it. Token ids only: text
+never crosses this wire. Unknown fields are ignored on decoding, so that either side can be upgraded first.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+MAX_FRAME_BYTES = 8 * 1024 * 1024
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How one request's tokens are chosen. Names and meanings follow OpenAI's and transformers' parameters."""
+
+    max_tokens: int = 16
+    """Most output tokens; the engine refuses a prompt that leaves room for none of them."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """0 keeps the whole vocabulary."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    """Over prompt and output, as transformers applies it."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    """Presence and frequency count output tokens only, as OpenAI documents them."""
+    logit_bias: dict[int, float] = {}
+    seed: int = 0
+    """Randomness is keyed by (seed, position): the same request gives the same tokens in any batch."""
+    logprobs: int | None = None
+    """None: no log-probabilities; N: the chosen token's and those of the N most likely tokens."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt's tokens (first position excluded); such a request skips the prefix cache."""
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+
+class Generate(msgspec.Struct, frozen=True, tag="generate", omit_defaults=True):
+    """Start a request. `id` is chosen by the client and unique among its live requests."""
+
+    id: str
+    prompt: list[int]
+    sampling: SamplingParams
+    adapter: str | None = None
+    salt: bytes = b""
+    """Roots the prefix-cache key: requests with different salts never share KV blocks."""
+    priority: int = 0
+    """Lower is served first; the gateway maps service classes to it."""
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """End a request; its KV is free within one step. Unknown ids are ignored (the request may just have finished)."""
+
+    id: str
+
+
+ClientFrame = Generate | Cancel
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probability of one emitted (or prompt) token and of the most likely alternatives, best first."""
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]] = []
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts and times of a finished request; times in seconds."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    queue_seconds: float
+    preemptions: int = 0
+
+
+class Output(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one request gained in one step. The last one of a request carries `finish` and `usage`."""
+
+    id: str
+    tokens: list[int] = []
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    finish: FinishReason | None = None
+    usage: Usage | None = None
+    error: str | None = None
+    """With finish == "error": what was wrong with the request and what to do about it."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """A snapshot of the engine for routers and metrics."""
+
+    running: int
+    waiting: int
+    waiting_tokens: int
+    """Prompt tokens not yet computed, over all requests."""
+    total_blocks: int
+    free_blocks: int
+    cached_blocks: int
+    prefix_hit_tokens: int
+    """Since start."""
+    prompt_tokens: int
+    output_tokens: int
+    preemptions: int
+    step_seconds: float
+    """Moving average of one step's duration."""
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """What a client must know of the model behind an engine."""
+
+    name: str
+    revision: str
+    """Digest of config and weights' index; part of every cache key."""
+    context: int
+    """Most tokens of prompt and output together."""
+    vocabulary: int
+    eos_token_ids: tuple[int, ...]
+    block_size: int
+    device: str
+    dtype: str
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """First frame of a connection."""
+
+    protocol: int
+    model: ModelInfo
+    load: Load
+
+
+class Step(msgspec.Struct, frozen=True, tag="step"):
+    """Outputs of one engine step for this connection; also sent without outputs as a heartbeat, every second."""
+
+    outputs: list[Output]
+    load: Load
+
+
+ServerFrame = Ready | Step
+
+encode = msgspec.msgpack.Encoder().encode
+decode_client_frame = msgspec.msgpack.Decoder(ClientFrame).decode
+decode_server_frame = msgspec.msgpack.Decoder(ServerFrame).decode

@@ -1,0 +1,85 @@
+"""One tree of errors, one JSON shape: OpenAI's `{"error": {"message", "type", "param", "code"}}`.
+
+`docs/errors.md` lists every code; a test compares the list with this file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ApiError(Exception):
+    """An error that a client is told about. `message` names the field and the remedy."""
+
+    status = 500
+    type = "server_error"
+    code = "internal_error"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code or type(self).code
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, Any]:
+        """The `error` object of a response body or a WebSocket `error` event."""
+        return {"message": self.message, "type": type(self).type, "param": self.param, "code": self.code}
+
+
+class InvalidRequest(ApiError):
+    status, type, code = 400, "invalid_request_error", "invalid_request"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    code = "context_length_exceeded"
+
+
+class PreviousResponseNotFound(InvalidRequest):
+    code = "previous_response_not_found"
+
+
+class TooLarge(InvalidRequest):
+    status, code = 413, "request_too_large"
+
+
+class Unauthorized(ApiError):
+    status, type, code = 401, "authentication_error", "invalid_api_key"
+
+
+class Forbidden(ApiError):
+    status, type, code = 403, "permission_error", "forbidden"
+
+
+class NotFound(ApiError):
+    status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class ModelNotFound(NotFound):
+    code = "model_not_found"
+
+
+class Conflict(ApiError):
+    status, type, code = 409, "invalid_request_error", "conflict"
+
+
+class RateLimited(ApiError):
+    status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after: float, param: str | None = None) -> None:
+        super().__init__(message, param=param, headers={"retry-after": str(max(1, round(retry_after + 0.5)))})
+        self.retry_after = retry_after
+
+
+class Unavailable(ApiError):
+    """No engine can answer, or the gateway is draining; the client may try again."""
+
+    status, type, code = 503, "server_error", "unavailable"
+
+
+class EngineFailed(ApiError):
+    """An engine died after its first token: the turn fails, the next request is served by another one."""
+
+    status, type, code = 502, "server_error", "engine_failed"

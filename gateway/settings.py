@@ -1,0 +1,252 @@
+"""The one configuration: defaults, then a TOML file, then environment variables. Every field is documented here.
+
+`docs/configuration.md` is generated from this module and a test compares them. Environment variables are named
+`ROUNDHOUSE_<SECTION>_<FIELD>`, for example `ROUNDHOUSE_SERVER_PORT=9000`; lists of tables (tenants, pools) come from
+the file. `REDIS_URL` is read too, because every host sets it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+DEMO = Path(__file__).resolve().parent.parent / "deploy" / "demo"
+
+Tier = Literal["small", "medium", "large"]
+TIERS: tuple[Tier, ...] = ("small", "medium", "large")
+
+Positive = Annotated[int, Meta(gt=0)]
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+class SettingsError(Exception):
+    """The configuration cannot be used; the message names the field and what it may hold."""
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all sections: unknown keys are errors, so that a typing mistake is not silently a default."""
+
+
+class Server(Section):
+    """Where the gateway listens and how large or slow a client may be."""
+
+    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 picks a free one.")] = 8080
+    allowed_origins: Annotated[
+        list[str],
+        Meta(description="Origins whose pages may open a WebSocket or get a ticket; its own always may."),
+    ] = []
+    max_message_bytes: Annotated[Positive, Meta(description="Largest WebSocket message or request body.")] = 1_048_576
+    max_connections: Annotated[Positive, Meta(description="Open WebSockets of this process; more get 503.")] = 10_000
+    max_connections_per_tenant: Annotated[Positive, Meta(description="Open WebSockets of one tenant.")] = 1_000
+    idle_timeout: Annotated[Seconds, Meta(description="Seconds a socket without a turn may stay silent.")] = 600.0
+    first_message_timeout: Annotated[
+        Seconds, Meta(description="Seconds a new socket may wait before its first message.")
+    ] = 60.0
+    connection_lifetime: Annotated[Seconds, Meta(description="Seconds until a socket must be opened anew.")] = 3600.0
+    send_timeout: Annotated[
+        Seconds, Meta(description="Seconds a client may leave its socket unread before it is closed with 4503.")
+    ] = 30.0
+    drain_timeout: Annotated[Seconds, Meta(description="Seconds running turns may take to finish after SIGTERM.")] = (
+        30.0
+    )
+
+
+class Turns(Section):
+    """Turns: the server-owned life of one answer."""
+
+    orphan_timeout: Annotated[Seconds, Meta(description="Seconds a turn runs on after its last viewer has gone.")] = (
+        30.0
+    )
+    retention: Annotated[
+        Seconds, Meta(description="Seconds a finished response can be resumed, read or continued.")
+    ] = 600.0
+    max_retained: Annotated[Positive, Meta(description="Finished responses kept by one gateway process.")] = 10_000
+    max_concurrent_per_connection: Annotated[Positive, Meta(description="Running turns of one WebSocket.")] = 32
+    coalesce_window: Annotated[
+        float, Meta(ge=0, le=1, description="Seconds in which deltas are merged while a client or the loop is behind.")
+    ] = 0.03
+    default_max_output_tokens: Annotated[
+        Positive, Meta(description="Output limit of a request that names none (never beyond the context).")
+    ] = 1024
+
+
+class Redis(Section):
+    """The Redis that holds limits, caches and statistics."""
+
+    url: Annotated[
+        str | None, Meta(description="redis://, rediss:// or unix:// address; empty: `serve` starts one of its own.")
+    ] = None
+    timeout: Annotated[Seconds, Meta(description="Seconds one command may take before it counts as failed.")] = 0.05
+    data: Annotated[str, Meta(description="Folder of the embedded Redis and of other run-time files.")] = ".data"
+
+
+class Limits(Section):
+    """Token bucket of one tenant; a tenant may override it."""
+
+    tokens_per_minute: Annotated[Positive, Meta(description="Input and output tokens refilled per minute.")] = 600_000
+    burst_tokens: Annotated[Positive, Meta(description="Bucket size: tokens that may be used at once.")] = 200_000
+    on_redis_down: Annotated[
+        Literal["allow_local", "deny"],
+        Meta(description="Without Redis: limit within this process (allow_local) or refuse (deny)."),
+    ] = "allow_local"
+
+
+class ApiKey(Section):
+    """One API key, stored as a digest only."""
+
+    id: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name of the key in logs.")]
+    sha256: Annotated[
+        str, Meta(pattern="^[0-9a-f]{64}$", description="Hex SHA-256 of the key: `printf %s KEY | sha256sum`.")
+    ]
+
+
+class Tenant(Section):
+    """A customer or team: its keys and limits."""
+
+    name: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name in logs, statistics and Redis keys.")]
+    keys: Annotated[list[ApiKey], Meta(description="Keys that act for this tenant.")] = []
+    limits: Annotated[Limits | None, Meta(description="Limits of this tenant instead of `[limits]`.")] = None
+
+
+class Pool(Section):
+    """One tier: a model and the engines that serve it."""
+
+    tier: Annotated[Tier, Meta(description="Which tier this pool answers for.")]
+    name: Annotated[str, Meta(description="Public name of the model.")]
+    model: Annotated[str, Meta(description="Directory of the checkpoint in Hugging Face format.")]
+    engines: Annotated[
+        list[str], Meta(description="ws:// or unix:// addresses of running engines; empty: `serve` starts one.")
+    ] = []
+    device: Annotated[Literal["cpu", "cuda"], Meta(description="Device of an engine that `serve` starts.")] = "cpu"
+    dtype: Annotated[Literal["float32", "bfloat16"], Meta(description="Data type of its weights.")] = "float32"
+    threads: Annotated[Positive, Meta(description="CPU threads of its engine.")] = 1
+    kv_tokens: Annotated[Positive, Meta(description="Tokens its KV cache holds.")] = 32_768
+    max_running: Annotated[Positive, Meta(description="Most requests in one step.")] = 64
+    cost: Annotated[float, Meta(ge=0, description="Relative price of a token, for the router.")] = 1.0
+
+
+class Cache(Section):
+    """The exact response cache."""
+
+    enabled: Annotated[bool, Meta(description="Look answers up and store them.")] = True
+    ttl: Annotated[Seconds, Meta(description="Seconds an entry lives.")] = 3600.0
+    max_entry_bytes: Annotated[Positive, Meta(description="Largest answer that is stored.")] = 65_536
+    max_entries_per_tenant: Annotated[Positive, Meta(description="Entries of one tenant; oldest go first.")] = 10_000
+
+
+class Router(Section):
+    """How `auto` picks a tier."""
+
+    medium_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the medium tier answers.")] = 0.25
+    large_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the large tier answers.")] = 0.5
+    breaker_failures: Annotated[Positive, Meta(description="Failures in a row that take an engine out.")] = 3
+    breaker_seconds: Annotated[Seconds, Meta(description="Seconds until an engine taken out is tried again.")] = 10.0
+
+
+class Log(Section):
+    """Structured logs on standard error."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Least severe level.")] = "info"
+    format: Annotated[Literal["json", "console"], Meta(description="JSON lines, or coloured text.")] = "json"
+    prompts: Annotated[bool, Meta(description="Log prompt and answer text. Leave it off.")] = False
+
+
+class Settings(Section):
+    """The whole configuration of a Roundhouse."""
+
+    server: Server = Server()
+    turns: Turns = Turns()
+    redis: Redis = Redis()
+    limits: Limits = Limits()
+    cache: Cache = Cache()
+    router: Router = Router()
+    log: Log = Log()
+    tenants: list[Tenant] = []
+    pools: list[Pool] = []
+
+
+def demo_settings() -> Settings:
+    """The embedded default: three demo pools and one tenant whose key is `roundhouse-demo`."""
+    digest = hashlib.sha256(b"roundhouse-demo").hexdigest()
+    pools = [
+        Pool(tier="small", name="roundhouse-demo-2m", model=str(DEMO / "models" / "small"), cost=1.0),
+        Pool(tier="medium", name="roundhouse-demo-6m", model=str(DEMO / "models" / "medium"), cost=3.0),
+        Pool(tier="large", name="roundhouse-demo-18m", model=str(DEMO / "models" / "large"), cost=9.0),
+    ]
+    return Settings(tenants=[Tenant(name="demo", keys=[ApiKey(id="demo", sha256=digest)])], pools=pools)
+
+
+def load(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Settings:
+    """Read the configuration.
+
+    `path`, else `ROUNDHOUSE_CONFIG`, else `roundhouse.toml` in the working directory if there is one. Without tenants
+    and pools the embedded default is used.
+
+    Raises:
+        SettingsError: a file is missing or a value is wrong; the message names it.
+    """
+    explicit = path or environ.get("ROUNDHOUSE_CONFIG")
+    file = Path(explicit) if explicit else Path("roundhouse.toml")
+    raw: dict[str, Any] = {}
+    if file.is_file():
+        try:
+            raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{file}: not valid TOML: {error}") from error
+    elif explicit:
+        raise SettingsError(f"{file}: no such configuration file")
+    _apply_environment(raw, environ)
+    defaults = demo_settings()
+    raw.setdefault("tenants", msgspec.to_builtins(defaults.tenants))
+    raw.setdefault("pools", msgspec.to_builtins(defaults.pools))
+    try:
+        settings = msgspec.convert(raw, Settings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"configuration: {error}") from error
+    _check(settings)
+    return settings
+
+
+def _apply_environment(raw: dict[str, Any], environ: Mapping[str, str]) -> None:
+    sections = {
+        field.name: field.type
+        for field in msgspec.structs.fields(Settings)
+        if isinstance(field.type, type) and issubclass(field.type, Section)
+    }
+    for section, type_ in sections.items():
+        for field in msgspec.structs.fields(type_):
+            value = environ.get(f"ROUNDHOUSE_{section}_{field.name}".upper())
+            if value is None:
+                continue
+            try:
+                # Strings such as "9000", "true" or "a,b" become what the field wants; msgspec names what does not fit.
+                parsed: Any = value.split(",") if field.type == Server.__annotations__.get("allowed_origins") else value
+                raw.setdefault(section, {})[field.name] = msgspec.convert(parsed, field.type, strict=False)
+            except msgspec.ValidationError as error:
+                raise SettingsError(f"ROUNDHOUSE_{section}_{field.name}".upper() + f": {error}") from error
+    if environ.get("REDIS_URL"):
+        raw.setdefault("redis", {}).setdefault("url", environ["REDIS_URL"])
+
+
+def _check(settings: Settings) -> None:
+    names = [tenant.name for tenant in settings.tenants]
+    if len(set(names)) != len(names):
+        raise SettingsError("tenants: two tenants have the same name")
+    digests = [key.sha256 for tenant in settings.tenants for key in tenant.keys]
+    if len(set(digests)) != len(digests):
+        raise SettingsError("tenants: two keys have the same sha256")
+    if not settings.pools:
+        raise SettingsError("pools: at least one pool is needed")
+    tiers = [pool.tier for pool in settings.pools]
+    if len(set(tiers)) != len(tiers):
+        raise SettingsError("pools: two pools serve the same tier")
+    if settings.router.medium_from > settings.router.large_from:
+        raise SettingsError("router.medium_from must not be above router.large_from")

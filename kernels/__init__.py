@@ -1,0 +1,1 @@
+"""Ops with one meaning on every device; `reference.py` is the specification."""

@@ -1,0 +1,1 @@
+"""Which tier and which replica answers a request: pure functions of a snapshot."""
