@@ -1,0 +1,67 @@
+# Everything one does with this repository. `make help` lists the targets.
+.DEFAULT_GOAL := help
+.PHONY: help serve chat test lint types walls unit browser bench demo-models demo-evaluate docs constraints clean
+
+PORT ?= 8080
+BIN := .venv/bin
+PYTEST_ARGS ?= -n 2
+
+help: ## list the targets
+	@printf 'Roundhouse\n\n'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@printf '\n  make serve PORT=9000   listens on another port\n'
+
+serve: ## install what is needed, start everything, print one URL
+	@deploy/environment.sh
+	@exec $(BIN)/roundhouse serve --port $(PORT)
+
+chat: ## chat in the terminal with a server started by `make serve`
+	@deploy/environment.sh
+	@exec $(BIN)/roundhouse chat --url http://127.0.0.1:$(PORT)
+
+test: ## set up and run everything that must be green: lint, types, walls, tests
+	@deploy/environment.sh dev
+	@$(MAKE) --no-print-directory lint types walls browser unit
+
+lint: ## style: ruff's rules and format
+	@echo '== lint'
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+
+types: ## strict type check
+	@echo '== types'
+	@$(BIN)/mypy
+
+walls: ## which room may import which (docs/architecture.md)
+	@echo '== walls'
+	@$(BIN)/lint-imports --no-cache
+
+browser: ## a Chromium for the page tests: installs Debian's package where it may
+	@deploy/chromium.sh
+
+unit: ## all tests, the slowest ten at the end
+	@echo '== tests'
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+bench: ## measure the engine beside its peers (minutes; results in bench/results/)
+	@deploy/environment.sh dev
+	$(BIN)/python -m bench.engine
+
+demo-models: ## train the demo checkpoints and adapters again (hours; resumable)
+	@deploy/environment.sh train
+	$(BIN)/python -m deploy.demo.train
+
+demo-evaluate: ## share of held-back questions that each demo model answers right
+	@deploy/environment.sh train
+	$(BIN)/python -m deploy.demo.evaluate
+
+docs: ## write the generated pages of docs/ anew
+	@deploy/environment.sh dev
+	$(BIN)/python -m gateway.reference docs
+
+constraints: ## pin the versions that are installed now
+	@deploy/environment.sh dev
+	@$(BIN)/python -m pip freeze --exclude-editable | sed 's/ @ .*//; s/+cpu$$//' > constraints.txt
+
+clean: ## remove the virtual environment, caches and run-time files
+	rm -rf .venv .data build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,39 @@
+#!/bin/sh
+# Makes or updates the virtual environment in .venv: `deploy/environment.sh [EXTRA]`, EXTRA being an extra of pyproject.toml.
+# Does nothing when pyproject.toml and constraints.txt have not changed since the last time.
+set -eu
+cd "$(dirname "$0")/.."
+extra="${1:-}"
+venv="${VENV:-.venv}"
+
+say() { printf 'roundhouse: %s\n' "$*"; }
+fail() { printf 'roundhouse: %s\n' "$*" >&2; exit 1; }
+
+stamp="$venv/.installed-${extra:-serve}"
+if [ -e "$stamp" ] && [ "$stamp" -nt pyproject.toml ] && [ "$stamp" -nt constraints.txt ]; then
+    exit 0
+fi
+
+python=""
+for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+    if command -v "$candidate" >/dev/null 2>&1 &&
+        "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
+        python="$candidate"
+        break
+    fi
+done
+[ -n "$python" ] || fail "Python 3.11, 3.12 or 3.13 is needed. Install it with: sudo apt-get install python3 python3-venv"
+"$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    fail "Python's venv module is missing. Install it with: sudo apt-get install python3-venv"
+
+if [ ! -x "$venv/bin/python" ]; then
+    say "making the virtual environment in $venv with $("$python" --version)"
+    "$python" -m venv "$venv"
+fi
+say "installing dependencies (the first time takes a minute or two; torch is the large one)"
+# `train` and `dev` include what `serve` needs, so one install suffices.
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check ${PIP_ARGS:-} \
+    --constraint constraints.txt --editable ".${extra:+[$extra]}" ||
+    fail "pip could not install the dependencies (see above). Is the package index reachable? Extra arguments: PIP_ARGS=..."
+touch "$stamp"
+say "dependencies are installed"
