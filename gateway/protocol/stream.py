@@ -1,0 +1,93 @@
+"""The neutral events of one turn, from which every endpoint makes its own format.
+
+A turn's stream is: `Routed` (again after a fallback), then `TextDelta`s, then `LimitState`, then exactly one
+`Finished`. `PromptScored` comes before the first `TextDelta` if the request asked for the prompt's log-probabilities.
+What goes wrong before `Routed` is no event but an `ApiError` raised by `Turns.start`, because nothing was streamed yet
+and the client can still be given a proper HTTP status.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from gateway.errors import ApiError
+
+CacheOutcome = Literal["hit", "miss", "bypass"]
+EndReason = Literal["stop", "length", "cancelled", "error"]
+
+
+class TokenLogprob(Struct, frozen=True):
+    """Log-probability of one token and of the most likely alternatives at its position, best first."""
+
+    token: str
+    """The token's text; a token that is part of a character shows as U+FFFD, `bytes` is exact."""
+    bytes: tuple[int, ...]
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
+class Routed(Struct, frozen=True, kw_only=True):
+    """Where the turn runs and why."""
+
+    tier: str
+    model: str
+    """Public name of the model that answers."""
+    replica: str
+    reason: str
+    """`requested`, `complexity`, `fallback`, ...: one word for metrics."""
+    complexity: float | None
+    reasons: tuple[str, ...] = ()
+    """The decision's grounds, for people."""
+    cache: CacheOutcome = "miss"
+
+
+class PromptScored(Struct, frozen=True):
+    """Log-probabilities of the prompt's tokens; None for the first one, which nothing precedes."""
+
+    tokens: tuple[str, ...]
+    logprobs: tuple[TokenLogprob | None, ...]
+
+
+class TextDelta(Struct, frozen=True):
+    """Text gained. Concatenating all deltas gives the answer; deltas that wait for a slow viewer arrive merged."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    """Tokens behind it. May be ahead of the text: characters and stop strings are held back until they are whole."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class LimitState(Struct, frozen=True):
+    """The tenant's token bucket after this turn was settled."""
+
+    limit: int
+    remaining: int
+    reset_seconds: float
+    """Seconds until the bucket is full again."""
+
+
+class Usage(Struct, frozen=True):
+    """Tokens of one turn."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    """Part of `input_tokens` that came from the prefix cache (all of them on a response-cache hit)."""
+    output_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+class Finished(Struct, frozen=True):
+    """The end of the turn; always the last event."""
+
+    reason: EndReason
+    usage: Usage
+    error: ApiError | None = None
+    """With reason "error"."""
+
+
+TurnEvent = Routed | PromptScored | TextDelta | LimitState | Finished
