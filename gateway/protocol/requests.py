@@ -8,12 +8,12 @@ bodies share, with their ranges, so that a value refused by one endpoint is refu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from engine.text import SamplingDefaults
 from engine.wire import SamplingParams
 from gateway.errors import ApiError, InvalidRequest
 
@@ -31,6 +31,55 @@ class Message(Struct, frozen=True):
     content: str
 
 
+class Sampling(Struct, frozen=True, kw_only=True):
+    """How the client wants tokens chosen; None: as the model's authors want it (its generation_config.json)."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None
+    """None: the gateway draws one."""
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    logprobs: int | None = None
+    """None: no log-probabilities; N: the chosen token's and those of the N most likely tokens."""
+    prompt_logprobs: int | None = None
+
+    def deterministic(self, defaults: SamplingDefaults) -> bool:
+        """Whether the same prompt must give the same answer from a model with these defaults."""
+        temperature = defaults.temperature if self.temperature is None else self.temperature
+        return temperature == 0 or self.seed is not None
+
+    def resolve(self, defaults: SamplingDefaults, *, max_tokens: int, seed: int) -> SamplingParams:
+        """The engine's parameters for a model with these defaults; `seed` is used if the client named none."""
+
+        def either(name: str) -> Any:
+            value = getattr(self, name)
+            return getattr(defaults, name) if value is None else value
+
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=either("temperature"),
+            top_p=either("top_p"),
+            top_k=either("top_k"),
+            min_p=either("min_p"),
+            repetition_penalty=either("repetition_penalty"),
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=self.logit_bias,
+            seed=seed if self.seed is None else self.seed,
+            logprobs=self.logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            ignore_eos=self.ignore_eos,
+            min_tokens=self.min_tokens,
+        )
+
+
 class TurnRequest(Struct, frozen=True, kw_only=True):
     """One turn: what to answer and how. Values are in range; everything that needs an engine is checked later."""
 
@@ -42,12 +91,9 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     """System message of this turn only: it is not inherited by turns that continue this one."""
     prompt: str | tuple[int, ...] | None = None
     """A raw prompt (text or token ids) instead of messages: no chat template is applied."""
-    sampling: SamplingParams = SamplingParams()
-    """`max_tokens` and `seed` in it are placeholders: the pipeline fills them from the two fields below."""
+    sampling: Sampling = Sampling()
     max_output_tokens: int | None = None
     """None: the configured default, never beyond the context."""
-    seed: int | None = None
-    """None: the gateway draws one."""
     stop: tuple[str, ...] = ()
     generate: bool = True
     """False: only warm the prefix cache with the prompt; the answer is empty."""
@@ -56,11 +102,6 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     previous_response_id: str | None = None
     store: bool = True
     metadata: dict[str, str] = {}
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether the same request must give the same answer, which is what makes it cacheable."""
-        return self.sampling.temperature == 0 or self.seed is not None
 
 
 class RoundhouseOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,29 +135,26 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     min_tokens: Annotated[int, Meta(ge=0)] | None = None
     roundhouse: RoundhouseOptions | None = None
 
-    def sampling(self, *, logprobs: int | None = None, prompt_logprobs: int | None = None) -> SamplingParams:
-        """The engine's parameters; `max_tokens` and `seed` are left for the pipeline to fill.
+    def sampling(self, *, logprobs: int | None = None, prompt_logprobs: int | None = None) -> Sampling:
+        """These fields as a turn's `Sampling`.
 
         Raises:
             InvalidRequest: a key of `logit_bias` is not a token id.
         """
-        given = {
-            name: value
-            for name in (
-                "temperature",
-                "top_p",
-                "top_k",
-                "min_p",
-                "repetition_penalty",
-                "presence_penalty",
-                "frequency_penalty",
-                "ignore_eos",
-                "min_tokens",
-            )
-            if (value := getattr(self, name)) is not None
-        }
-        return SamplingParams(
-            **given, logit_bias=self._token_biases(), logprobs=logprobs, prompt_logprobs=prompt_logprobs
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            logit_bias=self._token_biases(),
+            seed=self.seed,
+            ignore_eos=bool(self.ignore_eos),
+            min_tokens=self.min_tokens or 0,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
         )
 
     def stop_strings(self) -> tuple[str, ...]:
@@ -178,11 +216,6 @@ def invalid_body(error: msgspec.ValidationError) -> ApiError:
         name = f"{path}.{missing[1]}" if path else missing[1]
         return InvalidRequest(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
     return InvalidRequest(f"{path or 'body'}: {reason}", param=path or None, code="invalid_value")
-
-
-def total_characters(messages: Iterable[Message]) -> int:
-    """Length of a conversation's text, for bounds that must hold before anything is tokenised."""
-    return sum(len(message.content) for message in messages)
 
 
 def _token_id(key: str) -> int:

@@ -1,0 +1,262 @@
+"""The events of the Responses protocol: their names, and how a turn's log becomes them.
+
+The types in the `openai` package are the specification; the tests validate every event made here against them.
+Everything in the `roundhouse.` namespace is ours.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, cast
+
+from gateway.errors import ApiError
+from gateway.protocol.log import Entry, Kind, TurnLog
+from gateway.protocol.requests import TurnRequest
+from gateway.protocol.stream import Finished, LimitState, Routed, TextDelta, TokenLogprob, Usage
+
+Event = dict[str, Any]
+
+
+class ClientEventType(enum.StrEnum):
+    """What a client may send over the WebSocket."""
+
+    CREATE = "response.create"
+    CANCEL = "response.cancel"
+    RESUME = "response.resume"
+
+
+class ServerEventType(enum.StrEnum):
+    """What the server sends: over the WebSocket all of it, over SSE what concerns one response."""
+
+    CREATED = "response.created"
+    IN_PROGRESS = "response.in_progress"
+    ITEM_ADDED = "response.output_item.added"
+    PART_ADDED = "response.content_part.added"
+    DELTA = "response.output_text.delta"
+    TEXT_DONE = "response.output_text.done"
+    PART_DONE = "response.content_part.done"
+    ITEM_DONE = "response.output_item.done"
+    COMPLETED = "response.completed"
+    INCOMPLETE = "response.incomplete"
+    FAILED = "response.failed"
+    ERROR = "error"
+    ROUTE = "roundhouse.route"
+    LIMITS = "roundhouse.limits"
+    DRAINING = "roundhouse.draining"
+
+
+class CloseCode(enum.IntEnum):
+    """Why the server closes a WebSocket. 4000 to 4999 are ours, the others RFC 6455's and IANA's."""
+
+    GOING_AWAY = 1001
+    """The connection reached its lifetime; an `error` event said so before."""
+    INVALID_UTF8 = 1007
+    """A text message was not UTF-8."""
+    TOO_BIG = 1009
+    """A message was larger than `server.max_message_bytes`."""
+    INTERNAL_ERROR = 1011
+    """A fault of the server, or no answer to its keep-alive pings."""
+    RESTART = 1012
+    """The server drains; connect again."""
+    BAD_MESSAGE = 4400
+    """Too many malformed messages in a row."""
+    TIMEOUT = 4408
+    """No first message, or no message and no turn for too long."""
+    SLOW_CONSUMER = 4503
+    """The client left its socket unread for `server.send_timeout`; resume on a new connection."""
+
+
+def error_event(error: ApiError, stream_id: str | None = None) -> Event:
+    """An `error` event, the WebSocket's counterpart of an HTTP error response."""
+    body = error.body()
+    if error.headers:
+        body["headers"] = error.headers
+    return with_stream_id({"type": ServerEventType.ERROR, "status": error.status, "error": body}, stream_id)
+
+
+def with_stream_id(event: Event, stream_id: str | None) -> Event:
+    """Mark an event with the lane of the `response.create` that caused it, if that named one."""
+    if stream_id is not None:
+        event["stream_id"] = stream_id
+    return event
+
+
+class ResponseView:
+    """Shows one turn as OpenAI's `Response` object and stream events. Holds no state beside the turn's own."""
+
+    def __init__(self, response_id: str, created_at: int, request: TurnRequest, log: TurnLog) -> None:
+        self._id = response_id
+        self._item_id = "msg_" + response_id.removeprefix("resp_")
+        self._created_at = created_at
+        self._request = request
+        self._log = log
+        self.completed_at: int | None = None
+
+    def event(self, entry: Entry) -> Event:
+        """The stream event of one log entry."""
+        event = self._body(entry)
+        event["sequence_number"] = entry.sequence
+        return event
+
+    def response(self) -> Event:
+        """The `Response` object as it stands now."""
+        finished = self._log.finished
+        if finished is None:
+            item = [self._item("in_progress", self._log.text)] if self._log.characters else []
+            return self._response("in_progress", item)
+        return self._final(finished)
+
+    def _body(self, entry: Entry) -> Event:
+        match entry.kind:
+            case Kind.CREATED:
+                return {"type": ServerEventType.CREATED, "response": self._response("in_progress", [])}
+            case Kind.IN_PROGRESS:
+                return {"type": ServerEventType.IN_PROGRESS, "response": self._response("in_progress", [])}
+            case Kind.EVENT:
+                return self._extension(entry)
+            case Kind.ITEM_ADDED:
+                item = self._item("in_progress", None)
+                return {"type": ServerEventType.ITEM_ADDED, "output_index": 0, "item": item}
+            case Kind.PART_ADDED:
+                return {"type": ServerEventType.PART_ADDED, **self._position(), "part": self._part("")}
+            case Kind.DELTA:
+                delta = cast(TextDelta, entry.event)
+                return {
+                    "type": ServerEventType.DELTA,
+                    **self._position(),
+                    "delta": delta.text,
+                    "logprobs": _logprobs(delta.logprobs, with_bytes=False),
+                }
+            case Kind.TEXT_DONE:
+                return {
+                    "type": ServerEventType.TEXT_DONE,
+                    **self._position(),
+                    "text": self._log.text,
+                    "logprobs": _logprobs(self._log.logprobs, with_bytes=False),
+                }
+            case Kind.PART_DONE:
+                return {"type": ServerEventType.PART_DONE, **self._position(), "part": self._part(self._log.text)}
+            case Kind.ITEM_DONE:
+                item = self._item(self._item_status(), self._log.text)
+                return {"type": ServerEventType.ITEM_DONE, "output_index": 0, "item": item}
+            case Kind.FINISHED:
+                finished = cast(Finished, entry.event)
+                return {"type": _TERMINAL[finished.reason], "response": self._final(finished)}
+
+    def _extension(self, entry: Entry) -> Event:
+        match entry.event:
+            case Routed() as routed:
+                return {
+                    "type": ServerEventType.ROUTE,
+                    "response_id": self._id,
+                    "tier": routed.tier,
+                    "model": routed.model,
+                    "replica": routed.replica,
+                    "reason": routed.reason,
+                    "complexity": routed.complexity,
+                    "reasons": list(routed.reasons),
+                    "cache": routed.cache,
+                }
+            case LimitState() as state:
+                return {
+                    "type": ServerEventType.LIMITS,
+                    "response_id": self._id,
+                    "tokens": {
+                        "limit": state.limit,
+                        "remaining": state.remaining,
+                        "reset_seconds": state.reset_seconds,
+                    },
+                }
+            case other:
+                raise RuntimeError(f"{type(other).__name__} has no Responses event")
+
+    def _position(self) -> Event:
+        return {"item_id": self._item_id, "output_index": 0, "content_index": 0}
+
+    def _item(self, status: str, text: str | None) -> Event:
+        content = [] if text is None else [self._part(text)]
+        return {"id": self._item_id, "type": "message", "role": "assistant", "status": status, "content": content}
+
+    def _part(self, text: str) -> Event:
+        part: Event = {"type": "output_text", "text": text, "annotations": []}
+        if text and self._request.sampling.logprobs is not None:
+            part["logprobs"] = _logprobs(self._log.logprobs, with_bytes=True)
+        return part
+
+    def _item_status(self) -> str:
+        finished = self._log.finished
+        return "completed" if finished and finished.reason == "stop" else "incomplete"
+
+    def _final(self, finished: Finished) -> Event:
+        shown = self._log.has_item
+        output = [self._item(self._item_status(), self._log.text)] if shown else []
+        return self._response(_STATUS[finished.reason], output, finished)
+
+    def _response(self, status: str, output: list[Event], finished: Finished | None = None) -> Event:
+        request, routed = self._request, self._log.routed
+        sampling = request.sampling
+        length = finished is not None and finished.reason == "length"
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created_at,
+            "completed_at": self.completed_at if status == "completed" else None,
+            "status": status,
+            "background": False,
+            "error": _response_error(finished.error) if finished and finished.error else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if length else None,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "metadata": request.metadata,
+            "model": routed.model if routed else request.model,
+            "output": output,
+            "parallel_tool_calls": False,
+            "previous_response_id": request.previous_response_id,
+            "store": request.store,
+            "temperature": sampling.temperature,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "none",
+            "tools": [],
+            "top_logprobs": sampling.logprobs or 0,
+            "top_p": sampling.top_p,
+            "truncation": "disabled",
+            "usage": _usage(finished.usage) if finished else None,
+        }
+
+
+_STATUS = {"stop": "completed", "length": "incomplete", "cancelled": "cancelled", "error": "failed"}
+
+_TERMINAL = {
+    "stop": ServerEventType.COMPLETED,
+    "length": ServerEventType.INCOMPLETE,
+    # OpenAI's stream has no event for a cancelled response; clients that wait for one of the three terminal ones must
+    # not wait for ever, and the response's status says "cancelled".
+    "cancelled": ServerEventType.INCOMPLETE,
+    "error": ServerEventType.FAILED,
+}
+
+
+def _usage(usage: Usage) -> Event:
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def _response_error(error: ApiError) -> Event:
+    # A Response's error code comes from a closed list in OpenAI's types; the precise one stands in the message's type.
+    code = {429: "rate_limit_exceeded", 400: "invalid_prompt"}.get(error.status, "server_error")
+    return {"code": code, "message": error.message, "param": error.param, "type": error.code}
+
+
+def _logprobs(logprobs: tuple[TokenLogprob, ...], *, with_bytes: bool) -> list[Event]:
+    def one(entry: TokenLogprob) -> Event:
+        shown: Event = {"token": entry.token, "logprob": entry.logprob}
+        if with_bytes:
+            shown["bytes"] = list(entry.bytes)
+        return shown
+
+    return [{**one(entry), "top_logprobs": [one(other) for other in entry.top]} for entry in logprobs]
