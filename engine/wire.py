@@ -13,8 +13,13 @@ import msgspec
 
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 8 * 1024 * 1024
+"""Largest frame that an engine accepts; it closes a connection that sends a larger one."""
+MAX_STEP_BYTES = 64 * 1024 * 1024
+"""Largest frame that a client accepts."""
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+ErrorKind = Literal["invalid", "overloaded", "internal"]
+"""invalid: the request can never be served as it is; overloaded: try again later; internal: the engine failed."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,7 +81,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts and times of a finished request; times in seconds."""
+    """Token counts and times of a request so far; times in seconds."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -86,16 +91,21 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one request gained in one step. The last one of a request carries `finish` and `usage`."""
+    """What one request gained in one step. A request's first and last one carry `usage`, the last one `finish` too.
+
+    With finish == "stop" the last token is the one that stopped the answer: an end-of-sequence or stop token.
+    """
 
     id: str
     tokens: list[int] = []
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob | None] | None = None
+    """Follows the prompt in order, over as many outputs as it took steps; the first position's entry is None."""
     finish: FinishReason | None = None
     usage: Usage | None = None
     error: str | None = None
     """With finish == "error": what was wrong with the request and what to do about it."""
+    error_kind: ErrorKind | None = None
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -150,5 +160,7 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 ServerFrame = Ready | Step
 
 encode = msgspec.msgpack.Encoder().encode
-decode_client_frame = msgspec.msgpack.Decoder(ClientFrame).decode
-decode_server_frame = msgspec.msgpack.Decoder(ServerFrame).decode
+_client_decoder: msgspec.msgpack.Decoder[ClientFrame] = msgspec.msgpack.Decoder(ClientFrame)
+_server_decoder: msgspec.msgpack.Decoder[ServerFrame] = msgspec.msgpack.Decoder(ServerFrame)
+decode_client_frame = _client_decoder.decode
+decode_server_frame = _server_decoder.decode

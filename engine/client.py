@@ -1,0 +1,226 @@
+"""The gateway's side of an engine: one connection, many generations, text in and out. asyncio, no torch.
+
+    async with EngineClient("ws://127.0.0.1:9001") as engine:
+        await engine.wait_connected()
+        prompt = text.encode_chat(messages)
+        async with engine.generate(prompt, SamplingParams(max_tokens=64), text=text, stop=["END"]) as generation:
+            async for delta in generation:
+                print(delta.text, end="")
+        print(generation.result.finish_reason, generation.result.usage)
+
+One task reads the connection and feeds every generation as frames arrive, whether or not its consumer keeps up: what
+the consumer has not taken yet is merged into one pending delta, so that memory is bounded by the answer's length and
+stop strings end a request in the engine at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Sequence
+from typing import Any, Self
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.exceptions import WebSocketException
+
+from engine.generation import Delta, EngineGone, Generation, RequestFailed, Result, Timings
+from engine.text import TextProcessor
+from engine.wire import (
+    MAX_FRAME_BYTES,
+    MAX_STEP_BYTES,
+    PROTOCOL_VERSION,
+    Cancel,
+    Generate,
+    Load,
+    ModelInfo,
+    Ready,
+    SamplingParams,
+    ServerFrame,
+    Step,
+    decode_server_frame,
+    encode,
+)
+
+__all__ = ["Delta", "EngineClient", "EngineGone", "Generation", "RequestFailed", "Result", "Timings"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 0.05, 5.0
+
+
+class ProtocolError(Exception):
+    """The other end does not speak this version of the engine's protocol."""
+
+
+class EngineClient:
+    """One engine. Keeps a connection to it and opens a new one, with backoff, whenever it is lost.
+
+    `address` is `ws://host:port` or `unix:///path/to/socket`. An engine sends a frame every second; one that is silent
+    for `silence` seconds counts as dead.
+    """
+
+    def __init__(self, address: str, *, silence: float = 10.0) -> None:
+        if not address.startswith(("ws://", "wss://", "unix://")):
+            raise ValueError(f"engine address {address!r}: use ws://host:port or unix:///path/to/socket")
+        self.address = address
+        self.info: ModelInfo | None = None
+        """The model behind the engine; known from the first connection on and kept while it is away."""
+        self.load: Load | None = None
+        """The engine's latest snapshot, at most a second old while connected; None while it is not."""
+        self._silence = silence
+        self._connected = asyncio.Event()
+        self._live: dict[str, Generation] = {}
+        self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        self._next_id = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._connected.is_set()
+
+    @property
+    def live(self) -> int:
+        """Generations that have not ended yet."""
+        return len(self._live)
+
+    async def start(self) -> None:
+        """Begin to connect; returns at once. Use as an async context manager instead where that fits."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"engine {self.address}")
+
+    async def aclose(self) -> None:
+        """Close the connection; live generations raise `EngineGone`."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def wait_connected(self) -> None:
+        """Wait until the engine answers; from then on `info` is known. Combine with `asyncio.timeout`."""
+        await self._connected.wait()
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        text: TextProcessor | None = None,
+        stop: Sequence[str] = (),
+        adapter: str | None = None,
+        salt: bytes = b"",
+        priority: int = 0,
+    ) -> Generation:
+        """Start a request; iterate over what is returned for its deltas.
+
+        `text` turns tokens into text and is needed for `stop` strings; without it deltas carry token ids only. A lower
+        `priority` is served first. Requests with different `salt` never share KV.
+
+        Raises:
+            EngineGone: the engine is not connected (`started` is false).
+            RequestFailed: the prompt is too long for one frame.
+            ValueError: `stop` without `text`, or an empty stop string.
+        """
+        if not self.connected:
+            raise EngineGone(f"engine {self.address} is not connected", started=False)
+        self._next_id += 1
+        id = str(self._next_id)
+        generation = Generation(id, self._cancel, sampling, prompt_tokens=len(prompt_ids), text=text, stop=stop)
+        frame = encode(Generate(id, list(prompt_ids), sampling, adapter=adapter, salt=salt, priority=priority))
+        if len(frame) > MAX_FRAME_BYTES:  # sent anyway, it would cost every request of this connection
+            raise RequestFailed("prompt: too long for one message; shorten it", kind="invalid", started=False)
+        self._live[id] = generation
+        self._outbox.put_nowait(frame)
+        return generation
+
+    def _cancel(self, id: str) -> None:
+        """Forget a generation that needs no more; the engine ignores ids that have ended there."""
+        generation = self._live.pop(id, None)
+        if generation is not None and not generation.ended_in_engine:
+            self._outbox.put_nowait(encode(Cancel(id)))
+
+    async def _run(self) -> None:
+        backoff = _FIRST_BACKOFF
+        while True:
+            try:
+                async with self._connect() as connection:
+                    self._handshake(await self._receive(connection))
+                    backoff = _FIRST_BACKOFF
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(self._write(connection))
+                        tasks.create_task(self._read(connection))
+            except* (OSError, WebSocketException, ProtocolError, msgspec.MsgspecError) as group:
+                level = logging.WARNING if self.connected else logging.DEBUG
+                logger.log(level, "engine %s cannot be used: %s", self.address, _reason(group))
+            finally:
+                self._lose()
+            # Spread out, so that many gateways do not meet a restarted engine in the same instant.
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
+            backoff = min(2 * backoff, _LONGEST_BACKOFF)
+
+    def _connect(self) -> connect:
+        # The engine's heartbeat replaces pings: it also shows that the engine's own loop is alive.
+        options: dict[str, Any] = {
+            "max_size": MAX_STEP_BYTES,
+            "compression": None,
+            "ping_interval": None,
+            "open_timeout": self._silence,
+            "close_timeout": 1,
+        }
+        if self.address.startswith("unix://"):
+            return unix_connect(self.address.removeprefix("unix://"), **options)
+        return connect(self.address, proxy=None, **options)
+
+    def _handshake(self, frame: ServerFrame) -> None:
+        if not isinstance(frame, Ready):
+            raise ProtocolError("the engine did not introduce itself")
+        if frame.protocol != PROTOCOL_VERSION:
+            raise ProtocolError(f"the engine speaks version {frame.protocol}, this client {PROTOCOL_VERSION}")
+        self.info, self.load = frame.model, frame.load
+        self._connected.set()
+
+    async def _receive(self, connection: ClientConnection) -> ServerFrame:
+        async with asyncio.timeout(self._silence):  # TimeoutError is an OSError
+            return decode_server_frame(await connection.recv(decode=False))
+
+    async def _read(self, connection: ClientConnection) -> None:
+        while True:
+            frame = await self._receive(connection)
+            if not isinstance(frame, Step):
+                raise ProtocolError("the engine introduced itself twice")
+            self.load = frame.load
+            for output in frame.outputs:
+                generation = self._live.get(output.id)
+                if generation is not None:
+                    generation.feed(output)
+
+    async def _write(self, connection: ClientConnection) -> None:
+        while True:
+            await connection.send(await self._outbox.get())
+
+    def _lose(self) -> None:
+        """The connection is gone, and with it every live request."""
+        self._connected.clear()
+        self.load = None
+        lost, self._live = self._live, {}
+        self._outbox = asyncio.Queue()
+        for generation in lost.values():
+            gone = EngineGone(f"engine {self.address} went away", started=generation.started)
+            generation.fail(gone)
+
+
+def _reason(error: BaseException) -> str:
+    """The first cause inside nested exception groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"

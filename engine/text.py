@@ -1,0 +1,238 @@
+"""Text in, token ids out, and back: what a client of the engine needs to know of a checkpoint's tokenizer.
+
+No torch and no transformers: `tokenizers`, sandboxed Jinja and the checkpoint's JSON files. Text that imitates a
+control token (`<|end|>` in a user's message) stays text: only what the chat template itself writes is control.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import Tokenizer
+
+from engine.chat_template import ChatTemplate, ChatTemplateError, Message
+from engine.detokenizer import IncrementalDetokenizer, StopMatcher, TokenBytes, detokenize
+
+__all__ = [
+    "ChatTemplateError",
+    "IncrementalDetokenizer",
+    "Message",
+    "SamplingDefaults",
+    "StopMatcher",
+    "TextProcessor",
+]
+
+# Unicode noncharacters: they mark imitated control tokens on their way through a template, and are removed from
+# messages first, so that nobody else can place them.
+_START, _END = "\ufdd0", "\ufdd1"
+_MARKS = re.compile(f"[{_START}{_END}]")
+
+
+class SamplingDefaults(msgspec.Struct, frozen=True):
+    """How the checkpoint's authors want it sampled (generation_config.json); greedy unless they say otherwise."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+class TextProcessor:
+    """A checkpoint's tokenizer and chat template. Methods are pure and may be called from any thread."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        *,
+        context: int,
+        eos_token_ids: Sequence[int] = (),
+        defaults: SamplingDefaults | None = None,
+    ) -> None:
+        # tokenizer.json may carry a training-time limit, which would cut prompts silently.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._template = template
+        self._pieces = TokenBytes(tokenizer)
+        self.context = context
+        """Most tokens of prompt and output together, as the checkpoint declares it (an engine may hold less)."""
+        self.eos_token_ids = tuple(eos_token_ids)
+        self.special_token_ids = self._pieces.special
+        self.defaults = defaults or SamplingDefaults()
+        added = tokenizer.get_added_tokens_decoder().values()
+        control = [token.content for token in added if token.special or template.writes(token.content)]
+        control = [token for token in control if not token.isspace()]
+        # Longest first, so that a token takes precedence over one that it contains.
+        pattern = "|".join(map(re.escape, sorted(control, key=len, reverse=True))) or "(?!)"
+        self._control = re.compile(pattern)
+        self._marked = re.compile(f"{_START}({pattern}){_END}|[{_START}{_END}]")
+
+    @classmethod
+    def from_directory(cls, directory: str | Path) -> TextProcessor:
+        """Read tokenizer.json, tokenizer_config.json, config.json, generation_config.json and the chat template.
+
+        Raises:
+            FileNotFoundError: there is no tokenizer.json or config.json.
+            ValueError: a file cannot be used; the message names it.
+        """
+        path = Path(directory)
+        config = _read_json(path / "config.json")
+        generation = _read_json(path / "generation_config.json", missing_ok=True)
+        tokenizer_config = _read_json(path / "tokenizer_config.json", missing_ok=True)
+        file = path / "tokenizer.json"
+        if not file.is_file():
+            raise FileNotFoundError(f"{file}: not found; save the tokenizer in the fast (tokenizers) format")
+        context = config.get("max_position_embeddings")
+        if not isinstance(context, int):
+            raise ValueError(f"{path / 'config.json'}: max_position_embeddings is missing")
+        return cls(
+            Tokenizer.from_file(str(file)),
+            ChatTemplate.from_directory(path, tokenizer_config),
+            context=context,
+            eos_token_ids=_eos_token_ids(generation, config),
+            defaults=_sampling_defaults(generation),
+        )
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str:
+        """The prompt text of a conversation, for people to read. To run it use `encode_chat`.
+
+        Raises:
+            ChatTemplateError: the template refuses the messages or there is none.
+        """
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools, **variables)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> list[int]:
+        """Token ids of a conversation. Control tokens come from the template alone, never from a message.
+
+        Equals transformers' `apply_chat_template(..., sanitize_control_tokens=True)`.
+
+        Raises:
+            ChatTemplateError: the template refuses the messages or there is none, or the tokenizer cannot spell an
+                imitated control token as text.
+        """
+        text = self._template.render(
+            [self._mark(message) for message in messages],
+            add_generation_prompt=add_generation_prompt,
+            tools=self._mark(tools) if tools else None,
+            **self._mark(variables),
+        )
+        if not _MARKS.search(text):
+            return self._ids(self._tokenizer, text)
+        # text, imitation, text, imitation, ..., text; an imitation is None where a template tore its marks apart.
+        first, *pieces = self._marked.split(text)
+        spelled = {token: self._spell(token) for token in {*pieces[::2]} if token}
+        texts = self._encode_inside(self._tokenizer, pieces[1::2])
+        ids = self._ids(self._tokenizer, first)
+        for imitation, following in zip(pieces[::2], texts, strict=True):
+            ids += spelled.get(imitation, [])
+            ids += following
+        return ids
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Token ids of a plain prompt; `special` adds what the tokenizer puts around a text (such as a BOS token).
+
+        Control tokens spelled out in `text` are recognised: a plain prompt is the caller's own.
+        """
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int], skip_special: bool = True) -> str:
+        """Text of `tokens`; equal to the concatenated deltas of a `detokenizer`."""
+        return detokenize(self._pieces, tokens, skip_special=skip_special)
+
+    def detokenizer(self, skip_special: bool = True) -> IncrementalDetokenizer:
+        """A fresh incremental detokenizer for one answer."""
+        return IncrementalDetokenizer(self._pieces, skip_special=skip_special)
+
+    def token_bytes(self, token: int) -> bytes:
+        """What `token` adds in the middle of a text; may be part of a character only. For log-probabilities."""
+        return self._pieces(token)
+
+    def _mark(self, value: Any) -> Any:
+        """Wrap the control tokens in every string of a message, so that they can be told from the template's own."""
+        if isinstance(value, str):
+            return self._control.sub(f"{_START}\\g<0>{_END}", _MARKS.sub("", value))
+        if isinstance(value, Mapping):
+            return {key: self._mark(item) for key, item in value.items()}
+        if isinstance(value, Sequence):
+            return [self._mark(item) for item in value]
+        return value
+
+    def _spell(self, control: str) -> list[int]:
+        """Token ids of a control token's name as ordinary text."""
+        ids = self._encode_inside(self._plain, [control])[0]
+        if self._tokenizer.token_to_id(control) in ids:
+            raise ChatTemplateError(f"messages: this model cannot read {control!r} as text; remove it")
+        return ids
+
+    def _encode_inside(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts that do not stand at the start, where sentencepiece would add a space to them."""
+        newline = self._ids(tokenizer, "\n")
+        encoded = tokenizer.encode_batch([f"\n{text}" if text else "" for text in texts], add_special_tokens=False)
+        inside = []
+        for text, ids in zip(texts, (encoding.ids for encoding in encoded), strict=True):
+            # Where the line break melts into the text, a space at worst is added to it.
+            inside.append(ids[len(newline) :] if ids[: len(newline)] == newline else self._ids(tokenizer, text))
+        return inside
+
+    @cached_property
+    def _plain(self) -> Tokenizer:
+        """The tokenizer without any added token."""
+        description = json.loads(self._tokenizer.to_str())
+        description["added_tokens"] = []
+        return Tokenizer.from_str(json.dumps(description))
+
+    @staticmethod
+    def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def _read_json(path: Path, missing_ok: bool = False) -> dict[str, Any]:
+    if missing_ok and not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: a JSON object is expected")
+    return content
+
+
+def _eos_token_ids(*configs: Mapping[str, Any]) -> tuple[int, ...]:
+    """End-of-sequence tokens of the first file that names any, as transformers' `generate` resolves them."""
+    for config in configs:
+        eos = config.get("eos_token_id")
+        if eos is not None:
+            return tuple(eos) if isinstance(eos, list) else (eos,)
+    return ()
+
+
+def _sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
+    common = {"repetition_penalty": generation.get("repetition_penalty") or 1.0}
+    if not generation.get("do_sample"):
+        return msgspec.convert(common, SamplingDefaults)
+    names = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    sampled = {name: generation[name] if generation.get(name) is not None else off for name, off in names.items()}
+    return msgspec.convert(common | sampled, SamplingDefaults)
