@@ -145,8 +145,8 @@ class Cache(Section):
 class Router(Section):
     """How `auto` picks a tier."""
 
-    medium_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the medium tier answers.")] = 0.25
-    large_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the large tier answers.")] = 0.5
+    medium_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the medium tier answers.")] = 0.2
+    large_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the large tier answers.")] = 0.45
     breaker_failures: Annotated[Positive, Meta(description="Failures in a row that take an engine out.")] = 3
     breaker_seconds: Annotated[Seconds, Meta(description="Seconds until an engine taken out is tried again.")] = 10.0
 

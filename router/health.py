@@ -1,0 +1,69 @@
+"""A circuit breaker for one engine: after several failures in a row it is left alone, then tried with one request.
+
+Pure: time comes in as an argument (seconds on any monotonic clock).
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Circuit(enum.Enum):
+    """CLOSED -> OPEN -> HALF_OPEN -> CLOSED or OPEN; anything else raises."""
+
+    CLOSED = "closed"
+    """Requests pass."""
+    OPEN = "open"
+    """No request passes until the pause is over."""
+    HALF_OPEN = "half_open"
+    """One request is on trial."""
+
+
+_ALLOWED = {
+    (Circuit.CLOSED, Circuit.OPEN),
+    (Circuit.OPEN, Circuit.HALF_OPEN),
+    (Circuit.HALF_OPEN, Circuit.CLOSED),
+    (Circuit.HALF_OPEN, Circuit.OPEN),
+}
+
+
+class Breaker:
+    """Counts consecutive failures of one engine and says whether it may be tried."""
+
+    def __init__(self, *, failures: int, pause: float) -> None:
+        """Args: failures: in a row, until the circuit opens; pause: seconds until it is tried again."""
+        self._limit = failures
+        self._pause = pause
+        self._failures = 0
+        self._until = 0.0
+        self.circuit = Circuit.CLOSED
+
+    def allows(self, now: float) -> bool:
+        """Whether a request may be sent. Asking changes nothing; `attempt` says that one is sent."""
+        return self.circuit is Circuit.CLOSED or now >= self._until
+
+    def attempt(self, now: float) -> None:
+        """A request is sent. After the pause it becomes the trial; others wait for its outcome or another pause."""
+        if self.circuit is not Circuit.CLOSED:
+            if self.circuit is Circuit.OPEN:
+                self._move_to(Circuit.HALF_OPEN)
+            self._until = now + self._pause
+
+    def succeeded(self) -> None:
+        """The engine answered. A success that was sent before the circuit opened does not close it."""
+        if self.circuit is Circuit.HALF_OPEN:
+            self._move_to(Circuit.CLOSED)
+        if self.circuit is Circuit.CLOSED:
+            self._failures = 0
+
+    def failed(self, now: float) -> None:
+        """The engine did not answer, or broke off."""
+        self._failures += 1
+        if self.circuit is Circuit.HALF_OPEN or (self.circuit is Circuit.CLOSED and self._failures >= self._limit):
+            self._move_to(Circuit.OPEN)
+            self._until = now + self._pause
+
+    def _move_to(self, circuit: Circuit) -> None:
+        if (self.circuit, circuit) not in _ALLOWED:
+            raise RuntimeError(f"illegal transition {self.circuit.value} -> {circuit.value}")
+        self.circuit = circuit

@@ -1,0 +1,190 @@
+"""One routing decision: a pure function of the request, a snapshot of the engines and a policy.
+
+Order of the rules: which models does the name allow, which of them can hold the prompt, which tier does the complexity
+ask for, which replica of that tier is least loaded. If the tier cannot answer, the next one up does, then those below.
+A decision says why, serialises, and can be made again offline from the same arguments.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from router.complexity import Complexity
+
+AUTO = "auto"
+TIERS = ("small", "medium", "large")
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """One engine replica as it was when the snapshot was taken."""
+
+    replica: str
+    tier: str
+    model: str
+    """Public name of its model."""
+    context: int
+    """Tokens of prompt and output it can hold."""
+    prompt_tokens: int
+    """Tokens of this request's prompt in its model's tokenizer."""
+    load: int
+    """Tokens it still has to compute for others, predicted."""
+    connected: bool = True
+    tripped: bool = False
+    """Its breaker is open."""
+
+
+class RouteRequest(Struct, frozen=True, kw_only=True):
+    """What the router must know of a request."""
+
+    model: str
+    """`auto`, a tier or a model's public name."""
+    complexity: Complexity
+    output_tokens: int = 1
+    """Output tokens that must fit beside the prompt."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """Complexity from which the medium and the large tier answer."""
+
+    medium_from: float = 0.2
+    large_from: float = 0.45
+
+    def tier(self, complexity: float) -> str:
+        if complexity >= self.large_from:
+            return "large"
+        return "medium" if complexity >= self.medium_from else "small"
+
+    @property
+    def digest(self) -> str:
+        """Changes whenever the policy may decide otherwise; part of the response cache's keys."""
+        return hashlib.blake2b(msgspec.json.encode(self), digest_size=8).hexdigest()
+
+
+class Why(enum.StrEnum):
+    """Why this tier, in one word."""
+
+    REQUESTED = "requested"
+    COMPLEXITY = "complexity"
+    CONTEXT = "context"
+    """The tier wanted cannot hold the prompt."""
+    FALLBACK = "fallback"
+    """The tier wanted is down."""
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """Where a request goes."""
+
+    tier: str
+    model: str
+    replica: str
+    why: Why
+    complexity: float
+    reasons: tuple[str, ...]
+    """The grounds, for people."""
+    fallbacks: tuple[str, ...]
+    """Replicas to try next, in order, if this one fails before its first token."""
+
+
+class Refusal(enum.Enum):
+    """Why no engine can answer."""
+
+    UNKNOWN_MODEL = "unknown_model"
+    CONTEXT = "context"
+    UNAVAILABLE = "unavailable"
+
+
+class NoRoute(Exception):
+    """No engine can answer; `refusal` says which kind of error that is for the client."""
+
+    def __init__(self, refusal: Refusal, message: str) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
+def route(request: RouteRequest, candidates: Sequence[Candidate], policy: Policy) -> Decision:
+    """Choose a replica and the order of fallbacks.
+
+    A model's own name is a promise: only its replicas may answer. `auto` and tier names may fall back.
+
+    Raises:
+        NoRoute: the name is unknown, the prompt fits nowhere, or nothing that could answer is up.
+    """
+    allowed = _allowed(request.model, candidates)
+    fitting = [c for c in allowed if c.prompt_tokens + request.output_tokens <= c.context]
+    if not fitting:
+        largest = max(allowed, key=lambda c: c.context)
+        raise NoRoute(
+            Refusal.CONTEXT,
+            f"the prompt has {largest.prompt_tokens} tokens and at least {request.output_tokens} of output must fit "
+            f"beside it, but the context of {largest.model} is {largest.context} tokens; shorten the input or lower "
+            "the output limit",
+        )
+    # Safety net: if every breaker is open, engines that are connected are tried all the same.
+    connected = [c for c in fitting if c.connected]
+    usable = [c for c in connected if not c.tripped] or connected
+    if not usable:
+        models = ", ".join(sorted({c.model for c in fitting}))
+        raise NoRoute(Refusal.UNAVAILABLE, f"no engine that could answer is up ({models}); try again in a few seconds")
+
+    wanted = _wanted_tier(request, policy, allowed)
+    order = sorted(usable, key=lambda c: (_distance(wanted, c.tier), c.load, c.replica))
+    chosen = order[0]
+    why = _why(request, wanted, chosen, fitting)
+    return Decision(
+        tier=chosen.tier,
+        model=chosen.model,
+        replica=chosen.replica,
+        why=why,
+        complexity=request.complexity.score,
+        reasons=_sentences(request, wanted, chosen, why),
+        fallbacks=tuple(c.replica for c in order[1:]),
+    )
+
+
+def _allowed(name: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+    known = {c.model for c in candidates}
+    if name in known:
+        return [c for c in candidates if c.model == name]
+    if name == AUTO or (name in TIERS and any(c.tier == name for c in candidates)):
+        if candidates:
+            return list(candidates)
+        raise NoRoute(Refusal.UNAVAILABLE, "no engine is configured")
+    names = ", ".join([AUTO, *(t for t in TIERS if any(c.tier == t for c in candidates)), *sorted(known)])
+    raise NoRoute(Refusal.UNKNOWN_MODEL, f"the model '{name}' does not exist; available: {names}")
+
+
+def _wanted_tier(request: RouteRequest, policy: Policy, allowed: Sequence[Candidate]) -> str:
+    if request.model == AUTO:
+        return policy.tier(request.complexity.score)
+    return request.model if request.model in TIERS else allowed[0].tier
+
+
+def _distance(wanted: str, tier: str) -> int:
+    """0 for the tier wanted, then the next ones up, then those below, nearest first."""
+    step = TIERS.index(tier) - TIERS.index(wanted)
+    return step if step >= 0 else len(TIERS) - step
+
+
+def _why(request: RouteRequest, wanted: str, chosen: Candidate, fitting: Sequence[Candidate]) -> Why:
+    if chosen.tier == wanted:
+        return Why.COMPLEXITY if request.model == AUTO else Why.REQUESTED
+    return Why.FALLBACK if any(c.tier == wanted for c in fitting) else Why.CONTEXT
+
+
+def _sentences(request: RouteRequest, wanted: str, chosen: Candidate, why: Why) -> tuple[str, ...]:
+    if request.model == AUTO:
+        score = request.complexity.score
+        grounds = [f"complexity {score:.2f} asks for the {wanted} tier"]
+        grounds += [f"{reason.sentence} (+{reason.contribution:.2f})" for reason in request.complexity.reasons[:3]]
+    else:
+        grounds = [f"the request names {request.model}"]
+    if why is Why.FALLBACK:
+        grounds.append(f"the {wanted} tier is not available, the {chosen.tier} tier stands in")
+    if why is Why.CONTEXT:
+        grounds.append(f"the prompt does not fit the {wanted} tier's context")
+    return tuple(grounds)

@@ -1,0 +1,63 @@
+"""What `router.features` counts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.features import MAX_CHARACTERS, Features, Message, count_words, extract
+
+
+def of(text: str) -> Features:
+    return extract([Message("user", text)])
+
+
+def test_a_conversation_without_a_user_message_has_no_features() -> None:
+    assert extract([]) == Features()
+    assert extract([Message("system", "You explain why 2 + 2 = 4.")]) == Features()
+
+
+def test_only_the_newest_user_message_is_read_closely() -> None:
+    features = extract(
+        [Message("user", "Why is 12 + 7 = 19?"), Message("assistant", "Because it is."), Message("user", "thanks")]
+    )
+    assert (features.reasons, features.operators, features.turns) == (0, 0, 1)
+    assert features.history_words > 0
+
+
+@pytest.mark.parametrize("text", ["how are you?", "What is your name?", "who are you"])
+def test_small_talk_is_no_request_for_information(text: str) -> None:
+    assert not of(text).asks
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "operators"),
+    [("17 * 3", 2, 1), ("what is 12 plus 7?", 2, 1), ("1,234.5 apples", 1, 0), ("10 \u00f7 2 = 5", 3, 2)],
+)
+def test_numbers_and_operators_are_counted(text: str, numbers: int, operators: int) -> None:
+    features = of(text)
+    assert (features.numbers, features.operators) == (numbers, operators)
+
+
+@pytest.mark.parametrize(
+    "text", ["```\nx\n```", "what does `make serve` do", "def f(x): return x", "SELECT a FROM b;\n"]
+)
+def test_code_is_seen(text: str) -> None:
+    assert of(text).code > 0
+
+
+def test_words_are_counted_in_scripts_without_spaces() -> None:
+    assert count_words("one two-three 4.5") == 3
+    assert count_words("路由器如何选择模型") == 5
+
+
+def test_questions_in_full_width_count() -> None:
+    assert of("模型在哪里\uff1f").questions == 1
+
+
+@given(st.text(max_size=300), st.integers(1, 200))
+def test_what_lies_beyond_the_limit_changes_nothing(text: str, repeats: int) -> None:
+    """The cost of one message is bounded by cutting it."""
+    long = (text * repeats)[: 2 * MAX_CHARACTERS]
+    assert of(long) == of(long[:MAX_CHARACTERS])

@@ -1,0 +1,149 @@
+"""The routing decision as a function of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.complexity import Complexity, Reason
+from router.route import AUTO, TIERS, Candidate, Decision, NoRoute, Policy, Refusal, RouteRequest, Why, route
+
+POLICY = Policy(medium_from=0.2, large_from=0.45)
+
+
+def engine(tier: str, number: int = 0, **facts: object) -> Candidate:
+    defaults: dict[str, object] = {"context": 1000, "prompt_tokens": 10, "load": 0}
+    values = {"replica": f"{tier}-{number}", "tier": tier, "model": f"model-{tier}"} | defaults | facts
+    return msgspec.convert(values, Candidate)
+
+
+ALL = [engine(tier) for tier in TIERS]
+
+
+def ask(model: str = AUTO, complexity: float = 0.0, output: int = 1) -> RouteRequest:
+    reasons = (Reason("length", complexity, "is long"),)
+    return RouteRequest(model=model, complexity=Complexity(complexity, reasons), output_tokens=output)
+
+
+def decide(request: RouteRequest, candidates: Sequence[Candidate] = ALL) -> Decision:
+    return route(request, candidates, POLICY)
+
+
+@pytest.mark.parametrize(("complexity", "tier"), [(0.0, "small"), (0.2, "medium"), (0.44, "medium"), (0.45, "large")])
+def test_auto_follows_the_complexity(complexity: float, tier: str) -> None:
+    decision = decide(ask(complexity=complexity))
+    assert (decision.tier, decision.why) == (tier, Why.COMPLEXITY)
+    assert any("is long" in reason for reason in decision.reasons)
+
+
+@pytest.mark.parametrize("name", ["large", "model-large"])
+def test_a_tier_or_model_name_overrides_the_complexity(name: str) -> None:
+    decision = decide(ask(name))
+    assert (decision.tier, decision.why) == ("large", Why.REQUESTED)
+
+
+def test_the_least_loaded_replica_of_the_tier_answers() -> None:
+    replicas = [engine("small", 0, load=500), engine("small", 1, load=20), engine("small", 2, load=90)]
+    decision = decide(ask(), replicas)
+    assert decision.replica == "small-1"
+    assert decision.fallbacks == ("small-2", "small-0")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "down", "stands_in"),
+    [("small", {"small"}, "medium"), ("medium", {"medium"}, "large"), ("large", {"large"}, "medium")],
+)
+def test_a_tier_that_is_down_is_replaced_by_the_next_up_then_down(wanted: str, down: set[str], stands_in: str) -> None:
+    candidates = [engine(tier, connected=tier not in down) for tier in TIERS]
+    decision = decide(ask(wanted), candidates)
+    assert (decision.tier, decision.why) == (stands_in, Why.FALLBACK)
+
+
+def test_a_model_name_is_a_promise_that_no_other_model_keeps() -> None:
+    candidates = [engine(tier, connected=tier != "small") for tier in TIERS]
+    with pytest.raises(NoRoute) as caught:
+        decide(ask("model-small"), candidates)
+    assert caught.value.refusal is Refusal.UNAVAILABLE
+
+
+def test_a_prompt_that_does_not_fit_goes_where_it_does() -> None:
+    candidates = [engine("small", context=100, prompt_tokens=100), engine("large", context=1000, prompt_tokens=100)]
+    decision = decide(ask("small"), candidates)
+    assert (decision.tier, decision.why) == ("large", Why.CONTEXT)
+
+
+def test_a_prompt_that_fits_nowhere_is_refused_with_both_figures() -> None:
+    with pytest.raises(NoRoute, match=r"10 tokens.*991 of output.*1000 tokens") as caught:
+        decide(ask(output=991))
+    assert caught.value.refusal is Refusal.CONTEXT
+
+
+def test_an_unknown_model_is_refused_with_the_names_that_exist() -> None:
+    with pytest.raises(NoRoute, match="auto, small, medium, large, model-large, model-medium, model-small") as caught:
+        decide(ask("gpt-9"))
+    assert caught.value.refusal is Refusal.UNKNOWN_MODEL
+
+
+def test_an_engine_whose_breaker_is_open_is_avoided_but_tried_when_nothing_else_is_up() -> None:
+    assert decide(ask("small"), [engine("small", tripped=True), engine("large")]).tier == "large"
+    assert decide(ask("small"), [engine("small", tripped=True)]).tier == "small"
+
+
+def test_a_decision_survives_serialisation() -> None:
+    decision = decide(ask(complexity=0.3))
+    assert msgspec.json.decode(msgspec.json.encode(decision), type=Decision) == decision
+
+
+def test_the_policy_digest_changes_with_the_policy() -> None:
+    assert POLICY.digest == Policy(medium_from=0.2, large_from=0.45).digest
+    assert POLICY.digest != Policy(medium_from=0.2, large_from=0.46).digest
+
+
+CANDIDATES = st.lists(
+    st.builds(
+        Candidate,
+        replica=st.uuids().map(str),
+        tier=st.sampled_from(TIERS),
+        model=st.sampled_from(["a", "b"]),
+        context=st.integers(1, 100),
+        prompt_tokens=st.integers(1, 100),
+        load=st.integers(0, 1000),
+        connected=st.booleans(),
+        tripped=st.booleans(),
+    ),
+    max_size=8,
+)
+
+
+@given(CANDIDATES, st.sampled_from([AUTO, *TIERS, "a", "b", "c"]), st.floats(0, 1), st.integers(1, 50))
+def test_a_choice_is_always_able_to_answer(
+    candidates: list[Candidate], model: str, complexity: float, output: int
+) -> None:
+    """Chosen engine and fallbacks are connected, hold the prompt, and keep the promise of a model's own name."""
+    try:
+        decision = route(ask(model, complexity, output), candidates, POLICY)
+    except NoRoute:
+        return
+    by_name = {candidate.replica: candidate for candidate in candidates}
+    for replica in (decision.replica, *decision.fallbacks):
+        candidate = by_name[replica]
+        assert candidate.connected
+        assert candidate.prompt_tokens + output <= candidate.context
+        assert model not in ("a", "b") or candidate.model == model
+    assert len({decision.replica, *decision.fallbacks}) == 1 + len(decision.fallbacks)
+
+
+@given(CANDIDATES, st.floats(0, 1))
+def test_the_order_of_the_snapshot_does_not_matter(candidates: list[Candidate], complexity: float) -> None:
+    shuffled = sorted(candidates, key=lambda candidate: candidate.replica)
+    outcomes = []
+    for order in (candidates, shuffled):
+        try:
+            outcomes.append(msgspec.to_builtins(route(ask(AUTO, complexity), order, POLICY)))
+        except NoRoute as refusal:
+            outcomes.append({"refusal": refusal.refusal})
+    assert outcomes[0] == outcomes[1]
