@@ -1,0 +1,52 @@
+"""The names under which the caches live in Redis, and the digest that identifies a request.
+
+A response key covers everything that may change the answer. It is a keyed digest: whoever can read Redis cannot test
+guesses of a prompt against it without the installation's secret. `docs/redis-keys.md` lists the names; a test compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+PREFIX = "rh1"
+"""Version of the key schema: a new one starts cold instead of misreading the old."""
+
+
+def response_key(tenant: str, digest: str) -> str:
+    """HASH: one stored answer."""
+    return f"{PREFIX}:resp:{{{tenant}}}:{digest}"
+
+
+def index_key(tenant: str) -> str:
+    """ZSET: digests of the tenant's stored answers by time of storing, in milliseconds."""
+    return f"{PREFIX}:resp-index:{{{tenant}}}"
+
+
+def epoch_key(tenant: str) -> str:
+    """STRING: incremented to invalidate all of a tenant's answers at once."""
+    return f"{PREFIX}:epoch:{{{tenant}}}"
+
+
+def statistics_key(tenant: str, hour: str) -> str:
+    """HASH: counters of one tenant in one hour (UTC, `yyyymmddhh`)."""
+    return f"{PREFIX}:stat:{{{tenant}}}:{hour}"
+
+
+TENANTS_KEY = f"{PREFIX}:stat-tenants"
+"""ZSET: tenants that have statistics, by time of the last flush, in seconds."""
+
+_canonical = msgspec.msgpack.Encoder(order="sorted").encode
+
+
+def response_digest(parts: dict[str, Any], secret: bytes) -> str:
+    """Identity of a request: 32 hexadecimal characters.
+
+    Args:
+        parts: everything that may change the answer, by name; the order of dictionary keys does not matter, that of
+            lists does. A part that is missing and one that is None are different.
+        secret: the installation's, at most 64 bytes.
+    """
+    return hashlib.blake2b(_canonical(parts), digest_size=16, key=secret).hexdigest()

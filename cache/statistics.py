@@ -1,0 +1,105 @@
+"""Counters of the caches, in Redis hashes that an operator can read with redis-cli or `roundhouse cache stats`.
+
+Counting is a local addition; a task writes the sums once a second, so that the hot path never waits for Redis. What
+cannot be written is kept for the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import cast
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from cache.keys import TENANTS_KEY, statistics_key
+
+log = logging.getLogger("roundhouse.cache")
+
+RETENTION = 35 * 24 * 3600
+"""Seconds the statistics of an hour are kept."""
+
+COUNTERS = {
+    "exact_hit": "answers served from the response cache",
+    "exact_miss": "look-ups that found nothing",
+    "exact_store": "answers stored",
+    "exact_evict": "answers pushed out by the cap on entries",
+    "tokens_saved": "output tokens that did not have to be generated",
+    "prompt_tokens_saved": "prompt tokens that did not have to be computed because the whole answer was there",
+    "prefix_tokens_hit": "prompt tokens whose KV came from an engine's prefix cache",
+    "prompt_tokens": "prompt tokens sent to engines",
+}
+"""Counter -> meaning. Besides these, `exact_bypass.<reason>` counts requests and answers that the policy kept out."""
+
+
+class CacheStatistics:
+    """Counts per tenant and hour, flushed by `run`."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._pending: dict[tuple[str, str], Counter[str]] = {}
+
+    def add(self, tenant: str, counter: str, amount: int = 1) -> None:
+        """Count. Never waits, never fails."""
+        hour = time.strftime("%Y%m%d%H", time.gmtime())
+        self._pending.setdefault((tenant, hour), Counter())[counter] += amount
+
+    async def run(self, interval: float = 1.0) -> None:
+        """Flush until cancelled, and once more then."""
+        try:
+            while True:
+                await asyncio.sleep(interval)
+                await self.flush()
+        finally:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what was counted since the last flush."""
+        pending, self._pending = self._pending, {}
+        if not pending:
+            return
+        try:
+            async with self._redis.pipeline(transaction=True) as pipeline:
+                for (tenant, hour), counters in pending.items():
+                    key = statistics_key(tenant, hour)
+                    for counter, amount in counters.items():
+                        pipeline.hincrby(key, counter, amount)
+                    pipeline.expire(key, RETENTION)
+                    pipeline.zadd(TENANTS_KEY, {tenant: int(time.time())})
+                pipeline.expire(TENANTS_KEY, RETENTION)
+                await pipeline.execute()
+        except (RedisError, OSError) as error:
+            log.warning("cache statistics not written", extra={"error": type(error).__name__})
+            self._keep(pending)
+
+    def _keep(self, pending: Mapping[tuple[str, str], Counter[str]]) -> None:
+        """Put sums back. Only the newest hours are kept, so that a long outage does not fill the memory."""
+        for place, counters in pending.items():
+            self._pending.setdefault(place, Counter()).update(counters)
+        for place in sorted(self._pending, key=lambda place: place[1])[:-1000]:
+            del self._pending[place]
+
+
+async def read(redis: Redis, *, hours: int = 24, tenant: str | None = None) -> dict[str, Counter[str]]:
+    """Sums per tenant over the last hours (this one included).
+
+    Raises:
+        RedisError: the statistics cannot be read.
+    """
+    now = time.time()
+    known = cast("list[bytes]", await redis.zrange(TENANTS_KEY, 0, -1))
+    names = [tenant] if tenant else [name.decode() for name in known]
+    sums: dict[str, Counter[str]] = {}
+    for name in names:
+        async with redis.pipeline(transaction=False) as pipeline:
+            for hour in range(hours):
+                pipeline.hgetall(statistics_key(name, time.strftime("%Y%m%d%H", time.gmtime(now - 3600 * hour))))
+            total: Counter[str] = Counter()
+            for fields in await pipeline.execute():
+                total.update({counter.decode(): int(amount) for counter, amount in fields.items()})
+        sums[name] = total
+    return sums

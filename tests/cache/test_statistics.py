@@ -1,0 +1,68 @@
+"""Counters of the caches."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from cache.keys import PREFIX, TENANTS_KEY
+from cache.statistics import COUNTERS, CacheStatistics, read
+from tests.conftest import redis_server
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_counts_add_up_over_flushes_and_gateways(redis: Redis) -> None:
+    first, second = CacheStatistics(redis), CacheStatistics(redis)
+    for statistics in (first, second, first):
+        statistics.add("acme", "exact_hit", 2)
+        await statistics.flush()
+    second.add("globex", "exact_miss")
+    await second.flush()
+    sums = await read(redis)
+    assert sums["acme"]["exact_hit"] == 6
+    assert sums["globex"]["exact_miss"] == 1
+    assert set(await read(redis, tenant="acme")) == {"acme"}
+
+
+async def test_every_key_expires(redis: Redis) -> None:
+    statistics = CacheStatistics(redis)
+    statistics.add("acme", "exact_hit")
+    await statistics.flush()
+    keys = [key async for key in redis.scan_iter(match=f"{PREFIX}:*")]
+    assert TENANTS_KEY.encode() in keys
+    assert all([await redis.ttl(key) > 0 for key in keys])
+
+
+async def test_what_is_counted_while_redis_is_down_is_written_later() -> None:
+    server = redis_server()
+    with server as url:
+        client = Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
+        statistics = CacheStatistics(client)
+        server.stop()
+        statistics.add("acme", "exact_hit", 3)
+        await statistics.flush()
+        server.start()
+        statistics.add("acme", "exact_hit", 4)
+        await statistics.flush()
+        assert (await read(client))["acme"]["exact_hit"] == 7
+        await client.aclose()
+
+
+async def test_the_task_flushes_when_it_is_cancelled(redis: Redis) -> None:
+    statistics = CacheStatistics(redis)
+    task = asyncio.create_task(statistics.run(interval=3600))
+    await asyncio.sleep(0)
+    statistics.add("acme", "exact_store")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (await read(redis))["acme"]["exact_store"] == 1
+
+
+def test_every_counter_is_documented() -> None:
+    documented = Path("docs/caching.md").read_text("utf-8")
+    for counter in COUNTERS:
+        assert f"`{counter}`" in documented

