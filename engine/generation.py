@@ -124,6 +124,11 @@ class Generation(AsyncIterator[Delta]):
         """Whether the consumer has received anything."""
         return self._delivered
 
+    @property
+    def usage(self) -> Usage:
+        """Token counts so far, also of a generation that was cancelled or has failed."""
+        return msgspec.structs.replace(self._usage, output_tokens=self._received)
+
     async def __anext__(self) -> Delta:
         while True:
             if self._error is not None:
@@ -139,8 +144,12 @@ class Generation(AsyncIterator[Delta]):
                 await self.aclose()
                 raise
 
+    def cancel(self) -> None:
+        """End the request in the engine unless it has ended; iteration stops after what has come. Idempotent."""
+        self._end()
+
     async def aclose(self) -> None:
-        """End the request in the engine unless it has ended. Idempotent."""
+        """The same as `cancel`, as asynchronous resources have it."""
         self._end()
 
     async def __aenter__(self) -> Self:
@@ -220,7 +229,7 @@ class Generation(AsyncIterator[Delta]):
         now = time.monotonic()
         self._result = Result(
             finish_reason=reason,
-            usage=msgspec.structs.replace(self._usage, output_tokens=self._received),
+            usage=self.usage,
             timings=Timings(first_token=(self._first_token or now) - self._begun, total=now - self._begun),
             stop=self._stops.matched,
         )
