@@ -68,8 +68,9 @@ class Conflict(ApiError):
 class RateLimited(ApiError):
     status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
 
-    def __init__(self, message: str, *, retry_after: float, param: str | None = None) -> None:
-        super().__init__(message, param=param, headers={"retry-after": str(max(1, round(retry_after + 0.5)))})
+    def __init__(self, message: str, *, retry_after: float, param: str | None = None, code: str | None = None) -> None:
+        headers = {"retry-after": str(max(1, round(retry_after + 0.5)))}
+        super().__init__(message, param=param, code=code, headers=headers)
         self.retry_after = retry_after
 
 

@@ -11,7 +11,7 @@ import re
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
 from engine.text import SamplingDefaults
 from engine.wire import SamplingParams
@@ -189,7 +189,7 @@ def refuse_unsupported(body: Struct, neutral: dict[str, tuple[Any, ...]]) -> Non
     """
     for name, harmless in neutral.items():
         value = getattr(body, name)
-        if value is UNSET or value is None or value in harmless:
+        if value is None or value in harmless:
             continue
         allowed = f"; it may be {' or '.join(map(repr, harmless))}" if harmless else ""
         raise InvalidRequest(
@@ -197,7 +197,7 @@ def refuse_unsupported(body: Struct, neutral: dict[str, tuple[Any, ...]]) -> Non
         )
 
 
-_AT_PATH = re.compile(r" - at `(?P<key>key in )?\$(?P<path>[^`]*)`$")
+_AT_PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")
 _UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
 
 
@@ -222,7 +222,3 @@ def _token_id(key: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", key):
         raise ValueError(repr(key))
     return int(key)
-
-
-Unsupported = Any | UnsetType
-"""Type of a body field that is known and refused: see `refuse_unsupported`."""

@@ -1,0 +1,96 @@
+"""The two spellings of the same events: JSON text and MessagePack binary messages, chosen by subprotocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.events import Event
+
+TICKET_PREFIX = "roundhouse.ticket."
+"""A browser offers its ticket as a second subprotocol, because it cannot set headers on a WebSocket."""
+
+
+class Codec(Protocol):
+    """How events of one connection are written and read."""
+
+    subprotocol: str
+
+    def encode(self, event: Event) -> str | bytes:
+        """One message."""
+        ...
+
+    def decode(self, message: str | bytes) -> dict[str, Any]:
+        """The object in one message.
+
+        Raises:
+            InvalidRequest: it is malformed or no object; the message says where.
+        """
+        ...
+
+
+class JsonCodec:
+    """UTF-8 JSON in text messages; binary messages that hold JSON are read too. The default."""
+
+    subprotocol = "roundhouse.json"
+
+    def encode(self, event: Event) -> str:
+        return msgspec.json.encode(event).decode()
+
+    def decode(self, message: str | bytes) -> dict[str, Any]:
+        try:
+            return _object(msgspec.json.decode(message))
+        # A text message from Python may hold a lone surrogate, a binary one invalid UTF-8: both are UnicodeErrors.
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise InvalidRequest(f"the message is not valid JSON: {error}", code="invalid_json") from None
+
+
+class MsgpackCodec:
+    """MessagePack in binary messages."""
+
+    subprotocol = "roundhouse.msgpack"
+
+    def encode(self, event: Event) -> bytes:
+        return msgspec.msgpack.encode(event)
+
+    def decode(self, message: str | bytes) -> dict[str, Any]:
+        if isinstance(message, str):
+            raise InvalidRequest(
+                "with the subprotocol roundhouse.msgpack, messages are binary; this one was text",
+                code="invalid_msgpack",
+            )
+        try:
+            return _object(msgspec.msgpack.decode(message))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise InvalidRequest(f"the message is not valid MessagePack: {error}", code="invalid_msgpack") from None
+
+
+CODECS: tuple[type[Codec], ...] = (JsonCodec, MsgpackCodec)
+
+
+def negotiate(offered: Sequence[str]) -> tuple[Codec, str | None]:
+    """The codec for what a client offers, and the subprotocol to echo: the first one known, never the ticket."""
+    for name in offered:
+        for codec in CODECS:
+            if name == codec.subprotocol:
+                return codec(), name
+    return JsonCodec(), None
+
+
+def offered_ticket(offered: Sequence[str]) -> str | None:
+    """The ticket among the offered subprotocols."""
+    for name in offered:
+        if name.startswith(TICKET_PREFIX):
+            return name.removeprefix(TICKET_PREFIX)
+    return None
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidRequest(
+            f"a message is an object with a `type`; this one was {type(value).__name__}", code="invalid_message"
+        )
+    return value

@@ -1,0 +1,339 @@
+"""One WebSocket connection as a state machine without I/O, after the model of the `websockets` library.
+
+Messages, the fate of turns and the time go in; effects come out, to be carried out in order by an adapter
+(`gateway.websocket`). Nothing here waits, reads a clock or knows a socket, so that every rule of the protocol can be
+tested as plain function calls.
+
+A *lane* is OpenAI's `stream_id` (None is a lane too): turns of one lane run one after the other, lanes run side by
+side. A *ticket* is the session's own number for something that produces events: a turn started or a response resumed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gateway.errors import ApiError, InvalidRequest, RateLimited, Unavailable
+from gateway.protocol.codec import Codec
+from gateway.protocol.events import ClientEventType, CloseCode, Event, ServerEventType, error_event
+from gateway.protocol.requests import TurnRequest, invalid_body
+from gateway.protocol.response_create import parse_response_create
+
+MAX_MALFORMED = 8
+"""Malformed messages in a row after which a client is not worth talking to."""
+
+StreamId = Annotated[str, Meta(min_length=1, max_length=128)]
+ResponseId = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class SessionLimits(Struct, frozen=True):
+    """What one connection may do. Times in seconds."""
+
+    max_message_bytes: int = 1_048_576
+    max_turns: int = 32
+    """Turns running, queued or resumed at the same time."""
+    first_message_timeout: float = 60.0
+    idle_timeout: float = 600.0
+    lifetime: float = 3600.0
+
+
+class Send(Struct, frozen=True):
+    """Send this event."""
+
+    event: Event
+
+
+class StartTurn(Struct, frozen=True):
+    """Start a turn; report `turn_started` or `turn_refused`."""
+
+    ticket: int
+    request: TurnRequest
+
+
+class Watch(Struct, frozen=True):
+    """Show a running or retained response from number `after` on; report `turn_started` or `turn_refused`."""
+
+    ticket: int
+    response_id: str
+    after: int
+
+
+class CancelTurn(Struct, frozen=True):
+    """End a response early; if there is none, send an error event in this lane."""
+
+    response_id: str
+    lane: str | None
+
+
+class Close(Struct, frozen=True):
+    """Send what was sent before, then close. Always the last effect."""
+
+    code: CloseCode
+    reason: str
+
+
+Effect = Send | StartTurn | Watch | CancelTurn | Close
+
+
+class SessionState(enum.Enum):
+    """OPEN -> ENDING -> CLOSED, or OPEN -> CLOSED; anything else raises."""
+
+    OPEN = "open"
+    ENDING = "ending"
+    """No new turns; closes when the running ones have ended."""
+    CLOSED = "closed"
+
+
+_ALLOWED = {
+    (SessionState.OPEN, SessionState.ENDING),
+    (SessionState.OPEN, SessionState.CLOSED),
+    (SessionState.ENDING, SessionState.CLOSED),
+}
+
+
+class _Cancel(Struct, forbid_unknown_fields=True):
+    response_id: ResponseId
+
+
+class _Resume(Struct, forbid_unknown_fields=True):
+    response_id: ResponseId
+    starting_after: Annotated[int, Meta(ge=-1)] = -1
+
+
+_Body = TypeVar("_Body", _Cancel, _Resume)
+
+
+class _Active(Struct):
+    """What a ticket stands for."""
+
+    lane: str | None
+    response_id: str | None = None
+    occupies_lane: bool = True
+
+
+class Session:
+    """The protocol of one connection. `now` is in seconds on any monotonic clock."""
+
+    def __init__(self, codec: Codec, limits: SessionLimits, now: float) -> None:
+        self.state = SessionState.OPEN
+        self._codec = codec
+        self._limits = limits
+        self._opened = now
+        self._quiet_since = now
+        self._heard = False
+        self._malformed = 0
+        self._tickets = 0
+        self._active: dict[int, _Active] = {}
+        self._queues: dict[str | None, deque[TurnRequest]] = {}
+        """Turns that wait for their lane; a lane is in here exactly while one of its turns runs."""
+        self._refusal: ApiError | None = None
+        """While ENDING: what a new turn is told."""
+        self._end = Close(CloseCode.RESTART, "")
+        """While ENDING: how the connection closes."""
+
+    @property
+    def turns(self) -> int:
+        """Turns running, queued or resumed."""
+        return len(self._active) + sum(len(queue) for queue in self._queues.values())
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` wants to be called if nothing else happens before; infinity if never."""
+        deadlines = []
+        if self.state is SessionState.OPEN:
+            deadlines.append(self._opened + self._limits.lifetime)
+        if self.state is not SessionState.CLOSED and not self._active:
+            patience = self._limits.idle_timeout if self._heard else self._limits.first_message_timeout
+            deadlines.append(self._quiet_since + patience)
+        return min(deadlines, default=float("inf"))
+
+    def lane(self, ticket: int) -> str | None:
+        """The lane whose `stream_id` the events of this ticket carry."""
+        return self._active[ticket].lane
+
+    def receive(self, message: str | bytes, now: float) -> list[Effect]:
+        """A message has come in."""
+        if self.state is SessionState.CLOSED:
+            return []
+        self._heard, self._quiet_since = True, now
+        if len(message) > self._limits.max_message_bytes:
+            return self._close(CloseCode.TOO_BIG, f"a message may have {self._limits.max_message_bytes} bytes")
+        lane: str | None = None
+        try:
+            body = self._codec.decode(message)
+            handle = self._handler(body.pop("type", None))
+            lane = _stream_id(body)
+        except InvalidRequest as error:
+            return self._reject(error, lane)
+        self._malformed = 0
+        try:
+            return handle(body, lane)
+        except ApiError as error:
+            return [Send(error_event(error, lane))]
+
+    def turn_started(self, ticket: int, response_id: str) -> None:
+        """The turn of a `StartTurn` or `Watch` runs; its events follow until `turn_ended`."""
+        self._active[ticket].response_id = response_id
+
+    def turn_refused(self, ticket: int, error: ApiError, now: float) -> list[Effect]:
+        """It could not be started; the client is told and the lane goes on."""
+        return [Send(error_event(error, self.lane(ticket))), *self.turn_ended(ticket, now)]
+
+    def turn_ended(self, ticket: int, now: float) -> list[Effect]:
+        """The last event of a turn has been sent."""
+        active = self._active.pop(ticket)
+        self._quiet_since = now
+        effects: list[Effect] = []
+        if active.occupies_lane:
+            queue = self._queues[active.lane]
+            if queue:
+                effects.append(self._start(active.lane, queue.popleft()))
+            else:
+                del self._queues[active.lane]
+        if self.state is SessionState.ENDING and not self._active:
+            effects += self._close(self._end.code, self._end.reason)
+        return effects
+
+    def tick(self, now: float) -> list[Effect]:
+        """Time has passed: closes what has lived or been silent for too long."""
+        if self.state is SessionState.CLOSED or now < self.deadline:
+            return []
+        if self.state is SessionState.OPEN and now >= self._opened + self._limits.lifetime:
+            error = InvalidRequest(
+                f"this connection has reached its limit of {self._limits.lifetime:g} seconds; open a new one",
+                code="websocket_connection_limit_reached",
+            )
+            return [Send(error_event(error)), *self._finish(error, CloseCode.GOING_AWAY, "connection lifetime")]
+        what = "another message" if self._heard else "a first message"
+        return self._close(CloseCode.TIMEOUT, f"waited too long for {what}")
+
+    def drain(self, reconnect_after: float) -> list[Effect]:
+        """The server restarts: no new turns, and close once the running ones have ended.
+
+        Args:
+            reconnect_after: seconds after which the client should connect again.
+        """
+        if self.state is not SessionState.OPEN:
+            return []
+        error = Unavailable("the server is restarting; connect again", code="draining")
+        event: Event = {
+            "type": ServerEventType.DRAINING,
+            "reconnect_after_ms": round(1000 * reconnect_after),
+        }
+        return [Send(event), *self._finish(error, CloseCode.RESTART, "restart")]
+
+    def shut(self) -> list[Effect]:
+        """The server cannot wait any longer."""
+        return self._close(CloseCode.RESTART, "restart")
+
+    def disconnected(self) -> None:
+        """The connection is gone."""
+        if self.state is not SessionState.CLOSED:
+            self._move_to(SessionState.CLOSED)
+
+    def _handler(self, kind: object) -> Callable[[dict[str, Any], str | None], list[Effect]]:
+        match kind:
+            case ClientEventType.CREATE:
+                return self._create
+            case ClientEventType.CANCEL:
+                return self._cancel
+            case ClientEventType.RESUME:
+                return self._resume
+            case None:
+                raise InvalidRequest(
+                    "Missing required parameter: 'type'.", param="type", code="missing_required_parameter"
+                )
+            case _:
+                known = ", ".join(ClientEventType)
+                raise InvalidRequest(
+                    f"type: unknown event {str(kind)[:80]!r}; this server knows {known}",
+                    param="type",
+                    code="unknown_event_type",
+                )
+
+    def _create(self, body: dict[str, Any], lane: str | None) -> list[Effect]:
+        request, _ = parse_response_create(body)
+        self._check_room()
+        if self._refusal is not None:
+            raise self._refusal
+        if lane in self._queues:
+            self._queues[lane].append(request)
+            return []
+        self._queues[lane] = deque()
+        return [self._start(lane, request)]
+
+    def _cancel(self, body: dict[str, Any], lane: str | None) -> list[Effect]:
+        return [CancelTurn(_convert(body, _Cancel).response_id, lane)]
+
+    def _resume(self, body: dict[str, Any], lane: str | None) -> list[Effect]:
+        resume = _convert(body, _Resume)
+        if any(active.response_id == resume.response_id for active in self._active.values()):
+            # Its events are on their way already: repeating them would double the text of a client that asks twice.
+            return []
+        self._check_room()
+        ticket = self._ticket(_Active(lane, resume.response_id, occupies_lane=False))
+        return [Watch(ticket, resume.response_id, resume.starting_after)]
+
+    def _check_room(self) -> None:
+        if self.turns >= self._limits.max_turns:
+            raise RateLimited(
+                f"this connection has {self._limits.max_turns} turns running or waiting; wait for one to end",
+                retry_after=1,
+                code="too_many_turns",
+            )
+
+    def _start(self, lane: str | None, request: TurnRequest) -> StartTurn:
+        return StartTurn(self._ticket(_Active(lane)), request)
+
+    def _ticket(self, active: _Active) -> int:
+        self._tickets += 1
+        self._active[self._tickets] = active
+        return self._tickets
+
+    def _reject(self, error: InvalidRequest, lane: str | None) -> list[Effect]:
+        self._malformed += 1
+        effects: list[Effect] = [Send(error_event(error, lane))]
+        if self._malformed >= MAX_MALFORMED:
+            effects += self._close(CloseCode.BAD_MESSAGE, f"{MAX_MALFORMED} malformed messages in a row")
+        return effects
+
+    def _finish(self, refusal: ApiError, code: CloseCode, reason: str) -> list[Effect]:
+        """No new turns from now on, neither those that wait for their lane; close when the running ones have ended."""
+        self._move_to(SessionState.ENDING)
+        self._refusal, self._end = refusal, Close(code, reason)
+        effects: list[Effect] = []
+        for lane, queue in self._queues.items():
+            effects += [Send(error_event(refusal, lane)) for _ in queue]
+            queue.clear()
+        return effects if self._active else [*effects, *self._close(code, reason)]
+
+    def _close(self, code: CloseCode, reason: str) -> list[Effect]:
+        if self.state is SessionState.CLOSED:
+            return []
+        self._move_to(SessionState.CLOSED)
+        return [Close(code, reason)]
+
+    def _move_to(self, state: SessionState) -> None:
+        if (self.state, state) not in _ALLOWED:
+            raise RuntimeError(f"session: illegal transition {self.state.value} -> {state.value}")
+        self.state = state
+
+
+def _stream_id(body: dict[str, Any]) -> str | None:
+    """The lane of a message, taken out of it: only the WebSocket's envelope has one."""
+    try:
+        return msgspec.convert(body.pop("stream_id", None), StreamId | None)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"stream_id: {error}", param="stream_id", code="invalid_value") from None
+
+
+def _convert(body: dict[str, Any], type_: type[_Body]) -> _Body:
+    try:
+        return msgspec.convert(body, type_)
+    except msgspec.ValidationError as error:
+        raise invalid_body(error) from None
