@@ -34,7 +34,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Base of all sections: unknown keys are errors, so that a typing mistake is not silently a default."""
 
 
-class Server(Section):
+class Server(Section, frozen=True):
     """Where the gateway listens and how large or slow a client may be."""
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
@@ -59,7 +59,7 @@ class Server(Section):
     )
 
 
-class Turns(Section):
+class Turns(Section, frozen=True):
     """Turns: the server-owned life of one answer."""
 
     orphan_timeout: Annotated[Seconds, Meta(description="Seconds a turn runs on after its last viewer has gone.")] = (
@@ -78,7 +78,7 @@ class Turns(Section):
     ] = 1024
 
 
-class Redis(Section):
+class Redis(Section, frozen=True):
     """The Redis that holds limits, caches and statistics."""
 
     url: Annotated[
@@ -88,7 +88,7 @@ class Redis(Section):
     data: Annotated[str, Meta(description="Folder of the embedded Redis and of other run-time files.")] = ".data"
 
 
-class Limits(Section):
+class Limits(Section, frozen=True):
     """Token bucket of one tenant; a tenant may override it."""
 
     tokens_per_minute: Annotated[Positive, Meta(description="Input and output tokens refilled per minute.")] = 600_000
@@ -99,7 +99,7 @@ class Limits(Section):
     ] = "allow_local"
 
 
-class ApiKey(Section):
+class ApiKey(Section, frozen=True):
     """One API key, stored as a digest only."""
 
     id: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name of the key in logs.")]
@@ -108,7 +108,7 @@ class ApiKey(Section):
     ]
 
 
-class Tenant(Section):
+class Tenant(Section, frozen=True):
     """A customer or team: its keys and limits."""
 
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name in logs, statistics and Redis keys.")]
@@ -116,7 +116,7 @@ class Tenant(Section):
     limits: Annotated[Limits | None, Meta(description="Limits of this tenant instead of `[limits]`.")] = None
 
 
-class Pool(Section):
+class Pool(Section, frozen=True):
     """One tier: a model and the engines that serve it."""
 
     tier: Annotated[Tier, Meta(description="Which tier this pool answers for.")]
@@ -133,7 +133,7 @@ class Pool(Section):
     cost: Annotated[float, Meta(ge=0, description="Relative price of a token, for the router.")] = 1.0
 
 
-class Cache(Section):
+class Cache(Section, frozen=True):
     """The exact response cache."""
 
     enabled: Annotated[bool, Meta(description="Look answers up and store them.")] = True
@@ -142,7 +142,7 @@ class Cache(Section):
     max_entries_per_tenant: Annotated[Positive, Meta(description="Entries of one tenant; oldest go first.")] = 10_000
 
 
-class Router(Section):
+class Router(Section, frozen=True):
     """How `auto` picks a tier."""
 
     medium_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the medium tier answers.")] = 0.2
@@ -151,7 +151,7 @@ class Router(Section):
     breaker_seconds: Annotated[Seconds, Meta(description="Seconds until an engine taken out is tried again.")] = 10.0
 
 
-class Log(Section):
+class Log(Section, frozen=True):
     """Structured logs on standard error."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Least severe level.")] = "info"
@@ -159,7 +159,7 @@ class Log(Section):
     prompts: Annotated[bool, Meta(description="Log prompt and answer text. Leave it off.")] = False
 
 
-class Settings(Section):
+class Settings(Section, frozen=True):
     """The whole configuration of a Roundhouse."""
 
     server: Server = Server()
