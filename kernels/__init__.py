@@ -1,1 +1,49 @@
-"""Ops with one meaning on every device; `reference.py` is the specification."""
+"""Ops with one meaning on every device; `reference.py` is the specification and this module the one dispatch point.
+
+A weight may be packed once, at load, into the layout that its device's body of `linear` prefers; nothing else may look
+into a packed weight.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernels import onednn, reference
+from kernels.attention import AttentionPlan, plan_attention
+from kernels.reference import (
+    add_rms_norm,
+    embedding,
+    moe,
+    paged_attention,
+    rms_norm,
+    rotary_embedding,
+    silu_and_mul,
+    store_kv,
+)
+
+__all__ = [
+    "AttentionPlan",
+    "add_rms_norm",
+    "embedding",
+    "linear",
+    "moe",
+    "pack_weight",
+    "paged_attention",
+    "plan_attention",
+    "rms_norm",
+    "rotary_embedding",
+    "silu_and_mul",
+    "store_kv",
+]
+
+
+def pack_weight(weight: torch.Tensor) -> torch.Tensor:
+    """The fastest form of `weight` [out, in] that `linear` takes on its device; the weight itself if that is plain."""
+    return onednn.pack(weight) if onednn.supports(weight) else weight
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`reference.linear` for a weight that came from `pack_weight`."""
+    if weight.is_mkldnn:
+        return onednn.linear(x, weight, bias)
+    return reference.linear(x, weight, bias)

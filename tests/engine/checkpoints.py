@@ -14,6 +14,9 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
 EOS = 2
 VOCABULARY = 320
 CONTEXT = 256
@@ -48,7 +51,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
 }
 
-_PRETRAINED = 48
+_PRETRAINED = 64
 ROPE_SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 4.0},
     "dynamic": {"rope_type": "dynamic", "factor": 2.0},
@@ -69,7 +72,7 @@ ROPE_SCALINGS: dict[str, dict[str, Any]] = {
         "rope_theta": 10_000.0,
     },
 }
-"""`rope_parameters` for a head dimension of 16; all but linear change behaviour beyond 48 (dynamic: beyond the
+"""`rope_parameters` for a head dimension of 16; all but linear change behaviour beyond 64 (dynamic: beyond the
 context) tokens."""
 
 
@@ -95,8 +98,6 @@ def write_checkpoint(directory: Path, architecture: str = "llama", *, seed: int 
 @cache
 def load_oracle(directory: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The checkpoint as transformers' own model, in eval mode on the CPU."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
     return model.eval()
 
