@@ -25,9 +25,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Rows of one step, decodes (count == 1) first."""
+    """Rows of one step, decodes (count == 1) first, and the requests that lost their blocks to make room for it."""
 
     rows: list[Row] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.rows)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from engine.wire import FinishReason, SamplingParams
+from engine.wire import ErrorKind, FinishReason, SamplingParams
+
+
+class RequestError(Exception):
+    """A request that the engine refuses; the message names the field and the remedy."""
+
+    def __init__(self, message: str, kind: ErrorKind = "invalid") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class State(enum.Enum):
@@ -47,8 +55,14 @@ class Request:
     cached: int = 0
     """Prompt tokens whose KV came from the prefix cache at first admission."""
     block_table: list[int] = field(default_factory=list)
+    chain_root: bytes = b""
+    """Where this request's block hashes start: whatever its KV depends on beside its tokens."""
     block_hashes: list[bytes] = field(default_factory=list)
-    """Chain hashes of this request's full blocks, as far as they have been computed."""
+    """Chain hashes of this request's full blocks, as far as they were needed."""
+    rank: tuple[float, int] = (0.0, 0)
+    """Place in line, smallest first; set by the scheduler and kept through preemptions."""
+    prompt_logprobs_sent: int = 0
+    """Prompt positions whose log-probabilities the client has, so that a preemption does not repeat them."""
     preemptions: int = 0
     first_scheduled: float | None = None
     finish: FinishReason | None = None

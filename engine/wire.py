@@ -91,7 +91,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one request gained in one step. A request's first and last one carry `usage`, the last one `finish` too.
+    """What one request gained in one step. The one with the first token carries `usage`, the last one too, and `finish`.
 
     With finish == "stop" the last token is the one that stopped the answer: an end-of-sequence or stop token.
     """

@@ -1,0 +1,201 @@
+"""The engine without its sockets: requests in, outputs out, one step at a time.
+
+    core = EngineCore(runner, model, SchedulerConfig(blocks=2048))
+    core.add(Generate(id="1", prompt=[1, 2, 3], sampling=SamplingParams()))
+    while not core.idle:
+        for output in core.step():
+            ...
+
+Synchronous and single-threaded: whoever hosts a core calls it from one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from engine.kv import root_hash
+from engine.plan import Runner, Sampled, StepPlan
+from engine.request import Request, RequestError
+from engine.scheduler import Scheduler, SchedulerConfig
+from engine.validation import validate
+from engine.wire import ErrorKind, Generate, Load, ModelInfo, Output, TokenLogprob, Usage
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["EngineCore", "RequestError", "SchedulerConfig"]
+
+_SMOOTHING = 0.1
+"""Weight of the newest step in the moving average of step times."""
+
+
+class EngineCore:
+    """One model replica.
+
+    `rope_regime` maps a prompt's length to the family of rotary frequencies it gets, for models where that varies:
+    KV is shared only within one. `clock` gives seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        model: ModelInfo,
+        config: SchedulerConfig,
+        *,
+        rope_regime: Callable[[int], int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self._runner = runner
+        self._scheduler = Scheduler(config, model)
+        self.model = msgspec.structs.replace(model, context=self._scheduler.context)
+        """What clients are told: its context is what this engine can hold."""
+        self._rope_regime = rope_regime
+        self._clock = clock
+        self._ended: list[Output] = []
+        """Last words of requests that ended between steps."""
+        self._step_seconds = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to do: `step` would return nothing."""
+        return len(self._scheduler) == 0 and not self._ended
+
+    def add(self, generate: Generate) -> None:
+        """Accept a request; its outputs come from `step`.
+
+        Raises:
+            RequestError: it is refused; nothing else is affected.
+        """
+        validate(generate, self.model)
+        regime = self._rope_regime(len(generate.prompt)) if self._rope_regime else 0
+        root = root_hash(self.model.revision, generate.adapter, self.model.dtype, generate.salt, regime)
+        self._scheduler.add(
+            Request(
+                id=generate.id,
+                prompt=generate.prompt,
+                sampling=generate.sampling,
+                arrival=self._clock(),
+                priority=generate.priority,
+                adapter=generate.adapter,
+                salt=generate.salt,
+                chain_root=root,
+            )
+        )
+
+    def cancel(self, id: str) -> None:
+        """End a request now and free its blocks; its last output comes from the next step. Unknown ids are ignored."""
+        request = self._scheduler.cancel(id)
+        if request is not None:
+            self._runner.release(request)
+            self._ended.append(Output(id, finish="cancelled", usage=_usage(request)))
+
+    def step(self) -> list[Output]:
+        """Run one step; at most one output per request."""
+        outputs, self._ended = self._ended, []
+        begun = self._clock()
+        plan = self._scheduler.schedule(begun)
+        for request in plan.preempted:
+            self._runner.release(request)
+        if not plan:
+            return outputs
+        try:
+            sampled = self._runner.execute(plan)
+            _check(plan, sampled)
+        except Exception:
+            # Whatever a row did to the runner ends with this step: its requests go, all others stay.
+            logger.exception("a step of %d requests and %d tokens failed", len(plan.rows), plan.tokens)
+            message = "the engine failed while it ran this request; try again"
+            return outputs + [self._fail(row.request, message, "internal") for row in plan.rows]
+        starts = {row.request.id: row.start for row in plan.rows}
+        for request, result in self._scheduler.commit(plan, sampled):
+            output = _output(request, result, starts[request.id])
+            if output is not None:
+                outputs.append(output)
+            if request.finish is not None:
+                self._runner.release(request)
+        elapsed = self._clock() - begun
+        self._step_seconds += _SMOOTHING * (elapsed - self._step_seconds) if self._step_seconds else elapsed
+        return outputs
+
+    def load(self) -> Load:
+        """A snapshot for routers and metrics."""
+        scheduler, pool = self._scheduler, self._scheduler.pool
+        return Load(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            waiting_tokens=scheduler.uncomputed_tokens,
+            total_blocks=pool.total,
+            free_blocks=pool.free,
+            cached_blocks=pool.cached,
+            prefix_hit_tokens=scheduler.prefix_hit_tokens,
+            prompt_tokens=scheduler.prompt_tokens,
+            output_tokens=scheduler.output_tokens,
+            preemptions=scheduler.preemptions,
+            step_seconds=self._step_seconds,
+        )
+
+    def check_integrity(self) -> None:
+        """Compare the books: every block is free, cached or used, and used by whom. Cheap; run it when idle.
+
+        Raises:
+            RuntimeError: something leaked; the message says what.
+        """
+        self._scheduler.check_integrity()
+
+    def _fail(self, request: Request, message: str, kind: ErrorKind) -> Output:
+        self._scheduler.cancel(request.id, "error")
+        self._runner.release(request)
+        return Output(request.id, finish="error", usage=_usage(request), error=message, error_kind=kind)
+
+
+def _check(plan: StepPlan, sampled: Sequence[Sampled]) -> None:
+    if len(sampled) != len(plan.rows):
+        raise RuntimeError(f"the runner answered {len(sampled)} rows of {len(plan.rows)}")
+    for row, result in zip(plan.rows, sampled, strict=True):
+        if row.sample != (result.token is not None):
+            raise RuntimeError(f"the runner sampled {result.token} where sample is {row.sample}")
+
+
+def _output(request: Request, result: Sampled, start: int) -> Output | None:
+    """What a row gained; None for a chunk of a prompt that has nothing to tell."""
+    prompt_logprobs = _prompt_logprobs(request, result, start)
+    if result.token is None and prompt_logprobs is None:
+        return None
+    first = result.token is not None and len(request.output) == 1
+    return Output(
+        request.id,
+        tokens=[] if result.token is None else [result.token],
+        logprobs=None if result.logprob is None else [result.logprob],
+        prompt_logprobs=prompt_logprobs,
+        finish=request.finish,
+        usage=_usage(request) if first or request.finish is not None else None,
+    )
+
+
+def _prompt_logprobs(request: Request, result: Sampled, start: int) -> list[TokenLogprob | None] | None:
+    """The prompt positions of this row that the client does not have yet."""
+    if request.sampling.prompt_logprobs is None:
+        return None
+    # Running position p gives the log-probability of position p + 1; position 0 has none.
+    entries: list[TokenLogprob | None] = [*(result.prompt_logprobs or [])]
+    position = start + 1
+    if start == 0:
+        entries, position = [None, *entries], 0
+    new = entries[max(request.prompt_logprobs_sent - position, 0) :]
+    request.prompt_logprobs_sent += len(new)
+    return new or None
+
+
+def _usage(request: Request) -> Usage:
+    waited = 0.0 if request.first_scheduled is None else request.first_scheduled - request.arrival
+    return Usage(
+        prompt_tokens=len(request.prompt),
+        cached_tokens=request.cached,
+        output_tokens=len(request.output),
+        queue_seconds=waited,
+        preemptions=request.preemptions,
+    )

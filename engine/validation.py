@@ -1,0 +1,83 @@
+"""Refuses requests that the engine cannot serve, before they cost anything. Pure; messages name field and remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from engine.request import RequestError
+from engine.wire import Generate, ModelInfo, SamplingParams
+
+MAX_ID_LENGTH = 128
+MAX_SALT_BYTES = 1024
+MAX_LOGPROBS = 20
+MAX_STOP_TOKENS = 64
+MAX_LOGIT_BIASES = 1024
+
+
+def validate(request: Generate, model: ModelInfo) -> None:
+    """Check everything about a request that does not depend on the engine's state.
+
+    Raises:
+        RequestError: the first thing that is wrong.
+    """
+    if not 1 <= len(request.id) <= MAX_ID_LENGTH:
+        raise RequestError(f"id: must have 1 to {MAX_ID_LENGTH} characters")
+    if len(request.salt) > MAX_SALT_BYTES:
+        raise RequestError(f"salt: at most {MAX_SALT_BYTES} bytes; send a digest")
+    if request.adapter is not None:
+        raise RequestError(f"adapter: {request.adapter!r} is not loaded; leave it out to use the base model")
+    if not request.prompt:
+        raise RequestError("prompt: is empty; send at least one token")
+    if len(request.prompt) >= model.context:
+        raise RequestError(
+            f"prompt: {len(request.prompt)} tokens leave no room for an answer within the {model.context} that this "
+            "engine can hold; shorten the prompt"
+        )
+    if min(request.prompt) < 0 or max(request.prompt) >= model.vocabulary:
+        raise RequestError(
+            f"prompt: token ids must be from 0 to {model.vocabulary - 1}; use the tokenizer of {model.name!r}"
+        )
+    _validate_sampling(request.sampling, model)
+
+
+def _validate_sampling(sampling: SamplingParams, model: ModelInfo) -> None:
+    _at_least("max_tokens", sampling.max_tokens, 1)
+    _at_least("min_tokens", sampling.min_tokens, 0)
+    if sampling.min_tokens > sampling.max_tokens:
+        raise RequestError("min_tokens: must not be above max_tokens")
+    _between("temperature", sampling.temperature, 0.0, 100.0)
+    _at_least("top_k", sampling.top_k, 0)
+    _between("top_p", sampling.top_p, 0.0, 1.0)
+    if sampling.top_p == 0.0:
+        raise RequestError("top_p: must be above 0; use temperature 0 for greedy decoding")
+    _between("min_p", sampling.min_p, 0.0, 1.0)
+    _between("repetition_penalty", sampling.repetition_penalty, 0.01, 100.0)
+    _between("presence_penalty", sampling.presence_penalty, -2.0, 2.0)
+    _between("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0)
+    for name, count in (("logprobs", sampling.logprobs), ("prompt_logprobs", sampling.prompt_logprobs)):
+        if count is not None:
+            _between(name, count, 0, min(MAX_LOGPROBS, model.vocabulary))
+    if len(sampling.stop_token_ids) > MAX_STOP_TOKENS:
+        raise RequestError(f"stop_token_ids: at most {MAX_STOP_TOKENS} tokens")
+    _tokens("stop_token_ids", sampling.stop_token_ids, model)
+    if len(sampling.logit_bias) > MAX_LOGIT_BIASES:
+        raise RequestError(f"logit_bias: at most {MAX_LOGIT_BIASES} tokens")
+    _tokens("logit_bias", sampling.logit_bias, model)
+    for bias in sampling.logit_bias.values():
+        _between("logit_bias", bias, -100.0, 100.0)
+
+
+def _between(name: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise RequestError(f"{name}: must be from {low:g} to {high:g}, not {value!r}")
+
+
+def _at_least(name: str, value: int, low: int) -> None:
+    if value < low:
+        raise RequestError(f"{name}: must be at least {low}, not {value}")
+
+
+def _tokens(name: str, tokens: Iterable[int], model: ModelInfo) -> None:
+    if not all(0 <= token < model.vocabulary for token in tokens):
+        raise RequestError(f"{name}: token ids must be from 0 to {model.vocabulary - 1}")
