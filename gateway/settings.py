@@ -12,7 +12,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -156,7 +156,6 @@ class Log(Section, frozen=True):
 
     level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Least severe level.")] = "info"
     format: Annotated[Literal["json", "console"], Meta(description="JSON lines, or coloured text.")] = "json"
-    prompts: Annotated[bool, Meta(description="Log prompt and answer text. Leave it off.")] = False
 
 
 class Settings(Section, frozen=True):
@@ -226,9 +225,10 @@ def _apply_environment(raw: dict[str, Any], environ: Mapping[str, str]) -> None:
             value = environ.get(f"ROUNDHOUSE_{section}_{field.name}".upper())
             if value is None:
                 continue
+            is_list = get_origin(getattr(field.type, "__origin__", None)) is list  # Annotated[list[...], Meta]
+            parsed = [part.strip() for part in value.split(",") if part.strip()] if is_list else value
             try:
-                # Strings such as "9000", "true" or "a,b" become what the field wants; msgspec names what does not fit.
-                parsed: Any = value.split(",") if field.type == Server.__annotations__.get("allowed_origins") else value
+                # strict=False: "9000" and "true" become what the field wants.
                 raw.setdefault(section, {})[field.name] = msgspec.convert(parsed, field.type, strict=False)
             except msgspec.ValidationError as error:
                 raise SettingsError(f"ROUNDHOUSE_{section}_{field.name}".upper() + f": {error}") from error

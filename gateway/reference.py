@@ -1,0 +1,145 @@
+"""Writes the pages of `docs/` that are generated from code: `python -m gateway.reference docs`.
+
+A test compares the pages with what this module makes, so that they cannot fall behind.
+"""
+
+from __future__ import annotations
+
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+from prometheus_client.metrics import MetricWrapperBase
+
+from gateway.settings import ApiKey, Limits, Pool, Section, Settings, Tenant
+from gateway.telemetry.metrics import Metrics
+
+_CONFIGURATION = """# Configuration
+
+One typed configuration: defaults, then a TOML file (`--config`, else `ROUNDHOUSE_CONFIG`, else `roundhouse.toml` in the
+working directory), then environment variables. A key that does not exist and a value that does not fit are errors that
+name the field. `roundhouse config check` checks a file, `roundhouse config show` prints what is in force.
+
+This page is generated from `gateway/settings.py` by `make docs`.
+
+```toml
+[server]
+port = 9000
+
+[[tenants]]
+name = "acme"
+keys = [{ id = "ci", sha256 = "<output of: printf %s KEY | sha256sum>" }]
+limits = { tokens_per_minute = 100000, burst_tokens = 50000 }
+
+[[pools]]
+tier = "small"
+name = "llama-7b"
+model = "/models/llama-7b"
+device = "cuda"
+dtype = "bfloat16"
+```
+
+Without `[[tenants]]` and `[[pools]]` the embedded default applies: three demo models, and one tenant whose key is
+`roundhouse-demo`. `REDIS_URL` is read as `redis.url` if the file names none.
+"""
+
+_METRICS = """# Metrics
+
+Every gateway serves `/metrics` in Prometheus' text format. No label names a tenant, key or user; numbers per tenant are
+in Redis, see [redis-keys.md](redis-keys.md). Counters end in `_total`; histograms have `_bucket`, `_sum` and `_count`.
+
+This page is generated from `gateway/telemetry/metrics.py` by `make docs`.
+
+| metric | type | labels | meaning |
+|---|---|---|---|
+"""
+
+
+def configuration() -> str:
+    """docs/configuration.md"""
+    parts = [_CONFIGURATION]
+    parts += [
+        f"\n## `[{field.name}]`\n\n{_sentence(field.type)}\n\n{_table(field.type, field.name)}"
+        for field in msgspec.structs.fields(Settings)
+        if isinstance(field.type, type) and issubclass(field.type, Section)
+    ]
+    lists: dict[str, type[Section]] = {"[tenants]": Tenant, "[pools]": Pool}
+    for name, section in lists.items():
+        parts.append(f"\n## `[{name}]`\n\n{_sentence(section)} One table each.\n\n{_table(section)}")
+    parts.append(f"\n### `keys` of a tenant\n\n{_sentence(ApiKey)}\n\n{_table(ApiKey)}")
+    parts.append(f"\n### `limits` of a tenant\n\nThe fields of `[limits]`: {_names(Limits)}.\n")
+    return "".join(parts)
+
+
+def metrics() -> str:
+    """docs/metrics.md"""
+    rows = []
+    for metric in sorted(_collectors(Metrics()), key=lambda metric: metric._name):
+        suffix = "_total" if metric._type == "counter" else ""
+        labels = ", ".join(f"`{label}`" for label in metric._labelnames) or "-"
+        rows.append(f"| `{metric._name}{suffix}` | {metric._type} | {labels} | {metric._documentation} |\n")
+    return _METRICS + "".join(rows)
+
+
+PAGES: dict[str, Callable[[], str]] = {"configuration.md": configuration, "metrics.md": metrics}
+
+
+def _collectors(metrics: Metrics) -> Iterator[MetricWrapperBase]:
+    for value in vars(metrics).values():
+        for metric in value.values() if isinstance(value, dict) else [value]:
+            if isinstance(metric, MetricWrapperBase):
+                yield metric
+
+
+def _sentence(section: type[Section]) -> str:
+    return (section.__doc__ or "").strip()
+
+
+def _names(section: type[Section]) -> str:
+    return ", ".join(f"`{field.name}`" for field in msgspec.structs.fields(section))
+
+
+def _table(section: type[Section], name: str | None = None) -> str:
+    variable = " environment variable |" if name else ""
+    rows = [f"| field | default | meaning |{variable}\n|---|---|---|{'---|' if name else ''}\n"]
+    hints = typing.get_type_hints(section, include_extras=True)
+    for field in msgspec.structs.fields(section):
+        text = f"{_description(hints[field.name])}{_choices(field.type)}"
+        cells = [f"`{field.name}`", _default(field), text]
+        if name:
+            cells.append(f"`ROUNDHOUSE_{name}_{field.name}`".upper())
+        rows.append(f"| {' | '.join(cells)} |\n")
+    return "".join(rows)
+
+
+def _description(hint: Any) -> str:
+    for part in get_args(hint)[1:]:
+        if isinstance(part, msgspec.Meta) and part.description:
+            return part.description
+    raise TypeError(f"{hint} has no description")
+
+
+def _choices(hint: Any) -> str:
+    inner = get_args(hint)[0] if get_origin(hint) is typing.Annotated else hint
+    if get_origin(inner) is Literal:
+        return " One of " + ", ".join(f"`{choice}`" for choice in get_args(inner)) + "."
+    return ""
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "required"
+    value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    return "-" if value is None else f"`{msgspec.json.encode(value).decode()}`"
+
+
+def main(folder: str) -> None:
+    for name, page in PAGES.items():
+        Path(folder, name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

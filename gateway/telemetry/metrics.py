@@ -1,0 +1,166 @@
+"""Prometheus metrics of one gateway process, served at `/metrics`.
+
+No label ever names a tenant, key or user: their number has no bound. Numbers per tenant live in Redis hashes.
+`docs/metrics.md` is generated from this module.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from engine.wire import Load
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 240)
+_TOKEN_LATENCY = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
+
+
+class Metrics:
+    """All metrics of a process, in a registry of their own, so that tests and several apps do not collide."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._turns = Counter(
+            "roundhouse_turns",
+            "Turns ended, by tier and outcome (completed, incomplete, cancelled, failed, refused).",
+            ["tier", "outcome"],
+            registry=registry,
+        )
+        self._running = Gauge("roundhouse_turns_running", "Turns running now.", registry=registry)
+        self._duration = Histogram(
+            "roundhouse_turn_seconds", "Duration of a turn.", ["tier"], buckets=_LATENCY, registry=registry
+        )
+        self._first_token = Histogram(
+            "roundhouse_time_to_first_token_seconds",
+            "From the arrival of a turn to its first text.",
+            ["tier", "cache"],
+            buckets=_LATENCY,
+            registry=registry,
+        )
+        self._inter_token = Histogram(
+            "roundhouse_inter_token_seconds",
+            "Mean time between output tokens of one turn.",
+            ["tier"],
+            buckets=_TOKEN_LATENCY,
+            registry=registry,
+        )
+        self._queue = Histogram(
+            "roundhouse_engine_queue_seconds",
+            "From the arrival of a request in an engine to its first step.",
+            ["tier"],
+            buckets=_LATENCY,
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "roundhouse_tokens",
+            "Tokens by model and direction (input, cached, output); cached ones are part of input.",
+            ["model", "direction"],
+            registry=registry,
+        )
+        self._routes = Counter(
+            "roundhouse_route_decisions", "Routing decisions by tier and reason.", ["tier", "reason"], registry=registry
+        )
+        self._cache = Counter(
+            "roundhouse_response_cache_requests",
+            "Turns by what the response cache did (hit, miss, bypass).",
+            ["result"],
+            registry=registry,
+        )
+        self._errors = Counter("roundhouse_errors", "Errors told to clients, by code.", ["code"], registry=registry)
+        self._limited = Counter(
+            "roundhouse_limit_rejections", "Turns refused because a token limit was reached.", registry=registry
+        )
+        self._connections = Gauge("roundhouse_websocket_connections", "Open WebSockets.", registry=registry)
+        self._closed = Counter(
+            "roundhouse_websocket_closed", "WebSockets closed, by close code.", ["code"], registry=registry
+        )
+        self._resumed = Counter("roundhouse_resumes", "Viewers that resumed a turn.", registry=registry)
+        self._engine_up = Gauge(
+            "roundhouse_engine_up", "Whether an engine is connected.", ["replica", "tier", "model"], registry=registry
+        )
+        self._engine = {
+            name: Gauge(f"roundhouse_engine_{name}", meaning, ["replica"], registry=registry)
+            for name, meaning in {
+                "running": "Requests in the engine's current step.",
+                "waiting": "Requests waiting in the engine.",
+                "waiting_tokens": "Prompt tokens not yet computed.",
+                "total_blocks": "KV blocks of the engine.",
+                "free_blocks": "KV blocks that hold nothing.",
+                "cached_blocks": "KV blocks that are kept for prefix hits only.",
+                "step_seconds": "Moving average of one step's duration.",
+                "preemptions": "Requests preempted since the engine started.",
+                "prefix_hit_tokens": "Prompt tokens found in the prefix cache since the engine started.",
+            }.items()
+        }
+        self._redis_up = Gauge(
+            "roundhouse_redis_up", "Whether Redis answered the last time it was asked.", registry=registry
+        )
+
+    def turn_started(self) -> None:
+        self._running.inc()
+
+    def turn_finished(self, tier: str, outcome: str, seconds: float) -> None:
+        """Once per `turn_started`. `tier` is empty for a turn that was never routed."""
+        self._running.dec()
+        self._turns.labels(tier, outcome).inc()
+        self._duration.labels(tier).observe(seconds)
+
+    def turn_refused(self) -> None:
+        """A turn that never started: bad request, no limit left, no route."""
+        self._turns.labels("", "refused").inc()
+
+    def routed(self, tier: str, reason: str) -> None:
+        self._routes.labels(tier, reason).inc()
+
+    def cache(self, result: str) -> None:
+        self._cache.labels(result).inc()
+
+    def first_token(self, tier: str, cache: str, seconds: float) -> None:
+        self._first_token.labels(tier, cache).observe(seconds)
+
+    def inter_token(self, tier: str, seconds: float) -> None:
+        self._inter_token.labels(tier).observe(seconds)
+
+    def queued(self, tier: str, seconds: float) -> None:
+        self._queue.labels(tier).observe(seconds)
+
+    def tokens(self, model: str, *, input: int, cached: int, output: int) -> None:
+        for direction, amount in (("input", input), ("cached", cached), ("output", output)):
+            self._tokens.labels(model, direction).inc(amount)
+
+    def error(self, code: str) -> None:
+        """`code` comes from `gateway.errors`, never from a client."""
+        self._errors.labels(code).inc()
+
+    def limited(self) -> None:
+        self._limited.inc()
+
+    def connection_opened(self) -> None:
+        self._connections.inc()
+
+    def connection_closed(self, code: int) -> None:
+        self._connections.dec()
+        # A client may close with any code; those that say nothing to an operator share one label.
+        known = 1000 <= code <= 1014 or code in (4400, 4408, 4503)
+        self._closed.labels(str(code) if known else "other").inc()
+
+    def resumed(self) -> None:
+        self._resumed.inc()
+
+    def engine(self, replica: str, tier: str, model: str, *, up: bool, load: Load | None) -> None:
+        """Set the gauges of one engine; called when the page is read."""
+        self._engine_up.labels(replica, tier, model).set(up)
+        for name, gauge in self._engine.items():
+            if up and load:
+                gauge.labels(replica).set(getattr(load, name))
+            else:
+                gauge.remove(replica)
+
+    def redis(self, *, up: bool) -> None:
+        self._redis_up.set(up)
+
+    def page(self) -> bytes:
+        """The page in Prometheus' text format."""
+        return generate_latest(self.registry)
