@@ -1,0 +1,1 @@
+"""The embedded default: corpus, tokenizer, training and evaluation of the demo checkpoints and adapters."""

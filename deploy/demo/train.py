@@ -1,0 +1,101 @@
+"""Trains the demo: tokenizer, the three checkpoints, the adapters. `python -m deploy.demo.train --help`.
+
+Every stage can be interrupted and started again; it continues from `deploy/demo/.training/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from deploy.demo import adapters
+from deploy.demo.conversations import Stream
+from deploy.demo.corpus import HANDBOOK_FILE, HERE, SplitIntent, check, load_file, load_intents, split_corpus
+from deploy.demo.model import SHAPES, Llama, save_checkpoint
+from deploy.demo.styles import style_phrases
+from deploy.demo.tokenizer import Encoder, train_tokenizer, write_tokenizer
+from deploy.demo.trainer import Recipe, Trainer
+
+STATE = HERE / ".training"
+MODELS = HERE / "models"
+
+RECIPES: dict[str, Recipe] = {
+    "small": Recipe(steps=1500, seed=11),
+    "medium": Recipe(steps=1500, seed=12),
+    "large": Recipe(steps=1500, seed=13),
+}
+
+
+def read_corpus() -> list[SplitIntent]:
+    """The split corpus; refuses a corpus that breaks its rules."""
+    intents = load_intents()
+    problems = check(intents)
+    if problems:
+        raise SystemExit("the corpus is not sound:\n" + "\n".join(problems[:20]))
+    return split_corpus(intents)
+
+
+def prepare_tokenizer(splits: list[SplitIntent], state: Path) -> Encoder:
+    """Trains the tokenizer once; later stages and resumed runs read it back."""
+    folder = state / "tokenizer"
+    if not (folder / "tokenizer.json").exists():
+        extra = [*style_phrases()]
+        if HANDBOOK_FILE.exists():
+            extra += [turn.answer for intent in load_file(HANDBOOK_FILE) for turn in (intent, *intent.followups)]
+        write_tokenizer(train_tokenizer(splits, extra), folder)
+    return Encoder(Tokenizer.from_file(str(folder / "tokenizer.json")))
+
+
+def train_size(size: str, recipe: Recipe, splits: list[SplitIntent], state: Path, models: Path) -> None:
+    encoder = prepare_tokenizer(splits, state)
+    torch.manual_seed(recipe.seed)
+    model = Llama(SHAPES[size], recipe.dropout)
+    if recipe.compile:
+        model.fuse()
+    trainer = Trainer(model, recipe, encoder, lambda seed: Stream(splits, seed))
+
+    def publish() -> None:
+        save_checkpoint(model, state / "tokenizer", models / size)
+
+    trainer.run(state / size, SHAPES[size].name, publish)
+    publish()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m deploy.demo.train", description=__doc__)
+    stages = ("small", "medium", "large", "adapters")
+    parser.add_argument("--size", choices=stages, action="append", help="train only this (may be repeated)")
+    parser.add_argument("--steps", type=int, help="optimizer steps for each size instead of the recipe's")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end each size after this many minutes")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's choice)")
+    parser.add_argument("--fresh", action="store_true", help="forget saved training state, the tokenizer included")
+    parser.add_argument("--state", type=Path, default=STATE, help="where training state is kept")
+    parser.add_argument("--models", type=Path, default=MODELS, help="where checkpoints are written")
+    compiler = shutil.which("g++") is not None
+    parser.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, default=compiler, help="fuse small operations (needs g++)"
+    )
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    if arguments.fresh:
+        shutil.rmtree(arguments.state, ignore_errors=True)
+    splits = read_corpus()
+    for stage in arguments.size or stages:
+        if stage == "adapters":
+            adapters.train_all(splits, arguments.models / "medium", arguments.state)
+            continue
+        recipe = replace(RECIPES[stage], minutes=arguments.minutes, compile=arguments.compile)
+        if arguments.steps:
+            recipe = replace(recipe, steps=arguments.steps)
+        train_size(stage, recipe, splits, arguments.state, arguments.models)
+
+
+if __name__ == "__main__":
+    main()
