@@ -10,9 +10,6 @@ import msgspec
 from gateway.errors import InvalidRequest
 from gateway.protocol.events import Event
 
-TICKET_PREFIX = "roundhouse.ticket."
-"""A browser offers its ticket as a second subprotocol, because it cannot set headers on a WebSocket."""
-
 
 class Codec(Protocol):
     """How events of one connection are written and read."""
@@ -78,14 +75,6 @@ def negotiate(offered: Sequence[str]) -> tuple[Codec, str | None]:
             if name == codec.subprotocol:
                 return codec(), name
     return JsonCodec(), None
-
-
-def offered_ticket(offered: Sequence[str]) -> str | None:
-    """The ticket among the offered subprotocols."""
-    for name in offered:
-        if name.startswith(TICKET_PREFIX):
-            return name.removeprefix(TICKET_PREFIX)
-    return None
 
 
 def _object(value: object) -> dict[str, Any]:

@@ -182,10 +182,14 @@ class Session:
 
     def turn_refused(self, ticket: int, error: ApiError, now: float) -> list[Effect]:
         """It could not be started; the client is told and the lane goes on."""
+        if self.state is SessionState.CLOSED:
+            return []
         return [Send(error_event(error, self.lane(ticket))), *self.turn_ended(ticket, now)]
 
     def turn_ended(self, ticket: int, now: float) -> list[Effect]:
         """The last event of a turn has been sent."""
+        if self.state is SessionState.CLOSED:
+            return []
         active = self._active.pop(ticket)
         self._quiet_since = now
         effects: list[Effect] = []

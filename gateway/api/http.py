@@ -1,0 +1,144 @@
+"""What every HTTP endpoint needs: the body, errors in OpenAI's shape, server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from gateway.errors import ApiError, InvalidRequest, NotFound, TooLarge
+
+
+class JsonResponse(Response):
+    """A JSON body made by msgspec."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return msgspec.json.encode(content)
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The JSON object in a request's body.
+
+    Raises:
+        InvalidRequest: it is not valid JSON, or no object.
+        TooLarge: see `BodyLimit`.
+    """
+    try:
+        body = msgspec.json.decode(await request.body())
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise InvalidRequest("the body must be a JSON object", code="invalid_json")
+    return body
+
+
+def error_response(error: ApiError) -> JsonResponse:
+    """An error as an HTTP response."""
+    return JsonResponse({"error": error.body()}, status_code=error.status, headers=error.headers)
+
+
+async def on_api_error(request: Request, error: Exception) -> Response:
+    """Exception handler for `ApiError`."""
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Exception handler for Starlette's own errors: no such path, wrong method."""
+    assert isinstance(error, HTTPException)
+    known = NotFound(f"no such path: {request.url.path[:200]}")
+    if error.status_code == known.status:
+        return error_response(known)
+    body = {"message": error.detail, "type": "invalid_request_error", "param": None, "code": "invalid_request"}
+    return JsonResponse({"error": body}, status_code=error.status_code, headers=error.headers)
+
+
+async def on_exception(request: Request, error: Exception) -> Response:
+    """Exception handler for faults of ours; Starlette logs the traceback."""
+    return error_response(ApiError("the server failed while it worked on this request"))
+
+
+class BodyLimit:
+    """Pure ASGI middleware: a request body above `limit` bytes is refused while it is read."""
+
+    def __init__(self, app: Any, limit: int) -> None:
+        self.app = app
+        self.limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        read = 0
+
+        async def limited() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self.limit:
+                raise TooLarge(f"the body may have {self.limit} bytes; shorten the input")
+            return message
+
+        await self.app(scope, limited, send)
+
+
+class ServerSentEvents(Response):
+    """A stream of server-sent events.
+
+    Ends when `chunks` does, when the client goes away, or when it leaves what was sent unread for `send_timeout`
+    seconds. `chunks` is closed in every case.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, chunks: AsyncIterator[bytes], *, send_timeout: float, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.chunks = chunks
+        self.send_timeout = send_timeout
+        self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        stream = asyncio.ensure_future(self._stream(send))
+        gone = asyncio.ensure_future(disconnected(receive))
+        try:
+            await asyncio.wait((stream, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (stream, gone):
+                task.cancel()
+            results = await asyncio.gather(stream, gone, return_exceptions=True)
+        if isinstance(results[0], Exception) and not isinstance(results[0], OSError | TimeoutError):
+            raise results[0]
+
+    async def _stream(self, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for chunk in self.chunks:
+                async with asyncio.timeout(self.send_timeout):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            close = getattr(self.chunks, "aclose", None)
+            if close is not None:
+                await close()
+
+
+async def disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def sse_event(data: Any, event: str | None = None) -> bytes:
+    """One server-sent event with a JSON payload."""
+    name = f"event: {event}\n".encode() if event else b""
+    return name + b"data: " + msgspec.json.encode(data) + b"\n\n"

@@ -1,0 +1,105 @@
+"""`/v1/responses` over HTTP: create (JSON or a stream), read, resume, cancel. The WebSocket is in `gateway.websocket`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Receive
+from starlette.websockets import WebSocket
+
+from gateway.api.http import JsonResponse, ServerSentEvents, disconnected, read_object, sse_event
+from gateway.context import Gateway, gateway_of
+from gateway.errors import InvalidRequest
+from gateway.protocol.response_create import parse_response_create
+from gateway.turns import Turn, Viewer
+
+
+async def create(request: Request) -> Response:
+    """`POST /v1/responses`."""
+    gateway = gateway_of(request)
+    principal = gateway.authenticate(request)
+    turn_request, stream = parse_response_create(await read_object(request), request.headers.get("cache-control"))
+    viewer = await gateway.turns.start(turn_request, principal)
+    return _stream(gateway, viewer) if stream else await _wait(viewer, request.receive)
+
+
+async def read(request: Request) -> Response:
+    """`GET /v1/responses/{id}`, and `?stream=true&starting_after=N` to resume."""
+    gateway = gateway_of(request)
+    turn = gateway.turns.get(request.path_params["id"], gateway.authenticate(request))
+    if request.query_params.get("stream") not in ("true", "True", "1"):
+        return JsonResponse(turn.view.response())
+    gateway.metrics.resumed()
+    return _stream(gateway, turn.watch(_starting_after(request)))
+
+
+async def cancel(request: Request) -> Response:
+    """`POST /v1/responses/{id}/cancel`: idempotent; answers with the response once it has ended."""
+    gateway = gateway_of(request)
+    turn = gateway.turns.get(request.path_params["id"], gateway.authenticate(request))
+    turn.cancel()
+    await _ended(turn.watch())
+    return JsonResponse(turn.view.response())
+
+
+async def socket(websocket: WebSocket) -> None:
+    """`WS /v1/responses`."""
+    await gateway_of(websocket).connections.serve(websocket)
+
+
+routes: list[BaseRoute] = [
+    Route("/v1/responses", create, methods=["POST"]),
+    Route("/v1/responses/{id}", read, methods=["GET"]),
+    Route("/v1/responses/{id}/cancel", cancel, methods=["POST"]),
+    WebSocketRoute("/v1/responses", socket),
+]
+
+
+async def _wait(viewer: Viewer, receive: Receive) -> Response:
+    """The whole response at once. If the client goes away, so does the turn's viewer."""
+    turn = viewer.turn
+    ended = asyncio.ensure_future(_ended(viewer))
+    gone = asyncio.ensure_future(disconnected(receive))
+    try:
+        await asyncio.wait((ended, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ended.cancel()
+        gone.cancel()
+        await asyncio.gather(ended, gone, return_exceptions=True)
+    finished = turn.log.finished
+    if finished is not None and finished.error is not None:
+        raise finished.error
+    return JsonResponse(turn.view.response())
+
+
+async def _ended(viewer: Viewer) -> None:
+    with viewer:
+        async for _ in viewer.entries():
+            pass
+
+
+def _stream(gateway: Gateway, viewer: Viewer) -> Response:
+    return ServerSentEvents(
+        _events(viewer, gateway.settings.turns.coalesce_window), send_timeout=gateway.settings.server.send_timeout
+    )
+
+
+async def _events(viewer: Viewer, coalesce: float) -> AsyncIterator[bytes]:
+    turn: Turn = viewer.turn
+    with viewer:
+        async for entry in viewer.entries(coalesce):
+            event = turn.view.event(entry)
+            yield sse_event(event, event["type"])
+
+
+def _starting_after(request: Request) -> int:
+    value = request.query_params.get("starting_after", "-1")
+    if not value.lstrip("-").isdecimal() or int(value) < -1:
+        raise InvalidRequest(
+            "starting_after: expected the sequence_number of an event", param="starting_after", code="invalid_value"
+        )
+    return int(value)

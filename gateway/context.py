@@ -1,0 +1,56 @@
+"""What the endpoints of one gateway process share. Made by `gateway.app`, reached through `app.state.gateway`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from redis.asyncio import Redis
+from starlette.requests import HTTPConnection
+
+from gateway.engines import Engines
+from gateway.identity import Identity, Principal
+from gateway.limits.limiter import Limiter
+from gateway.settings import Settings
+from gateway.telemetry.metrics import Metrics
+from gateway.tickets import Tickets
+from gateway.turns import Turns
+from gateway.websocket import Connections
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The parts of a running gateway."""
+
+    settings: Settings
+    redis: Redis
+    identity: Identity
+    tickets: Tickets
+    limiter: Limiter
+    engines: Engines
+    turns: Turns
+    connections: Connections
+    metrics: Metrics
+
+    def authenticate(self, connection: HTTPConnection) -> Principal:
+        """Who sent a request, by its `Authorization` header.
+
+        Raises:
+            Unauthorized: the key is missing or wrong.
+        """
+        return self.identity.authenticate(connection.headers.get("authorization"))
+
+    async def drain(self) -> None:
+        """Stop: no new connections and turns, sockets are asked to leave, running turns may end, then all is closed.
+
+        `/readyz` answers 503 from the first moment on.
+        """
+        self.turns.draining = True
+        self.connections.drain()
+        await self.turns.drain(self.settings.server.drain_timeout)
+        await self.connections.shut()
+
+
+def gateway_of(connection: HTTPConnection) -> Gateway:
+    """The gateway that serves this request or WebSocket."""
+    return cast(Gateway, connection.app.state.gateway)

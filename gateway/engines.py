@@ -1,0 +1,160 @@
+"""The engines behind this gateway: one connection each, grouped in pools, seen by the router as candidates."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+
+from engine.client import EngineClient
+from engine.text import TextProcessor
+from gateway.settings import Pool as PoolSettings
+from gateway.settings import Router as RouterSettings
+from router.health import Breaker
+from router.route import Candidate
+
+logger = logging.getLogger("roundhouse.engines")
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+class Engine:
+    """One replica of a pool's model."""
+
+    def __init__(self, name: str, pool: Pool, client: EngineClient, breaker: Breaker) -> None:
+        self.name = name
+        """Public: addresses stay inside."""
+        self.pool = pool
+        self.client = client
+        self.breaker = breaker
+        self._carried = 0
+
+    @property
+    def context(self) -> int:
+        """Tokens of prompt and output together: what the checkpoint allows, or less if the engine holds less."""
+        info = self.client.info
+        return min(self.pool.text.context, info.context) if info else self.pool.text.context
+
+    @property
+    def load(self) -> int:
+        """Tokens still to be computed, predicted: what this gateway has sent, and what waits in the engine's queue.
+
+        What this gateway sent is counted when it is sent: the engine's own report may be a second old.
+        """
+        report = self.client.load
+        return max(self._carried, report.waiting_tokens if report else 0)
+
+    @contextlib.contextmanager
+    def carrying(self, tokens: int) -> Iterator[None]:
+        """Count `tokens` as this engine's load while the body runs."""
+        self._carried += tokens
+        try:
+            yield
+        finally:
+            self._carried -= tokens
+
+
+class Pool:
+    """One tier: a model, its tokenizer and the engines that serve it."""
+
+    def __init__(self, settings: PoolSettings, router: RouterSettings) -> None:
+        directory = Path(settings.model)
+        self.tier = settings.tier
+        self.name = settings.name
+        self.text = TextProcessor.from_directory(directory)
+        self.vocabulary = _digest(directory)
+        """Equal for pools whose prompts have the same token ids, so that a prompt is tokenised once for all of them."""
+        self.engines = [
+            Engine(
+                f"{settings.tier}-{index}",
+                self,
+                EngineClient(address),
+                Breaker(failures=router.breaker_failures, pause=router.breaker_seconds),
+            )
+            for index, address in enumerate(settings.engines)
+        ]
+
+    @property
+    def revisions(self) -> list[str]:
+        """Revisions of the model that engines of this pool have reported; normally one."""
+        return sorted({engine.client.info.revision for engine in self.engines if engine.client.info})
+
+
+class Engines:
+    """All pools, in the order of the configuration."""
+
+    def __init__(self, pools: Sequence[PoolSettings], router: RouterSettings) -> None:
+        """Reads every pool's tokenizer.
+
+        Raises:
+            OSError, ValueError: a checkpoint's files are missing or cannot be used.
+        """
+        self.pools = [Pool(settings, router) for settings in pools]
+        self._engines = {engine.name: engine for pool in self.pools for engine in pool.engines}
+
+    def __getitem__(self, replica: str) -> Engine:
+        return self._engines[replica]
+
+    async def start(self) -> None:
+        """Begin to connect to all engines; returns at once."""
+        for engine in self._engines.values():
+            await engine.client.start()
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(engine.client.aclose() for engine in self._engines.values()))
+
+    @property
+    def live(self) -> int:
+        """Generations running in all engines on behalf of this gateway."""
+        return sum(engine.client.live for engine in self._engines.values())
+
+    def pools_for(self, model: str) -> list[Pool]:
+        """The pools that may answer a request for `model`: a model's own, or all for `auto` and tiers."""
+        return [pool for pool in self.pools if pool.name == model] or self.pools
+
+    def candidates(self, prompt_tokens: Mapping[str, int]) -> list[Candidate]:
+        """The router's snapshot.
+
+        Args:
+            prompt_tokens: length of the prompt by pool name, for the pools that may answer.
+        """
+        now = monotonic()
+        return [
+            Candidate(
+                replica=engine.name,
+                tier=pool.tier,
+                model=pool.name,
+                context=engine.context,
+                prompt_tokens=prompt_tokens.get(pool.name, 0),
+                load=engine.load,
+                connected=engine.client.connected,
+                tripped=not engine.breaker.allows(now),
+            )
+            for pool in self.pools
+            for engine in pool.engines
+        ]
+
+    def problems(self) -> list[str]:
+        """Why no first answer can be given yet; empty when one can.
+
+        A pool counts as started once one of its engines was connected. Later its tier may go away without making the
+        gateway unready, because another tier stands in.
+        """
+        starting = [pool for pool in self.pools if not any(engine.client.info for engine in pool.engines)]
+        if starting:
+            return [f"the engine of the {pool.tier} tier ({pool.name}) is not connected yet" for pool in starting]
+        if not any(engine.client.connected for engine in self._engines.values()):
+            return ["no engine is connected"]
+        return []
+
+
+def _digest(directory: Path) -> str:
+    digest = hashlib.sha256()
+    for name in _TOKENIZER_FILES:
+        file = directory / name
+        digest.update(hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest())
+    return digest.hexdigest()

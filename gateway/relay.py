@@ -1,0 +1,120 @@
+"""Streams one engine's answer into a turn, and tells failures that another engine may mend from those it may not."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from time import monotonic
+
+from msgspec import Struct
+
+from engine.client import EngineGone, Generation, RequestFailed
+from engine.wire import SamplingParams
+from gateway import prompts
+from gateway.engines import Engine
+from gateway.errors import ApiError, EngineFailed, InvalidRequest, Unavailable
+from gateway.protocol.stream import EndReason, TextDelta, Usage
+from gateway.turns import Turn
+
+logger = logging.getLogger("roundhouse.engines")
+
+
+class Streamed(Struct, frozen=True, kw_only=True):
+    """What came of one engine's stream. Times are in seconds on the monotonic clock, None if there was no token."""
+
+    reason: EndReason
+    usage: Usage
+    error: ApiError | None = None
+    queue_seconds: float = 0.0
+    first_token: float | None = None
+    last_token: float | None = None
+
+
+class TryNext(Exception):
+    """The engine failed before its first token: another one may answer. `error` is told if there is none."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+async def relay(turn: Turn, engine: Engine, prompt: Sequence[int], sampling: SamplingParams) -> Streamed:
+    """Stream the answer of `engine` into `turn` until it ends or the turn is cancelled.
+
+    Raises:
+        TryNext: see there.
+    """
+    text = engine.pool.text
+    first: float | None = None
+    last: float | None = None
+    generation: Generation | None = None
+    engine.breaker.attempt(monotonic())
+    try:
+        with engine.carrying(len(prompt) + sampling.max_tokens):
+            generation = engine.client.generate(
+                prompt, sampling, text=text, stop=turn.request.stop, salt=_salt(turn.principal.tenant)
+            )
+            async with generation:
+                turn.on_cancel(generation.cancel)
+                async for delta in generation:
+                    last = monotonic()
+                    if first is None:
+                        first = last
+                        if sampling.prompt_logprobs is not None:
+                            turn.append(prompts.scored(prompt, generation.prompt_logprobs, text))
+                    if turn.request.generate:
+                        logprobs = tuple(prompts.logprob(entry, text) for entry in delta.logprobs or ())
+                        turn.append(TextDelta(delta.text, tuple(delta.token_ids), logprobs))
+    except (EngineGone, RequestFailed) as failure:
+        error = _charge(engine, failure)
+        if not failure.started and not isinstance(error, InvalidRequest):
+            raise TryNext(error) from None
+        return Streamed(
+            reason="error",
+            usage=_usage(turn, generation),
+            error=error,
+            first_token=first,
+            last_token=last,
+        )
+    finally:
+        turn.on_cancel(None)
+    engine.breaker.succeeded()
+    return Streamed(
+        reason="cancelled" if turn.cancelled else _reason(turn, generation),
+        usage=_usage(turn, generation),
+        queue_seconds=generation.usage.queue_seconds,
+        first_token=first,
+        last_token=last,
+    )
+
+
+def _reason(turn: Turn, generation: Generation) -> EndReason:
+    # A warm-up is complete when the prompt has been run, whatever became of the token that is thrown away.
+    return generation.result.finish_reason if turn.request.generate else "stop"
+
+
+def _usage(turn: Turn, generation: Generation | None) -> Usage:
+    if generation is None:
+        return Usage()
+    usage = generation.usage
+    return Usage(usage.prompt_tokens, usage.cached_tokens, usage.output_tokens if turn.request.generate else 0)
+
+
+def _charge(engine: Engine, failure: EngineGone | RequestFailed) -> ApiError:
+    """Tell the breaker, and what to tell the client."""
+    logger.warning("engine failed", extra={"replica": engine.name, "started": failure.started, "error": str(failure)})
+    if isinstance(failure, RequestFailed) and failure.kind != "internal":
+        engine.breaker.succeeded()
+        if failure.kind == "invalid":
+            return InvalidRequest(str(failure))
+        return Unavailable(f"the engine is full: {failure}", code="overloaded", headers={"retry-after": "2"})
+    engine.breaker.failed(monotonic())
+    if failure.started:
+        return EngineFailed("the engine failed while it was answering; send the request again")
+    return Unavailable("no engine could answer; try again in a few seconds", headers={"retry-after": "2"})
+
+
+def _salt(tenant: str) -> bytes:
+    """Tenants never share KV: how long a prompt takes would tell one of them what another has asked."""
+    return hashlib.blake2b(tenant.encode(), digest_size=16).digest()

@@ -1,0 +1,307 @@
+"""`WS /v1/responses`: carries a session's effects out on a real socket and shows turns to it.
+
+One reader and one writer per connection. Nothing is queued per viewer: the writer asks each turn's log for what is new
+when the socket has taken what was sent before. What the reader may cause (errors, mostly) is bounded by not reading on
+while too much of it waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from gateway.api.http import error_response
+from gateway.errors import ApiError, Forbidden, RateLimited, Unavailable
+from gateway.identity import Identity, Principal
+from gateway.origin import origin_allowed
+from gateway.protocol.codec import Codec, negotiate
+from gateway.protocol.events import CloseCode, Event, error_event, with_stream_id
+from gateway.protocol.requests import TurnRequest
+from gateway.protocol.session import CancelTurn, Close, Effect, Send, Session, SessionLimits, StartTurn, Watch
+from gateway.settings import Settings
+from gateway.tickets import SUBPROTOCOL as TICKET_SUBPROTOCOL
+from gateway.tickets import Tickets
+from gateway.turns import Turn, Turns, Viewer
+
+MAX_UNSENT = 64
+"""Events besides turns' own that may wait to be sent; with more of them, the client is not read any more."""
+MAX_OWN = 32
+"""Turns that a connection may continue although they are not stored; the oldest are forgotten first."""
+CLOSE_TIMEOUT = 2.0
+"""Seconds that sending a close frame may take."""
+
+
+class SlowConsumer(Exception):
+    """The client left its socket unread for too long."""
+
+
+class Connection:
+    """One accepted WebSocket."""
+
+    def __init__(self, socket: WebSocket, codec: Codec, principal: Principal, turns: Turns, settings: Settings) -> None:
+        server = settings.server
+        limits = SessionLimits(
+            max_message_bytes=server.max_message_bytes,
+            max_turns=settings.turns.max_concurrent_per_connection,
+            first_message_timeout=server.first_message_timeout,
+            idle_timeout=server.idle_timeout,
+            lifetime=server.connection_lifetime,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._socket = socket
+        self._codec = codec
+        self._principal = principal
+        self._turns = turns
+        self._send_timeout = server.send_timeout
+        self._coalesce = settings.turns.coalesce_window
+        self._session = Session(codec, limits, self._loop.time())
+        self._viewers: dict[int, Viewer] = {}
+        """By ticket."""
+        self._own: OrderedDict[str, Turn] = OrderedDict()
+        """Turns of this connection that it may continue although they are not stored."""
+        self._starts: set[asyncio.Task[None]] = set()
+        self._unsent: deque[Event] = deque()
+        self._room = asyncio.Event()
+        """Set when there is room in `_unsent`."""
+        self._wake = asyncio.Event()
+        """Set when the writer has something to do."""
+        self._closing: Close | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Serve until either side closes. The connection's turns run on without this viewer for a while."""
+        self._set_timer()
+        reader, writer = asyncio.create_task(self._read()), asyncio.create_task(self._write())
+        try:
+            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._session.disconnected()
+            if self._timer is not None:
+                self._timer.cancel()
+            for task in (reader, writer, *self._starts):
+                task.cancel()
+            ended = await asyncio.gather(reader, writer, *self._starts, return_exceptions=True)
+            for viewer in self._viewers.values():
+                viewer.close()
+        for outcome in ended:
+            if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect):
+                raise outcome
+
+    def drain(self, reconnect_after: float) -> None:
+        """Tell the client to connect anew; the connection closes when its turns have ended."""
+        self._carry_out(self._session.drain(reconnect_after))
+
+    def shut(self) -> None:
+        """Close now."""
+        self._carry_out(self._session.shut())
+
+    async def _read(self) -> None:
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            text = message.get("text")
+            self._carry_out(self._session.receive(message["bytes"] if text is None else text, self._loop.time()))
+            while len(self._unsent) >= MAX_UNSENT:
+                self._room.clear()
+                await self._room.wait()
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(event):
+                    self._post(event)
+                case StartTurn(ticket, request):
+                    task = asyncio.create_task(self._start(ticket, request))
+                    self._starts.add(task)
+                    task.add_done_callback(self._starts.discard)
+                case Watch(ticket, response_id, after):
+                    self._watch(ticket, response_id, after)
+                case CancelTurn(response_id, lane):
+                    try:
+                        self._turns.get(response_id, self._principal).cancel()
+                    except ApiError as error:
+                        self._post(error_event(error, lane))
+                case Close():
+                    self._closing = effect
+                    self._wake.set()
+        self._set_timer()
+
+    async def _start(self, ticket: int, request: TurnRequest) -> None:
+        try:
+            viewer = await self._turns.start(request, self._principal, wake=self._wake.set, own=self._own)
+        except ApiError as error:
+            self._carry_out(self._session.turn_refused(ticket, error, self._loop.time()))
+            return
+        self._show(ticket, viewer)
+        if not request.store:
+            self._own[viewer.turn.id] = viewer.turn
+            if len(self._own) > MAX_OWN:
+                self._own.popitem(last=False)
+
+    def _watch(self, ticket: int, response_id: str, after: int) -> None:
+        try:
+            turn = self._turns.get(response_id, self._principal)
+        except ApiError as error:
+            self._carry_out(self._session.turn_refused(ticket, error, self._loop.time()))
+            return
+        self._show(ticket, turn.watch(after, self._wake.set))
+
+    def _show(self, ticket: int, viewer: Viewer) -> None:
+        self._session.turn_started(ticket, viewer.turn.id)
+        self._viewers[ticket] = viewer
+        self._wake.set()
+
+    def _post(self, event: Event) -> None:
+        self._unsent.append(event)
+        self._wake.set()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                behind = False
+                for ticket in list(self._viewers):
+                    await self._send_waiting()
+                    behind |= await self._send_news(ticket)
+                await self._send_waiting()
+                if self._closing is not None:
+                    await self._close(self._closing.code, self._closing.reason)
+                    return
+                if behind:
+                    # What comes in the meantime is merged: fewer messages for a client that cannot keep up.
+                    await asyncio.sleep(self._coalesce)
+        except SlowConsumer:
+            await self._close(CloseCode.SLOW_CONSUMER, f"nothing was read for {self._send_timeout:g} seconds")
+
+    async def _send_news(self, ticket: int) -> bool:
+        """Send what is new of one turn; whether its viewer was behind."""
+        viewer, lane = self._viewers[ticket], self._session.lane(ticket)
+        for entry in viewer.read():
+            await self._send(with_stream_id(viewer.turn.view.event(entry), lane))
+        if viewer.exhausted:
+            self._viewers.pop(ticket).close()
+            self._carry_out(self._session.turn_ended(ticket, self._loop.time()))
+        return viewer.behind
+
+    async def _send_waiting(self) -> None:
+        while self._unsent:
+            await self._send(self._unsent.popleft())
+            self._room.set()
+
+    async def _send(self, event: Event) -> None:
+        message = self._codec.encode(event)
+        try:
+            async with asyncio.timeout(self._send_timeout):
+                if isinstance(message, str):
+                    await self._socket.send_text(message)
+                else:
+                    await self._socket.send_bytes(message)
+        except TimeoutError:
+            raise SlowConsumer from None
+
+    async def _close(self, code: CloseCode, reason: str) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await self._socket.close(code, reason)
+
+    def _set_timer(self) -> None:
+        """Have `_tick` called when the session wants it. A timer that is too early does no harm and is left alone."""
+        deadline = self._session.deadline
+        if self._timer is not None:
+            if self._timer.when() <= deadline:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if deadline != float("inf"):
+            self._timer = self._loop.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._carry_out(self._session.tick(self._loop.time()))
+
+
+class Connections:
+    """All WebSockets of this process: who may open one, and what happens to them when the server stops."""
+
+    def __init__(self, settings: Settings, identity: Identity, tickets: Tickets, turns: Turns) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._tickets = tickets
+        self._turns = turns
+        self._open: dict[Connection, asyncio.Task[None]] = {}
+        self._by_tenant: Counter[str] = Counter()
+        self.draining = False
+
+    @property
+    def open(self) -> int:
+        return self._by_tenant.total()
+
+    async def serve(self, socket: WebSocket) -> None:
+        """ASGI endpoint. Whoever may not connect gets an HTTP response instead of a WebSocket."""
+        try:
+            principal = await self._authenticate(socket)
+            self._admit(principal)
+        except ApiError as error:
+            await socket.send_denial_response(error_response(error))
+            return
+        try:
+            codec, subprotocol = negotiate(socket.scope["subprotocols"])
+            await socket.accept(subprotocol)
+            connection = Connection(socket, codec, principal, self._turns, self._settings)
+            task = asyncio.ensure_future(connection.run())
+            self._open[connection] = task
+            try:
+                await task
+            finally:
+                del self._open[connection]
+        finally:
+            self._by_tenant[principal.tenant] -= 1
+            self._by_tenant += Counter()  # drops tenants without connections
+
+    def drain(self) -> None:
+        """Refuse new connections and ask the open ones to leave once their turns have ended."""
+        self.draining = True
+        for connection in list(self._open):
+            # Spread out, so that not all clients come back in the same instant.
+            connection.drain(reconnect_after=random.uniform(0.2, 2.0))
+
+    async def shut(self, grace: float = CLOSE_TIMEOUT) -> None:
+        """Close what is still open and wait until it is closed."""
+        for connection in list(self._open):
+            connection.shut()
+        if self._open:
+            await asyncio.wait(self._open.values(), timeout=grace)
+
+    async def _authenticate(self, socket: WebSocket) -> Principal:
+        origin = socket.headers.get("origin")
+        if not origin_allowed(origin, socket.headers.get("host"), self._settings.server.allowed_origins):
+            raise Forbidden(
+                "pages of this origin may not connect; list it in server.allowed_origins", code="origin_not_allowed"
+            )
+        for offered in socket.scope["subprotocols"]:
+            if offered.startswith(TICKET_SUBPROTOCOL):
+                return await self._tickets.redeem(offered.removeprefix(TICKET_SUBPROTOCOL), origin)
+        return self._identity.authenticate(socket.headers.get("authorization"))
+
+    def _admit(self, principal: Principal) -> None:
+        server = self._settings.server
+        if self.draining:
+            raise Unavailable("the server is restarting; connect again", code="draining", headers={"retry-after": "1"})
+        if self.open >= server.max_connections:
+            raise Unavailable(
+                "the server has as many connections as it may hold; try again later", headers={"retry-after": "5"}
+            )
+        if self._by_tenant[principal.tenant] >= server.max_connections_per_tenant:
+            raise RateLimited(
+                f"{server.max_connections_per_tenant} connections of this tenant are open; close one",
+                retry_after=5,
+                code="too_many_connections",
+            )
+        self._by_tenant[principal.tenant] += 1
