@@ -1,0 +1,152 @@
+"""The parts of a decoder layer: attention, dense MLP and mixture of experts, with their weights packed.
+
+A part owns its tensors, tells the loader which tensor of a checkpoint goes into which slice (`targets`), brings its
+weights into the device's preferred layout once they are loaded (`pack`), and runs. Plain objects instead of
+`nn.Module`: on small models half of a step would be attribute lookups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+import kernels
+from engine.config import ModelConfig
+from kernels import AttentionPlan
+
+Targets = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What all layers share in one step."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    """[T, 1, head_dim], see `kernels.rotary_embedding`."""
+    slots: torch.Tensor
+    """[T], where each token's KV goes."""
+    plans: dict[int | None, AttentionPlan]
+    """By window."""
+
+
+class FeedForward(Protocol):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+    def targets(self, prefix: str) -> Targets: ...
+    def pack(self) -> None: ...
+
+
+class Linear:
+    """A weight [out, in] with an optional bias, filled from one checkpoint tensor or several stacked ones."""
+
+    __slots__ = ("bias", "sizes", "weight")
+
+    def __init__(self, inputs: int, sizes: tuple[int, ...], *, bias: bool, device: torch.device, dtype: torch.dtype):
+        self.sizes = sizes
+        self.weight = torch.empty(sum(sizes), inputs, device=device, dtype=dtype)
+        self.bias = torch.empty(sum(sizes), device=device, dtype=dtype) if bias else None
+
+    def targets(self, *names: str) -> Targets:
+        """One name per stacked part."""
+        found = {f"{name}.weight": part for name, part in zip(names, torch.split(self.weight, self.sizes), strict=True)}
+        if self.bias is not None:
+            found |= {
+                f"{name}.bias": part for name, part in zip(names, torch.split(self.bias, self.sizes), strict=True)
+            }
+        return found
+
+    def pack(self) -> None:
+        self.weight = kernels.pack_weight(self.weight)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return kernels.linear(x, self.weight, self.bias)
+
+
+class Attention:
+    """Rotary self-attention with grouped KV heads over the paged cache of one layer."""
+
+    def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
+        self._heads, self._kv_heads, self._dim = config.heads, config.kv_heads, config.head_dim
+        self._window = config.windows[layer]
+        self._eps = config.norm_eps
+        queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        self._qkv = Linear(config.hidden_size, (queries, keys, keys), bias=config.qkv_bias, device=device, dtype=dtype)
+        self._output = Linear(queries, (config.hidden_size,), bias=config.output_bias, device=device, dtype=dtype)
+        self._qk_norm = torch.empty(2, config.head_dim, device=device, dtype=dtype) if config.qk_norm else None
+
+    def targets(self, prefix: str) -> Targets:
+        found = self._qkv.targets(*(f"{prefix}.{name}" for name in ("q_proj", "k_proj", "v_proj")))
+        found |= self._output.targets(f"{prefix}.o_proj")
+        if self._qk_norm is not None:
+            query, key = self._qk_norm
+            found |= {f"{prefix}.q_norm.weight": query, f"{prefix}.k_norm.weight": key}
+        return found
+
+    def pack(self) -> None:
+        self._qkv.pack()
+        self._output.pack()
+        if self._qk_norm is not None:
+            # One weight per head, so that queries and keys are normalised in one call.
+            counts = torch.tensor((self._heads, self._kv_heads), device=self._qk_norm.device)
+            self._qk_norm = self._qk_norm.repeat_interleave(counts, dim=0)
+
+    def __call__(self, x: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor], step: Step) -> torch.Tensor:
+        rotated = self._heads + self._kv_heads
+        heads = self._qkv(x).view(len(x), rotated + self._kv_heads, self._dim)
+        query_key, value = heads[:, :rotated], heads[:, rotated:]
+        if self._qk_norm is not None:
+            query_key = kernels.rms_norm(query_key, self._qk_norm, self._eps)
+        kernels.rotary_embedding(query_key, step.cos, step.sin)
+        query, key = query_key[:, : self._heads], query_key[:, self._heads :]
+        kernels.store_kv(key, value, *cache, step.slots)
+        return self._output(kernels.paged_attention(query, key, value, *cache, step.plans[self._window]))
+
+
+class Mlp:
+    """SwiGLU."""
+
+    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
+        width, inner = config.hidden_size, config.intermediate_size
+        self._gate_up = Linear(width, (inner, inner), bias=config.mlp_bias, device=device, dtype=dtype)
+        self._down = Linear(inner, (width,), bias=config.mlp_bias, device=device, dtype=dtype)
+
+    def targets(self, prefix: str) -> Targets:
+        prefix += ".mlp"
+        return self._gate_up.targets(f"{prefix}.gate_proj", f"{prefix}.up_proj") | self._down.targets(
+            f"{prefix}.down_proj"
+        )
+
+    def pack(self) -> None:
+        self._gate_up.pack()
+        self._down.pack()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._down(kernels.silu_and_mul(self._gate_up(x)))
+
+
+class MixtureOfExperts:
+    """Mixtral's sparse mixture of SwiGLU experts."""
+
+    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
+        experts, width, inner = config.experts, config.hidden_size, config.intermediate_size
+        self._experts_per_token = config.experts_per_token
+        self._router = torch.empty(experts, width, device=device, dtype=dtype)
+        self._gate_up = torch.empty(experts, 2 * inner, width, device=device, dtype=dtype)
+        self._down = torch.empty(experts, width, inner, device=device, dtype=dtype)
+
+    def targets(self, prefix: str) -> Targets:
+        prefix += ".block_sparse_moe"
+        found = {f"{prefix}.gate.weight": self._router}
+        for index, (gate_up, down) in enumerate(zip(self._gate_up, self._down, strict=True)):
+            gate, up = gate_up.chunk(2)
+            expert = f"{prefix}.experts.{index}"
+            found |= {f"{expert}.w1.weight": gate, f"{expert}.w3.weight": up, f"{expert}.w2.weight": down}
+        return found
+
+    def pack(self) -> None:
+        """Grouped GEMMs read the plain layout."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return kernels.moe(x, self._router, self._gate_up, self._down, self._experts_per_token)

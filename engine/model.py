@@ -1,0 +1,106 @@
+"""The decoder: one class for every supported architecture, driven by `ModelConfig`, on any device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+import kernels
+from engine.config import ModelConfig
+from engine.kv_cache import KVCache
+from engine.layers import Attention, FeedForward, Linear, MixtureOfExperts, Mlp, Step, Targets
+from engine.weights import load_weights
+
+
+class DecoderLayer:
+    """Pre-norm attention and feed-forward around one residual stream."""
+
+    def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
+        self._eps = config.norm_eps
+        self._norms = torch.empty(2, config.hidden_size, device=device, dtype=dtype)
+        self._input_norm, self._post_norm = self._norms
+        self._attention = Attention(config, layer, device, dtype)
+        self._feed_forward: FeedForward = (
+            MixtureOfExperts(config, device, dtype) if config.experts else Mlp(config, device, dtype)
+        )
+
+    def targets(self, prefix: str) -> Targets:
+        return {
+            f"{prefix}.input_layernorm.weight": self._input_norm,
+            f"{prefix}.post_attention_layernorm.weight": self._post_norm,
+            **self._attention.targets(f"{prefix}.self_attn"),
+            **self._feed_forward.targets(prefix),
+        }
+
+    def pack(self) -> None:
+        self._attention.pack()
+        self._feed_forward.pack()
+
+    def __call__(
+        self,
+        x: torch.Tensor | None,
+        residual: torch.Tensor,
+        cache: tuple[torch.Tensor, torch.Tensor],
+        step: Step,
+    ) -> torch.Tensor:
+        """`x` is what the layer before has not yet added to `residual` [T, hidden]; the answer is this layer's."""
+        if x is None:
+            x = kernels.rms_norm(residual, self._input_norm, self._eps)
+        else:
+            x = kernels.add_rms_norm(x, residual, self._input_norm, self._eps)
+        x = self._attention(x, cache, step)
+        x = kernels.add_rms_norm(x, residual, self._post_norm, self._eps)
+        return self._feed_forward(x)
+
+
+class Decoder:
+    """Token ids in, hidden states out; logits for the rows that need them."""
+
+    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
+        """Allocates all weights without filling them; `from_directory` gives a usable model."""
+        self.config = config
+        self._embedding = torch.empty(config.vocabulary, config.hidden_size, device=device, dtype=dtype)
+        self._layers = [DecoderLayer(config, layer, device, dtype) for layer in range(config.layers)]
+        self._norm = torch.empty(config.hidden_size, device=device, dtype=dtype)
+        self._head = Linear(config.hidden_size, (config.vocabulary,), bias=False, device=device, dtype=dtype)
+        if config.tied_embeddings:
+            self._head.weight = self._embedding
+
+    @classmethod
+    def from_directory(cls, directory: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Decoder:
+        """Load a checkpoint in Hugging Face format.
+
+        Raises:
+            CheckpointError: see `load_weights`.
+        """
+        model = cls(config, device, dtype)
+        load_weights(directory, model._targets(), ignored={"lm_head.weight"} if config.tied_embeddings else set())
+        model._pack()
+        return model
+
+    def __call__(self, tokens: torch.Tensor, cache: KVCache, step: Step) -> torch.Tensor:
+        """Run tokens [T] through all layers, writing their KV -> normalised hidden states [T, hidden]."""
+        residual = kernels.embedding(tokens, self._embedding)
+        x = None
+        for layer, layer_cache in zip(self._layers, cache.layers, strict=True):
+            x = layer(x, residual, layer_cache, step)
+        assert x is not None
+        return kernels.add_rms_norm(x, residual, self._norm, self.config.norm_eps)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [rows, vocabulary], in the model's dtype, for hidden states [rows, hidden]."""
+        return self._head(hidden)
+
+    def _targets(self) -> Targets:
+        found = {"model.embed_tokens.weight": self._embedding, "model.norm.weight": self._norm}
+        if not self.config.tied_embeddings:
+            found |= self._head.targets("lm_head")
+        for index, layer in enumerate(self._layers):
+            found |= layer.targets(f"model.layers.{index}")
+        return found
+
+    def _pack(self) -> None:
+        self._head.pack()
+        for layer in self._layers:
+            layer.pack()

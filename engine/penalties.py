@@ -1,0 +1,76 @@
+"""Repetition, presence and frequency penalties, from counts that are kept per request and grow with its output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from engine.request import Request
+
+
+class _Counts:
+    """What one request has said so far, on the device."""
+
+    __slots__ = ("counted", "output", "seen")
+
+    def __init__(self, vocabulary: int, prompt: Sequence[int], device: torch.device) -> None:
+        self.output = torch.zeros(vocabulary, device=device)
+        """How often each token occurs in the output."""
+        self.seen = torch.zeros(vocabulary, dtype=torch.bool, device=device)
+        """Which tokens occur in prompt or output."""
+        self.seen[torch.tensor(prompt, device=device)] = True
+        self.counted = 0
+
+    def update(self, output: Sequence[int]) -> None:
+        new = torch.tensor(output[self.counted :], dtype=torch.long, device=self.output.device)
+        self.output.index_add_(0, new, torch.ones(len(new), device=new.device))
+        self.seen[new] = True
+        self.counted = len(output)
+
+
+class Penalties:
+    """Lowers the logits of tokens that occurred before."""
+
+    def __init__(self, vocabulary: int, device: torch.device) -> None:
+        self._vocabulary = vocabulary
+        self._device = device
+        self._counts: dict[str, _Counts] = {}
+
+    def __len__(self) -> int:
+        """Requests that hold state."""
+        return len(self._counts)
+
+    @staticmethod
+    def apply_to(request: Request) -> bool:
+        """Whether the request asks for any penalty."""
+        sampling = request.sampling
+        return sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
+
+    def __call__(self, logits: torch.Tensor, requests: Sequence[Request]) -> None:
+        """Penalise logits [rows, vocabulary] in place.
+
+        Repetition (Keskar et al., 2019): a logit of a token in prompt or output is divided by the penalty if positive,
+        else multiplied. Presence and frequency as OpenAI documents them: subtracted once, and once per occurrence in
+        the output.
+        """
+        for row, request in enumerate(requests):
+            if not self.apply_to(request):
+                continue
+            counts = self._counts.get(request.id)
+            if counts is None:
+                counts = self._counts[request.id] = _Counts(self._vocabulary, request.prompt, self._device)
+            counts.update(request.output)
+            sampling, scores = request.sampling, logits[row]
+            if sampling.repetition_penalty != 1:
+                factor = sampling.repetition_penalty
+                penalised = torch.where(scores > 0, scores / factor, scores * factor)
+                torch.where(counts.seen, penalised, scores, out=scores)
+            if sampling.frequency_penalty:
+                scores.sub_(counts.output, alpha=sampling.frequency_penalty)
+            if sampling.presence_penalty:
+                scores.sub_(counts.output > 0, alpha=sampling.presence_penalty)
+
+    def release(self, request: Request) -> None:
+        """Forget a finished or preempted request."""
+        self._counts.pop(request.id, None)

@@ -1,0 +1,167 @@
+"""Executes step plans: turns rows into one batch, runs the model once over all of it, and samples.
+
+Prompt chunks and decodes share the forward pass; rows are reordered so that those which attend alike are neighbours.
+Everything a step needs is built on the host in a few array operations and sent to the device once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+import kernels
+from engine.config import ModelConfig
+from engine.kv import BLOCK_SIZE
+from engine.kv_cache import KVCache
+from engine.layers import Step
+from engine.model import Decoder
+from engine.plan import Row, Sampled, StepPlan
+from engine.request import Request
+from engine.rope import RotaryEmbedding
+from engine.sampling import Sampler, token_logprobs
+from engine.weights import revision_digest
+from engine.wire import ModelInfo, TokenLogprob
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+_LOGITS_BYTES = 64 * 1024 * 1024
+"""Most memory for the logits of prompt positions at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The rows of a step in the order in which their tokens lie in the batch."""
+
+    rows: list[Row]
+    order: list[int]
+    """rows[i] is the plan's row order[i]."""
+    ends: list[int]
+    """One past the last token of each row."""
+    tokens: torch.Tensor
+    step: Step
+
+
+class ModelRunner:
+    """One model on one device: weights, KV cache and sampling state. Implements `engine.plan.Runner`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        blocks: int,
+        device: str = "cpu",
+        dtype: Dtype = "auto",
+        name: str | None = None,
+    ) -> None:
+        """Load a checkpoint in Hugging Face format.
+
+        Args:
+            blocks: KV blocks of `BLOCK_SIZE` tokens.
+            dtype: of weights, activations and KV; "auto" is the stored one, and bfloat16 for float16.
+            name: what clients call the model; the directory's name unless given.
+
+        Raises:
+            CheckpointError: the directory holds nothing that this engine can serve.
+        """
+        config = ModelConfig.from_directory(directory)
+        self.config = config
+        self._device = torch.device(device)
+        if dtype == "auto":
+            dtype = "float32" if config.stored_dtype == "float32" else "bfloat16"
+        self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
+        context = min(config.context, blocks * BLOCK_SIZE)
+        self._model = Decoder.from_directory(directory, config, self._device, self._dtype)
+        self._rope = RotaryEmbedding(config, context, self._device, self._dtype)
+        self._cache = KVCache(config, blocks, self._device, self._dtype)
+        self._sampler = Sampler(config.vocabulary, config.eos_token_ids, self._device)
+        self.info = ModelInfo(
+            name=name or directory.resolve().name,
+            revision=revision_digest(directory),
+            context=context,
+            vocabulary=config.vocabulary,
+            eos_token_ids=config.eos_token_ids,
+            block_size=BLOCK_SIZE,
+            device=str(self._device),
+            dtype=dtype,
+        )
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> list[Sampled]:
+        """Run one step; one `Sampled` per row, in the plan's order."""
+        batch = self._batch(plan.rows)
+        hidden = self._model(batch.tokens, self._cache, batch.step)
+        sampling = [index for index, row in enumerate(batch.rows) if row.sample]
+        tokens: list[int] = []
+        logprobs: list[TokenLogprob | None] = []
+        if sampling:
+            last = torch.tensor([batch.ends[index] - 1 for index in sampling]).to(self._device, non_blocking=True)
+            logits = self._model.logits(hidden.index_select(0, last))
+            tokens, logprobs = self._sampler(logits, [batch.rows[index].request for index in sampling])
+        results: list[Sampled] = [Sampled(None)] * len(plan.rows)
+        chosen = iter(zip(tokens, logprobs, strict=True))
+        for index, row in enumerate(batch.rows):
+            token, logprob = next(chosen) if row.sample else (None, None)
+            prompt = self._prompt_logprobs(hidden[batch.ends[index] - row.count : batch.ends[index]], row)
+            results[batch.order[index]] = Sampled(token, logprob, prompt)
+        return results
+
+    def release(self, request: Request) -> None:
+        """Forget what sampling keeps of a finished or preempted request."""
+        self._sampler.release(request)
+
+    def _batch(self, rows: Sequence[Row]) -> _Batch:
+        # Decodes first, longest first; then prompts by length: neighbours share calls of the attention.
+        order = sorted(range(len(rows)), key=lambda i: (rows[i].count > 1, rows[i].count, -rows[i].start))
+        rows = [rows[i] for i in order]
+        starts = np.array([row.start for row in rows])
+        counts = np.array([row.count for row in rows])
+        ends = counts.cumsum()
+        row_of_token = np.repeat(np.arange(len(rows)), counts)
+        positions = np.arange(ends[-1]) - np.repeat(ends - counts - starts, counts)
+        tables = np.zeros((len(rows), -(-int((starts + counts).max()) // BLOCK_SIZE)), np.int64)
+        tokens: list[int] = []
+        for table, row in zip(tables, rows, strict=True):
+            blocks = row.request.block_table[: len(table)]
+            table[: len(blocks)] = blocks
+            tokens += row.request.tokens(row.start, row.start + row.count)
+        slots = tables[row_of_token, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
+        prompts = np.array([len(row.request.prompt) for row in rows])
+        lengths = np.maximum(prompts[row_of_token], positions + 1)
+        cos, sin = self._rope.cos_sin(torch.from_numpy(positions), torch.from_numpy(lengths))
+        plans = {
+            window: kernels.plan_attention(
+                starts,
+                counts,
+                tables,
+                block_size=BLOCK_SIZE,
+                window=window,
+                device=self._device,
+                dtype=self._dtype,
+            )
+            for window in set(self.config.windows)
+        }
+        step = Step(cos, sin, self._to_device(torch.from_numpy(slots)), plans)
+        return _Batch(rows, order, ends.tolist(), self._to_device(torch.tensor(tokens)), step)
+
+    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._device, non_blocking=True)
+
+    def _prompt_logprobs(self, hidden: torch.Tensor, row: Row) -> list[TokenLogprob] | None:
+        """Log-probabilities of the prompt tokens that follow the row's positions; hidden is [row.count, hidden]."""
+        request = row.request
+        tops = request.sampling.prompt_logprobs
+        if tops is None:
+            return None
+        targets = request.prompt[row.start + 1 : row.start + row.count + 1]
+        size = max(1, _LOGITS_BYTES // (4 * self.config.vocabulary))
+        found: list[TokenLogprob] = []
+        for begin in range(0, len(targets), size):
+            piece = targets[begin : begin + size]
+            logits = self._model.logits(hidden[begin : begin + len(piece)])
+            found += token_logprobs(logits, piece, [tops] * len(piece))
+        return found
