@@ -44,7 +44,7 @@ class Linear:
     __slots__ = ("bias", "sizes", "weight")
 
     def __init__(self, inputs: int, sizes: tuple[int, ...], *, bias: bool, device: torch.device, dtype: torch.dtype):
-        self.sizes = sizes
+        self.sizes = list(sizes)
         self.weight = torch.empty(sum(sizes), inputs, device=device, dtype=dtype)
         self.bias = torch.empty(sum(sizes), device=device, dtype=dtype) if bias else None
 
