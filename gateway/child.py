@@ -1,0 +1,120 @@
+"""One supervised child process: started, restarted when it dies, stopped in order, and never left behind.
+
+Children run in sessions of their own, so that Ctrl-C in a terminal reaches the supervisor only, which ends them in the
+right order. On Linux the kernel ends them if the supervisor is killed without a chance to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+
+log = logging.getLogger("roundhouse.supervisor")
+
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 0.5, 10.0
+_STEADY = 30.0
+"""Seconds a child must have run for its next failure to count as the first."""
+CONFIGURATION_ERROR = 2
+"""Exit status of a child that cannot run with what it was given: starting it again would not help."""
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+
+
+class ChildFailed(Exception):
+    """A child cannot be run; its own last words are on standard error."""
+
+
+class Child:
+    """A process that is meant to run for as long as its supervisor."""
+
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self._command = list(command)
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = False
+        self.restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running process."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    async def run(self, started: Callable[[], None] = lambda: None) -> None:
+        """Start the child and start it again whenever it dies, until `stop` or cancellation.
+
+        Args:
+            started: called after every start.
+
+        Raises:
+            ChildFailed: the program does not exist, or says that its configuration cannot work.
+        """
+        backoff = _FIRST_BACKOFF
+        try:
+            while not self._stopping:
+                begun = monotonic()
+                await self._start()
+                started()
+                status = await self._wait()
+                if self._stopping:
+                    return
+                if status == CONFIGURATION_ERROR:
+                    raise ChildFailed(f"{self.name} cannot run as configured (see its message above)")
+                backoff = _FIRST_BACKOFF if monotonic() - begun > _STEADY else min(backoff * 2, _LONGEST_BACKOFF)
+                log.error(
+                    "child died, starting it again", extra={"child": self.name, "status": status, "in_seconds": backoff}
+                )
+                await asyncio.sleep(backoff)
+                self.restarts += 1
+        finally:
+            await self.stop()
+
+    async def stop(self, grace: float = 10.0) -> None:
+        """Ask the child to end, wait, and kill it if it takes longer than `grace` seconds."""
+        self._stopping = True
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), grace)
+        except TimeoutError:
+            log.warning("child did not end in time, killing it", extra={"child": self.name})
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _start(self) -> None:
+        parent = os.getpid()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                env=self._environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=lambda: _die_with(parent),
+            )
+        except OSError as error:
+            raise ChildFailed(f"{self.name} cannot be started: {error}") from error
+
+    async def _wait(self) -> int:
+        assert self._process
+        return await self._process.wait()
+
+
+def _die_with(parent: int) -> None:
+    """In the child, before it becomes its program: have the kernel end it when the supervisor is gone."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)

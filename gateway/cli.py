@@ -1,0 +1,210 @@
+"""The `roundhouse` command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+import msgspec
+import uvloop
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from rich.console import Console
+from rich.table import Table
+
+from gateway import __version__
+from gateway.settings import Settings, SettingsError, load
+
+T = TypeVar("T")
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+_config = click.option(
+    "--config",
+    type=click.Path(dir_okay=False),
+    help="TOML file; see docs/configuration.md.",
+    envvar="ROUNDHOUSE_CONFIG",
+)
+
+
+@click.group(context_settings=_CONTEXT)
+@click.version_option(__version__, prog_name="roundhouse")
+def main() -> None:
+    """A chat gateway for language models that you run yourself.
+
+    \b
+    Start everything on this machine, with three small demo models:
+        roundhouse serve
+    Chat in the terminal, in another window:
+        roundhouse chat
+        roundhouse chat --once "What is a prefix cache?"
+    Use it from any OpenAI client:
+        OpenAI(base_url="http://127.0.0.1:8080/v1", api_key="roundhouse-demo")
+    Serve your own models: write a roundhouse.toml (docs/configuration.md), then
+        roundhouse config check
+        roundhouse serve
+    See what the caches save:
+        roundhouse cache stats
+    """
+
+
+@main.command()
+@_config
+@click.option("--host", help="Address to listen on instead of server.host.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on instead of server.port; 0 picks one.")
+def serve(config: str | None, host: str | None, port: int | None) -> None:
+    """Start Redis (unless one is configured), the engines and the gateway; print one URL.
+
+    Ctrl-C or SIGTERM lets running answers finish, then stops everything; a second one stops at once.
+    """
+    from gateway import supervisor
+    from gateway.server import PortTaken
+    from gateway.telemetry import logs
+
+    changes = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
+    console = Console(highlight=False)
+    try:
+        settings = _load(config)
+        settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, **changes))
+        logs.configure(settings.log)
+        _run(supervisor.serve(settings, lambda line: console.print(line, soft_wrap=True, markup=False)))
+    except (SettingsError, PortTaken, supervisor.Failed) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="Address of the server.")
+@click.option("--key", default="roundhouse-demo", show_default=True, envvar="ROUNDHOUSE_API_KEY", help="API key.")
+@click.option("--model", default="auto", show_default=True, help="auto, small, medium, large or a model's name.")
+@click.option("--once", metavar="QUESTION", help="Ask this, print the answer, end.")
+def chat(url: str, key: str, model: str, once: str | None) -> None:
+    """Chat in the terminal; Ctrl-C stops an answer, an empty line ends."""
+    from gateway.chat import ChatError
+    from gateway.chat import chat as talk
+
+    try:
+        _run(talk(url, key, model, once))
+    except ChatError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.group()
+def engine() -> None:
+    """One model replica, without a gateway."""
+
+
+@engine.command(
+    "serve", context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def engine_serve(options: tuple[str, ...]) -> None:
+    """Serve one model over a socket; `roundhouse engine serve --help` lists the options."""
+    # Replaces this process: an engine needs torch, which nothing else here may import.
+    os.execv(sys.executable, [sys.executable, "-m", "engine.server", *options])
+
+
+@main.group()
+def config() -> None:
+    """The configuration: check it, show it."""
+
+
+@config.command("check")
+@_config
+def config_check(config: str | None) -> None:
+    """Say whether the configuration can be used, and if not, which field is wrong."""
+    settings = _load(config)
+    tiers = ", ".join(f"{pool.tier}: {pool.name}" for pool in settings.pools)
+    click.echo(f"the configuration is valid ({len(settings.tenants)} tenants; {tiers})")
+
+
+@config.command("show")
+@_config
+def config_show(config: str | None) -> None:
+    """Print the configuration in force as JSON: defaults, file and environment together."""
+    plain = msgspec.to_builtins(_load(config))
+    if plain["redis"]["url"]:
+        plain["redis"]["url"] = _without_password(plain["redis"]["url"])
+    click.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
+
+
+@main.group()
+def cache() -> None:
+    """The caches: what they did, and how to empty them."""
+
+
+@cache.command("stats")
+@_config
+@click.option(
+    "--hours", type=click.IntRange(1, 840), default=24, show_default=True, help="How far back, this hour included."
+)
+@click.option("--tenant", help="Only this tenant.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def cache_stats(config: str | None, hours: int, tenant: str | None, as_json: bool) -> None:
+    """Hits, misses and tokens saved, per tenant."""
+    from cache import statistics
+
+    sums = _with_redis(config, lambda redis: statistics.read(redis, hours=hours, tenant=tenant))
+    if as_json:
+        click.echo(msgspec.json.encode(sums).decode())
+        return
+    table = Table(title=f"Caches, last {hours} h")
+    for column in ("tenant", "counter", "count", "meaning"):
+        table.add_column(column, justify="right" if column == "count" else "left")
+    for name, counters in sums.items():
+        for counter, amount in sorted(counters.items()):
+            table.add_row(name, counter, str(amount), statistics.COUNTERS.get(counter, "kept out by the policy"))
+    Console().print(table if table.rows else "nothing has been counted yet")
+
+
+@cache.command("clear")
+@_config
+@click.argument("tenant")
+def cache_clear(config: str | None, tenant: str) -> None:
+    """Forget all stored answers of a TENANT, at once and on every gateway."""
+    from cache.response import ResponseCache
+
+    settings = _load(config)
+
+    async def clear(redis: Redis) -> None:
+        await ResponseCache(redis, ttl=settings.cache.ttl, max_entries=1).invalidate(tenant)
+
+    _with_redis(config, clear)
+    click.echo(f"stored answers of {tenant} are forgotten")
+
+
+def _load(config: str | None) -> Settings:
+    try:
+        return load(config)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _with_redis(config: str | None, act: Callable[[Redis], Coroutine[Any, Any, T]]) -> T:
+    from gateway.redis_server import redis_url
+
+    address = redis_url(_load(config))
+
+    async def run() -> T:
+        async with Redis.from_url(address, socket_timeout=5, socket_connect_timeout=5) as redis:
+            return await act(redis)
+
+    try:
+        return _run(run())
+    except (RedisError, OSError) as error:
+        raise click.ClickException(f"Redis at {_without_password(address)} does not answer: {error}") from error
+
+
+def _without_password(address: str) -> str:
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if parts.password else address
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(coroutine)

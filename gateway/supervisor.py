@@ -1,0 +1,170 @@
+"""`roundhouse serve`: starts Redis, the engines and the gateway, keeps them running, and ends them in order.
+
+The gateway runs in this process, the others are children. Everything starts at the same time; `/readyz` turns 200 when
+the first answer can be given, and then the one URL is printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Protocol
+
+import msgspec
+
+from gateway import __version__, redis_server
+from gateway.app import create_app
+from gateway.child import Child, ChildFailed
+from gateway.server import GatewayServer, listen, url
+from gateway.settings import Pool, Settings, SettingsError
+
+log = logging.getLogger("roundhouse.supervisor")
+
+
+class _Unready(msgspec.Struct):
+    problems: list[str] = []
+
+
+class Say(Protocol):
+    """How the operator is told what happens: one line at a time."""
+
+    def __call__(self, line: str) -> None: ...
+
+
+class Failed(Exception):
+    """The installation cannot run; the message says why and what to do."""
+
+
+async def serve(settings: Settings, say: Say) -> None:
+    """Run until SIGTERM or SIGINT, then drain and stop.
+
+    Raises:
+        Failed: something cannot run as configured.
+        PortTaken, SettingsError: before anything was started.
+    """
+    began = monotonic()
+    data = Path(settings.redis.data)
+    with _claim(data), listen(settings) as bound:
+        bound.listen(2048)
+        children, settings = _children(settings)
+        say(f"Roundhouse {__version__}")
+        for child, description in children:
+            say(f"  starting {child.name}: {description}")
+        app = create_app(settings)
+        server = GatewayServer(app, settings)
+        tasks = [asyncio.create_task(child.run(), name=child.name) for child, _ in children]
+        gateway = asyncio.create_task(server.serve(sockets=[bound]), name="gateway")
+        announce = asyncio.create_task(_announce(url(settings, bound), say, began))
+        try:
+            done, _ = await asyncio.wait([gateway, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            if gateway not in done:
+                # A child gave up: what its clients are doing ends as on any other stop.
+                server.stop()
+                await gateway
+            for task in done:
+                task.result()
+            if not server.started:
+                raise Failed("the gateway could not start (see its message above)")
+            say("stopped")
+        except ChildFailed as error:
+            raise Failed(str(error)) from error
+        finally:
+            announce.cancel()
+            # Engines first: Redis is what everything else still writes to.
+            for child, _ in reversed(children):
+                await child.stop()
+            await asyncio.gather(*tasks, announce, return_exceptions=True)
+
+
+def _children(settings: Settings) -> tuple[list[tuple[Child, str]], Settings]:
+    """What must be started here, and the settings with the addresses of it filled in."""
+    children: list[tuple[Child, str]] = []
+    if settings.redis.url is None:
+        command = redis_server.command(settings)
+        address = redis_server.embedded_url(settings)
+        children.append((Child("redis", command), f"{command[0]}, redis-cli -s {address.removeprefix('unix://')}"))
+        settings = msgspec.structs.replace(settings, redis=msgspec.structs.replace(settings.redis, url=address))
+    pools = []
+    for pool in settings.pools:
+        if not pool.engines:
+            address = f"unix://{redis_server.socket_path(settings, f'engine-{pool.tier}')}"
+            environment = {"OMP_NUM_THREADS": str(pool.threads), "OMP_WAIT_POLICY": "PASSIVE"}
+            child = Child(f"engine-{pool.tier}", engine_command(pool, address), environment)
+            children.append((child, f"{pool.name} on {pool.device}"))
+            pool = msgspec.structs.replace(pool, engines=[address])
+        pools.append(pool)
+    return children, msgspec.structs.replace(settings, pools=pools)
+
+
+def engine_command(pool: Pool, address: str) -> list[str]:
+    """Command line of a pool's engine."""
+    options = {
+        "model": pool.model,
+        "name": pool.name,
+        "listen": address,
+        "device": pool.device,
+        "dtype": pool.dtype,
+        "threads": str(pool.threads),
+        "kv-tokens": str(pool.kv_tokens),
+        "max-running": str(pool.max_running),
+    }
+    words = (word for name, value in options.items() for word in (f"--{name}", value))
+    return [sys.executable, "-m", "engine.server", *words]
+
+
+@contextlib.contextmanager
+def _claim(data: Path) -> Iterator[None]:
+    """Hold the data folder, so that two installations do not write to the same Redis.
+
+    Raises:
+        SettingsError: another one holds it, or it cannot be made.
+    """
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        lock = (data / "lock").open("w")
+    except OSError as error:
+        raise SettingsError(f"redis.data: {data.resolve()} cannot be used ({error.strerror})") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SettingsError(
+                f"another Roundhouse uses the data folder {data.resolve()}; stop it, or give this one its own: "
+                "ROUNDHOUSE_REDIS_DATA=/tmp/roundhouse-2"
+            ) from None
+        yield
+
+
+async def _announce(address: str, say: Say, began: float) -> None:
+    """Say the URL when the first answer can be given, and until then what is being waited for."""
+    said: list[str] = []
+    while True:
+        await asyncio.sleep(0.1)
+        ready, problems = await asyncio.to_thread(_readiness, address)
+        if ready:
+            say(f"ready after {monotonic() - began:.1f} s: open {address} (Ctrl-C stops)")
+            return
+        if problems != said and monotonic() - began > 5:
+            said = problems
+            for problem in problems:
+                say(f"  waiting: {problem}")
+
+
+def _readiness(address: str) -> tuple[bool, list[str]]:
+    """What `/readyz` says."""
+    try:
+        with urllib.request.urlopen(f"{address}/readyz", timeout=2):
+            return True, []
+    except urllib.error.HTTPError as error:
+        with error:
+            return False, msgspec.json.decode(error.read(), type=_Unready).problems
+    except OSError:
+        return False, []
