@@ -40,16 +40,6 @@ class Gateway:
         """
         return self.identity.authenticate(connection.headers.get("authorization"))
 
-    async def drain(self) -> None:
-        """Stop: no new connections and turns, sockets are asked to leave, running turns may end, then all is closed.
-
-        `/readyz` answers 503 from the first moment on.
-        """
-        self.turns.draining = True
-        self.connections.drain()
-        await self.turns.drain(self.settings.server.drain_timeout)
-        await self.connections.shut()
-
 
 def gateway_of(connection: HTTPConnection) -> Gateway:
     """The gateway that serves this request or WebSocket."""

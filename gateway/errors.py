@@ -45,6 +45,10 @@ class TooLarge(InvalidRequest):
     status, code = 413, "request_too_large"
 
 
+class MethodNotAllowed(InvalidRequest):
+    status, code = 405, "method_not_allowed"
+
+
 class Unauthorized(ApiError):
     status, type, code = 401, "authentication_error", "invalid_api_key"
 

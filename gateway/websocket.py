@@ -24,6 +24,7 @@ from gateway.protocol.events import CloseCode, Event, error_event, with_stream_i
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.session import CancelTurn, Close, Effect, Send, Session, SessionLimits, StartTurn, Watch
 from gateway.settings import Settings
+from gateway.telemetry.metrics import Metrics
 from gateway.tickets import SUBPROTOCOL as TICKET_SUBPROTOCOL
 from gateway.tickets import Tickets
 from gateway.turns import Turn, Turns, Viewer
@@ -43,7 +44,15 @@ class SlowConsumer(Exception):
 class Connection:
     """One accepted WebSocket."""
 
-    def __init__(self, socket: WebSocket, codec: Codec, principal: Principal, turns: Turns, settings: Settings) -> None:
+    def __init__(
+        self,
+        socket: WebSocket,
+        codec: Codec,
+        principal: Principal,
+        turns: Turns,
+        settings: Settings,
+        metrics: Metrics,
+    ) -> None:
         server = settings.server
         limits = SessionLimits(
             max_message_bytes=server.max_message_bytes,
@@ -57,6 +66,7 @@ class Connection:
         self._codec = codec
         self._principal = principal
         self._turns = turns
+        self._metrics = metrics
         self._send_timeout = server.send_timeout
         self._coalesce = settings.turns.coalesce_window
         self._session = Session(codec, limits, self._loop.time())
@@ -71,6 +81,8 @@ class Connection:
         self._wake = asyncio.Event()
         """Set when the writer has something to do."""
         self._closing: Close | None = None
+        self.close_code = int(CloseCode.INTERNAL_ERROR)
+        """How it ended, once `run` has returned."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
@@ -104,6 +116,7 @@ class Connection:
         while True:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
+                self.close_code = message["code"]
                 return
             text = message.get("text")
             self._carry_out(self._session.receive(message["bytes"] if text is None else text, self._loop.time()))
@@ -150,6 +163,7 @@ class Connection:
         except ApiError as error:
             self._carry_out(self._session.turn_refused(ticket, error, self._loop.time()))
             return
+        self._metrics.resumed()
         self._show(ticket, turn.watch(after, self._wake.set))
 
     def _show(self, ticket: int, viewer: Viewer) -> None:
@@ -207,6 +221,7 @@ class Connection:
             raise SlowConsumer from None
 
     async def _close(self, code: CloseCode, reason: str) -> None:
+        self.close_code = int(code)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._socket.close(code, reason)
@@ -230,8 +245,11 @@ class Connection:
 class Connections:
     """All WebSockets of this process: who may open one, and what happens to them when the server stops."""
 
-    def __init__(self, settings: Settings, identity: Identity, tickets: Tickets, turns: Turns) -> None:
+    def __init__(
+        self, settings: Settings, identity: Identity, tickets: Tickets, turns: Turns, metrics: Metrics
+    ) -> None:
         self._settings = settings
+        self._metrics = metrics
         self._identity = identity
         self._tickets = tickets
         self._turns = turns
@@ -251,17 +269,21 @@ class Connections:
         except ApiError as error:
             await socket.send_denial_response(error_response(error))
             return
+        self._metrics.connection_opened()
+        code = int(CloseCode.INTERNAL_ERROR)
         try:
             codec, subprotocol = negotiate(socket.scope["subprotocols"])
             await socket.accept(subprotocol)
-            connection = Connection(socket, codec, principal, self._turns, self._settings)
+            connection = Connection(socket, codec, principal, self._turns, self._settings, self._metrics)
             task = asyncio.ensure_future(connection.run())
             self._open[connection] = task
             try:
                 await task
             finally:
                 del self._open[connection]
+                code = connection.close_code
         finally:
+            self._metrics.connection_closed(code)
             self._by_tenant[principal.tenant] -= 1
             self._by_tenant += Counter()  # drops tenants without connections
 

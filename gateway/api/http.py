@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from gateway.errors import ApiError, InvalidRequest, NotFound, TooLarge
+from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
 
 
 class JsonResponse(Response):
@@ -29,7 +29,7 @@ async def read_object(request: Request) -> dict[str, Any]:
 
     Raises:
         InvalidRequest: it is not valid JSON, or no object.
-        TooLarge: see `BodyLimit`.
+        TooLarge: see `gateway.middleware.BodyLimit`.
     """
     try:
         body = msgspec.json.decode(await request.body())
@@ -52,13 +52,16 @@ async def on_api_error(request: Request, error: Exception) -> Response:
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
-    """Exception handler for Starlette's own errors: no such path, wrong method."""
+    """Exception handler for Starlette's own errors."""
     assert isinstance(error, HTTPException)
-    known = NotFound(f"no such path: {request.url.path[:200]}")
-    if error.status_code == known.status:
-        return error_response(known)
-    body = {"message": error.detail, "type": "invalid_request_error", "param": None, "code": "invalid_request"}
-    return JsonResponse({"error": body}, status_code=error.status_code, headers=error.headers)
+    headers = dict(error.headers or {})
+    match error.status_code:
+        case 404:
+            return error_response(NotFound(f"no such path: {request.url.path[:200]}", headers=headers))
+        case 405:
+            return error_response(MethodNotAllowed(f"{request.method} is not allowed here", headers=headers))
+        case _:
+            return error_response(InvalidRequest(error.detail, headers=headers))
 
 
 async def on_exception(request: Request, error: Exception) -> Response:
@@ -66,45 +69,27 @@ async def on_exception(request: Request, error: Exception) -> Response:
     return error_response(ApiError("the server failed while it worked on this request"))
 
 
-class BodyLimit:
-    """Pure ASGI middleware: a request body above `limit` bytes is refused while it is read."""
-
-    def __init__(self, app: Any, limit: int) -> None:
-        self.app = app
-        self.limit = limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        read = 0
-
-        async def limited() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > self.limit:
-                raise TooLarge(f"the body may have {self.limit} bytes; shorten the input")
-            return message
-
-        await self.app(scope, limited, send)
-
-
 class ServerSentEvents(Response):
     """A stream of server-sent events.
 
     Ends when `chunks` does, when the client goes away, or when it leaves what was sent unread for `send_timeout`
-    seconds. `chunks` is closed in every case.
+    seconds. `close` is called in every case, also if `chunks` was never begun.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, chunks: AsyncIterator[bytes], *, send_timeout: float, headers: Mapping[str, str] | None = None
+        self,
+        chunks: AsyncIterator[bytes],
+        *,
+        close: Callable[[], None],
+        send_timeout: float,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status_code = 200
         self.background = None
         self.chunks = chunks
+        self.close = close
         self.send_timeout = send_timeout
         self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
 
@@ -114,23 +99,19 @@ class ServerSentEvents(Response):
         try:
             await asyncio.wait((stream, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self.close()
             for task in (stream, gone):
                 task.cancel()
-            results = await asyncio.gather(stream, gone, return_exceptions=True)
-        if isinstance(results[0], Exception) and not isinstance(results[0], OSError | TimeoutError):
-            raise results[0]
+            outcome, _ = await asyncio.gather(stream, gone, return_exceptions=True)
+        if isinstance(outcome, Exception) and not isinstance(outcome, OSError):  # a TimeoutError is an OSError
+            raise outcome
 
     async def _stream(self, send: Send) -> None:
-        try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for chunk in self.chunks:
-                async with asyncio.timeout(self.send_timeout):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            close = getattr(self.chunks, "aclose", None)
-            if close is not None:
-                await close()
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for chunk in self.chunks:
+            async with asyncio.timeout(self.send_timeout):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def disconnected(receive: Receive) -> None:

@@ -1,4 +1,4 @@
-"""`/v1/responses` over HTTP: create (JSON or a stream), read, resume, cancel. The WebSocket is in `gateway.websocket`."""
+"""`/v1/responses` over HTTP: create (JSON or a stream), read, resume, cancel. `gateway.websocket` does the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.api.http import JsonResponse, ServerSentEvents, disconnected, read_
 from gateway.context import Gateway, gateway_of
 from gateway.errors import InvalidRequest
 from gateway.protocol.response_create import parse_response_create
-from gateway.turns import Turn, Viewer
+from gateway.turns import Viewer
 
 
 async def create(request: Request) -> Response:
@@ -42,7 +42,8 @@ async def cancel(request: Request) -> Response:
     gateway = gateway_of(request)
     turn = gateway.turns.get(request.path_params["id"], gateway.authenticate(request))
     turn.cancel()
-    await _ended(turn.watch())
+    with turn.watch() as viewer:
+        await _ended(viewer)
     return JsonResponse(turn.view.response())
 
 
@@ -67,6 +68,7 @@ async def _wait(viewer: Viewer, receive: Receive) -> Response:
     try:
         await asyncio.wait((ended, gone), return_when=asyncio.FIRST_COMPLETED)
     finally:
+        viewer.close()
         ended.cancel()
         gone.cancel()
         await asyncio.gather(ended, gone, return_exceptions=True)
@@ -77,23 +79,20 @@ async def _wait(viewer: Viewer, receive: Receive) -> Response:
 
 
 async def _ended(viewer: Viewer) -> None:
-    with viewer:
-        async for _ in viewer.entries():
-            pass
+    async for _ in viewer.entries():
+        pass
 
 
 def _stream(gateway: Gateway, viewer: Viewer) -> Response:
-    return ServerSentEvents(
-        _events(viewer, gateway.settings.turns.coalesce_window), send_timeout=gateway.settings.server.send_timeout
-    )
+    settings = gateway.settings
+    events = _events(viewer, settings.turns.coalesce_window)
+    return ServerSentEvents(events, close=viewer.close, send_timeout=settings.server.send_timeout)
 
 
 async def _events(viewer: Viewer, coalesce: float) -> AsyncIterator[bytes]:
-    turn: Turn = viewer.turn
-    with viewer:
-        async for entry in viewer.entries(coalesce):
-            event = turn.view.event(entry)
-            yield sse_event(event, event["type"])
+    async for entry in viewer.entries(coalesce):
+        event = viewer.turn.view.event(entry)
+        yield sse_event(event, event["type"])
 
 
 def _starting_after(request: Request) -> int:

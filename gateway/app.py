@@ -1,0 +1,87 @@
+"""The gateway as an ASGI application: makes its parts, starts and stops them, and says which path leads where."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from cache.response import ResponseCache
+from cache.statistics import CacheStatistics
+from gateway import redis_server
+from gateway.api import health, page, responses, tickets
+from gateway.api.http import on_api_error, on_exception, on_http_exception
+from gateway.context import Gateway
+from gateway.engines import Engines
+from gateway.errors import ApiError
+from gateway.identity import Identity
+from gateway.limits.limiter import Limiter
+from gateway.middleware import BodyLimit, RequestHeaders
+from gateway.pipeline import Pipeline
+from gateway.settings import Settings
+from gateway.telemetry.metrics import Metrics
+from gateway.tickets import Tickets
+from gateway.turns import Turns
+from gateway.websocket import Connections
+
+
+def create_app(settings: Settings) -> Starlette:
+    """The application. Its parts exist while its lifespan runs, as `app.state.gateway`."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with running(settings) as gateway:
+            app.state.gateway = gateway
+            yield
+
+    return Starlette(
+        routes=[
+            *responses.routes,
+            *tickets.routes,
+            *health.routes,
+            *page.routes,
+        ],
+        middleware=[
+            Middleware(RequestHeaders),
+            Middleware(BodyLimit, limit=settings.server.max_message_bytes),
+        ],
+        exception_handlers={
+            ApiError: on_api_error,
+            HTTPException: on_http_exception,
+            Exception: on_exception,
+        },
+        lifespan=lifespan,
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Gateway]:
+    """A gateway whose engines are being connected. Leaving the block cancels what still runs.
+
+    Raises:
+        OSError, ValueError: a checkpoint's tokenizer cannot be read.
+    """
+    redis = redis_server.connect(settings)
+    engines = await asyncio.to_thread(Engines, settings.pools, settings.router)
+    metrics = Metrics()
+    limiter = Limiter(redis, settings)
+    statistics = CacheStatistics(redis)
+    cache = ResponseCache(redis, ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
+    turns = Turns(Pipeline(settings, engines, limiter, cache, statistics, metrics), settings.turns)
+    identity, tickets = Identity(settings), Tickets(redis)
+    connections = Connections(settings, identity, tickets, turns, metrics)
+    flushing = asyncio.create_task(statistics.run())
+    await engines.start()
+    try:
+        yield Gateway(settings, redis, identity, tickets, limiter, engines, turns, connections, metrics)
+    finally:
+        await connections.shut()
+        await turns.aclose()
+        await engines.aclose()
+        flushing.cancel()
+        await asyncio.gather(flushing, return_exceptions=True)
+        await redis.aclose()
