@@ -208,3 +208,7 @@ def _without_password(address: str) -> str:
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(coroutine)
+
+
+if __name__ == "__main__":
+    main()

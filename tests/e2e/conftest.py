@@ -1,0 +1,118 @@
+"""A whole Roundhouse: `roundhouse serve` with the demo models, as a user starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+KEY = "roundhouse-demo"
+DEADLINE = 90.0
+
+
+class Installation:
+    """A running `roundhouse serve` with a data folder of its own."""
+
+    def __init__(self, *, port: int | None = None, **environment: str) -> None:
+        # Unix sockets need short paths, which pytest's own folders are not.
+        self.folder = Path(tempfile.mkdtemp(prefix="rh-e2e-"))
+        self.port = port or _free_port()
+        self.log = self.folder / "log"
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("ROUNDHOUSE_", "REDIS_"))}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gateway.cli", "serve", "--port", str(self.port)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**clean, "ROUNDHOUSE_REDIS_DATA": str(self.folder / "data"), **environment},
+                text=True,
+            )
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def api(self) -> str:
+        return f"{self.url}/v1"
+
+    @property
+    def socket(self) -> str:
+        """Address of the WebSocket."""
+        return f"ws://127.0.0.1:{self.port}/v1/responses"
+
+    def wait_ready(self) -> str:
+        """Read the output until the URL is printed; returns all of it."""
+        assert self.process.stdout
+        output, deadline = "", time.monotonic() + DEADLINE
+        while f"open {self.url}" not in output:
+            readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            line = self.process.stdout.readline() if readable else ""
+            if not line:
+                raise AssertionError(f"not ready:\n{output}\n{self.log.read_text()}")
+            output += line
+        return output
+
+    def pids(self, name: str) -> list[int]:
+        """Processes of this installation whose command line holds `name`."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if str(self.folder) in words and re.search(name, words):
+                    found.append(int(entry.parent.name))
+        return found
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, wait for the end, return the exit status."""
+        self.process.send_signal(how)
+        return self.process.wait(timeout=DEADLINE)
+
+    def close(self) -> None:
+        """End it however it stands, and remove its folder."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def installation(**environment: str) -> Iterator[Installation]:
+    """A Roundhouse that is ready."""
+    running = Installation(**environment)
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture(scope="session")
+def roundhouse() -> Iterator[Installation]:
+    """One Roundhouse shared by tests that leave it as they found it."""
+    with installation() as running:
+        yield running
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

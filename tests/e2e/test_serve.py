@@ -1,0 +1,151 @@
+"""`roundhouse serve` as an operator meets it: start, stop, crashes, and what must not be left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import urllib.request
+
+import msgspec
+import openai
+from websockets.sync.client import ClientConnection, connect
+
+from tests.e2e.conftest import KEY, Installation, installation
+
+LONG = {"type": "response.create", "model": "small", "input": "hello", "ignore_eos": True, "max_output_tokens": 1500}
+
+
+def open_socket(running: Installation) -> ClientConnection:
+    return connect(running.socket, additional_headers={"Authorization": f"Bearer {KEY}"})
+
+
+def send(socket: ClientConnection, event: dict[str, object]) -> None:
+    socket.send(msgspec.json.encode(event).decode())
+
+
+def receive(socket: ClientConnection) -> dict[str, object]:
+    event: dict[str, object] = msgspec.json.decode(socket.recv(timeout=60))
+    return event
+
+
+def until(socket: ClientConnection, *types: str) -> list[dict[str, object]]:
+    """All events up to and including the first of one of these types."""
+    events = [receive(socket)]
+    while events[-1]["type"] not in types:
+        events.append(receive(socket))
+    return events
+
+
+def gone(running: Installation) -> bool:
+    deadline = time.monotonic() + 20
+    while running.pids("engine.server|redis-server"):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_sigterm_lets_a_running_answer_finish_and_leaves_nothing_behind() -> None:
+    with installation() as running:
+        assert len(running.pids("engine.server")) == 3
+        with open_socket(running) as socket:
+            send(socket, LONG)
+            until(socket, "response.output_text.delta")
+            running.process.send_signal(signal.SIGTERM)
+            events = until(socket, "response.completed", "response.incomplete", "response.failed")
+            assert events[-1]["type"] == "response.incomplete"
+            assert any(event["type"] == "roundhouse.draining" for event in events)
+        assert running.process.wait(timeout=60) == 0
+        assert gone(running)
+
+
+def test_nothing_survives_a_supervisor_that_is_killed() -> None:
+    with installation() as running:
+        assert running.pids("redis-server")
+        running.stop(signal.SIGKILL)
+        assert gone(running)
+
+
+def test_an_engine_that_dies_mid_answer_fails_that_answer_and_another_tier_takes_over() -> None:
+    with installation() as running:
+        with open_socket(running) as socket:
+            send(socket, LONG)
+            until(socket, "response.output_text.delta")
+            [pid] = running.pids("engine-small")
+            os.kill(pid, signal.SIGKILL)
+            end = until(socket, "response.completed", "response.incomplete", "response.failed")[-1]
+            assert end["type"] == "response.failed"
+            response = end["response"]
+            assert isinstance(response, dict)
+            assert response["error"]["message"]
+
+            send(socket, {"type": "response.create", "model": "small", "input": "hello"})
+            events = until(socket, "response.completed", "response.failed")
+            route = next(event for event in events if event["type"] == "roundhouse.route")
+            assert events[-1]["type"] == "response.completed"
+            assert (route["tier"], route["reason"]) == ("medium", "fallback")
+        # The supervisor starts the engine again, and its tier answers as before.
+        client = openai.OpenAI(base_url=running.api, api_key=KEY)
+        deadline = time.monotonic() + 60
+        while client.responses.create(model="small", input="hi").model != "roundhouse-demo-2m":
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+
+def test_a_cut_socket_resumes_with_no_lost_or_doubled_character(roundhouse: Installation) -> None:
+    create = {**LONG, "model": "medium", "max_output_tokens": 400, "temperature": 1, "seed": 11}
+    with open_socket(roundhouse) as socket:
+        send(socket, create)
+        text, last, response_id = "", -1, ""
+        while len(text) < 60:
+            event = receive(socket)
+            last = int(str(event.get("sequence_number", last)))
+            if event["type"] == "response.created":
+                response = event["response"]
+                assert isinstance(response, dict)
+                response_id = response["id"]
+            if event["type"] == "response.output_text.delta":
+                text += str(event["delta"])
+        socket.socket.close()
+    with open_socket(roundhouse) as socket:
+        send(socket, {"type": "response.resume", "response_id": response_id, "starting_after": last})
+        events = until(socket, "response.incomplete")
+        text += "".join(str(event["delta"]) for event in events if event["type"] == "response.output_text.delta")
+    with open_socket(roundhouse) as socket:
+        send(socket, {**create, "roundhouse": {"cache": "no-store"}})
+        events = until(socket, "response.incomplete")
+        whole = "".join(str(event["delta"]) for event in events if event["type"] == "response.output_text.delta")
+    assert text == whole
+
+
+def test_a_taken_port_and_a_taken_data_folder_are_named_with_the_remedy(roundhouse: Installation) -> None:
+    again = Installation(ROUNDHOUSE_REDIS_DATA=str(roundhouse.folder / "data"))
+    try:
+        assert again.process.wait(timeout=60) == 1
+        assert "ROUNDHOUSE_REDIS_DATA" in again.log.read_text()
+    finally:
+        again.close()
+    other = Installation(port=roundhouse.port)
+    try:
+        assert other.process.wait(timeout=60) == 1
+        assert "make serve PORT=" in other.log.read_text()
+    finally:
+        other.close()
+
+
+def test_the_health_pages_answer(roundhouse: Installation) -> None:
+    for path in ("/healthz", "/readyz", "/metrics"):
+        with urllib.request.urlopen(roundhouse.url + path, timeout=10) as response:
+            assert response.status == 200
+            body = response.read().decode()
+    assert 'roundhouse_engine_up{model="roundhouse-demo-2m"' in body
+
+
+def test_logs_hold_no_prompt_and_no_key(roundhouse: Installation) -> None:
+    secret = "the cobalt giraffe is asleep"
+    client = openai.OpenAI(base_url=roundhouse.api, api_key=KEY)
+    client.responses.create(model="small", input=secret)
+    log = roundhouse.log.read_text()
+    assert "giraffe" not in log
+    assert KEY not in log
