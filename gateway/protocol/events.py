@@ -125,14 +125,14 @@ class ResponseView:
                     "type": ServerEventType.DELTA,
                     **self._position(),
                     "delta": delta.text,
-                    "logprobs": _logprobs(delta.logprobs, with_bytes=False),
+                    "logprobs": logprob_objects(delta.logprobs, with_bytes=False),
                 }
             case Kind.TEXT_DONE:
                 return {
                     "type": ServerEventType.TEXT_DONE,
                     **self._position(),
                     "text": self._log.text,
-                    "logprobs": _logprobs(self._log.logprobs, with_bytes=False),
+                    "logprobs": logprob_objects(self._log.logprobs, with_bytes=False),
                 }
             case Kind.PART_DONE:
                 return {"type": ServerEventType.PART_DONE, **self._position(), "part": self._part(self._log.text)}
@@ -180,7 +180,7 @@ class ResponseView:
     def _part(self, text: str) -> Event:
         part: Event = {"type": "output_text", "text": text, "annotations": []}
         if text and self._request.sampling.logprobs is not None:
-            part["logprobs"] = _logprobs(self._log.logprobs, with_bytes=True)
+            part["logprobs"] = logprob_objects(self._log.logprobs, with_bytes=True)
         return part
 
     def _item_status(self) -> str:
@@ -252,7 +252,9 @@ def _response_error(error: ApiError) -> Event:
     return {"code": code, "message": error.message, "param": error.param, "type": error.code}
 
 
-def _logprobs(logprobs: tuple[TokenLogprob, ...], *, with_bytes: bool) -> list[Event]:
+def logprob_objects(logprobs: tuple[TokenLogprob, ...], *, with_bytes: bool) -> list[Event]:
+    """Log-probabilities as OpenAI's objects; their `bytes` are not part of stream events of the Responses API."""
+
     def one(entry: TokenLogprob) -> Event:
         shown: Event = {"token": entry.token, "logprob": entry.logprob}
         if with_bytes:

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.messages import Dialect, parse_messages
 from gateway.protocol.requests import (
     MAX_TOP_LOGPROBS,
     Message,
-    Role,
     SamplingFields,
     TurnRequest,
     invalid_body,
@@ -148,72 +148,10 @@ def _logprobs(create: ResponseCreate) -> int | None:
     return None
 
 
-_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-_ITEM_KEYS = {"type", "role", "content", "id", "status", "phase"}
-_TEXT_PARTS = ("input_text", "output_text")
+_DIALECT = Dialect(field="input", parts=("input_text", "output_text"), keys=("id", "status", "phase"))
 
 
 def _messages(given: str | list[Any] | None) -> tuple[Message, ...]:
     if given is None:
         return ()
-    if isinstance(given, str):
-        return (Message("user", given),)
-    return tuple(_message(item, f"input[{index}]") for index, item in enumerate(given))
-
-
-def _message(item: Any, path: str) -> Message:
-    if not isinstance(item, dict):
-        raise InvalidRequest(f"{path}: expected an object, got {_name(item)}", param=path, code="invalid_value")
-    kind = item.get("type", "message")
-    if kind != "message":
-        raise InvalidRequest(
-            f"{path}.type: {_quote(kind)} items are not supported; send messages",
-            param=f"{path}.type",
-            code="unsupported_parameter",
-        )
-    for key in item:
-        if key not in _ITEM_KEYS:
-            raise InvalidRequest(f"Unknown parameter: '{path}.{key}'.", param=f"{path}.{key}", code="unknown_parameter")
-    role = item.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise InvalidRequest(
-            f"{path}.role: {_quote(role)} is not one of {', '.join(_ROLES)}", param=f"{path}.role", code="invalid_value"
-        )
-    return Message(_ROLES[role], _text(item.get("content"), f"{path}.content"))
-
-
-def _text(content: Any, path: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise InvalidRequest(
-            f"{path}: expected a string or a list of parts, got {_name(content)}", param=path, code="invalid_value"
-        )
-    return "\n".join(_part(part, f"{path}[{index}]") for index, part in enumerate(content))
-
-
-def _part(part: Any, path: str) -> str:
-    if not isinstance(part, dict):
-        raise InvalidRequest(f"{path}: expected an object, got {_name(part)}", param=path, code="invalid_value")
-    kind = part.get("type")
-    if kind not in _TEXT_PARTS:
-        raise InvalidRequest(
-            f"{path}.type: {_quote(kind)} parts are not supported; send {' or '.join(_TEXT_PARTS)}",
-            param=f"{path}.type",
-            code="unsupported_parameter",
-        )
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise InvalidRequest(
-            f"{path}.text: expected a string, got {_name(text)}", param=f"{path}.text", code="invalid_value"
-        )
-    return text
-
-
-def _quote(value: Any) -> str:
-    """A client's value in a message, at most 80 characters of it."""
-    return repr(value)[:80]
-
-
-def _name(value: Any) -> str:
-    return "null" if value is None else type(value).__name__
+    return (Message("user", given),) if isinstance(given, str) else parse_messages(given, _DIALECT)
