@@ -1,0 +1,229 @@
+"""A real gateway on a real socket, in front of real engines with tiny random models and a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import redis
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from websockets.asyncio.client import ClientConnection, connect
+
+from engine.core import EngineCore
+from engine.runner import ModelRunner
+from engine.scheduler import SchedulerConfig
+from engine.server import EngineServer
+from gateway.app import create_app
+from gateway.context import Gateway
+from gateway.server import GatewayServer, listen
+from gateway.settings import Limits, Pool, Server, Settings, Turns, demo_settings
+from gateway.settings import Redis as RedisSettings
+from tests.engine.checkpoints import VOCABULARY, write_checkpoint
+
+KEY = "roundhouse-demo"
+CONTEXT = 4096
+KV_BLOCKS = 1024
+
+_TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with random weights, a byte-level tokenizer and a chat template."""
+    directory = write_checkpoint(tmp_path_factory.mktemp("model"), max_position_embeddings=CONTEXT, num_hidden_layers=1)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<pad>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([Path(__file__).read_text("utf-8")], trainer)
+    assert tokenizer.get_vocab_size() == VOCABULARY
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": _TEMPLATE, "eos_token": "</s>"}))
+    return directory
+
+
+class EngineThread:
+    """A real engine that serves on a loop of its own; `stop` is its death."""
+
+    def __init__(self, model: Path) -> None:
+        runner = ModelRunner(model, blocks=KV_BLOCKS, name="tiny")
+        self.core = EngineCore(runner, runner.info, SchedulerConfig(blocks=KV_BLOCKS, step_tokens=256))
+        self.address = ""
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+
+    async def _serve(self) -> None:
+        async with EngineServer(self.core).listening(self.address or "ws://127.0.0.1:0") as self.address:
+            self._listening.set()
+            await self._stopping.wait()
+
+    def __enter__(self) -> EngineThread:
+        self._thread.start()
+        assert self._listening.wait(30)
+        return self
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join()
+            self._loop.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+@pytest.fixture(scope="session")
+def engine(model: Path) -> Iterator[EngineThread]:
+    """An engine that all tests share."""
+    with EngineThread(model) as engine:
+        yield engine
+
+
+@dataclass
+class Served:
+    """A running gateway and how to reach it."""
+
+    gateway: Gateway
+    server: GatewayServer
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def base_url(self) -> str:
+        """For the `openai` client."""
+        return f"{self.url}/v1"
+
+    def connect(self, key: str | None = KEY, **options: Any) -> connect:
+        """A plain WebSocket to `/v1/responses`."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers |= options.pop("headers", {})
+        return connect(
+            f"ws://127.0.0.1:{self.port}/v1/responses", additional_headers=headers, compression=None, **options
+        )
+
+    def leftovers(self) -> dict[str, int]:
+        """Everything that a turn or connection may leave behind; all zero when nothing leaks."""
+        gateway = self.gateway
+        return {
+            "turns": gateway.turns.running,
+            "viewers": gateway.turns.viewers,
+            "connections": gateway.connections.open,
+            "reservations": gateway.limiter.outstanding,
+            "generations": gateway.engines.live,
+            "carried": sum(engine.load for pool in gateway.engines.pools for engine in pool.engines),
+        }
+
+    async def settle(self) -> None:
+        """Wait until nothing is left over."""
+        await eventually(lambda: not any(self.leftovers().values()), self.leftovers)
+
+
+async def eventually(condition: Callable[[], bool], explain: Callable[[], object] = str, seconds: float = 20) -> None:
+    """Wait until `condition` holds; a test never asserts how long something takes."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110  what is waited for has no event
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"waited in vain: {explain()}") from None
+
+
+Serve = Callable[..., contextlib.AbstractAsyncContextManager[Served]]
+
+
+@pytest.fixture
+def serve(engine: EngineThread, model: Path, redis_url: str) -> Serve:
+    """`async with serve(server={...}, turns={...}, engines={tier: [address]}) as served`."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+
+    def settings(
+        server: dict[str, Any] | None = None,
+        turns: dict[str, Any] | None = None,
+        limits: dict[str, Any] | None = None,
+        engines: dict[str, list[str]] | None = None,
+        **sections: Any,
+    ) -> Settings:
+        pools = [
+            Pool(tier=tier, name=f"tiny-{tier}", model=str(model), engines=addresses)  # type: ignore[arg-type]
+            for tier, addresses in (engines or {"small": [engine.address]}).items()
+        ]
+        return msgspec.structs.replace(
+            demo_settings(),
+            server=Server(**{"port": 0, "drain_timeout": 5.0, **(server or {})}),
+            turns=Turns(**(turns or {})),
+            limits=Limits(**(limits or {})),
+            redis=RedisSettings(url=redis_url, timeout=5.0),
+            pools=pools,
+            **sections,
+        )
+
+    @contextlib.asynccontextmanager
+    async def serve(**changes: Any) -> AsyncIterator[Served]:
+        configured = settings(**changes)
+        app = create_app(configured)
+        server = GatewayServer(app, configured)
+        with listen(configured) as bound:
+            task = asyncio.create_task(server.serve(sockets=[bound]))
+            await eventually(lambda: server.started or task.done())
+            if task.done():
+                await task
+            gateway: Gateway = app.state.gateway
+            await eventually(lambda: not gateway.engines.problems(), gateway.engines.problems)
+            try:
+                yield Served(gateway, server, bound.getsockname()[1])
+            finally:
+                server.should_exit = True
+                await task
+
+    return serve
+
+
+async def send(socket: ClientConnection, **event: Any) -> None:
+    """Send one event as JSON."""
+    await socket.send(json.dumps(event))
+
+
+async def receive(socket: ClientConnection) -> dict[str, Any]:
+    """The next event."""
+    async with asyncio.timeout(20):
+        event: dict[str, Any] = json.loads(await socket.recv())
+    return event
+
+
+TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+async def until_end(next_event: Callable[[], Awaitable[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """All events up to the one that ends the turn."""
+    events = [await next_event()]
+    while events[-1]["type"] not in TERMINAL:
+        events.append(await next_event())
+    return events
+
+
+def text_of(events: list[dict[str, Any]]) -> str:
+    """The deltas' text."""
+    return "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
