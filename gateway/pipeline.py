@@ -140,7 +140,7 @@ class Pipeline:
         return prompt + self._output_limit(job, room)
 
     def _output_limit(self, job: Job, room: int) -> int:
-        """Output tokens for an engine with `room` tokens beside the prompt. The router has checked an explicit limit."""
+        """Output tokens for an engine with `room` beside the prompt; the router has checked an explicit limit."""
         request = job.turn.request
         if not request.generate:
             return 1  # an engine has to run the whole prompt before it can sample the one token that is thrown away
@@ -185,7 +185,15 @@ class Pipeline:
         """Answer with a stored answer."""
         turn = job.turn
         turn.append(
-            Routed(tier=entry.tier, model=entry.model, replica="cache", reason="cache", complexity=None, cache="hit")
+            Routed(
+                tier=entry.tier,
+                model=entry.model,
+                replica="cache",
+                reason="cache",
+                complexity=None,
+                cache="hit",
+                input_tokens=entry.input_tokens,
+            )
         )
         if entry.text:
             turn.append(TextDelta(entry.text))
@@ -242,6 +250,7 @@ class Pipeline:
                 complexity=decision.complexity,
                 reasons=decision.reasons,
                 cache=job.outcome,
+                input_tokens=len(job.prompts[engine.pool.name]),
             )
         )
         self._metrics.routed(engine.pool.tier, reason)

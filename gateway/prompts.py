@@ -58,10 +58,7 @@ def _encode(turn: Turn, text: TextProcessor) -> list[int]:
 
 def scored(prompt: Sequence[int], logprobs: Sequence[EngineLogprob | None], text: TextProcessor) -> PromptScored:
     """The prompt's log-probabilities in text."""
-    return PromptScored(
-        tokens=tuple(_text(text.token_bytes(token)) for token in prompt),
-        logprobs=tuple(None if entry is None else logprob(entry, text) for entry in logprobs),
-    )
+    return PromptScored(tuple(prompt), tuple(None if entry is None else logprob(entry, text) for entry in logprobs))
 
 
 def logprob(entry: EngineLogprob, text: TextProcessor) -> TokenLogprob:
@@ -72,8 +69,4 @@ def logprob(entry: EngineLogprob, text: TextProcessor) -> TokenLogprob:
 
 def _one(token: int, value: float, text: TextProcessor, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
     spelled = text.token_bytes(token)
-    return TokenLogprob(_text(spelled), tuple(spelled), value, top)
-
-
-def _text(spelled: bytes) -> str:
-    return spelled.decode("utf-8", errors="replace")
+    return TokenLogprob(spelled.decode("utf-8", errors="replace"), tuple(spelled), value, top)

@@ -10,6 +10,7 @@ from time import monotonic
 from msgspec import Struct
 
 from engine.client import EngineGone, Generation, RequestFailed
+from engine.text import TextProcessor
 from engine.wire import SamplingParams
 from gateway import prompts
 from gateway.engines import Engine
@@ -61,11 +62,12 @@ async def relay(turn: Turn, engine: Engine, prompt: Sequence[int], sampling: Sam
                     last = monotonic()
                     if first is None:
                         first = last
-                        if sampling.prompt_logprobs is not None:
-                            turn.append(prompts.scored(prompt, generation.prompt_logprobs, text))
+                        _show_scores(turn, generation, prompt, text)
                     if turn.request.generate:
                         logprobs = tuple(prompts.logprob(entry, text) for entry in delta.logprobs or ())
                         turn.append(TextDelta(delta.text, tuple(delta.token_ids), logprobs))
+                if first is None and not turn.cancelled:  # the first token has ended the answer
+                    _show_scores(turn, generation, prompt, text)
     except (EngineGone, RequestFailed) as failure:
         error = _charge(engine, failure)
         if not failure.started and not isinstance(error, InvalidRequest):
@@ -89,6 +91,11 @@ async def relay(turn: Turn, engine: Engine, prompt: Sequence[int], sampling: Sam
     )
 
 
+def _show_scores(turn: Turn, generation: Generation, prompt: Sequence[int], text: TextProcessor) -> None:
+    if turn.request.sampling.prompt_logprobs is not None:
+        turn.append(prompts.scored(prompt, generation.prompt_logprobs, text))
+
+
 def _reason(turn: Turn, generation: Generation) -> EndReason:
     # A warm-up is complete when the prompt has been run, whatever became of the token that is thrown away.
     return generation.result.finish_reason if turn.request.generate else "stop"
@@ -107,7 +114,9 @@ def _charge(engine: Engine, failure: EngineGone | RequestFailed) -> ApiError:
     if isinstance(failure, RequestFailed) and failure.kind != "internal":
         engine.breaker.succeeded()
         if failure.kind == "invalid":
-            return InvalidRequest(str(failure))
+            message = str(failure)
+            field = message.partition(":")[0]  # what is wrong, by the engine's convention
+            return InvalidRequest(message, param=field if field.isidentifier() else None)
         return Unavailable(f"the engine is full: {failure}", code="overloaded", headers={"retry-after": "2"})
     engine.breaker.failed(monotonic())
     if failure.started:

@@ -41,12 +41,14 @@ class Routed(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     """The decision's grounds, for people."""
     cache: CacheOutcome = "miss"
+    input_tokens: int = 0
+    """Length of the prompt in this model's tokens."""
 
 
 class PromptScored(Struct, frozen=True):
     """Log-probabilities of the prompt's tokens; None for the first one, which nothing precedes."""
 
-    tokens: tuple[str, ...]
+    token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob | None, ...]
 
 

@@ -1,0 +1,141 @@
+"""The body of `POST /v1/chat/completions`: what is served, what is refused by name.
+
+The same rule as for `/v1/responses`: a parameter of OpenAI's that would change the answer and is not served here is an
+error; one that could not change it (`user`, `store`, ...) is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.choices import ChoicesRequest, Count, StreamOptions, request_choices
+from gateway.protocol.messages import Dialect, parse_messages
+from gateway.protocol.requests import (
+    MAX_TOP_LOGPROBS,
+    SamplingFields,
+    TurnRequest,
+    invalid_body,
+    refuse_unsupported,
+)
+from gateway.protocol.response_create import Metadata
+
+Tokens = Annotated[int, Meta(ge=1)]
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "function_call": ("auto", "none"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "moderation": (),
+    "prediction": (),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "tool_choice": ("auto", "none"),
+    "tools": ([],),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+"""Known, not served: field -> the values that ask for nothing."""
+
+_DIALECT = Dialect(
+    field="messages",
+    parts=("text",),
+    keys=(),
+    # Clients send answers back as they got them, with all of these set to null.
+    unserved=("name", "refusal", "annotations", "audio", "function_call", "tool_calls", "tool_call_id"),
+)
+
+
+class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's parameters, then (inherited) sampling parameters that OpenAI does not have."""
+
+    messages: list[Any]
+    model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    max_completion_tokens: Tokens | None = None
+    max_tokens: Tokens | None = None
+    n: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    metadata: Metadata | None = None
+
+    # Accepted: they cannot change the answer.
+    parallel_tool_calls: bool | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+    store: bool | None = None
+    user: str | None = None
+
+    # Refused unless neutral: see `_NEUTRAL`.
+    audio: Any = None
+    function_call: Any = None
+    functions: Any = None
+    modalities: Any = None
+    moderation: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    response_format: Any = None
+    service_tier: Any = None
+    tool_choice: Any = None
+    tools: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+
+def parse_chat_completion_create(body: Mapping[str, Any], cache_control: str | None = None) -> ChoicesRequest:
+    """The turns that a body asks for.
+
+    Args:
+        body: the decoded object.
+        cache_control: the request's `Cache-Control` header.
+
+    Raises:
+        InvalidRequest: a parameter is missing, unknown, of the wrong type, out of range or not served; `param` names
+            it.
+    """
+    try:
+        create = msgspec.convert(body, ChatCompletionCreate)
+    except msgspec.ValidationError as error:
+        raise invalid_body(error) from None
+    refuse_unsupported(create, _NEUTRAL)
+    messages = parse_messages(create.messages, _DIALECT)
+    if not messages:
+        raise InvalidRequest("messages: empty; send at least one message", param="messages", code="invalid_value")
+    request = TurnRequest(
+        model=create.model or "auto",
+        messages=messages,
+        sampling=create.sampling(logprobs=_logprobs(create)),
+        max_output_tokens=_output_limit(create),
+        stop=create.stop_strings(),
+        cache=create.cache_mode(cache_control),
+        store=False,
+        metadata=create.metadata or {},
+    )
+    return request_choices([request], n=create.n, stream=create.stream, stream_options=create.stream_options)
+
+
+def _logprobs(create: ChatCompletionCreate) -> int | None:
+    if create.logprobs:
+        return create.top_logprobs or 0
+    if create.top_logprobs:
+        raise InvalidRequest("top_logprobs: needs logprobs=true", param="top_logprobs", code="invalid_value")
+    return None
+
+
+def _output_limit(create: ChatCompletionCreate) -> int | None:
+    """`max_tokens` is the older name of `max_completion_tokens`."""
+    limits = {create.max_completion_tokens, create.max_tokens} - {None}
+    if len(limits) > 1:
+        raise InvalidRequest(
+            "max_tokens: differs from max_completion_tokens; send one of them", param="max_tokens", code="invalid_value"
+        )
+    return limits.pop() if limits else None

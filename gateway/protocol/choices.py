@@ -1,0 +1,102 @@
+"""What `/v1/chat/completions` and `/v1/completions` have in common: several answers to one request, and their usage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.requests import TurnRequest
+from gateway.protocol.stream import Usage
+
+MAX_CHOICES = 128
+"""Answers to one request: prompts times `n`."""
+
+Count = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True):
+    """The `stream_options` of a body."""
+
+    include_usage: bool | None = None
+    """One more chunk at the end, with the usage of the whole request."""
+    continuous_usage_stats: bool | None = None
+    """The usage so far in every chunk, as vLLM has it; load tools ask for it. Needs `include_usage`."""
+    include_obfuscation: bool | None = None
+    """Accepted and without effect: no padding is ever sent."""
+
+
+class ChoicesRequest(Struct, frozen=True, kw_only=True):
+    """A request for one or more answers."""
+
+    turns: tuple[TurnRequest, ...]
+    """One per answer; those of the same prompt are neighbours."""
+    n: int = 1
+    """Answers per prompt."""
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    echo: bool = False
+    """Put the prompt before each answer (`/v1/completions` only)."""
+
+
+def request_choices(
+    prompts: Sequence[TurnRequest],
+    *,
+    n: int | None,
+    stream: bool | None,
+    stream_options: StreamOptions | None,
+    echo: bool = False,
+) -> ChoicesRequest:
+    """A request for `n` answers to each of `prompts`. The seeds of a prompt's answers count up from the one given.
+
+    Raises:
+        InvalidRequest: too many answers, or `stream_options` without `stream`.
+    """
+    n = n or 1
+    if n * len(prompts) > MAX_CHOICES:
+        raise InvalidRequest(
+            f"{len(prompts)} prompts with n={n} ask for {n * len(prompts)} answers; one request may ask for "
+            f"{MAX_CHOICES}: send fewer prompts or lower n",
+            param="n" if len(prompts) == 1 else "prompt",
+            code="invalid_value",
+        )
+    if stream_options is not None and not stream:
+        raise InvalidRequest(
+            "stream_options: only allowed with stream=true", param="stream_options", code="invalid_value"
+        )
+    options = stream_options or StreamOptions()
+    return ChoicesRequest(
+        turns=tuple(_numbered(prompt, index) for prompt in prompts for index in range(n)),
+        n=n,
+        stream=bool(stream),
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
+        echo=echo,
+    )
+
+
+def total_usage(usages: Iterable[Usage], n: int) -> dict[str, Any]:
+    """The usage of a request, of the usages of its answers. A prompt counts once however many answers it has."""
+    usages = list(usages)
+    prompts = usages[::n]
+    prompt_tokens = sum(usage.input_tokens for usage in prompts)
+    completion_tokens = sum(usage.output_tokens for usage in usages)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in prompts)},
+    }
+
+
+def _numbered(request: TurnRequest, index: int) -> TurnRequest:
+    """The request for answer number `index` to a prompt: with another seed, if the client gave one."""
+    seed = request.sampling.seed
+    if seed is None or index == 0:
+        return request
+    wrapped = (seed + index + 2**63) % 2**64 - 2**63
+    return replace(request, sampling=replace(request.sampling, seed=wrapped))

@@ -1,0 +1,133 @@
+"""The body of `POST /v1/completions`: raw prompts, no chat template. Evaluation and load tools use it.
+
+Prompts are text or token ids, one or many. `echo` with `logprobs` scores a prompt, which is how evaluation harnesses
+ask for log-likelihoods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.choices import ChoicesRequest, Count, StreamOptions, request_choices
+from gateway.protocol.requests import (
+    MAX_TOP_LOGPROBS,
+    Sampling,
+    SamplingFields,
+    TurnRequest,
+    invalid_body,
+    refuse_unsupported,
+)
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default for this endpoint."""
+
+TokenIds = Annotated[list[Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(min_length=1)]
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": ("",)}
+"""Known, not served: field -> the values that ask for nothing."""
+
+
+class CompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's parameters, then (inherited) sampling parameters that OpenAI does not have."""
+
+    prompt: Any
+    """See `_prompts`."""
+    model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    n: Count | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    # Accepted: it cannot change the answer.
+    user: str | None = None
+
+    # Refused unless neutral.
+    best_of: Any = None
+    suffix: Any = None
+
+
+class _Texts(Struct):
+    prompt: list[str]
+
+
+class _Tokens(Struct):
+    prompt: TokenIds
+
+
+class _TokenBatch(Struct):
+    prompt: list[TokenIds]
+
+
+def parse_completion_create(body: Mapping[str, Any], cache_control: str | None = None) -> ChoicesRequest:
+    """The turns that a body asks for.
+
+    Args:
+        body: the decoded object.
+        cache_control: the request's `Cache-Control` header.
+
+    Raises:
+        InvalidRequest: a parameter is missing, unknown, of the wrong type, out of range or not served; `param` names
+            it.
+    """
+    try:
+        create = msgspec.convert(body, CompletionCreate)
+        prompts = _prompts(create.prompt)
+    except msgspec.ValidationError as error:
+        raise invalid_body(error) from None
+    # As many candidates as answers is no search for the best one.
+    refuse_unsupported(create, {**_NEUTRAL, "best_of": (create.n or 1,)})
+    limit = DEFAULT_MAX_TOKENS if create.max_tokens is None else create.max_tokens
+    if limit == 0 and not create.echo:
+        raise InvalidRequest("max_tokens: 0 only makes sense with echo=true", param="max_tokens", code="invalid_value")
+    common = TurnRequest(
+        model=create.model or "auto",
+        sampling=_sampling(create, limit),
+        max_output_tokens=limit or None,
+        stop=create.stop_strings(),
+        generate=limit > 0,
+        cache=create.cache_mode(cache_control),
+        store=False,
+    )
+    return request_choices(
+        [replace(common, prompt=prompt) for prompt in prompts],
+        n=create.n,
+        stream=create.stream,
+        stream_options=create.stream_options,
+        echo=bool(create.echo),
+    )
+
+
+def _sampling(create: CompletionCreate, limit: int) -> Sampling:
+    scored = create.echo and create.logprobs is not None
+    sampling = create.sampling(logprobs=create.logprobs, prompt_logprobs=create.logprobs if scored else None)
+    if scored and limit == 1:
+        # Harnesses that score prompts ask for one token and cut it off again, so it has to be there. An end-of-sequence
+        # token would be no part of the answer, and they would cut off the prompt's last token instead.
+        return replace(sampling, ignore_eos=True)
+    return sampling
+
+
+def _prompts(prompt: Any) -> list[str | tuple[int, ...]]:
+    """One prompt (text, or a list of token ids), or a list of prompts of one kind."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, list) or not prompt:
+        raise InvalidRequest(
+            "prompt: expected a text, a list of texts, a list of token ids or a list of lists of token ids",
+            param="prompt",
+            code="invalid_value",
+        )
+    body = {"prompt": prompt}
+    if isinstance(prompt[0], str):
+        return [*msgspec.convert(body, _Texts).prompt]
+    if isinstance(prompt[0], list):
+        return [tuple(ids) for ids in msgspec.convert(body, _TokenBatch).prompt]
+    return [tuple(msgspec.convert(body, _Tokens).prompt)]
