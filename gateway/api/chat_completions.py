@@ -1,0 +1,86 @@
+"""`POST /v1/chat/completions`, OpenAI's older chat endpoint: whole answers, or a stream of chunks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from gateway.api.choices import Choices, respond
+from gateway.protocol.chat_completion_create import parse_chat_completion_create
+from gateway.protocol.choices import ChoicesRequest
+from gateway.protocol.events import logprob_objects
+from gateway.protocol.stream import Finished, TextDelta, TokenLogprob
+
+
+class ChatCompletions:
+    """See `gateway.api.choices.Format`."""
+
+    prompt_field = "messages"
+
+    def parse(self, body: Mapping[str, Any], cache_control: str | None) -> ChoicesRequest:
+        return parse_chat_completion_create(body, cache_control)
+
+    async def whole(self, choices: Choices) -> dict[str, Any]:
+        await choices.ended()
+        return {
+            **choices.envelope("chatcmpl-", "chat.completion"),
+            "choices": [
+                {
+                    "index": index,
+                    "message": {"role": "assistant", "content": log.text, "refusal": None},
+                    "logprobs": _logprobs(choices, log.logprobs),
+                    "finish_reason": log.finished and log.finished.reason,
+                }
+                for index, log in enumerate(choices.logs)
+            ],
+            "usage": choices.usage(),
+        }
+
+    async def chunks(self, choices: Choices) -> AsyncIterator[dict[str, Any]]:
+        begun = set()
+        async for index, entry in choices.entries():
+            event = entry.event
+            if not isinstance(event, TextDelta | Finished):
+                continue
+            if index not in begun:
+                begun.add(index)
+                yield _chunk(choices, index, {"role": "assistant", "content": ""})
+            if isinstance(event, Finished):
+                yield _chunk(choices, index, {}, finish_reason=event.reason)
+            elif event.text or event.logprobs:
+                yield _chunk(choices, index, {"content": event.text}, _logprobs(choices, event.logprobs))
+        if choices.request.include_usage:
+            yield {**_envelope(choices), "choices": [], "usage": choices.usage()}
+
+
+async def create(request: Request) -> Response:
+    """`POST /v1/chat/completions`."""
+    return await respond(request, ChatCompletions())
+
+
+routes: list[BaseRoute] = [Route("/v1/chat/completions", create, methods=["POST"])]
+
+
+def _chunk(
+    choices: Choices,
+    index: int,
+    delta: dict[str, Any],
+    logprobs: dict[str, Any] | None = None,
+    finish_reason: str | None = None,
+) -> dict[str, Any]:
+    choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+    return {**_envelope(choices), "choices": [choice], **choices.running_usage()}
+
+
+def _envelope(choices: Choices) -> dict[str, Any]:
+    return choices.envelope("chatcmpl-", "chat.completion.chunk")
+
+
+def _logprobs(choices: Choices, entries: tuple[TokenLogprob, ...]) -> dict[str, Any] | None:
+    if choices.request.turns[0].sampling.logprobs is None:
+        return None
+    return {"content": logprob_objects(entries, with_bytes=True), "refusal": None}

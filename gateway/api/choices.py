@@ -1,0 +1,243 @@
+"""Answers one HTTP request with several turns: read side by side, ended together, as one JSON body or one stream.
+
+Nobody can come back to such an answer, so its turns end as soon as the client has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, Self
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+from engine.text import TextProcessor
+from gateway.api.http import JsonResponse, ServerSentEvents, disconnected, read_object, sse_event
+from gateway.context import Gateway, gateway_of
+from gateway.errors import ApiError, ContextLengthExceeded, Unavailable
+from gateway.identity import Principal
+from gateway.protocol.choices import ChoicesRequest, total_usage
+from gateway.protocol.log import Entry, TurnLog
+from gateway.protocol.stream import Finished, Routed, TextDelta, TurnEvent
+from gateway.turns import Viewer
+
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for an answer that nobody is left to read; it only shows in logs."""
+
+
+class Choices:
+    """The turns of one request."""
+
+    def __init__(
+        self, request: ChoicesRequest, gateway: Gateway, viewers: Sequence[Viewer], news: asyncio.Event
+    ) -> None:
+        self.request = request
+        self._gateway = gateway
+        self._viewers = viewers
+        self._news = news
+        self._created = int(time.time())
+        self._output_tokens = 0
+
+    @classmethod
+    async def start(cls, request: ChoicesRequest, gateway: Gateway, principal: Principal) -> Self:
+        """Start all turns; returns once they have been routed.
+
+        Raises:
+            ApiError: one was refused; the others are ended.
+        """
+        news = asyncio.Event()
+        starting = [
+            asyncio.ensure_future(gateway.turns.start(turn, principal, wake=news.set, orphan_timeout=0))
+            for turn in request.turns
+        ]
+        try:
+            return cls(request, gateway, await asyncio.gather(*starting), news)
+        except BaseException:
+            for task in starting:
+                task.cancel()
+            for started in await asyncio.gather(*starting, return_exceptions=True):
+                if isinstance(started, Viewer):
+                    started.close()
+            raise
+
+    @property
+    def logs(self) -> list[TurnLog]:
+        """One per answer."""
+        return [viewer.turn.log for viewer in self._viewers]
+
+    @property
+    def routes(self) -> list[Routed]:
+        """Where each turn runs; final once its text has begun."""
+        return [log.routed for log in self.logs if log.routed is not None]
+
+    def headers(self) -> dict[str, str]:
+        """Who answers, in headers; several values where the answers differ."""
+
+        def values(name: str) -> str:
+            return ", ".join(dict.fromkeys(quote(getattr(routed, name), safe="/:+@ ") for routed in self.routes))
+
+        return {f"x-roundhouse-{name}": values(name) for name in ("cache", "tier", "model")}
+
+    def envelope(self, prefix: str, kind: str) -> dict[str, Any]:
+        """What every body and chunk begins with."""
+        return {
+            "id": prefix + self._viewers[0].turn.id.removeprefix("resp_"),
+            "object": kind,
+            "created": self._created,
+            "model": self.routes[0].model,
+        }
+
+    def text(self, index: int) -> TextProcessor:
+        """The tokenizer of the model that gives answer number `index`."""
+        model = self.routes[index].model
+        return next(pool.text for pool in self._gateway.engines.pools if pool.name == model)
+
+    def usage(self) -> dict[str, Any]:
+        """Usage of the whole request; all turns must have ended."""
+        return total_usage((log.finished.usage for log in self.logs if log.finished), self.request.n)
+
+    def running_usage(self) -> dict[str, Any]:
+        """What a chunk before the end says about usage: nothing, null or, if asked for, the usage so far."""
+        if not self.request.include_usage:
+            return {}
+        if not self.request.continuous_usage:
+            return {"usage": None}
+        prompt_tokens = sum(routed.input_tokens for routed in self.routes[:: self.request.n])
+        return {
+            "usage": {
+                "prompt_tokens": prompt_tokens,
+                "completion_tokens": self._output_tokens,
+                "total_tokens": prompt_tokens + self._output_tokens,
+            }
+        }
+
+    async def ended(self) -> None:
+        """Wait for the end of all turns, reading nothing.
+
+        Raises:
+            ApiError: a turn has failed.
+        """
+        while True:
+            finished = [log.finished for log in self.logs]
+            for end in finished:
+                _check(end)
+            if all(finished):
+                return
+            await self._news.wait()
+            self._news.clear()
+
+    async def entries(self) -> AsyncIterator[tuple[int, Entry]]:
+        """Entries of all turns as they come, each with the number of its answer; see `Viewer.entries`.
+
+        Raises:
+            ApiError: a turn has failed.
+        """
+        self._news.set()  # there may be something to read already
+        while not all(viewer.exhausted for viewer in self._viewers):
+            await self._news.wait()
+            self._news.clear()
+            for index, viewer in enumerate(self._viewers):
+                for entry in viewer.read():
+                    _check(entry.event)
+                    if isinstance(entry.event, TextDelta):
+                        self._output_tokens += len(entry.event.token_ids)
+                    yield index, entry
+            if any(viewer.behind and not viewer.turn.finished for viewer in self._viewers):
+                await asyncio.sleep(self._gateway.settings.turns.coalesce_window)
+
+    def close(self) -> None:
+        """Watch no more; turns that have not ended are cancelled."""
+        for viewer in self._viewers:
+            viewer.close()
+
+
+class Format(Protocol):
+    """The format of one endpoint."""
+
+    prompt_field: str
+    """The body's field that is too long when a prompt does not fit."""
+
+    def parse(self, body: Mapping[str, Any], cache_control: str | None) -> ChoicesRequest:
+        """What the body asks for."""
+        ...
+
+    async def whole(self, choices: Choices) -> dict[str, Any]:
+        """The body of a response, once all turns have ended."""
+        ...
+
+    def chunks(self, choices: Choices) -> AsyncIterator[dict[str, Any]]:
+        """The chunks of a stream. The first one waits for the first token."""
+        ...
+
+
+async def respond(request: Request, format: Format) -> Response:
+    """Answer a request in the format of its endpoint, unless its client goes away first."""
+    gateway = gateway_of(request)
+    principal = gateway.authenticate(request)
+    asked = format.parse(await read_object(request), request.headers.get("cache-control"))
+    return await _while_connected(request.receive, _answer(gateway, principal, asked, format))
+
+
+async def _answer(gateway: Gateway, principal: Principal, asked: ChoicesRequest, format: Format) -> Response:
+    try:
+        choices = await Choices.start(asked, gateway, principal)
+    except ContextLengthExceeded as error:
+        error.param = format.prompt_field
+        raise
+    with contextlib.ExitStack() as stack:
+        stack.callback(choices.close)
+        if not asked.stream:
+            return JsonResponse(await format.whole(choices), headers=choices.headers())
+        chunks = format.chunks(choices)
+        # A failure before the first token is still a proper HTTP error, which clients know how to retry.
+        first = await anext(chunks)
+        close = stack.pop_all().close
+    return ServerSentEvents(
+        _events(first, chunks),
+        close=close,
+        send_timeout=gateway.settings.server.send_timeout,
+        headers=choices.headers(),
+    )
+
+
+async def _events(first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    yield sse_event(first)
+    try:
+        async for chunk in chunks:
+            yield sse_event(chunk)
+    except ApiError as error:
+        yield sse_event({"error": error.body()})
+        return
+    yield b"data: [DONE]\n\n"
+
+
+async def _while_connected(receive: Receive, work: Coroutine[Any, Any, Response]) -> Response:
+    """The outcome of `work`, which is cancelled if the client goes away before."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(receive))
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    finally:
+        working.cancel()
+        gone.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+def _check(event: TurnEvent | None) -> None:
+    """Raise what ended a turn early."""
+    match event:
+        case Finished(error=ApiError() as error):
+            raise error
+        case Finished(reason="cancelled"):
+            raise Unavailable(
+                "the answer was cut off because the server is restarting; send the request again",
+                code="draining",
+                headers={"retry-after": "1"},
+            )

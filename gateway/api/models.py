@@ -1,0 +1,71 @@
+"""`GET /v1/models`: the names that a request's `model` may have."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from gateway.api.http import JsonResponse
+from gateway.context import Gateway, gateway_of
+from gateway.engines import Pool
+from gateway.errors import ModelNotFound
+from router.route import AUTO
+
+_STARTED = int(time.time())
+"""Since when the names lead anywhere: `created` has no better meaning for a router's names."""
+
+
+async def index(request: Request) -> Response:
+    """All names: `auto`, the tiers, the models."""
+    gateway = gateway_of(request)
+    gateway.authenticate(request)
+    return JsonResponse({"object": "list", "data": _models(gateway)})
+
+
+async def read(request: Request) -> Response:
+    """One of them."""
+    gateway = gateway_of(request)
+    gateway.authenticate(request)
+    name = request.path_params["model"]
+    models = _models(gateway)
+    for model in models:
+        if model["id"] == name:
+            return JsonResponse(model)
+    names = ", ".join(model["id"] for model in models)
+    raise ModelNotFound(f"the model '{name[:256]}' does not exist; available: {names}", param="model")
+
+
+routes: list[BaseRoute] = [
+    Route("/v1/models", index, methods=["GET"]),
+    # A name may contain slashes, as those of Hugging Face do.
+    Route("/v1/models/{model:path}", read, methods=["GET"]),
+]
+
+
+def _models(gateway: Gateway) -> list[dict[str, Any]]:
+    pools = gateway.engines.pools
+    auto = _model(AUTO, None, max(map(_context, pools)))
+    return [auto, *(_model(pool.tier, pool.tier, _context(pool)) for pool in pools)] + [
+        _model(pool.name, pool.tier, _context(pool)) for pool in pools
+    ]
+
+
+def _model(name: str, tier: str | None, context: int) -> dict[str, Any]:
+    """OpenAI's four fields, then ours."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": _STARTED,
+        "owned_by": "roundhouse",
+        "tier": tier,
+        "context_length": context,
+    }
+
+
+def _context(pool: Pool) -> int:
+    """Tokens of prompt and output together; what the checkpoint says until an engine has reported."""
+    return max((engine.context for engine in pool.engines), default=pool.text.context)
