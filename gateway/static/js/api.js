@@ -1,0 +1,62 @@
+/** The page's HTTP requests: its configuration, the models, tickets. */
+
+const TIMEOUT = 10_000;
+
+/** An answer other than success, or none (`status` 0). */
+export class ApiFailure extends Error {
+  /**
+   * @param {number} status
+   * @param {string} message
+   */
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/**
+ * @typedef {object} Config
+ * @property {string | null} key the key of the embedded default; null: ask the user
+ * @property {{medium_from: number, large_from: number}} tiers complexity from which a tier answers
+ * @property {number} max_message_bytes
+ */
+
+/** @returns {Promise<Config>} */
+export const loadConfig = () => request("ui/config.json");
+
+/**
+ * Public names of the models.
+ *
+ * @param {string} key
+ * @returns {Promise<string[]>}
+ */
+export async function loadModels(key) {
+  const { data } = await request("v1/models", { headers: authorization(key) });
+  return data.map((model) => model.id);
+}
+
+/**
+ * A ticket that opens one WebSocket within 30 seconds.
+ *
+ * @param {string} key
+ * @returns {Promise<string>}
+ */
+export async function getTicket(key) {
+  return (await request("v1/tickets", { method: "POST", headers: authorization(key) })).ticket;
+}
+
+const authorization = (key) => ({ authorization: `Bearer ${key}` });
+
+async function request(path, options = {}) {
+  let response;
+  try {
+    response = await fetch(path, { ...options, signal: AbortSignal.timeout(TIMEOUT) });
+  } catch {
+    throw new ApiFailure(0, "the server cannot be reached");
+  }
+  const body = await response.json().catch(() => null);
+  if (!response.ok || body === null) {
+    throw new ApiFailure(response.status, body?.error?.message ?? `the server answered ${response.status}`);
+  }
+  return body;
+}

@@ -1,0 +1,86 @@
+/** Where the user writes: sends with Enter, grows with its text, keeps the draft, becomes Stop during an answer. */
+
+/**
+ * @typedef {object} Elements
+ * @property {HTMLFormElement} form
+ * @property {HTMLTextAreaElement} message
+ * @property {HTMLButtonElement} send
+ *
+ * @typedef {object} Parts
+ * @property {{get: () => string, set: (value: string) => void}} draft
+ * @property {(text: string) => void} onsend
+ * @property {() => void} onstop
+ * @property {() => void} onuse the user begins to write
+ */
+
+export class Composer {
+  /**
+   * @param {Elements} elements
+   * @param {Parts} parts
+   */
+  constructor({ form, message, send }, parts) {
+    this.message = message;
+    this.button = send;
+    this.parts = parts;
+    this.busy = false;
+    // On touch screens Enter makes a new line, as everywhere there; the button sends.
+    this.touch = matchMedia("(pointer: coarse)");
+
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (this.busy) parts.onstop();
+      else this.#send();
+    });
+    message.addEventListener("keydown", (event) => {
+      // An Enter that ends an input method's composition is no Enter; some browsers say so by its code 229 only.
+      if (event.key !== "Enter" || event.isComposing || event.keyCode === 229) return;
+      if (event.shiftKey || event.altKey || this.touch.matches) return;
+      event.preventDefault();
+      if (!this.busy) this.#send();
+    });
+    message.addEventListener("input", () => {
+      parts.draft.set(message.value);
+      parts.onuse();
+      this.#show();
+    });
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this.busy && !event.isComposing && !document.querySelector("dialog[open]")) {
+        parts.onstop();
+      }
+    });
+    this.write(parts.draft.get());
+  }
+
+  /** @param {boolean} busy whether an answer is under way */
+  setBusy(busy) {
+    this.busy = busy;
+    this.#show();
+  }
+
+  /** @param {string} text */
+  write(text) {
+    this.message.value = text;
+    this.parts.draft.set(text);
+    this.#show();
+  }
+
+  focus() {
+    // On a touch screen the keyboard would cover the answer.
+    if (!this.touch.matches) this.message.focus();
+  }
+
+  #send() {
+    const text = this.message.value.trim();
+    if (!text) return;
+    this.write("");
+    this.parts.onsend(text);
+  }
+
+  #show() {
+    this.button.dataset.busy = String(this.busy);
+    this.button.setAttribute("aria-label", this.busy ? "Stop" : "Send");
+    this.button.disabled = !this.busy && this.message.value.trim() === "";
+    this.message.style.height = "auto";
+    this.message.style.height = `${this.message.scrollHeight}px`;
+  }
+}

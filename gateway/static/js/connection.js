@@ -1,0 +1,154 @@
+/**
+ * One WebSocket to the gateway that comes back by itself: with a new ticket each time, after growing, jittered pauses.
+ *
+ * @typedef {"idle" | "connecting" | "open" | "draining" | "waiting" | "refused"} State
+ *   idle: closed, and nobody needs it · waiting: closed, will be opened again · refused: the key is not accepted
+ *
+ * @typedef {object} Parts
+ * @property {string} url
+ * @property {() => Promise<string>} ticket gives a single-use ticket, or throws an `ApiFailure`
+ * @property {() => boolean} needed whether an answer is under way that a closed connection must come back for
+ * @property {(state: State, detail: {message?: string, delay?: number, resumed?: boolean}) => void} onstate
+ * @property {() => void} onopen
+ * @property {(event: object) => void} onevent
+ */
+
+const SUBPROTOCOL = "roundhouse.json";
+const TICKET_PREFIX = "roundhouse.ticket.";
+
+const FIRST_PAUSE = 500;
+const LONGEST_PAUSE = 15_000;
+const OPEN_TIMEOUT = 10_000;
+
+/** Close codes of a connection that was simply not used, or used for long enough. */
+const QUIET = new Set([1001, 4408]);
+
+/** Milliseconds to wait before attempt number `attempt` (from 0): exponential, with full jitter. */
+export function pause(attempt, random = Math.random) {
+  const longest = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** attempt);
+  return Math.round(100 + random() * (longest - 100));
+}
+
+export class Connection {
+  /** @param {Parts} parts */
+  constructor(parts) {
+    this.parts = parts;
+    /** @type {State} */
+    this.state = "idle";
+    this.socket = null;
+    this.timer = null;
+    this.attempt = 0;
+    this.restartDelay = null;
+    this.wasOpen = false;
+  }
+
+  get isOpen() {
+    return this.socket?.readyState === WebSocket.OPEN;
+  }
+
+  /** Open the connection if it is closed; do nothing if it is open or about to be. */
+  connect() {
+    if (this.state === "idle" || this.state === "waiting" || this.state === "refused") this.#open();
+  }
+
+  /**
+   * Send an event.
+   *
+   * @param {object} event
+   * @returns {boolean} false if the connection is not open; then nothing was sent
+   */
+  send(event) {
+    if (!this.isOpen) return false;
+    this.socket.send(JSON.stringify(event));
+    return true;
+  }
+
+  /** The network is gone: do not wait for the socket to find out. */
+  interrupt() {
+    if (this.socket) this.#lost(this.socket, { code: 1006 });
+  }
+
+  /** Close for good, for example to come back with another key. */
+  close() {
+    this.#drop();
+    this.#move("idle");
+  }
+
+  async #open() {
+    clearTimeout(this.timer);
+    this.#move("connecting");
+    // An attempt is known by this object: what an older one still reports is not heard.
+    const attempt = (this.socket = { close() {} });
+    let ticket;
+    try {
+      ticket = await this.parts.ticket();
+    } catch (failure) {
+      if (this.socket === attempt) this.#refused(failure);
+      return;
+    }
+    if (this.socket !== attempt) return;
+    const socket = (this.socket = new WebSocket(this.parts.url, [SUBPROTOCOL, TICKET_PREFIX + ticket]));
+    this.timer = setTimeout(() => this.#lost(socket, { code: 1006 }), OPEN_TIMEOUT);
+    socket.onopen = () => this.socket === socket && this.#opened();
+    socket.onmessage = (message) => this.socket === socket && this.#received(JSON.parse(message.data));
+    socket.onclose = (close) => this.#lost(socket, close);
+  }
+
+  #opened() {
+    clearTimeout(this.timer);
+    const resumed = this.wasOpen && this.parts.needed();
+    this.wasOpen = true;
+    this.restartDelay = null;
+    this.#move("open", { resumed });
+    this.parts.onopen();
+  }
+
+  #received(event) {
+    this.attempt = 0;
+    if (event.type === "roundhouse.draining") {
+      this.restartDelay = event.reconnect_after_ms;
+      this.#move("draining");
+      return;
+    }
+    this.parts.onevent(event);
+  }
+
+  #lost(socket, { code }) {
+    if (this.socket !== socket) return;
+    this.#drop();
+    if (QUIET.has(code) && !this.parts.needed()) {
+      this.#move("idle");
+    } else {
+      this.#wait();
+    }
+  }
+
+  #refused(failure) {
+    this.socket = null;
+    if (failure.status === 401 || failure.status === 403) {
+      this.#move("refused", { message: failure.message });
+    } else {
+      this.#wait();
+    }
+  }
+
+  #wait() {
+    const delay = this.restartDelay ?? pause(this.attempt);
+    this.restartDelay = null;
+    this.attempt += 1;
+    this.#move("waiting", { delay });
+    this.timer = setTimeout(() => this.#open(), delay);
+  }
+
+  #drop() {
+    clearTimeout(this.timer);
+    const socket = this.socket;
+    this.socket = null;
+    socket?.close();
+  }
+
+  #move(state, detail = {}) {
+    this.state = state;
+    this.parts.onstate(state, detail);
+  }
+}

@@ -1,0 +1,177 @@
+/**
+ * The conversation: turns in order, at most one of them under way. Knows the protocol's events, not the page.
+ *
+ * An answer belongs to the server, not to the connection: when that comes back, the answer is resumed after the last
+ * event seen. A question whose `response.created` never came is sent again, because nothing of it can be resumed.
+ *
+ * @typedef {import("./turn.js").Turn} Turn
+ *
+ * @typedef {object} Parts
+ * @property {{isOpen: boolean, send: (event: object) => boolean, connect: () => void}} connection
+ * @property {(turn: Turn) => void} onchange a turn has changed
+ * @property {() => void} onlist turns were added or removed
+ * @property {(turns: Turn[]) => void} save called when what must survive a reload has changed
+ * @property {() => number} [now] milliseconds
+ */
+
+import { abandon, applyEvent, fail, isOver, messages, newTurn, previousResponse } from "./turn.js";
+
+const MAX_SENDS = 3;
+
+export class Conversation {
+  /**
+   * @param {Parts} parts
+   * @param {Turn[]} turns those of before a reload
+   */
+  constructor(parts, turns = []) {
+    this.parts = parts;
+    this.now = parts.now ?? (() => performance.now());
+    this.turns = turns.map((turn) => this.#revive(turn));
+    this.sends = 0;
+    this.whole = false;
+  }
+
+  /** The turn under way, or undefined. */
+  get active() {
+    const last = this.turns.at(-1);
+    return last && !isOver(last) ? last : undefined;
+  }
+
+  /**
+   * Ask a question. Only while no turn is under way.
+   *
+   * @param {string} question
+   * @param {string} model `auto`, a tier or a model's name
+   * @param {{fresh?: boolean}} [options] fresh: the response cache must not answer
+   */
+  ask(question, model, { fresh = false } = {}) {
+    if (this.active) throw new Error("conversation: a turn is under way");
+    const now = this.now();
+    const id = `${Date.now().toString(36)}-${this.turns.length}`;
+    this.turns.push(newTurn({ id, question, model, fresh, now }));
+    this.sends = 0;
+    this.whole = false;
+    this.parts.onlist();
+    this.#save();
+    this.#create();
+  }
+
+  /** Ask the last question again: after a failure, or for another answer. */
+  retry(model) {
+    if (this.active || this.turns.length === 0) return;
+    const { question } = this.turns.pop();
+    this.ask(question, model, { fresh: true });
+  }
+
+  /** End the answer under way; what is there of it stays. */
+  stop() {
+    const turn = this.active;
+    if (!turn || turn.stopping) return;
+    turn.stopping = true;
+    this.#cancel(turn);
+    this.parts.onchange(turn);
+  }
+
+  /** Forget everything. */
+  clear() {
+    this.stop();
+    this.turns = [];
+    this.parts.onlist();
+    this.#save();
+  }
+
+  /** The connection is open: go on where it was cut. */
+  connected() {
+    const turn = this.active;
+    if (!turn) return;
+    if (turn.responseId) {
+      this.#send({ type: "response.resume", response_id: turn.responseId, starting_after: turn.sequence }, turn);
+    } else {
+      this.#create();
+    }
+  }
+
+  /** The connection is gone. */
+  disconnected() {
+    const turn = this.active;
+    if (turn?.stopping) this.#end(turn, () => abandon(turn, this.now()));
+  }
+
+  /** An event has come in. */
+  receive(event) {
+    const turn = this.active;
+    if (!turn || event.stream_id !== turn.id) {
+      // An answer that nobody waits for any more must not be written to its end.
+      if (event.type === "response.created") this.#cancelResponse(event.response.id, event.stream_id);
+      return;
+    }
+    if (event.type === "error" && event.error.code === "previous_response_not_found" && !this.whole) {
+      // It is no longer kept, or the server was restarted: this page still knows the conversation.
+      this.whole = true;
+      this.#create();
+      return;
+    }
+    if (!applyEvent(turn, event, this.now())) return;
+    if (event.type === "response.created" && turn.stopping) this.#cancel(turn);
+    if (event.type === "response.created" || isOver(turn)) this.#save();
+    this.parts.onchange(turn);
+  }
+
+  #create() {
+    const turn = this.active;
+    if (this.sends >= MAX_SENDS) {
+      const message = "The connection was lost each time before the answer began.";
+      this.#end(turn, () => fail(turn, { message, code: null, retryAfter: null }, this.now()));
+      return;
+    }
+    const earlier = this.turns.slice(0, -1);
+    const previous = this.whole ? null : previousResponse(earlier);
+    const event = { type: "response.create", model: turn.model };
+    if (previous) {
+      event.previous_response_id = previous;
+      event.input = turn.question;
+    } else {
+      event.input = messages(this.turns);
+    }
+    if (turn.fresh) event.roundhouse = { cache: "no-store" };
+    if (this.#send(event, turn)) this.sends += 1;
+  }
+
+  #cancel(turn) {
+    if (turn.responseId) {
+      if (this.#cancelResponse(turn.responseId, turn.id)) return;
+    } else if (this.sends > 0 && this.parts.connection.isOpen) {
+      return; // The answer has been asked for but not begun: it is cancelled when it does.
+    }
+    this.#end(turn, () => abandon(turn, this.now()));
+  }
+
+  #send(event, turn) {
+    const sent = this.parts.connection.send({ ...event, stream_id: turn.id });
+    if (!sent) this.parts.connection.connect();
+    return sent;
+  }
+
+  #cancelResponse(responseId, lane) {
+    return this.parts.connection.send({ type: "response.cancel", response_id: responseId, stream_id: lane });
+  }
+
+  #end(turn, how) {
+    how();
+    this.#save();
+    this.parts.onchange(turn);
+  }
+
+  #save() {
+    this.parts.save(this.turns);
+  }
+
+  /** A turn from before a reload. Its text is fetched from the beginning: the server has all of it. */
+  #revive(turn) {
+    const times = { sentAt: null, firstAt: null, endedAt: null };
+    if (isOver(turn)) return turn;
+    if (turn.responseId) return { ...turn, ...times, text: "", sequence: -1 };
+    const failure = { message: "The page was reloaded before the answer began.", code: null, retryAfter: null };
+    return { ...turn, ...times, status: "failed", failure };
+  }
+}

@@ -1,0 +1,94 @@
+/** The conversation on the page: a view for each turn, what its buttons do, and what assistive technology is told. */
+
+import { TurnView } from "./turn-view.js";
+import { isOver } from "./turn.js";
+
+const SAID = {
+  completed: "Answer complete",
+  incomplete: "Answer cut off at its length limit",
+  cancelled: "Answer stopped",
+  failed: "Answer failed",
+};
+
+export class LogView {
+  /**
+   * @param {{log: HTMLElement, welcome: HTMLElement, status: HTMLElement}} elements
+   * @param {{context: object, onretry: () => void}} options context: see `TurnView`
+   */
+  constructor({ log, welcome, status }, { context, onretry }) {
+    this.log = log;
+    this.welcome = welcome;
+    this.status = status;
+    this.context = context;
+    /** @type {Map<string, TurnView>} */
+    this.views = new Map();
+    log.addEventListener("click", (event) => {
+      const button = event.target.closest("button[data-action]");
+      if (!button) return;
+      const { action } = button.dataset;
+      if (action === "retry") onretry();
+      else this.#copy(button, action);
+    });
+  }
+
+  /** Turns were added or removed. */
+  list(turns) {
+    const ids = new Set(turns.map((turn) => turn.id));
+    for (const [id, view] of this.views) {
+      if (ids.has(id)) continue;
+      view.element.remove();
+      this.views.delete(id);
+    }
+    for (const turn of turns) {
+      if (this.views.has(turn.id)) continue;
+      const view = new TurnView(turn, this.context);
+      this.views.set(turn.id, view);
+      this.log.append(view.element);
+    }
+    const last = turns.at(-1);
+    for (const view of this.views.values()) view.setLast(view.turn === last);
+    this.welcome.hidden = turns.length > 0;
+    this.#say(last);
+  }
+
+  /** A turn has changed. */
+  show(turn) {
+    this.views.get(turn.id)?.show();
+    this.#say(turn);
+  }
+
+  #say(turn) {
+    const busy = turn !== undefined && !isOver(turn);
+    this.log.setAttribute("aria-busy", String(busy));
+    const text = turn === undefined ? "" : busy ? "Answering" : SAID[turn.status];
+    if (this.status.textContent !== text) this.status.textContent = text;
+  }
+
+  async #copy(button, action) {
+    const article = button.closest("article");
+    const view = [...this.views.values()].find((one) => one.element === article);
+    const text =
+      action === "copy-code" ? button.closest(".code").querySelector("code").textContent : (view?.turn.text ?? "");
+    const label = button.querySelector("span") ?? button;
+    label.textContent = (await copy(text)) ? "Copied" : "Not allowed";
+    setTimeout(() => (label.textContent = "Copy"), 1500);
+  }
+}
+
+/** Put text on the clipboard; whether that worked. */
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Over plain HTTP from another machine browsers have no clipboard API, or the user said no.
+    const area = document.createElement("textarea");
+    area.value = text;
+    area.className = "visually-hidden";
+    document.body.append(area);
+    area.select();
+    const copied = document.execCommand("copy");
+    area.remove();
+    return copied;
+  }
+}

@@ -1,0 +1,130 @@
+/** Puts the parts of the page together. */
+
+import { getTicket, loadConfig, loadModels } from "./api.js";
+import { Composer } from "./composer.js";
+import { connectionBadge } from "./connection-badge.js";
+import { Connection } from "./connection.js";
+import { Conversation } from "./conversation.js";
+import { byId } from "./dom.js";
+import { keyDialog } from "./key-dialog.js";
+import { LogView } from "./log-view.js";
+import { picker } from "./picker.js";
+import { followEnd } from "./scroll.js";
+import { loadTurns, remembered, saveTurns } from "./storage.js";
+import { themeSwitch } from "./theme.js";
+
+const CONFIG_PAUSE = 2000;
+
+const key = remembered(sessionStorage, "key");
+const cardOpen = remembered(localStorage, "cards");
+const badge = connectionBadge(byId("connection"));
+const models = picker(byId("model"), remembered(localStorage, "model"));
+themeSwitch(byId("theme"), remembered(localStorage, "theme"));
+
+const context = {
+  tiers: { medium_from: 1 / 3, large_from: 2 / 3 },
+  cards: {
+    get open() {
+      return cardOpen.get() === "open";
+    },
+    set open(open) {
+      cardOpen.set(open ? "open" : "");
+    },
+  },
+};
+
+const askForKey = keyDialog({ dialog: byId("key-dialog"), input: byId("key"), error: byId("key-error") }, (given) => {
+  key.set(given);
+  start();
+});
+
+const connection = new Connection({
+  url: new URL("v1/responses", document.baseURI.replace(/^http/, "ws")).href,
+  ticket: () => getTicket(key.get()),
+  needed: () => conversation.active !== undefined,
+  onstate: (state, detail) => {
+    badge(state, detail);
+    if (state === "idle" || state === "waiting" || state === "refused") conversation.disconnected();
+    if (state === "refused") askForKey(key.get() ? detail.message : "");
+  },
+  onopen: () => conversation.connected(),
+  onevent: (event) => conversation.receive(event),
+});
+
+const conversation = new Conversation(
+  {
+    connection,
+    onchange: (turn) => {
+      view.show(turn);
+      composer.setBusy(conversation.active !== undefined);
+    },
+    onlist: () => {
+      view.list(conversation.turns);
+      composer.setBusy(conversation.active !== undefined);
+    },
+    save: (turns) => saveTurns(sessionStorage, turns),
+  },
+  loadTurns(sessionStorage),
+);
+
+const composer = new Composer(
+  { form: byId("composer"), message: byId("message"), send: byId("send") },
+  { draft: remembered(sessionStorage, "draft"), onsend: ask, onstop: () => conversation.stop(), onuse: connect },
+);
+
+const view = new LogView(
+  { log: byId("log"), welcome: byId("welcome"), status: byId("status") },
+  { context, onretry: () => conversation.retry(models.value()) },
+);
+const { toEnd } = followEnd(byId("scroller"), byId("log"), byId("jump"));
+
+byId("new-chat").addEventListener("click", () => {
+  conversation.clear();
+  composer.focus();
+});
+byId("examples").addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (button) ask(button.textContent);
+});
+addEventListener("offline", () => connection.interrupt());
+addEventListener("online", connect);
+
+start();
+
+function ask(question) {
+  conversation.ask(question, models.value());
+  toEnd();
+  composer.focus();
+}
+
+/** Connect, if there is a key to connect with. */
+function connect() {
+  if (key.get()) connection.connect();
+}
+
+/** Learn what the server is, then connect. */
+async function start() {
+  let config;
+  try {
+    config = await loadConfig();
+  } catch {
+    badge("waiting", {});
+    setTimeout(start, CONFIG_PAUSE);
+    return;
+  }
+  context.tiers = config.tiers;
+  if (!key.get() && config.key) key.set(config.key);
+  view.list(conversation.turns);
+  composer.setBusy(conversation.active !== undefined);
+  if (!key.get()) {
+    badge("refused", {});
+    askForKey();
+    return;
+  }
+  connection.connect();
+  try {
+    models.models(await loadModels(key.get()));
+  } catch {
+    // The tiers can be picked without the list; a refused key shows when connecting.
+  }
+}

@@ -1,0 +1,101 @@
+/** The card under an answer: who wrote it, why that one, and how fast. */
+
+import { el, icon } from "./dom.js";
+import { isOver, speed } from "./turn.js";
+
+const CACHE = {
+  hit: "Hit: replayed from the cache, no model had to run",
+  miss: "Miss: a model wrote this",
+  bypass: "Not used for this request",
+};
+
+/** @param {number} count */
+const grouped = (count) => count.toLocaleString("en");
+
+/** @param {number} ms */
+export function duration(ms) {
+  return ms < 1000 ? `${Math.max(1, Math.round(ms))} ms` : `${(ms / 1000).toFixed(ms < 9950 ? 1 : 0)} s`;
+}
+
+/** @param {number} rate tokens per second */
+export const pace = (rate) => `${rate < 10 ? rate.toFixed(1) : Math.round(rate)} tokens/s`;
+
+/**
+ * @param {import("./turn.js").Turn} turn with a route
+ * @param {{tiers: {medium_from: number, large_from: number}, open: boolean, ontoggle: (open: boolean) => void}} options
+ * @returns {HTMLElement}
+ */
+export function routeCard(turn, { tiers, open, ontoggle }) {
+  const card = el(
+    "details",
+    { class: "route", "data-tier": turn.route.tier, open },
+    el("summary", {}, ...summary(turn), icon("chevron")),
+    el("dl", { class: "route-facts" }, ...facts(turn, tiers)),
+  );
+  card.addEventListener("toggle", () => ontoggle(card.open));
+  return card;
+}
+
+function summary(turn) {
+  const { route } = turn;
+  const { firstMs, tokensPerSecond } = speed(turn);
+  const over = isOver(turn);
+  return [
+    el("span", { class: "tier" }, route.tier),
+    el("span", { class: "model" }, route.model),
+    route.cache === "hit" ? el("span", { class: "cached" }, "from the cache") : null,
+    firstMs !== null ? el("span", { class: "figure" }, duration(firstMs)) : null,
+    over && tokensPerSecond !== null ? el("span", { class: "figure" }, pace(tokensPerSecond)) : null,
+  ];
+}
+
+function facts(turn, tiers) {
+  const { route, usage, limits } = turn;
+  const { firstMs, tokensPerSecond } = speed(turn);
+  const rows = [];
+  if (route.reasons.length > 0) rows.push(row("Why", el("ul", {}, ...route.reasons.map((text) => el("li", {}, text)))));
+  if (route.complexity !== null) rows.push(row("Complexity", complexityBar(route.complexity, tiers)));
+  rows.push(row("Cache", CACHE[route.cache] ?? route.cache));
+  if (firstMs !== null) {
+    const rate = tokensPerSecond !== null && isOver(turn) ? `, then ${pace(tokensPerSecond)}` : "";
+    rows.push(row("Time", `First text after ${duration(firstMs)}${rate}`));
+  }
+  if (usage) rows.push(row("Tokens", tokens(usage)));
+  if (limits) rows.push(row("Limit", `${grouped(limits.remaining)} of ${grouped(limits.limit)} tokens left`));
+  return rows;
+}
+
+function tokens({ input_tokens, input_tokens_details, output_tokens }) {
+  const cached = input_tokens_details?.cached_tokens ?? 0;
+  const known = cached > 0 ? ` (${grouped(cached)} of them known already)` : "";
+  return `${grouped(input_tokens)} read${known}, ${grouped(output_tokens)} written`;
+}
+
+/** @returns {DocumentFragment} */
+function row(name, ...values) {
+  const fragment = document.createDocumentFragment();
+  fragment.append(el("dt", {}, name), el("dd", {}, ...values));
+  return fragment;
+}
+
+/** A scale from 0 to 1 with a zone for each tier and a mark at the score. */
+function complexityBar(score, { medium_from, large_from }) {
+  const zones = [
+    ["small", medium_from],
+    ["medium", large_from - medium_from],
+    ["large", 1 - large_from],
+  ].map(([tier, width]) => {
+    const zone = el("span", { class: "zone", "data-tier": tier }, tier);
+    zone.style.flexGrow = String(width);
+    return zone;
+  });
+  const mark = el("span", { class: "mark" });
+  mark.style.insetInlineStart = `${100 * score}%`;
+  const label = `${score.toFixed(2)} on a scale from 0 to 1; medium from ${medium_from}, large from ${large_from}`;
+  return el(
+    "div",
+    { class: "complexity" },
+    el("div", { class: "scale", role: "img", "aria-label": label }, ...zones, mark),
+    el("output", {}, score.toFixed(2)),
+  );
+}

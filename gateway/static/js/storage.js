@@ -1,0 +1,60 @@
+/** What the page remembers: the conversation, draft and key for this tab, appearance and model for this browser. */
+
+const CONVERSATION = "roundhouse.conversation";
+const MAX_TURNS = 100;
+const MAX_CHARACTERS = 1_000_000;
+
+/**
+ * @param {Storage} storage
+ * @returns {import("./turn.js").Turn[]}
+ */
+export function loadTurns(storage) {
+  try {
+    const turns = JSON.parse(storage.getItem(CONVERSATION) ?? "[]");
+    return Array.isArray(turns) ? turns : [];
+  } catch {
+    return [];
+  }
+}
+
+/**
+ * Keep the newest turns, as many as fit.
+ *
+ * @param {Storage} storage
+ * @param {import("./turn.js").Turn[]} turns
+ */
+export function saveTurns(storage, turns) {
+  let kept = newest(turns);
+  while (kept.length > 0) {
+    try {
+      storage.setItem(CONVERSATION, JSON.stringify(kept));
+      return;
+    } catch {
+      // The browser's quota is smaller than ours: half as many.
+      kept = kept.slice(Math.ceil(kept.length / 2));
+    }
+  }
+  storage.removeItem(CONVERSATION);
+}
+
+/** The newest turns within the limits. */
+export function newest(turns) {
+  let characters = 0;
+  let first = turns.length;
+  while (first > 0 && turns.length - first < MAX_TURNS) {
+    const turn = turns[first - 1];
+    characters += turn.question.length + turn.text.length;
+    if (characters > MAX_CHARACTERS) break;
+    first -= 1;
+  }
+  return turns.slice(first);
+}
+
+/** One named string; "" deletes it. */
+export function remembered(storage, name) {
+  const key = `roundhouse.${name}`;
+  return {
+    get: () => storage.getItem(key) ?? "",
+    set: (value) => (value ? storage.setItem(key, value) : storage.removeItem(key)),
+  };
+}

@@ -1,0 +1,114 @@
+/** One question and its answer on the page. */
+
+import { el, icon } from "./dom.js";
+import { highlightWithin } from "./highlight.js";
+import { routeCard } from "./route-card.js";
+import { StreamRenderer } from "./stream.js";
+import { isOver } from "./turn.js";
+
+const NOTES = {
+  cancelled: "Stopped",
+  incomplete: "Cut off: the answer reached its length limit",
+};
+
+/** What a failure's code means for a reader, where the server's message speaks to programs. */
+const WORDS = {
+  response_not_found: "The connection was away for too long: the rest of this answer is no longer on the server.",
+  draining: "The server is restarting.",
+};
+
+export class TurnView {
+  /**
+   * @param {import("./turn.js").Turn} turn
+   * @param {{tiers: object, cards: {open: boolean}}} context
+   */
+  constructor(turn, context) {
+    this.turn = turn;
+    this.context = context;
+    this.markdown = el("div", { class: "markdown" });
+    this.waiting = el("div", { class: "waiting" }, icon("roundhouse"), el("span", {}));
+    this.foot = el("div", { class: "turn-foot" });
+    this.failure = el("div", { class: "failure-slot" });
+    this.element = el(
+      "article",
+      { class: "turn" },
+      el("div", { class: "question" }, el("h2", { class: "visually-hidden" }, "You"), el("p", {}, turn.question)),
+      el(
+        "div",
+        { class: "answer" },
+        el("h2", { class: "visually-hidden" }, "Answer"),
+        this.markdown,
+        this.waiting,
+        this.failure,
+        this.foot,
+      ),
+    );
+    this.stream = new StreamRenderer(this.markdown, highlightWithin);
+    this.shownRoute = null;
+    this.last = false;
+    this.show();
+  }
+
+  /** Show what has changed. Called often: what is expensive happens once per frame or once per turn. */
+  show() {
+    const { turn } = this;
+    const over = isOver(turn);
+    this.element.dataset.status = turn.status;
+    if (over) this.stream.finish(turn.text);
+    else this.stream.update(turn.text);
+    this.waiting.hidden = over;
+    this.waiting.lastChild.textContent = turn.stopping ? "Stopping…" : turn.text ? "" : "Thinking…";
+    if (over || turn.route !== this.shownRoute) this.#showFoot();
+    if (over) this.#showFailure();
+  }
+
+  /** @param {boolean} last only the last turn can be asked again */
+  setLast(last) {
+    if (this.last === last) return;
+    this.last = last;
+    this.#showFoot();
+    this.#showFailure();
+  }
+
+  #showFoot() {
+    const { turn, context } = this;
+    this.shownRoute = turn.route;
+    const parts = [];
+    if (NOTES[turn.status]) parts.push(el("p", { class: "note" }, NOTES[turn.status]));
+    if (isOver(turn)) {
+      const actions = el("div", { class: "turn-actions" });
+      if (turn.text) actions.append(button("copy-answer", "copy", "Copy"));
+      if (this.last && turn.status !== "failed") actions.append(button("retry", "retry", "Retry"));
+      parts.push(actions);
+    }
+    if (turn.route) {
+      const { tiers, cards } = context;
+      parts.push(routeCard(turn, { tiers, open: cards.open, ontoggle: (open) => (cards.open = open) }));
+    }
+    this.foot.replaceChildren(...parts);
+  }
+
+  #showFailure() {
+    const { failure } = this.turn;
+    if (!failure) return;
+    const wait = failure.retryAfter ? ` Try again in ${failure.retryAfter} s.` : "";
+    this.failure.replaceChildren(
+      el(
+        "div",
+        { class: "failure", role: "alert" },
+        icon("alert"),
+        el("p", {}, sentence(WORDS[failure.code] ?? failure.message) + wait),
+        this.last ? button("retry", "retry", "Retry") : null,
+      ),
+    );
+  }
+}
+
+/** Make a server's message a sentence. */
+function sentence(message) {
+  const text = message.charAt(0).toUpperCase() + message.slice(1);
+  return /[.!?]$/.test(text) ? text : `${text}.`;
+}
+
+const button = (action, symbol, label) =>
+  el("button", { type: "button", class: "quiet", "data-action": action }, icon(symbol), el("span", {}, label));

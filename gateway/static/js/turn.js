@@ -1,0 +1,196 @@
+/**
+ * One question and its answer, as plain data, and how the events of the Responses protocol change it.
+ *
+ * Pure: no socket, no clock, no page. An event is counted once, by its sequence number, so that a resumed connection
+ * can neither lose nor double a character.
+ *
+ * @typedef {"sending" | "streaming" | "completed" | "incomplete" | "cancelled" | "failed"} Status
+ *
+ * @typedef {object} Failure
+ * @property {string} message
+ * @property {string | null} code
+ * @property {number | null} retryAfter seconds
+ *
+ * @typedef {object} Turn
+ * @property {string} id our name for the turn; the `stream_id` of its events
+ * @property {string} question
+ * @property {string} model what was asked for: `auto`, a tier or a model's name
+ * @property {boolean} fresh whether the response cache must not answer
+ * @property {Status} status
+ * @property {boolean} stopping whether the user pressed Stop
+ * @property {boolean} continuable whether the server knows this turn as ended, so that the next may follow it
+ * @property {string} text
+ * @property {string | null} responseId
+ * @property {number} sequence number of the last event seen
+ * @property {object | null} route the last `roundhouse.route` event
+ * @property {object | null} usage
+ * @property {object | null} limits
+ * @property {Failure | null} failure
+ * @property {number | null} sentAt milliseconds
+ * @property {number | null} firstAt milliseconds; when the first text came
+ * @property {number | null} endedAt milliseconds
+ */
+
+const FINAL = new Set(["completed", "incomplete", "cancelled", "failed"]);
+const NEXT = {
+  sending: new Set(["streaming", ...FINAL]),
+  streaming: FINAL,
+  completed: new Set(),
+  incomplete: new Set(),
+  cancelled: new Set(),
+  failed: new Set(),
+};
+
+/**
+ * @param {{id: string, question: string, model: string, fresh?: boolean, now: number}} given
+ * @returns {Turn}
+ */
+export function newTurn({ id, question, model, fresh = false, now }) {
+  return {
+    id,
+    question,
+    model,
+    fresh,
+    status: "sending",
+    stopping: false,
+    continuable: false,
+    text: "",
+    responseId: null,
+    sequence: -1,
+    route: null,
+    usage: null,
+    limits: null,
+    failure: null,
+    sentAt: now,
+    firstAt: null,
+    endedAt: null,
+  };
+}
+
+/** @param {Turn} turn */
+export const isOver = (turn) => FINAL.has(turn.status);
+
+/**
+ * Change `turn` by one event of its lane.
+ *
+ * @param {Turn} turn
+ * @param {object} event
+ * @param {number} now milliseconds
+ * @returns {boolean} whether the event was new
+ */
+export function applyEvent(turn, event, now) {
+  if (isOver(turn)) return false;
+  if (event.type === "error") {
+    fail(turn, failureOf(event.error), now);
+    return true;
+  }
+  if (event.sequence_number <= turn.sequence) return false;
+  turn.sequence = event.sequence_number;
+  switch (event.type) {
+    case "response.created":
+      turn.responseId = event.response.id;
+      move(turn, "streaming");
+      break;
+    case "roundhouse.route":
+      turn.route = event;
+      break;
+    case "roundhouse.limits":
+      turn.limits = event.tokens;
+      break;
+    case "response.output_text.delta":
+      turn.firstAt ??= now;
+      turn.text += event.delta;
+      break;
+    case "response.completed":
+    case "response.incomplete":
+    case "response.failed":
+      finish(turn, event.response, now);
+      break;
+  }
+  return true;
+}
+
+/**
+ * End a turn that cannot go on. Its text stays.
+ *
+ * @param {Turn} turn
+ * @param {Failure} failure
+ * @param {number} now milliseconds
+ */
+export function fail(turn, failure, now) {
+  move(turn, "failed");
+  turn.failure = failure;
+  turn.endedAt = now;
+}
+
+/**
+ * End a turn on this side only: the server may still be at it, so nothing may follow it there.
+ *
+ * @param {Turn} turn
+ * @param {number} now milliseconds
+ */
+export function abandon(turn, now) {
+  move(turn, "cancelled");
+  turn.endedAt = now;
+}
+
+/**
+ * Which response the next turn may follow; null if the whole conversation has to be sent.
+ *
+ * @param {Turn[]} turns
+ * @returns {string | null}
+ */
+export function previousResponse(turns) {
+  const last = turns.findLast((turn) => turn.status !== "failed");
+  return last?.continuable ? last.responseId : null;
+}
+
+/**
+ * The conversation as the protocol's messages. Failed turns are no part of it.
+ *
+ * @param {Turn[]} turns
+ */
+export function messages(turns) {
+  return turns
+    .filter((turn) => turn.status !== "failed")
+    .flatMap((turn) => [
+      { role: "user", content: turn.question },
+      ...(turn.text && isOver(turn) ? [{ role: "assistant", content: turn.text }] : []),
+    ]);
+}
+
+/**
+ * What a turn's times say, or null where they are unknown (after a reload) or say nothing (an answer from the cache).
+ *
+ * @param {Turn} turn
+ * @returns {{firstMs: number | null, tokensPerSecond: number | null}}
+ */
+export function speed(turn) {
+  const firstMs = turn.sentAt !== null && turn.firstAt !== null ? turn.firstAt - turn.sentAt : null;
+  const tokens = turn.usage?.output_tokens ?? 0;
+  const seconds = turn.firstAt !== null && turn.endedAt !== null ? (turn.endedAt - turn.firstAt) / 1000 : 0;
+  // The first token's time is the TTFT; the rate is that of the tokens after it.
+  const rated = tokens > 1 && seconds > 0 && turn.route?.cache !== "hit" && firstMs !== null;
+  return { firstMs, tokensPerSecond: rated ? (tokens - 1) / seconds : null };
+}
+
+function finish(turn, response, now) {
+  move(turn, response.status);
+  turn.usage = response.usage;
+  turn.endedAt = now;
+  turn.continuable = response.status !== "failed";
+  if (response.status === "failed") {
+    const { message, type } = response.error ?? { message: "the answer failed", type: null };
+    turn.failure = { message, code: type, retryAfter: null };
+  }
+}
+
+function failureOf(error) {
+  const after = Number(error.headers?.["retry-after"]);
+  return { message: error.message, code: error.code, retryAfter: Number.isFinite(after) ? after : null };
+}
+
+function move(turn, status) {
+  if (!NEXT[turn.status].has(status)) throw new Error(`turn: illegal transition ${turn.status} -> ${status}`);
+  turn.status = status;
+}

@@ -1,0 +1,246 @@
+"""The chat page in headless Chromium: the browser, and a server that plays scripted answers.
+
+The scripted server is the real thing up to the road of a turn: page, tickets, WebSocket, protocol, turns and a real
+Redis are the product's; only the answers come from a script, so that a test can hold, cut and fail them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+import pytest
+import uvicorn
+from msgspec import Struct
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
+from redis.asyncio import Redis
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.api import page, responses, tickets
+from gateway.api.http import JsonResponse, on_api_error
+from gateway.context import Gateway
+from gateway.errors import ApiError
+from gateway.identity import Identity
+from gateway.limits.limiter import Limiter
+from gateway.protocol.stream import CacheOutcome, Finished, LimitState, Routed, TextDelta, Usage
+from gateway.settings import Settings, demo_settings
+from gateway.telemetry.metrics import Metrics
+from gateway.tickets import Tickets
+from gateway.turns import Turn, Turns
+from gateway.websocket import Connections
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None,
+    reason="no Chromium on the PATH: the page was not tested. On Debian or Ubuntu: sudo apt-get install chromium",
+)
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """A headless Chromium with a profile of its own."""
+    with contextlib.ExitStack() as stack:
+        playwright: Playwright = stack.enter_context(sync_playwright())
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        stack.callback(browser.close)
+        yield browser
+
+
+class Visit:
+    """A tab in a context of its own. `faults` collects what must stay empty: exceptions and console errors."""
+
+    def __init__(self, browser: Browser, url: str, **options: Any) -> None:
+        self.context: BrowserContext = browser.new_context(base_url=url, **options)
+        self.context.set_default_timeout(20_000)
+        self.page: Page = self.context.new_page()
+        self.faults: list[str] = []
+        self.hosts: set[str] = set()
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("console", lambda said: self.faults.append(said.text) if said.type == "error" else None)
+        self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
+
+
+@contextlib.contextmanager
+def visit(browser: Browser, url: str, **options: Any) -> Iterator[Visit]:
+    """A tab that must end without an error of the page's; `options` are a Playwright context's."""
+    tab = Visit(browser, url, **options)
+    try:
+        yield tab
+        assert tab.faults == []
+    finally:
+        tab.context.close()
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What the scripted road does with one question."""
+
+    text: str = "A short answer."
+    tier: str = "small"
+    complexity: float | None = 0.12
+    reasons: tuple[str, ...] = ("complexity 0.12 asks for the small tier", "is a question (+0.12)")
+    cache: CacheOutcome = "miss"
+    refusal: ApiError | None = None
+    """Raised before the turn is routed."""
+    failure: ApiError | None = None
+    """Ends the turn after its text."""
+    chunk: int = 4
+    """Characters of one delta."""
+    pause: float = 0.0
+    """Seconds between deltas."""
+    hold_at: int | None = None
+    """Characters after which the answer waits for `ScriptedRoad.release`."""
+
+
+class ScriptedRoad:
+    """A `gateway.turns.Road` that answers from `answers` by the text of the last message."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Answer] = {}
+        self.turns: list[Turn] = []
+        """All turns that ran, for what they were asked."""
+        self._gate = asyncio.Event()
+
+    async def run(self, turn: Turn) -> None:
+        self.turns.append(turn)
+        answer = self.answers.get(turn.conversation[-1].content, Answer())
+        if answer.refusal:
+            raise answer.refusal
+        turn.append(
+            Routed(
+                tier=answer.tier,
+                model=f"scripted-{answer.tier}",
+                replica="scripted",
+                reason="complexity",
+                complexity=answer.complexity,
+                reasons=answer.reasons,
+                cache=answer.cache,
+            )
+        )
+        written = await self._write(turn, answer)
+        turn.append(LimitState(200_000, 199_000, 0.3))
+        usage = Usage(30, 16, written)
+        if turn.cancelled:
+            turn.append(Finished("cancelled", usage))
+        elif answer.failure:
+            turn.append(Finished("error", usage, answer.failure))
+        else:
+            turn.append(Finished("stop", usage))
+
+    async def _write(self, turn: Turn, answer: Answer) -> int:
+        self._gate.clear()
+        turn.on_cancel(self._gate.set)
+        written = 0
+        for start in range(0, len(answer.text), answer.chunk):
+            if answer.hold_at is not None and start >= answer.hold_at:
+                await self._gate.wait()
+            if turn.cancelled:
+                break
+            turn.append(TextDelta(answer.text[start : start + answer.chunk]))
+            written += 1
+            await asyncio.sleep(answer.pause)
+        return written
+
+    def release(self) -> None:
+        """Let the held answer go on. On the server's loop only."""
+        self._gate.set()
+
+
+async def _models(request: Request) -> Response:
+    return JsonResponse({"object": "list", "data": [{"id": f"scripted-{tier}"} for tier in ("small", "large")]})
+
+
+class ScriptedServer:
+    """A gateway with a `ScriptedRoad`, on a thread of its own."""
+
+    def __init__(self, redis_url: str, settings: Settings | None = None, port: int = 0) -> None:
+        self.settings = settings or demo_settings()
+        self.road = ScriptedRoad()
+        self._redis_url = redis_url
+        self._loop = asyncio.new_event_loop()
+        app = Starlette(
+            routes=[
+                *responses.routes,
+                *tickets.routes,
+                *page.routes,
+                Route("/v1/models", _models),
+            ],
+            exception_handlers={ApiError: on_api_error},
+            lifespan=self._lifespan,
+        )
+        self.gateway: Gateway
+        self._socket = socket.create_server(("127.0.0.1", port))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._server = uvicorn.Server(
+            uvicorn.Config(app, ws="websockets-sansio", ws_per_message_deflate=False, log_config=None, access_log=False)
+        )
+        self._thread = threading.Thread(
+            target=self._loop.run_until_complete, args=(self._server.serve(sockets=[self._socket]),)
+        )
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> Any:
+        settings, redis = self.settings, Redis.from_url(self._redis_url)
+        identity, tickets_, metrics = Identity(settings), Tickets(redis), Metrics()
+        turns = Turns(self.road, settings.turns)
+        connections = Connections(settings, identity, tickets_, turns, metrics)
+        limiter = Limiter(redis, settings)
+        engines = cast(Any, None)  # no route of this application asks for engines
+        self.gateway = Gateway(settings, redis, identity, tickets_, limiter, engines, turns, connections, metrics)
+        app.state.gateway = self.gateway
+        yield
+        await connections.shut()
+        await turns.aclose()
+        await redis.aclose()
+
+    def call(self, function: Any, *arguments: Any) -> Any:
+        """Run a function on the server's loop."""
+
+        async def run() -> Any:
+            return function(*arguments)
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(20)
+
+    def release(self) -> None:
+        """Let the held answer go on."""
+        self.call(self.road.release)
+
+    def __enter__(self) -> ScriptedServer:
+        self._thread.start()
+        while not self._server.started:
+            assert self._thread.is_alive(), "the scripted server did not start"
+            self._thread.join(0.02)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._loop.close()
+        self._socket.close()
+
+
+def with_own_key(digest: str) -> Settings:
+    """Settings of an installation that is not the embedded default: its only key has this SHA-256."""
+    defaults = demo_settings()
+    [tenant] = defaults.tenants
+    keys = [msgspec.structs.replace(tenant.keys[0], sha256=digest)]
+    return msgspec.structs.replace(defaults, tenants=[msgspec.structs.replace(tenant, name="own", keys=keys)])
