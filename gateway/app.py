@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from cache.response import ResponseCache
 from cache.statistics import CacheStatistics
 from gateway import redis_server
-from gateway.api import health, page, responses, tickets
+from gateway.api import chat_completions, completions, health, models, page, responses, tickets
 from gateway.api.http import on_api_error, on_exception, on_http_exception
 from gateway.context import Gateway
 from gateway.engines import Engines
@@ -41,6 +41,9 @@ def create_app(settings: Settings) -> Starlette:
     return Starlette(
         routes=[
             *responses.routes,
+            *chat_completions.routes,
+            *completions.routes,
+            *models.routes,
             *tickets.routes,
             *health.routes,
             *page.routes,
