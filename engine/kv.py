@@ -116,7 +116,13 @@ class BlockPool:
                     self._cached[block] = None
 
     def register(self, block: int, digest: bytes) -> None:
-        """Make a full block findable. If another block already holds that prefix, this one stays private."""
+        """Make a full block findable. If another block already holds that prefix, this one stays private.
+
+        Raises:
+            RuntimeError: the block already holds a prefix, which would have been overwritten.
+        """
+        if self._hashes[block] is not None:
+            raise RuntimeError(f"KV block {block} registered twice")
         if digest not in self._by_hash:
             self._by_hash[digest] = block
             self._hashes[block] = digest

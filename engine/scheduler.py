@@ -124,7 +124,6 @@ class Scheduler:
         budget = self.config.step_tokens
         counts: dict[str, int] = {}
         preempted: list[Request] = []
-        stalled = False
         decoding = [request for request in self._running if request.uncomputed == 1]
         prefilling = [request for request in self._running if request.uncomputed > 1]
         for request in decoding + prefilling:
@@ -133,13 +132,10 @@ class Scheduler:
             count = min(request.uncomputed, budget)
             if count == 0:
                 break
-            if not self._make_room(request, count, preempted):
-                stalled = True
-                continue
-            counts[request.id] = count
-            budget -= count
-        if not preempted and not stalled:
-            self._admit(counts, budget, now)
+            if self._make_room(request, count, preempted):
+                counts[request.id] = count
+                budget -= count
+        self._admit(counts, budget, now)
         rows = [self._row(self._requests[id], count) for id, count in counts.items()]
         rows.sort(key=lambda row: row.count > 1)
         return StepPlan(rows, preempted)

@@ -91,7 +91,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one request gained in one step. The one with the first token carries `usage`, the last one too, and `finish`.
+    """What one request gained in one step. Those with its first token and its end carry `usage`, the end also `finish`.
 
     With finish == "stop" the last token is the one that stopped the answer: an end-of-sequence or stop token.
     """

@@ -1,0 +1,290 @@
+"""Hosts an engine: the core in a thread of its own, clients over WebSocket (`engine/wire.py` has the frames).
+
+The event loop does everything that talks, the core's thread everything that computes; they meet in two places only.
+Requests and cancellations go in through a queue that the core empties between steps, outputs come back through
+`call_soon_threadsafe`. No client can slow the core: what a client does not read piles up to a limit, then it is
+dropped and its requests are cancelled.
+
+`python -m engine.server --help` starts one (`engine/serve.py` is the command line).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
+
+from engine.core import EngineCore, RequestError
+from engine.validation import validate
+from engine.wire import (
+    MAX_FRAME_BYTES,
+    PROTOCOL_VERSION,
+    Cancel,
+    Generate,
+    Load,
+    Output,
+    Ready,
+    Step,
+    decode_client_frame,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 256
+MAX_BACKLOG_BYTES = 16 * 1024 * 1024
+HEARTBEAT_SECONDS = 1.0
+_INTEGRITY_SECONDS = 10.0
+"""The books are compared when the engine becomes idle, at most this often."""
+
+
+class EngineServer:
+    """Serves one core at one address.
+
+    async with EngineServer(core).listening("ws://127.0.0.1:0") as address:
+        ...
+    """
+
+    def __init__(self, core: EngineCore, *, max_backlog_bytes: int = MAX_BACKLOG_BYTES) -> None:
+        self._core = core
+        self._max_backlog_bytes = max_backlog_bytes
+        self._max_live = core.config.max_running + core.config.max_waiting
+        self._load: Load = core.load()
+        self._inbox: queue.SimpleQueue[Generate | Cancel | None] = queue.SimpleQueue()
+        self._connections: dict[str, _Connection] = {}
+        self._next_key = 0
+        self._failed = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    @contextlib.asynccontextmanager
+    async def listening(self, listen: str) -> AsyncIterator[str]:
+        """Serve at `ws://host:port` (port 0 picks one) or `unix:///path`; yields the address that clients use.
+
+        Raises:
+            OSError: the address cannot be used.
+            RuntimeError: (at exit) the core failed.
+        """
+        loop = asyncio.get_running_loop()
+        thread = threading.Thread(target=self._run_core, args=(loop,), name="engine core")
+        async with _listen(self._handle, listen) as server:
+            thread.start()
+            heartbeat = asyncio.create_task(self._beat())
+            try:
+                yield _address(server, listen)
+            finally:
+                heartbeat.cancel()
+                self._inbox.put(None)
+                await asyncio.to_thread(thread.join)
+        if self._failure is not None:
+            raise RuntimeError("the engine's core failed") from self._failure
+
+    async def wait_failed(self) -> None:
+        """Return when the core has failed; leaving `listening` raises then."""
+        await self._failed.wait()
+
+    # The core's thread.
+
+    def _run_core(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            self._step_until_stopped(loop)
+        except BaseException as error:
+            # The books cannot be trusted any more: a supervisor has to start a fresh engine.
+            logger.critical("the engine's core failed", exc_info=True)
+            self._failure = error
+            loop.call_soon_threadsafe(self._failed.set)
+
+    def _step_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
+        core = self._core
+        checked = float("-inf")
+        while True:
+            if core.idle and loop.time() - checked > _INTEGRITY_SECONDS:
+                core.check_integrity()
+                checked = loop.time()
+            outputs = []
+            for message in _drain(self._inbox, block=core.idle):
+                if message is None:
+                    return
+                if isinstance(message, Cancel):
+                    core.cancel(message.id)
+                    continue
+                try:
+                    core.add(message)
+                except RequestError as error:
+                    outputs.append(_refusal(message.id, error))
+            outputs += core.step()
+            loop.call_soon_threadsafe(self._publish, outputs, core.load())
+
+    # The event loop's thread.
+
+    def _publish(self, outputs: Sequence[Output], load: Load) -> None:
+        """Send one frame to each connection that gained something in a step."""
+        self._load = load
+        by_connection: defaultdict[str, list[Output]] = defaultdict(list)
+        for output in outputs:
+            key, _, id = output.id.partition("/")
+            by_connection[key].append(msgspec.structs.replace(output, id=id))
+        for key, gained in by_connection.items():
+            connection = self._connections.get(key)
+            if connection is not None:
+                connection.post(Step(gained, load))
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            for connection in self._connections.values():
+                connection.post(Step([], self._load))
+
+    async def _handle(self, websocket: ServerConnection) -> None:
+        """One connection, from its introduction to the cancellation of what it left behind."""
+        if len(self._connections) >= MAX_CONNECTIONS:
+            await websocket.close(CloseCode.TRY_AGAIN_LATER, "too many connections")
+            return
+        self._next_key += 1
+        key = str(self._next_key)
+        connection = _Connection(websocket, self._max_backlog_bytes)
+        self._connections[key] = connection
+        connection.send(encode(Ready(PROTOCOL_VERSION, self._core.model, self._load)))
+        writer = asyncio.create_task(connection.write())
+        try:
+            async for message in websocket:
+                self._receive(connection, key, message)
+        except ConnectionClosed:
+            pass
+        except _Violation as violation:
+            logger.warning("connection %s closed: %s", key, violation)
+            await websocket.close(violation.code, str(violation))
+        finally:
+            writer.cancel()
+            del self._connections[key]
+            for id in connection.live:
+                self._inbox.put(Cancel(f"{key}/{id}"))
+
+    def _receive(self, connection: _Connection, key: str, message: str | bytes) -> None:
+        if isinstance(message, str):
+            raise _Violation(CloseCode.UNSUPPORTED_DATA, "frames are binary MessagePack")
+        try:
+            frame = decode_client_frame(message)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise _Violation(CloseCode.INVALID_DATA, f"malformed frame: {error}"[:100]) from error
+        if isinstance(frame, Cancel):
+            if frame.id in connection.live:
+                connection.live.discard(frame.id)
+                connection.ending.add(frame.id)
+                self._inbox.put(Cancel(f"{key}/{frame.id}"))
+            return
+        if frame.id in connection.live or frame.id in connection.ending:
+            raise _Violation(CloseCode.POLICY_VIOLATION, "id of a live request used again")
+        try:
+            # Refused here, a request costs neither the core's time nor room in its inbox.
+            validate(frame, self._core.model)
+            if sum(each.requests for each in self._connections.values()) >= self._max_live:
+                raise RequestError("the engine's queue is full; try again", "overloaded")
+        except RequestError as error:
+            connection.post(Step([_refusal(frame.id, error)], self._load))
+            return
+        connection.live.add(frame.id)
+        self._inbox.put(msgspec.structs.replace(frame, id=f"{key}/{frame.id}"))
+
+
+class _Violation(Exception):
+    """A client broke the protocol; its connection is closed with `code`."""
+
+    def __init__(self, code: CloseCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Connection:
+    """What is to be sent to one client, and the requests it has."""
+
+    def __init__(self, websocket: ServerConnection, max_backlog_bytes: int) -> None:
+        self.live: set[str] = set()
+        """Ids that are in the core or on their way to it."""
+        self.ending: set[str] = set()
+        """Ids whose cancellation is on its way to the core."""
+        self._websocket = websocket
+        self._max_backlog_bytes = max_backlog_bytes
+        self._backlog: deque[bytes] = deque()
+        self._backlog_bytes = 0
+        self._filled = asyncio.Event()
+
+    @property
+    def requests(self) -> int:
+        return len(self.live) + len(self.ending)
+
+    def post(self, step: Step) -> None:
+        """Queue a frame; never waits. A client that is too far behind is cut off."""
+        for output in step.outputs:
+            if output.finish is not None:
+                self.live.discard(output.id)
+                self.ending.discard(output.id)
+        self.send(encode(step))
+
+    def send(self, frame: bytes) -> None:
+        self._backlog.append(frame)
+        self._backlog_bytes += len(frame)
+        self._filled.set()
+        if self._backlog_bytes > self._max_backlog_bytes:
+            logger.warning("a client left %d bytes unread and is cut off", self._backlog_bytes)
+            self._backlog.clear()
+            # Not close(): that would wait for the client to read.
+            self._websocket.transport.abort()
+
+    async def write(self) -> None:
+        """Send what is queued until the connection is gone."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await self._filled.wait()
+                self._filled.clear()
+                while self._backlog:
+                    frame = self._backlog.popleft()
+                    await self._websocket.send(frame)
+                    self._backlog_bytes -= len(frame)
+
+
+def _drain(inbox: queue.SimpleQueue[Generate | Cancel | None], *, block: bool) -> list[Generate | Cancel | None]:
+    """Everything in the inbox, after waiting for something if `block`."""
+    messages = [inbox.get()] if block else []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            messages.append(inbox.get_nowait())
+    return messages
+
+
+def _refusal(id: str, error: RequestError) -> Output:
+    return Output(id, finish="error", error=str(error), error_kind=error.kind)
+
+
+def _listen(handler: Callable[[ServerConnection], Awaitable[None]], listen: str) -> AbstractAsyncContextManager[Server]:
+    options: dict[str, Any] = {
+        "max_size": MAX_FRAME_BYTES,
+        "compression": None,
+        "close_timeout": 1,
+        # No web page may talk to an engine: browsers always send their origin.
+        "origins": [None],
+    }
+    url = urlsplit(listen)
+    if url.scheme == "unix" and url.path:
+        return unix_serve(handler, url.path, **options)
+    if url.scheme == "ws" and url.hostname and url.port is not None:
+        return serve(handler, url.hostname, url.port, **options)
+    raise ValueError(f"cannot listen at {listen!r}: use ws://127.0.0.1:PORT (0 picks a port) or unix:///path/to/socket")
+
+
+def _address(server: Server, listen: str) -> str:
+    if listen.startswith("unix:"):
+        return listen
+    host, port = next(iter(server.sockets)).getsockname()[:2]
+    return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"

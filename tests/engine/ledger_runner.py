@@ -1,0 +1,89 @@
+"""A runner without a model whose KV cache is a ledger: every cell records which token was written at which position.
+
+Before it samples it reads the request's whole history back through its block table, so that any fault of the block
+bookkeeping (a block freed too early, shared wrongly, written twice, a stale prefix hit) is caught in the step in which
+it would have changed an answer. The next token is a digest of that history: a wrong history cannot go unnoticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+
+from engine.kv import BLOCK_SIZE
+from engine.plan import Sampled, StepPlan
+from engine.request import Request
+from engine.wire import ModelInfo, TokenLogprob
+
+VOCABULARY = 50
+EOS = 49
+
+
+def model_info(context: int = 256, eos: tuple[int, ...] = (EOS,), **overrides: object) -> ModelInfo:
+    fields = {
+        "name": "ledger",
+        "revision": "r1",
+        "context": context,
+        "vocabulary": VOCABULARY,
+        "eos_token_ids": eos,
+        "block_size": BLOCK_SIZE,
+        "device": "cpu",
+        "dtype": "float32",
+    }
+    return ModelInfo(**(fields | overrides))  # type: ignore[arg-type]
+
+
+def next_token(tokens: Sequence[int]) -> int:
+    """The ledger's "model": a token that depends on all tokens before it."""
+    digest = hashlib.blake2b(struct.pack(f"<{len(tokens)}I", *tokens), digest_size=4).digest()
+    return int.from_bytes(digest, "little") % VOCABULARY
+
+
+def expected_output(prompt: Sequence[int], count: int) -> list[int]:
+    """`count` tokens after `prompt`, end-of-sequence tokens ignored."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+class LedgerRunner:
+    def __init__(self, blocks: int) -> None:
+        self.cells: list[tuple[int, int] | None] = [None] * (blocks * BLOCK_SIZE)
+        self.step_tokens: list[int] = []
+        """Tokens of every step that ran."""
+        self.released: list[str] = []
+
+    def execute(self, plan: StepPlan) -> list[Sampled]:
+        self.step_tokens.append(plan.tokens)
+        written: set[int] = set()
+        for row in plan.rows:
+            for position in range(row.start, row.start + row.count):
+                cell = self._cell(row.request, position)
+                assert cell not in written, "two rows write the same cell"
+                written.add(cell)
+                self.cells[cell] = (row.request.tokens(position, position + 1)[0], position)
+        return [self._sample(row.request, row.start, row.count, row.sample) for row in plan.rows]
+
+    def release(self, request: Request) -> None:
+        self.released.append(request.id)
+
+    def _sample(self, request: Request, start: int, count: int, sample: bool) -> Sampled:
+        end = start + count
+        history = request.tokens(0, end)
+        read = [self.cells[self._cell(request, position)] for position in range(end)]
+        assert read == [(token, position) for position, token in enumerate(history)], "the KV cache was corrupted"
+        prompt_logprobs = None
+        if request.sampling.prompt_logprobs is not None:
+            successors = request.prompt[start + 1 : end + 1]
+            prompt_logprobs = [TokenLogprob(token, -float(start + 1 + i)) for i, token in enumerate(successors)]
+        if not sample:
+            return Sampled(None, prompt_logprobs=prompt_logprobs)
+        token = next_token(history)
+        logprob = TokenLogprob(token, -1.0) if request.sampling.logprobs is not None else None
+        return Sampled(token, logprob, prompt_logprobs)
+
+    @staticmethod
+    def _cell(request: Request, position: int) -> int:
+        return request.block_table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE

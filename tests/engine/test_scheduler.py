@@ -1,0 +1,508 @@
+"""The scheduler's policy, driven without a model: the ledger runner checks every KV cell that a request reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.kv import BLOCK_SIZE
+from engine.plan import Sampled, StepPlan
+from engine.request import Request, RequestError, State
+from engine.scheduler import Scheduler, SchedulerConfig
+from engine.wire import SamplingParams
+from tests.engine.ledger_runner import EOS, VOCABULARY, LedgerRunner, expected_output, model_info
+
+
+class Bench:
+    """A scheduler with a ledger runner and a clock that ticks once per step."""
+
+    def __init__(self, blocks: int = 16, *, context: int = 256, **config: Any) -> None:
+        defaults = {"step_tokens": 32, "max_running": 8}
+        self.scheduler = Scheduler(SchedulerConfig(blocks=blocks, **defaults | config), model_info(context))
+        self.runner = LedgerRunner(blocks)
+        self.requests: dict[str, Request] = {}
+        self.now = 0.0
+        self.plan = StepPlan()
+
+    def add(self, id: str, prompt: list[int] | int, max_tokens: int = 4, **fields: Any) -> Request:
+        """A request; an integer prompt is that many tokens nobody else has."""
+        if isinstance(prompt, int):
+            prompt = [sum(map(ord, id)) % VOCABULARY, *(position % VOCABULARY for position in range(prompt - 1))]
+        request = Request(
+            id=id,
+            prompt=prompt,
+            arrival=fields.pop("arrival", self.now),
+            priority=fields.pop("priority", 0),
+            sampling=SamplingParams(max_tokens=max_tokens, **({"ignore_eos": True} | fields)),
+        )
+        self.scheduler.add(request)
+        self.requests[id] = request
+        return request
+
+    def step(self) -> dict[str, int]:
+        """Run one step; how many tokens each request ran in it."""
+        self.now += 1.0
+        self.plan = self.scheduler.schedule(self.now)
+        self._assert_only_private_blocks_are_written()
+        self.scheduler.commit(self.plan, self.runner.execute(self.plan))
+        self.scheduler.check_integrity()
+        return {row.request.id: row.count for row in self.plan.rows}
+
+    def _assert_only_private_blocks_are_written(self) -> None:
+        users = Counter(block for request in self.scheduler.running for block in request.block_table)
+        for row in self.plan.rows:
+            last = row.start + row.count - 1
+            for block in row.request.block_table[row.start // BLOCK_SIZE : last // BLOCK_SIZE + 1]:
+                assert users[block] == 1, "a shared block is written"
+                assert self.scheduler.pool._hashes[block] is None, "a published block is written"
+
+    def run(self, steps: int = 10_000) -> None:
+        """Step until nothing is left; fails if that takes more than `steps`."""
+        while len(self.scheduler):
+            assert steps > 0, "the scheduler does not finish its work"
+            assert self.step(), "a step without rows although there is work"
+            steps -= 1
+
+    def assert_correct(self) -> None:
+        """Every finished request has exactly the tokens it would have had alone."""
+        for request in self.requests.values():
+            assert request.output == expected_output(request.prompt, len(request.output))
+
+
+def test_a_request_runs_its_prompt_and_then_one_token_per_step() -> None:
+    bench = Bench()
+    request = bench.add("a", 10, max_tokens=3)
+    assert [bench.step() for _ in range(3)] == [{"a": 10}, {"a": 1}, {"a": 1}]
+    assert (request.state, request.finish, len(request.output)) == (State.FINISHED, "length", 3)
+    bench.assert_correct()
+
+
+def test_a_long_prompt_runs_in_chunks_of_the_budget_and_samples_only_at_its_end() -> None:
+    bench = Bench()
+    request = bench.add("a", 70, max_tokens=1)
+    assert [bench.step(), bench.step()] == [{"a": 32}, {"a": 32}]
+    assert request.output == []
+    assert bench.step() == {"a": 6}
+    bench.assert_correct()
+
+
+def test_decodes_come_first_and_a_prompt_takes_the_rest_of_the_budget() -> None:
+    bench = Bench()
+    bench.add("decoding", 4, max_tokens=9)
+    bench.step()
+    bench.add("prompt", 50)
+    assert bench.step() == {"decoding": 1, "prompt": 31}
+    assert [row.count for row in bench.plan.rows] == [1, 31]
+
+
+def test_single_token_rows_come_first_even_when_just_admitted() -> None:
+    bench = Bench()
+    bench.add("long", 20)
+    bench.add("short", 1)
+    bench.step()
+    assert [row.request.id for row in bench.plan.rows] == ["short", "long"]
+
+
+def test_several_prompts_share_a_step_in_line_order() -> None:
+    bench = Bench()
+    for id in ("a", "b", "c"):
+        bench.add(id, 14)
+    assert bench.step() == {"a": 14, "b": 14, "c": 4}
+
+
+def test_no_more_than_max_running_requests_run() -> None:
+    bench = Bench(max_running=2)
+    for id in ("a", "b", "c"):
+        bench.add(id, 2, max_tokens=2)
+    assert bench.step().keys() == {"a", "b"}
+    bench.step()
+    assert bench.step().keys() == {"c"}
+
+
+def test_a_smaller_priority_value_is_served_first() -> None:
+    bench = Bench(max_running=1)
+    bench.add("low", 2, max_tokens=1, priority=1)
+    bench.add("high", 2, max_tokens=1)
+    assert bench.step().keys() == {"high"}
+
+
+def test_equal_priorities_are_served_in_order_of_arrival() -> None:
+    bench = Bench(max_running=1)
+    for id in ("a", "b", "c"):
+        bench.add(id, 2, max_tokens=1, arrival=0.0)
+    assert [next(iter(bench.step())) for _ in range(3)] == ["a", "b", "c"]
+
+
+def test_a_low_priority_request_that_has_waited_long_enough_overtakes() -> None:
+    bench = Bench(max_running=1, aging=30.0)
+    bench.add("old", 2, max_tokens=1, priority=1, arrival=0.0)
+    bench.add("new", 2, max_tokens=1, priority=0, arrival=31.0)
+    assert bench.step().keys() == {"old"}
+
+
+def test_a_request_waits_for_blocks_and_nobody_overtakes_it() -> None:
+    bench = Bench(blocks=4)
+    bench.add("running", 40, max_tokens=8)
+    bench.add("large", 33)
+    bench.add("small", 2)
+    while not bench.requests["running"].output:
+        assert bench.step().keys() == {"running"}
+    bench.run()
+    assert bench.requests["large"].first_scheduled <= bench.requests["small"].first_scheduled  # type: ignore[operator]
+    bench.assert_correct()
+
+
+def test_admission_leaves_a_block_for_every_running_request_to_grow_into() -> None:
+    bench = Bench(blocks=4, step_tokens=64)
+    bench.add("running", 16, max_tokens=40)
+    bench.add("next", 48, max_tokens=1)
+    assert bench.step().keys() == {"running"}
+    assert bench.scheduler.pool.available == 3
+
+
+def test_cached_blocks_that_a_request_would_reuse_do_not_count_as_room_for_the_rest_of_it() -> None:
+    bench = Bench(blocks=6, step_tokens=96)
+    prefix = list(range(48))
+    bench.add("prefix", prefix, max_tokens=1)
+    bench.run()
+    running = bench.add("running", 20, max_tokens=6)
+    waiting = bench.add("waiting", prefix + [5] * 30, max_tokens=1)
+    while running.finish is None:
+        assert bench.step().keys() == {"running"}
+    bench.run()
+    assert waiting.cached >= 16
+    bench.assert_correct()
+
+
+def test_a_prompt_that_can_never_fit_is_refused() -> None:
+    bench = Bench(blocks=2)
+    with pytest.raises(ValueError, match="can never be served"):
+        bench.add("a", 32)
+
+
+def test_the_context_is_what_the_cache_can_hold() -> None:
+    assert Bench(blocks=2).scheduler.context == 2 * BLOCK_SIZE
+    assert Bench(blocks=100).scheduler.context == 256
+
+
+def test_a_request_that_fills_the_whole_cache_finishes_by_length() -> None:
+    bench = Bench(blocks=2)
+    request = bench.add("a", 20, max_tokens=1000)
+    bench.run()
+    assert (request.finish, request.length) == ("length", 32)
+    bench.assert_correct()
+
+
+def test_a_full_queue_refuses_and_says_so() -> None:
+    bench = Bench(max_waiting=1)
+    bench.add("a", 2)
+    with pytest.raises(RequestError, match="queue is full") as caught:
+        bench.add("b", 2)
+    assert caught.value.kind == "overloaded"
+
+
+def test_an_id_in_use_is_refused() -> None:
+    bench = Bench()
+    bench.add("a", 2)
+    with pytest.raises(RequestError, match="live request"):
+        bench.add("a", 2)
+
+
+def test_a_budget_below_the_running_requests_is_refused() -> None:
+    with pytest.raises(ValueError, match="step_tokens"):
+        SchedulerConfig(blocks=1, step_tokens=4, max_running=5)
+
+
+# Prefix cache
+
+
+def test_a_known_prefix_is_not_computed_again() -> None:
+    bench = Bench()
+    prompt = list(range(40))
+    bench.add("first", prompt, max_tokens=1)
+    bench.run()
+    second = bench.add("second", [*prompt, 7], max_tokens=1)
+    assert bench.step() == {"second": 9}
+    assert second.cached == 32
+    bench.assert_correct()
+
+
+def test_a_prompt_that_is_cached_whole_still_runs_its_last_token() -> None:
+    bench = Bench()
+    prompt = list(range(32))
+    for id in ("first", "second"):
+        bench.add(id, prompt, max_tokens=1)
+        bench.run()
+    assert bench.requests["second"].cached == 16
+    bench.assert_correct()
+
+
+def test_answers_are_reused_as_prefixes_of_the_next_turn() -> None:
+    bench = Bench()
+    first = bench.add("first", list(range(20)), max_tokens=20)
+    bench.run()
+    second = bench.add("second", first.prompt + first.output + [3], max_tokens=2)
+    bench.run()
+    assert second.cached == 32
+    bench.assert_correct()
+
+
+def test_requests_with_different_roots_never_share() -> None:
+    bench = Bench()
+    for index in range(2):
+        request = Request(f"{index}", list(range(40)), SamplingParams(max_tokens=1), 0.0, chain_root=bytes([index]))
+        bench.scheduler.add(request)
+        bench.run()
+        assert request.cached == 0
+
+
+def test_a_request_for_prompt_logprobs_computes_its_whole_prompt() -> None:
+    bench = Bench()
+    prompt = list(range(40))
+    bench.add("first", prompt, max_tokens=1)
+    bench.run()
+    second = bench.add("second", prompt, max_tokens=1, prompt_logprobs=0)
+    bench.run()
+    assert second.cached == 0
+    bench.assert_correct()
+
+
+def test_a_request_waits_while_one_ahead_computes_its_prefix() -> None:
+    bench = Bench(step_tokens=64)
+    prompt = list(range(40))
+    bench.add("first", prompt, max_tokens=4)
+    bench.add("second", [*prompt, 1], max_tokens=4)
+    bench.add("other", 5, max_tokens=4)
+    assert bench.step() == {"first": 40, "other": 5}
+    assert bench.step() == {"first": 1, "other": 1, "second": 9}
+    bench.run()
+    bench.assert_correct()
+
+
+def test_a_request_does_not_wait_for_its_prefix_from_one_further_behind() -> None:
+    bench = Bench(step_tokens=40)
+    prompt = list(range(10)) * 6
+    bench.add("behind", prompt, max_tokens=1, priority=1)
+    bench.step()
+    bench.add("ahead", prompt, max_tokens=1)
+    assert bench.step() == {"behind": 20, "ahead": 20}
+    bench.run()
+    bench.assert_correct()
+
+
+def test_a_request_does_not_wait_for_a_small_share_of_its_prompt() -> None:
+    bench = Bench(step_tokens=128)
+    bench.add("first", list(range(20)), max_tokens=4)
+    bench.add("second", [*range(16), *([3] * 40)], max_tokens=4)
+    assert bench.step() == {"first": 20, "second": 56}
+    bench.run()
+    bench.assert_correct()
+
+
+def test_who_waited_for_a_prefix_goes_on_when_its_owner_is_cancelled() -> None:
+    bench = Bench()
+    prompt = list(range(40))
+    bench.add("first", prompt)
+    bench.add("second", prompt, max_tokens=2)
+    bench.step()
+    bench.scheduler.cancel("first")
+    assert bench.step() == {"second": 8}
+    bench.run()
+    assert bench.requests["second"].output == expected_output(prompt, 2)
+
+
+# Preemption
+
+
+def test_when_blocks_run_out_the_first_in_line_goes_on_and_the_cheapest_behind_it_recomputes() -> None:
+    bench = Bench(blocks=5, max_running=3)
+    first = bench.add("first", 16, max_tokens=40)
+    costly = bench.add("costly", 15, max_tokens=30)
+    cheap = bench.add("cheap", 2, max_tokens=30)
+    while not (cheap.preemptions or costly.preemptions):
+        bench.step()
+    assert (first.preemptions, costly.preemptions, cheap.preemptions) == (0, 0, 1)
+    assert cheap.state is State.WAITING
+    assert cheap.block_table == []
+    bench.run()
+    assert [len(request.output) for request in (first, costly, cheap)] == [40, 30, 30]
+    bench.assert_correct()
+
+
+def test_a_plan_names_the_preempted_requests() -> None:
+    bench = Bench(blocks=3)
+    bench.add("a", 16, max_tokens=20)
+    bench.add("b", 8, max_tokens=20)
+    preempted = []
+    while len(bench.scheduler):
+        bench.step()
+        preempted += [request.id for request in bench.plan.preempted]
+    assert preempted
+    assert set(preempted) == {"b"}
+
+
+def test_a_preempted_request_keeps_its_place_in_line() -> None:
+    bench = Bench(blocks=3)
+    bench.add("a", 16, max_tokens=20)
+    victim = bench.add("b", 8, max_tokens=20)
+    while not victim.preemptions:
+        bench.step()
+    bench.add("c", 2)
+    assert [request.id for request in bench.scheduler.waiting] == ["b", "c"]
+
+
+def test_who_finds_no_block_and_nobody_behind_waits_with_its_kv() -> None:
+    bench = Bench(blocks=4)
+    first = bench.add("first", 31, max_tokens=16)
+    last = bench.add("last", 10, max_tokens=30)
+    tokens: list[int] = []
+    while first.finish is None:
+        tokens.append(bench.step().get("last", 0))
+    assert 0 in tokens
+    assert last.preemptions == 0
+    bench.run()
+    bench.assert_correct()
+
+
+def test_who_waits_for_a_block_does_not_hold_up_the_prompts_ahead() -> None:
+    bench = Bench(blocks=6, step_tokens=2, max_running=2)
+    behind = bench.add("behind", 1, max_tokens=60, priority=1)
+    bench.step()
+    ahead = bench.add("ahead", 60, max_tokens=1)
+    steps = [bench.step() for _ in range(50)]
+    assert {"ahead": 2} in steps, "the one behind never had to wait"
+    assert all("ahead" in step for step in steps)
+    assert behind.preemptions == 0
+    bench.run()
+    bench.assert_correct()
+
+
+# Cancellation and stopping
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3], ids=["waiting", "in its prompt", "decoding"])
+def test_a_cancelled_request_is_gone_at_once(steps: int) -> None:
+    bench = Bench()
+    request = bench.add("a", 40)
+    for _ in range(steps):
+        bench.step()
+    assert bench.scheduler.cancel("a") is request
+    assert (request.finish, request.block_table) == ("cancelled", [])
+    assert bench.scheduler.pool.available == bench.scheduler.pool.total
+    bench.scheduler.check_integrity()
+    assert not bench.scheduler.schedule(99.0)
+
+
+def test_cancelling_an_unknown_id_does_nothing() -> None:
+    assert Bench().scheduler.cancel("nobody") is None
+
+
+def test_what_a_request_cancelled_during_a_step_sampled_is_dropped() -> None:
+    bench = Bench()
+    request = bench.add("a", 4)
+    plan = bench.scheduler.schedule(0.0)
+    bench.scheduler.cancel("a")
+    assert bench.scheduler.commit(plan, [Sampled(7)]) == []
+    assert request.output == []
+
+
+def _outputs(sampled: list[int], **sampling: Any) -> Request:
+    """A request whose tokens are dictated."""
+    bench = Bench()
+    request = bench.add("a", 4, max_tokens=sampling.pop("max_tokens", 10), **sampling)
+    for token in sampled:
+        plan = bench.scheduler.schedule(0.0)
+        bench.scheduler.commit(plan, [Sampled(token)])
+    return request
+
+
+@pytest.mark.parametrize(
+    ("sampling", "sampled", "finish"),
+    [
+        ({"ignore_eos": False}, [1, EOS], "stop"),
+        ({"ignore_eos": True}, [1, EOS], None),
+        ({"stop_token_ids": (5,)}, [1, 5], "stop"),
+        ({"ignore_eos": False, "stop_token_ids": (5,)}, [1, EOS], "stop"),
+        ({"ignore_eos": False, "min_tokens": 2}, [1, EOS], None),
+        ({"ignore_eos": False, "min_tokens": 2}, [1, 2, EOS], "stop"),
+        ({"max_tokens": 2}, [1, 2], "length"),
+        ({"ignore_eos": False, "max_tokens": 2}, [1, EOS], "stop"),
+    ],
+)
+def test_when_an_answer_ends(sampling: dict[str, Any], sampled: list[int], finish: str | None) -> None:
+    assert _outputs(sampled, **sampling).finish == finish
+
+
+def test_an_answer_ends_at_the_model_s_context() -> None:
+    bench = Bench(context=20)
+    request = bench.add("a", 15, max_tokens=100)
+    bench.run()
+    assert (request.finish, len(request.output)) == ("length", 5)
+
+
+# Random workloads
+
+Workload = st.lists(
+    st.tuples(
+        st.integers(1, 45),  # prompt tokens
+        st.integers(1, 20),  # output tokens
+        st.integers(0, 2),  # which of three common prefixes
+        st.integers(0, 2),  # priority
+        st.integers(0, 6),  # step in which it arrives
+        st.one_of(st.none(), st.integers(0, 12)),  # step in which it is cancelled
+        st.booleans(),  # wants prompt log-probabilities
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+@settings(max_examples=150)
+@given(Workload, st.integers(4, 9), st.integers(4, 40), st.integers(1, 4))
+def test_any_workload_in_a_tiny_cache_finishes_with_the_right_tokens(
+    workload: list[tuple[int, int, int, int, int, int | None, bool]], blocks: int, step_tokens: int, max_running: int
+) -> None:
+    bench = Bench(blocks, step_tokens=step_tokens, max_running=max_running)
+    arrivals: dict[int, list[Callable[[], object]]] = {}
+    for index, (length, output, prefix, priority, arrival, cancelled, logprobs) in enumerate(workload):
+        prompt = [(prefix + position) % VOCABULARY for position in range(length - 1)] + [index]
+
+        def add(
+            id: str = str(index),
+            prompt: list[int] = prompt,
+            output: int = output,
+            priority: int = priority,
+            logprobs: bool = logprobs,
+        ) -> None:
+            bench.add(id, prompt, output, priority=priority, prompt_logprobs=0 if logprobs else None)
+
+        arrivals.setdefault(arrival, []).append(add)
+        if cancelled is not None:
+            arrivals.setdefault(arrival + cancelled, []).append(
+                lambda id=str(index): bench.scheduler.cancel(id)  # type: ignore[misc]
+            )
+    for step in range(2000):
+        for event in arrivals.pop(step, []):
+            event()
+        if not arrivals and not len(bench.scheduler):
+            break
+        first = next(iter(bench.scheduler.running), None)
+        ran = bench.step()
+        # Work conservation: there is always a row while there is a request, and always one of the first in line.
+        assert ran or not len(bench.scheduler)
+        assert first is None or first.id in ran
+        assert sum(ran.values()) <= step_tokens
+        assert len(ran) <= max_running
+    else:
+        pytest.fail("some request starved")
+    bench.assert_correct()
+    for index, (_, output, _, _, _, cancelled, _) in enumerate(workload):
+        request = bench.requests[str(index)]
+        assert request.state is State.FINISHED
+        assert cancelled is not None or len(request.output) == output or request.length == bench.scheduler.context
+    assert bench.scheduler.pool.available == blocks
