@@ -5,7 +5,7 @@ Requests and cancellations go in through a queue that the core empties between s
 `call_soon_threadsafe`. No client can slow the core: what a client does not read piles up to a limit, then it is
 dropped and its requests are cancelled.
 
-`python -m engine.server --help` starts one (`engine/serve.py` is the command line).
+`python -m engine.server` starts one; its command line is in `engine/serve.py`.
 """
 
 from __future__ import annotations
@@ -288,3 +288,9 @@ def _address(server: Server, listen: str) -> str:
         return listen
     host, port = next(iter(server.sockets)).getsockname()[:2]
     return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
+
+
+if __name__ == "__main__":
+    from engine.serve import main
+
+    raise SystemExit(main())
