@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 
 from gateway.context import Gateway
 from gateway.settings import Settings
+from gateway.uvicorn_websocket import WebSocketProtocol
 
 log = logging.getLogger("roundhouse.server")
 
@@ -66,7 +67,7 @@ class GatewayServer(uvicorn.Server):
                 app,
                 loop="uvloop",
                 http="httptools",
-                ws="websockets-sansio",
+                ws=WebSocketProtocol,
                 ws_max_size=settings.server.max_message_bytes,
                 # Compression costs 2.5 times the memory per idle connection and saves little on short messages.
                 ws_per_message_deflate=False,

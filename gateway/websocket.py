@@ -12,6 +12,7 @@ import contextlib
 import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
+from typing import cast
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -275,10 +276,9 @@ class Connections:
             codec, subprotocol = negotiate(socket.scope["subprotocols"])
             await socket.accept(subprotocol)
             connection = Connection(socket, codec, principal, self._turns, self._settings, self._metrics)
-            task = asyncio.ensure_future(connection.run())
-            self._open[connection] = task
+            self._open[connection] = cast("asyncio.Task[None]", asyncio.current_task())
             try:
-                await task
+                await connection.run()
             finally:
                 del self._open[connection]
                 code = connection.close_code

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import openai
 import pytest
 import redis
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -105,6 +106,8 @@ class Served:
     gateway: Gateway
     server: GatewayServer
     port: int
+    client: openai.AsyncOpenAI
+    """Without retries; closed by the fixture."""
 
     @property
     def url(self) -> str:
@@ -135,9 +138,10 @@ class Served:
             "carried": sum(engine.load for pool in gateway.engines.pools for engine in pool.engines),
         }
 
-    async def settle(self) -> None:
-        """Wait until nothing is left over."""
-        await eventually(lambda: not any(self.leftovers().values()), self.leftovers)
+    async def settle(self, connections: int = 0) -> None:
+        """Wait until nothing is left over but so many open WebSockets."""
+        await eventually(lambda: sum(self.leftovers().values()) == connections, self.leftovers)
+        assert self.leftovers()["connections"] == connections
 
 
 async def eventually(condition: Callable[[], bool], explain: Callable[[], object] = str, seconds: float = 20) -> None:
@@ -192,8 +196,11 @@ def serve(engine: EngineThread, model: Path, redis_url: str) -> Serve:
                 await task
             gateway: Gateway = app.state.gateway
             await eventually(lambda: not gateway.engines.problems(), gateway.engines.problems)
+            port = bound.getsockname()[1]
+            client = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=0)
             try:
-                yield Served(gateway, server, bound.getsockname()[1])
+                async with client:
+                    yield Served(gateway, server, port, client)
             finally:
                 server.should_exit = True
                 await task
