@@ -1,9 +1,8 @@
-"""The command line of one engine: `python -m engine.serve`, or `roundhouse engine serve`."""
+"""The command line of one engine process: `python -m engine.server`, or `roundhouse engine serve`."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
 import logging
@@ -11,35 +10,63 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, NoReturn
 
 import click
-import torch
 
-from engine.config import CheckpointError
 from engine.core import EngineCore, SchedulerConfig
-from engine.kv_cache import BLOCK_SIZE
-from engine.runner import Dtype, ModelRunner
+from engine.kv import BLOCK_SIZE
 from engine.server import EngineServer
 
+if TYPE_CHECKING:
+    from engine.runner import Dtype
+
 CONFIGURATION_ERROR = 2
-"""Exit status when this engine cannot run with what it was given; a supervisor does not try again."""
+"""Exit status when this engine cannot run with what it was given; trying again would not help."""
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True})
 @click.option(
-    "--model", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Checkpoint."
+    "--model",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of the checkpoint in Hugging Face format.",
 )
 @click.option("--name", help="What clients call the model; the directory's name unless given.")
-@click.option("--listen", default="ws://127.0.0.1:9001", show_default=True, help="ws://HOST:PORT or unix:///PATH.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--dtype", type=click.Choice(get_args(Dtype)), default="auto", show_default=True, help="Weights and KV.")
-@click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count(), show_default=True, help="CPU threads.")
-@click.option("--kv-tokens", type=click.IntRange(min=16), default=32_768, show_default=True, help="KV cache size.")
-@click.option("--max-running", type=click.IntRange(min=1), default=64, show_default=True, help="Requests in one step.")
-@click.option("--step-tokens", type=click.IntRange(min=16), default=2048, show_default=True, help="Tokens in one step.")
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--listen",
+    default="ws://127.0.0.1:0",
+    metavar="ADDRESS",
+    help="ws://HOST:PORT (port 0 picks a free one) or unix:///PATH. There is no authentication: keep it on this machine "
+    "or in a network of its own.",
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Where the model runs.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16"]),
+    default="auto",
+    help="Of weights and KV cache; auto is what the checkpoint stores.",
+)
+@click.option("--threads", type=click.IntRange(min=1), default=len(os.sched_getaffinity(0)), help="CPU threads.")
+@click.option(
+    "--kv-tokens",
+    type=click.IntRange(min=BLOCK_SIZE),
+    default=32_768,
+    help="Tokens that the KV cache holds, of all requests and cached prefixes together; it bounds the context.",
+)
+@click.option("--max-running", type=click.IntRange(min=1), default=64, help="Most requests in one step.")
+@click.option(
+    "--step-tokens",
+    type=click.IntRange(min=1),
+    default=2048,
+    help="Most tokens in one step; longer prompts run in chunks. Fewer stream more smoothly beside long prompts, more "
+    "run prompts faster.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="Least severe level that is logged, to standard error.",
 )
 def main(
     model: Path,
@@ -53,51 +80,64 @@ def main(
     step_tokens: int,
     log_level: str,
 ) -> None:
-    """Serve one model: token ids in, token ids out, MessagePack frames over a WebSocket.
+    """Serve one model: token ids in, token ids out, as MessagePack frames over a WebSocket.
+
+    Llama 2 and 3, Mistral, Qwen2, Qwen3 and Mixtral checkpoints are served as they are. When the engine can answer it
+    prints one line of JSON with the address that clients connect to. SIGTERM ends it, and every request in it.
 
     \b
-    MODEL is a directory in Hugging Face format (config.json, safetensors, tokenizer.json) of a Llama 2 or 3,
-    Mistral, Qwen2, Qwen3 or Mixtral architecture. A gateway connects by naming the address in a pool:
-        roundhouse engine serve --model /models/llama-3-8b --device cuda --dtype bfloat16 --listen ws://127.0.0.1:9001
-        # roundhouse.toml:  engines = ["ws://127.0.0.1:9001"]
+    Examples:
+      python -m engine.server --model models/Qwen3-0.6B
+      python -m engine.server --model models/Llama-3.1-8B --device cuda --kv-tokens 400000
+      python -m engine.server --model deploy/demo/models/small --threads 1 --listen unix:///run/roundhouse/small.sock
 
-    One line of JSON on standard output says when the engine listens. SIGTERM ends it.
+    \b
+    A gateway connects to it by its address in a pool (roundhouse.toml):
+      [[pools]]
+      engines = ["unix:///run/roundhouse/small.sock"]
     """
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    torch.set_num_threads(threads)
+    # Before torch is loaded: engines share a machine's cores, so that threads without work must sleep, not spin.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    from engine.config import CheckpointError
+    from engine.runner import ModelRunner
+
     try:
-        runner = ModelRunner(model, blocks=-(-kv_tokens // BLOCK_SIZE), device=device, dtype=dtype, name=name)
+        config = SchedulerConfig(blocks=-(-kv_tokens // BLOCK_SIZE), step_tokens=step_tokens, max_running=max_running)
+        runner = ModelRunner(model, blocks=config.blocks, device=device, dtype=dtype, name=name)
     except CheckpointError as error:
-        click.echo(f"engine: {model}: {error}", err=True)
-        sys.exit(CONFIGURATION_ERROR)
-    blocks = -(-kv_tokens // BLOCK_SIZE)
-    config = SchedulerConfig(blocks=blocks, step_tokens=step_tokens, max_running=max_running)
-    core = EngineCore(runner, runner.info, config)
+        _fail(f"{model}: {error}")
+    except ValueError as error:
+        _fail(str(error))
+    core = EngineCore(runner, runner.info, config, rope_regime=runner.config.rope_regime)
     # What was loaded lives as long as the process: collections need not look at it again.
     gc.collect()
     gc.freeze()
     try:
-        asyncio.run(_serve(EngineServer(core), listen))
+        asyncio.run(_serve(core, listen))
     except (OSError, ValueError) as error:
-        click.echo(f"engine: cannot listen at {listen}: {error}", err=True)
-        sys.exit(CONFIGURATION_ERROR)
+        _fail(f"cannot listen at {listen}: {error}")
 
 
-async def _serve(server: EngineServer, listen: str) -> None:
-    stopped = asyncio.Event()
+async def _serve(core: EngineCore, listen: str) -> None:
+    """Serve until a signal or the core's failure, which is raised."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stop.set)
+    server = EngineServer(core)
     async with server.listening(listen) as address:
-        print(json.dumps({"listening": address}), flush=True)
-        waiting = [asyncio.create_task(stopped.wait()), asyncio.create_task(server.wait_failed())]
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in waiting:
+        ready = {"event": "ready", "address": address, "model": core.model.name, "context": core.model.context}
+        print(json.dumps(ready), flush=True)
+        waiting = {asyncio.create_task(stop.wait()), asyncio.create_task(server.wait_failed())}
+        _, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
 
-if __name__ == "__main__":
-    main()
+def _fail(message: str) -> NoReturn:
+    click.echo(f"engine: {message}", err=True)
+    sys.exit(CONFIGURATION_ERROR)

@@ -293,4 +293,4 @@ def _address(server: Server, listen: str) -> str:
 if __name__ == "__main__":
     from engine.serve import main
 
-    raise SystemExit(main())
+    main()
