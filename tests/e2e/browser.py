@@ -18,7 +18,7 @@ import msgspec
 import pytest
 import uvicorn
 from msgspec import Struct
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, expect, sync_playwright
 from redis.asyncio import Redis
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -66,18 +66,32 @@ def chromium() -> Iterator[Browser]:
         yield browser
 
 
+PATIENCE = 60_000
+"""Milliseconds until something that is waited for counts as missing; long, for machines that do much else."""
+
+expect.set_options(timeout=PATIENCE)
+
+NETWORK = ("Failed to load resource", "WebSocket connection to")
+"""What the browser itself logs about connections that tests cut and requests that tests have refused."""
+
+
 class Visit:
-    """A tab in a context of its own. `faults` collects what must stay empty: exceptions and console errors."""
+    """A tab in a context of its own. `faults` collects what must stay empty: exceptions and console errors, breaches
+    of the content security policy among them."""
 
     def __init__(self, browser: Browser, url: str, **options: Any) -> None:
         self.context: BrowserContext = browser.new_context(base_url=url, **options)
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(PATIENCE)
         self.page: Page = self.context.new_page()
         self.faults: list[str] = []
         self.hosts: set[str] = set()
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("console", lambda said: self.faults.append(said.text) if said.type == "error" else None)
+        self.page.on("console", self._on_console)
         self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
+
+    def _on_console(self, said: ConsoleMessage) -> None:
+        if said.type == "error" and not said.text.startswith(NETWORK):
+            self.faults.append(said.text)
 
 
 @contextlib.contextmanager
@@ -86,7 +100,7 @@ def visit(browser: Browser, url: str, **options: Any) -> Iterator[Visit]:
     tab = Visit(browser, url, **options)
     try:
         yield tab
-        assert tab.faults == []
+        assert not tab.faults, tab.faults
     finally:
         tab.context.close()
 

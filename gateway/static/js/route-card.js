@@ -96,6 +96,6 @@ function complexityBar(score, { medium_from, large_from }) {
     "div",
     { class: "complexity" },
     el("div", { class: "scale", role: "img", "aria-label": label }, ...zones, mark),
-    el("output", {}, score.toFixed(2)),
+    el("strong", {}, score.toFixed(2)),
   );
 }

@@ -26,7 +26,7 @@ export class TurnView {
     this.turn = turn;
     this.context = context;
     this.markdown = el("div", { class: "markdown" });
-    this.waiting = el("div", { class: "waiting" }, icon("roundhouse"), el("span", {}));
+    this.waiting = el("div", { class: "waiting" }, icon("turntable"), el("span", {}));
     this.foot = el("div", { class: "turn-foot" });
     this.failure = el("div", { class: "failure-slot" });
     this.element = el(

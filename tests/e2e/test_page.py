@@ -1,0 +1,404 @@
+"""The chat page in a real browser: what its user sees, and what happens when connections break."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+
+from gateway.errors import EngineFailed, RateLimited
+from tests.e2e.browser import Answer, ScriptedServer, Visit, chromium, needs_chromium, visit, with_own_key
+
+pytestmark = needs_chromium
+
+LONG = " ".join(f"word{number}" for number in range(400))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def shared_server(redis_url: str) -> Iterator[ScriptedServer]:
+    with ScriptedServer(redis_url) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: ScriptedServer) -> ScriptedServer:
+    shared_server.road.answers.clear()
+    shared_server.road.turns.clear()
+    return shared_server
+
+
+@pytest.fixture
+def tab(browser: Browser, server: ScriptedServer) -> Iterator[Visit]:
+    with visit(browser, server.url) as tab:
+        tab.page.goto("/")
+        connected(tab.page)
+        yield tab
+
+
+def connected(page: Page) -> None:
+    expect(page.locator("#connection")).to_have_text(re.compile("Connected|Resumed"))
+
+
+def message(page: Page) -> Any:
+    return page.get_by_label("Message", exact=True)
+
+
+def ask(page: Page, question: str) -> None:
+    message(page).fill(question)
+    message(page).press("Enter")
+
+
+def answered(page: Page) -> None:
+    expect(page.get_by_role("log")).to_have_attribute("aria-busy", "false")
+
+
+def answer(page: Page) -> Any:
+    """The text of the last answer."""
+    return page.locator(".markdown").last
+
+
+def drop_sockets(page: Page, after: Iterator[int | None]) -> list[list[dict[str, Any]]]:
+    """Cut each of the page's WebSockets after as many events of a turn as `after` says; None: never.
+
+    Returns what the page has sent over each of them.
+    """
+    sent: list[list[dict[str, Any]]] = []
+
+    def on_socket(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        mine: list[dict[str, Any]] = []
+        sent.append(mine)
+        left = next(after)
+        seen = 0
+
+        def to_server(text: str | bytes) -> None:
+            mine.append(json.loads(text))
+            server.send(text)
+
+        def to_page(text: str | bytes) -> None:
+            nonlocal seen
+            if left is not None and seen >= left:
+                socket.close(code=3001, reason="cut")
+                server.close()
+                return
+            seen += 1
+            socket.send(text)
+
+        socket.on_message(to_server)
+        server.on_message(to_page)
+
+    page.route_web_socket(re.compile("/v1/responses"), on_socket)
+    return sent
+
+
+def forever(*first: int | None) -> Iterator[int | None]:
+    yield from first
+    while True:
+        yield None
+
+
+def test_an_example_question_is_answered_with_a_card_that_says_why(tab: Visit, server: ScriptedServer) -> None:
+    """The empty page offers four questions; the answer streams in as markdown; the card shows the decision."""
+    server.road.answers["What is Roundhouse?"] = Answer(text="It is a **gateway**.", tier="medium", complexity=0.27)
+    examples = tab.page.get_by_role("list").get_by_role("button")
+    expect(examples).to_have_count(4)
+    examples.filter(has_text="What is Roundhouse?").click()
+    expect(answer(tab.page).locator("strong")).to_have_text("gateway")
+    answered(tab.page)
+    expect(examples.first).to_be_hidden()
+    card = tab.page.locator("details.route")
+    expect(card.locator("summary")).to_contain_text("medium")
+    expect(card.locator("summary")).to_contain_text("scripted-medium")
+    expect(card.locator("summary")).to_contain_text("tokens/s")
+    card.locator("summary").click()
+    expect(card).to_contain_text("complexity 0.12 asks for the small tier")
+    expect(card.get_by_role("img")).to_have_attribute("aria-label", re.compile("^0.27 on a scale"))
+    expect(card).to_contain_text("Miss: a model wrote this")
+    expect(card).to_contain_text("30 read (16 of them known already), 5 written")
+    expect(tab.page.get_by_role("status")).to_have_text("Answer complete")
+
+
+def test_an_answer_from_the_cache_is_marked(tab: Visit, server: ScriptedServer) -> None:
+    """A hit has no speed and no complexity."""
+    server.road.answers["again"] = Answer(cache="hit", complexity=None, reasons=())
+    ask(tab.page, "again")
+    answered(tab.page)
+    summary = tab.page.locator("details.route summary")
+    expect(summary).to_contain_text("from the cache")
+    expect(summary).not_to_contain_text("tokens/s")
+
+
+@pytest.mark.parametrize("how", ["button", "escape"])
+def test_stop_ends_the_answer_and_keeps_its_text(tab: Visit, server: ScriptedServer, how: str) -> None:
+    """The button and Esc both cancel the turn on the server."""
+    server.road.answers["long"] = Answer(text=LONG, hold_at=100)
+    ask(tab.page, "long")
+    expect(answer(tab.page)).to_contain_text("word10")
+    if how == "button":
+        tab.page.get_by_role("button", name="Stop").click()
+    else:
+        tab.page.keyboard.press("Escape")
+    answered(tab.page)
+    expect(tab.page.locator(".note")).to_have_text("Stopped")
+    expect(answer(tab.page)).to_have_text(LONG[:100])
+    assert server.road.turns[0].cancelled
+
+
+def test_a_cut_connection_loses_and_doubles_nothing(browser: Browser, server: ScriptedServer) -> None:
+    """Cut six times at random events, some of them on their way: the text is the server's, character by character."""
+    server.road.answers["long"] = Answer(text=LONG, chunk=3, pause=0.002)
+    rng = random.Random(7)
+    with visit(browser, server.url) as tab:
+        sent = drop_sockets(tab.page, forever(*(rng.randrange(5, 60) for _ in range(6))))
+        tab.page.goto("/")
+        ask(tab.page, "long")
+        answered(tab.page)
+        expect(answer(tab.page)).to_have_text(LONG)
+        resumes = [event for events in sent for event in events if event["type"] == "response.resume"]
+        assert resumes
+        assert len(server.road.turns) == 1
+
+
+def test_a_question_lost_before_its_answer_began_is_asked_again(browser: Browser, server: ScriptedServer) -> None:
+    """Nothing can be resumed without a response id."""
+    with visit(browser, server.url) as tab:
+        sent = drop_sockets(tab.page, forever(0))
+        tab.page.goto("/")
+        ask(tab.page, "hello")
+        answered(tab.page)
+        expect(answer(tab.page)).to_have_text("A short answer.")
+        assert [[event["type"] for event in events] for events in sent] == [["response.create"], ["response.create"]]
+
+
+def test_a_connection_that_never_carries_an_answer_fails_the_turn(browser: Browser, server: ScriptedServer) -> None:
+    """The question is not sent for ever; Retry is offered and works."""
+    with visit(browser, server.url) as tab:
+        drop_sockets(tab.page, forever(0, 0, 0))
+        tab.page.goto("/")
+        ask(tab.page, "hello")
+        expect(tab.page.get_by_role("alert")).to_contain_text("The connection was lost each time")
+        tab.page.get_by_role("button", name="Retry").click()
+        expect(answer(tab.page)).to_have_text("A short answer.")
+
+
+def test_a_restarting_server_is_shown_and_come_back_to(tab: Visit, server: ScriptedServer) -> None:
+    """While it drains the running answer goes on; then the page connects anew."""
+    server.road.answers["long"] = Answer(text=LONG, hold_at=100)
+    ask(tab.page, "long")
+    expect(answer(tab.page)).to_contain_text("word10")
+    server.call(server.gateway.connections.drain)
+    expect(tab.page.locator("#connection")).to_have_text("Server is restarting")
+    server.release()
+    answered(tab.page)
+    expect(answer(tab.page)).to_have_text(LONG)
+    expect(tab.page.locator("#connection")).to_have_text("Reconnecting")
+    server.gateway.connections.draining = False
+    connected(tab.page)
+
+
+def test_a_conversation_survives_a_reload(tab: Visit) -> None:
+    """Questions, answers, cards and the draft come back."""
+    ask(tab.page, "hello")
+    answered(tab.page)
+    message(tab.page).fill("half a thou")
+    tab.page.reload()
+    expect(tab.page.locator(".question p")).to_have_text("hello")
+    expect(answer(tab.page)).to_have_text("A short answer.")
+    expect(tab.page.locator("details.route summary")).to_contain_text("small")
+    expect(message(tab.page)).to_have_value("half a thou")
+
+
+def test_a_reload_during_an_answer_goes_on_with_it(tab: Visit, server: ScriptedServer) -> None:
+    """The answer belongs to the server: it is neither asked again nor lost."""
+    server.road.answers["long"] = Answer(text=LONG, hold_at=100)
+    ask(tab.page, "long")
+    expect(answer(tab.page)).to_contain_text("word10")
+    tab.page.reload()
+    expect(answer(tab.page)).to_contain_text("word10")
+    server.release()
+    answered(tab.page)
+    expect(answer(tab.page)).to_have_text(LONG)
+    assert len(server.road.turns) == 1
+
+
+def test_the_next_question_follows_the_previous_response(tab: Visit, server: ScriptedServer) -> None:
+    """Only the new message is sent; the server knows the rest."""
+    ask(tab.page, "first")
+    answered(tab.page)
+    ask(tab.page, "second")
+    answered(tab.page)
+    second = server.road.turns[1]
+    assert second.request.previous_response_id == server.road.turns[0].id
+    assert [entry.content for entry in second.conversation] == ["first", "A short answer.", "second"]
+
+
+def test_a_forgotten_conversation_is_told_again(tab: Visit, server: ScriptedServer) -> None:
+    """When the server no longer has the previous response, the page sends the whole conversation."""
+    ask(tab.page, "first")
+    answered(tab.page)
+    server.call(server.gateway.turns._forget, server.road.turns[0].id)
+    ask(tab.page, "second")
+    answered(tab.page)
+    expect(tab.page.locator(".markdown")).to_have_count(2)
+    second = server.road.turns[1]
+    assert second.request.previous_response_id is None
+    assert [entry.content for entry in second.conversation] == ["first", "A short answer.", "second"]
+
+
+def test_a_refused_question_says_why_and_can_be_retried(tab: Visit, server: ScriptedServer) -> None:
+    """The limit's message and waiting time are shown; the next attempt is a new turn."""
+    server.road.answers["hello"] = Answer(refusal=RateLimited("the token limit is used up", retry_after=11.5))
+    ask(tab.page, "hello")
+    alert = tab.page.get_by_role("alert")
+    expect(alert).to_contain_text("The token limit is used up. Try again in 12 s.")
+    del server.road.answers["hello"]
+    alert.get_by_role("button", name="Retry").click()
+    expect(answer(tab.page)).to_have_text("A short answer.")
+    expect(tab.page.get_by_role("alert")).to_have_count(0)
+
+
+def test_an_answer_that_fails_half_way_keeps_its_text(tab: Visit, server: ScriptedServer) -> None:
+    """The failed turn is not part of the conversation that the next question continues."""
+    server.road.answers["break"] = Answer(text="Half an ans", failure=EngineFailed("the engine went away"))
+    ask(tab.page, "break")
+    expect(tab.page.get_by_role("alert")).to_contain_text("The engine went away.")
+    expect(answer(tab.page)).to_have_text("Half an ans")
+    ask(tab.page, "next")
+    answered(tab.page)
+    assert [entry.content for entry in server.road.turns[1].conversation] == ["next"]
+
+
+def test_retry_asks_past_the_cache(tab: Visit, server: ScriptedServer) -> None:
+    """Another answer is wanted, not the same one again."""
+    ask(tab.page, "hello")
+    answered(tab.page)
+    tab.page.get_by_role("button", name="Retry").click()
+    answered(tab.page)
+    expect(tab.page.locator(".turn")).to_have_count(1)
+    assert [turn.request.cache for turn in server.road.turns] == ["default", "no-store"]
+
+
+def test_the_picker_names_tiers_and_models_and_is_remembered(tab: Visit, server: ScriptedServer) -> None:
+    """What is picked answers the next message, after a reload too."""
+    picker = tab.page.get_by_label("Who answers")
+    expect(picker.locator("option")).to_have_text(
+        ["Auto", "Small", "Medium", "Large", "scripted-small", "scripted-large"]
+    )
+    picker.select_option("large")
+    tab.page.reload()
+    connected(tab.page)
+    ask(tab.page, "hello")
+    answered(tab.page)
+    assert server.road.turns[0].request.model == "large"
+
+
+def test_an_enter_of_an_input_method_does_not_send(tab: Visit, server: ScriptedServer) -> None:
+    """Nor does Shift+Enter; the plain one does."""
+    message(tab.page).fill("one")
+    message(tab.page).evaluate(
+        "field => field.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', isComposing: true, bubbles: true}))"
+    )
+    message(tab.page).press("Shift+Enter")
+    message(tab.page).press_sequentially("two")
+    expect(message(tab.page)).to_have_value("one\ntwo")
+    message(tab.page).press("Enter")
+    answered(tab.page)
+    assert [turn.conversation[-1].content for turn in server.road.turns] == ["one\ntwo"]
+
+
+def test_new_chat_forgets_everything(tab: Visit, server: ScriptedServer) -> None:
+    """A running answer is stopped; the next question starts a conversation of its own."""
+    server.road.answers["long"] = Answer(text=LONG, hold_at=100)
+    ask(tab.page, "long")
+    expect(answer(tab.page)).to_contain_text("word10")
+    tab.page.get_by_role("button", name="New chat").click()
+    expect(tab.page.get_by_role("heading", name="What can I answer for you?")).to_be_visible()
+    ask(tab.page, "hello")
+    answered(tab.page)
+    assert server.road.turns[0].cancelled
+    assert [entry.content for entry in server.road.turns[1].conversation] == ["hello"]
+
+
+def test_what_a_model_writes_stays_text(tab: Visit, server: ScriptedServer) -> None:
+    """No script, no element of its own, no request to another host, no link but http, https and mailto."""
+    server.road.answers["attack"] = Answer(
+        text="<script>window.hit = 1</script><img src=x onerror='window.hit = 1'>\n\n"
+        "![pixel](https://evil.example/pixel.png) [js](javascript:window.hit=1) [data](data:text/html,hi)\n\n"
+        "[good](https://good.example/) <https://auto.example/>\n\n"
+        '```x"><svg/onload=window.hit=1>\n<b>code</b>\n```\n'
+    )
+    ask(tab.page, "attack")
+    answered(tab.page)
+    assert tab.page.evaluate("window.hit") is None
+    assert answer(tab.page).locator("script, img, svg, b").count() == 0
+    links = answer(tab.page).locator("a")
+    assert links.evaluate_all("links => links.map(link => link.getAttribute('href'))") == [
+        "https://evil.example/pixel.png",
+        "https://good.example/",
+        "https://auto.example/",
+    ]
+    assert set(links.evaluate_all("links => links.map(link => link.rel + ' ' + link.target)")) == {
+        "noopener noreferrer _blank"
+    }
+    assert tab.hosts == {server.url.removeprefix("http://")}
+
+
+def test_answers_and_code_can_be_copied(browser: Browser, server: ScriptedServer) -> None:
+    """The answer as the model wrote it, the code without its fence."""
+    text = "Run **this**:\n\n```python\nprint('hi')\n```\n"
+    server.road.answers["code"] = Answer(text=text)
+    with visit(browser, server.url, permissions=["clipboard-read", "clipboard-write"]) as tab:
+        tab.page.goto("/")
+        ask(tab.page, "code")
+        answered(tab.page)
+        code, whole = tab.page.get_by_role("button", name="Copy").all()
+        for button, wanted in ((code, "print('hi')\n"), (whole, text)):
+            button.click()
+            expect(tab.page.get_by_role("button", name="Copied")).to_have_count(1)
+            assert tab.page.evaluate("navigator.clipboard.readText()") == wanted
+            expect(tab.page.get_by_role("button", name="Copied")).to_have_count(0)
+        expect(answer(tab.page).locator(".hljs-string")).to_have_text("'hi'")
+
+
+def test_the_theme_follows_the_system_until_the_user_chooses(browser: Browser, server: ScriptedServer) -> None:
+    """The choice outlives a reload."""
+    with visit(browser, server.url, color_scheme="dark") as tab:
+        tab.page.goto("/")
+        scheme = "getComputedStyle(document.documentElement).colorScheme"
+        tab.page.get_by_role("button", name="Switch to light").click()
+        assert tab.page.evaluate(scheme) == "light"
+        tab.page.reload()
+        assert tab.page.evaluate(scheme) == "light"
+        tab.page.get_by_role("button", name="Switch to dark").click()
+        assert tab.page.evaluate("document.documentElement.dataset.theme ?? null") is None
+
+
+def test_an_own_installation_asks_for_the_key(browser: Browser, redis_url: str) -> None:
+    """A wrong key is refused in words, the right one is kept for the tab."""
+    settings = with_own_key(hashlib.sha256(b"sesame").hexdigest())
+    with ScriptedServer(redis_url, settings) as server, visit(browser, server.url) as tab:
+        tab.page.goto("/")
+        field = tab.page.get_by_label("Key", exact=True)
+        field.fill("wrong")
+        field.press("Enter")
+        expect(tab.page.get_by_role("alert")).to_contain_text("incorrect API key")
+        field.fill("sesame")
+        field.press("Enter")
+        connected(tab.page)
+        tab.page.reload()
+        connected(tab.page)
+        ask(tab.page, "hello")
+        answered(tab.page)
+        expect(answer(tab.page)).to_have_text("A short answer.")

@@ -1,0 +1,293 @@
+"""The chat page's modules by themselves, inside the browser they are written for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.e2e.browser import ScriptedServer, chromium, needs_chromium, visit
+
+pytestmark = needs_chromium
+
+
+@pytest.fixture(scope="module")
+def page(redis_url: str) -> Iterator[Page]:
+    """A page whose modules can be imported."""
+    with ScriptedServer(redis_url) as server, chromium() as browser, visit(browser, server.url) as tab:
+        tab.page.goto("/")
+        yield tab.page
+
+
+BLOCKS = (
+    "A paragraph with **bold**, *italics*, `code`, ~~gone~~ and a [link](https://a.example/).",
+    "Two lines\nof one paragraph",
+    "# Heading",
+    "#tag is no heading",
+    "Text\n# heading right after it",
+    "Text\n---",
+    "- one\n- two\n  - nested\n- three",
+    "- loose\n\n- list\n\n  with a paragraph",
+    "1. first\n2. second\n\n   ```python\n   print(1)\n   ```\n3. third",
+    "7) starts at seven",
+    "> quoted\nlazily continued\n\n> > deeper",
+    "```python\ndef f():\n\n    return 1\n```",
+    "````\n```\nnot the end\n````",
+    "~~~\nunclosed",
+    "    indented code\n\n    goes on",
+    "| a | b |\n|:--|--:|\n| 1 | 2 |\n| `x|y` | ![i](https://i.example/p.png) |",
+    "Not a table\na | b",
+    "***",
+    "<div>no html</div>\n<script>alert(1)</script>",
+    "https://auto.example/path?x=1&y=2 and README.md",
+    "[reference][r] and [r]\n\n[r]: https://r.example/ 'title'",
+    "[r]: https://first.example/\n[r2]:\nhttps://second.example/",
+    "a  \nhard break\\\nanother",
+    "&amp; &copy; \\* \u00e9\u4e16\U0001f600",
+    "windows\r\nline\r\nends\r\n\r\n- a\r\n- b",
+    "",
+    "\n\n",
+)
+CHARACTERS = "#-*_`>|~=+<&!\\ \t\n\n\n 1.)[](): a\r"
+
+STREAM_EQUALS_WHOLE = """async (documents) => {
+  const { StreamRenderer } = await import("/static/js/stream.js");
+  const differences = [];
+  for (const chunks of documents) {
+    const streamed = document.createElement("div");
+    const sealed = [];
+    const renderer = new StreamRenderer(streamed, (node) => sealed.push([node, node.outerHTML]));
+    let text = "";
+    for (const chunk of chunks) {
+      text += chunk;
+      renderer.update(text);
+      renderer.flush();
+    }
+    const early = [...sealed];
+    renderer.finish(text);
+    const whole = document.createElement("div");
+    new StreamRenderer(whole).finish(text);
+    if (streamed.innerHTML !== whole.innerHTML) {
+      differences.push({ chunks, streamed: streamed.innerHTML, whole: whole.innerHTML });
+    }
+    const definitions = /^ {0,3}\\[[^\\]]+\\]:/m.test(text);
+    if (!definitions && early.some(([node, html]) => node.parentNode !== streamed || node.outerHTML !== html)) {
+      differences.push({ chunks, streamed: "a sealed block was changed" });
+    }
+  }
+  return differences.slice(0, 3);
+}"""
+
+
+def cut(text: str, rng: random.Random) -> list[str]:
+    """A text in random pieces."""
+    chunks = []
+    while text:
+        size = rng.choice((1, 2, 3, 5, 8, 40))
+        chunks.append(text[:size])
+        text = text[size:]
+    return chunks
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_document_in_any_pieces_looks_as_if_rendered_whole(page: Page, seed: int) -> None:
+    """Blocks in random order; what was sealed is never touched again."""
+    rng = random.Random(seed)
+    documents = []
+    for _ in range(60):
+        blocks = rng.choices(BLOCKS, k=rng.randrange(1, 8))
+        documents.append(cut("".join(block + rng.choice(("\n", "\n\n", "\n\n")) for block in blocks), rng))
+    assert page.evaluate(STREAM_EQUALS_WHOLE, documents) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_characters_in_any_pieces_look_as_if_rendered_whole(page: Page, seed: int) -> None:
+    """No markdown at all, but every character that means something to it."""
+    rng = random.Random(100 + seed)
+    documents = [cut("".join(rng.choices(CHARACTERS, k=rng.randrange(1, 80))), rng) for _ in range(150)]
+    assert page.evaluate(STREAM_EQUALS_WHOLE, documents) == []
+
+
+def test_highlighting_changes_colours_only(page: Page) -> None:
+    """The code's text stays as it was, with markup that only names classes."""
+    source = "<b>&amp;</b>\nlet x = `a<${1}>`; // <script>"
+    text, html = page.evaluate(
+        """async (source) => {
+          const { highlight } = await import("/static/js/highlight.js");
+          const code = document.createElement("code");
+          code.className = "language-js";
+          code.textContent = source;
+          await highlight(code);
+          return [code.textContent, code.innerHTML];
+        }""",
+        source,
+    )
+    assert text == source
+    assert '<span class="hljs-keyword">let</span>' in html
+
+
+RESUME = """async (seeds) => {
+  const { Conversation } = await import("/static/js/conversation.js");
+  const wrong = [];
+  for (let seed of seeds) {
+    const random = () => ((seed = (seed * 48271) % 2147483647) / 2147483647);
+    const below = (limit) => Math.floor(random() * limit);
+
+    // The server's record of one turn: numbered events, whose deltas are merged for whoever comes late.
+    const deltas = Array.from({ length: 1 + below(60) }, (_, index) => `<${index}>`);
+    const log = [
+      { type: "response.created", response: { id: "resp_1" } },
+      { type: "response.in_progress" },
+      { type: "roundhouse.route", tier: "small", cache: "miss" },
+      ...deltas.map((delta) => ({ type: "response.output_text.delta", delta })),
+      { type: "response.completed", response: { status: "completed", usage: { output_tokens: deltas.length } } },
+    ].map((event, sequence_number) => ({ ...event, sequence_number, stream_id: "" }));
+    const after = (sequence) => {
+      const events = [];
+      for (const event of log.slice(sequence + 1)) {
+        const last = events.at(-1);
+        if (event.delta && last?.delta && random() < 0.5) {
+          events[events.length - 1] = { ...event, delta: last.delta + event.delta };
+        } else {
+          events.push(event);
+        }
+      }
+      return events;
+    };
+
+    let waiting = [];
+    const asked = [];
+    const connection = {
+      isOpen: false,
+      connect() {},
+      send(event) {
+        if (!this.isOpen) return false;
+        asked.push(event.type);
+        const sequence = event.type === "response.resume" ? event.starting_after : -1;
+        // The protocol allows a server to repeat what was seen: every other answer starts too early.
+        const start = Math.max(-1, sequence - (random() < 0.5 ? below(4) : 0));
+        waiting = after(start).map((one) => ({ ...one, stream_id: event.stream_id }));
+        return true;
+      },
+    };
+    const parts = { connection, onchange() {}, onlist() {}, save() {}, now: () => 0 };
+    const conversation = new Conversation(parts);
+    conversation.ask("question", "auto");
+    for (let round = 0; conversation.active && round < 200; round += 1) {
+      connection.isOpen = true;
+      conversation.connected();
+      // At least the first event of a connection arrives; the rest until it is cut.
+      for (const event of waiting.slice(0, 1 + below(25))) conversation.receive(event);
+      connection.isOpen = false;
+      waiting = [];
+      conversation.disconnected();
+    }
+    const [turn] = conversation.turns;
+    if (turn.status !== "completed" || turn.text !== deltas.join("")) wrong.push([turn.status, turn.text, asked]);
+  }
+  return wrong;
+}"""
+
+
+def test_an_answer_cut_anywhere_is_resumed_to_the_character(page: Page) -> None:
+    """200 answers, cut at random events, continued with merged and with repeated ones."""
+    assert page.evaluate(RESUME, list(range(1, 201))) == []
+
+
+def test_a_stop_before_the_answer_began_is_not_forgotten(page: Page) -> None:
+    """The cancel follows as soon as the response has a name, also when the conversation was cleared."""
+    sent: list[list[str]] = page.evaluate(
+        """async () => {
+          const { Conversation } = await import("/static/js/conversation.js");
+          const trials = [];
+          for (const end of ["stop", "clear"]) {
+            const sent = [];
+            const connection = { isOpen: true, connect() {}, send: (event) => sent.push(event) > 0 };
+            const parts = { connection, onchange() {}, onlist() {}, save() {}, now: () => 0 };
+            const conversation = new Conversation(parts);
+            conversation.ask("question", "auto");
+            conversation[end]();
+            const stream_id = sent[0].stream_id;
+            const response = { id: "resp_1" };
+            conversation.receive({ type: "response.created", sequence_number: 0, stream_id, response });
+            trials.push(sent.map((event) => event.type + " " + (event.response_id ?? "")));
+          }
+          return trials;
+        }"""
+    )
+    assert sent == [["response.create ", "response.cancel resp_1"]] * 2
+
+
+def test_a_turn_stopped_without_a_connection_is_not_continued(page: Page) -> None:
+    """The server may still be writing that answer, so the next question brings the whole conversation."""
+    events: list[dict[str, Any]] = page.evaluate(
+        """async () => {
+          const { Conversation } = await import("/static/js/conversation.js");
+          const sent = [];
+          const connection = {
+            isOpen: true,
+            connect() {},
+            send(event) { return this.isOpen && sent.push(event) > 0; },
+          };
+          const conversation = new Conversation({ connection, onchange() {}, onlist() {}, save() {}, now: () => 0 });
+          conversation.ask("one", "auto");
+          const stream_id = sent[0].stream_id;
+          const events = [
+            { type: "response.created", response: { id: "resp_1" } },
+            { type: "response.output_text.delta", delta: "half" },
+          ];
+          events.forEach((event, index) => conversation.receive({ ...event, sequence_number: index, stream_id }));
+          connection.isOpen = false;
+          conversation.stop();
+          connection.isOpen = true;
+          conversation.ask("two", "auto");
+          return sent;
+        }"""
+    )
+    last = events[-1]
+    assert "previous_response_id" not in last
+    assert [entry["content"] for entry in last["input"]] == ["one", "half", "two"]
+
+
+def test_pauses_between_attempts_grow_and_stay_bounded(page: Page) -> None:
+    """Exponential with full jitter, at most 15 seconds."""
+    shortest, longest = page.evaluate(
+        """async () => {
+          const { pause } = await import("/static/js/connection.js");
+          const attempts = [...Array(12).keys()];
+          return [0, 1].map((random) => attempts.map((attempt) => pause(attempt, () => random)));
+        }"""
+    )
+    assert shortest == [100] * 12
+    assert longest == [500, 1000, 2000, 4000, 8000, *[15000] * 7]
+
+
+def test_only_the_newest_turns_are_remembered(page: Page) -> None:
+    """At most 100 turns and a million characters, and half of them where the browser has less room."""
+    counts = page.evaluate(
+        """async () => {
+          const { loadTurns, saveTurns } = await import("/static/js/storage.js");
+          const turns = (count, length) =>
+            [...Array(count).keys()].map((id) => ({ id, question: "q", text: "x".repeat(length) }));
+          const kept = [];
+          for (const [room, all] of [[1e9, turns(150, 1)], [1e9, turns(20, 99_999)], [3000, turns(50, 100)]]) {
+            const entries = {};
+            const storage = {
+              getItem: (key) => entries[key] ?? null,
+              removeItem: (key) => delete entries[key],
+              setItem(key, value) {
+                if (value.length > room) throw new DOMException("full", "QuotaExceededError");
+                entries[key] = value;
+              },
+            };
+            saveTurns(storage, all);
+            const loaded = loadTurns(storage);
+            kept.push([loaded.length, loaded.at(-1).id]);
+          }
+          return kept;
+        }"""
+    )
+    assert counts == [[100, 149], [10, 19], [12, 49]]
