@@ -1,7 +1,7 @@
 """Every op of the engine in plain torch: the specification that faster bodies must equal, and what runs without them.
 
 Notation: T tokens of a batch, H query heads, K key/value heads, D head dimension, e bytes per element. Each op states
-what it must at least move and compute; `kernels.costs` holds the same numbers as functions.
+the bytes that it must at least move and the floating-point operations that it must at least do.
 """
 
 from __future__ import annotations

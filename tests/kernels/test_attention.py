@@ -1,0 +1,59 @@
+"""Which rows of a batch share one call of the attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from kernels import AttentionPlan, plan_attention
+from kernels.attention import Fresh, Paged
+
+
+def plan(rows: list[tuple[int, int]], window: int | None = None) -> AttentionPlan:
+    starts, counts = np.array(rows).T
+    width = -(-int((starts + counts).max()) // 16)
+    tables = np.arange(len(rows) * width).reshape(len(rows), width)
+    device = torch.device("cpu")
+    return plan_attention(starts, counts, tables, block_size=16, window=window, device=device, dtype=torch.float32)
+
+
+def kinds(rows: list[tuple[int, int]]) -> list[tuple[type, int]]:
+    return [(type(group), group.rows) for group in plan(rows).groups]
+
+
+def test_decodes_of_similar_length_share_a_call() -> None:
+    assert kinds([(100, 1), (90, 1), (60, 1)]) == [(Paged, 3)]
+
+
+def test_a_long_decode_does_not_pad_the_short_ones() -> None:
+    groups = plan([(4000, 1), (90, 1), (60, 1)]).groups
+    assert [group.rows for group in groups] == [1, 2]
+    assert [len(group.blocks) for group in groups if isinstance(group, Paged)] == [251, 12]
+
+
+def test_fresh_prompts_of_one_length_share_a_call_without_a_gather() -> None:
+    assert kinds([(0, 128), (0, 128), (0, 64)]) == [(Fresh, 2), (Fresh, 1)]
+
+
+def test_a_chunk_behind_a_prefix_is_paged() -> None:
+    assert kinds([(0, 64), (64, 64)]) == [(Fresh, 1), (Paged, 1)]
+
+
+def test_a_prompt_of_one_token_joins_the_decodes() -> None:
+    assert kinds([(3, 1), (0, 1)]) == [(Paged, 2)]
+
+
+def test_groups_cover_the_batch_in_order() -> None:
+    groups = plan([(9, 1), (0, 1), (16, 5), (0, 7), (0, 7)]).groups
+    assert [(group.begin, group.end) for group in groups] == [(0, 2), (2, 7), (7, 21)]
+
+
+def test_a_window_gathers_only_the_blocks_that_it_reaches() -> None:
+    (group,) = plan([(1000, 1)], window=20).groups
+    assert isinstance(group, Paged)
+    assert group.blocks.tolist() == [61, 62]
+
+
+def test_a_row_that_fills_its_blocks_needs_no_mask() -> None:
+    (group,) = plan([(31, 1), (31, 1)]).groups
+    assert group.mask is None
