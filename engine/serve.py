@@ -37,8 +37,8 @@ CONFIGURATION_ERROR = 2
     "--listen",
     default="ws://127.0.0.1:0",
     metavar="ADDRESS",
-    help="ws://HOST:PORT (port 0 picks a free one) or unix:///PATH. There is no authentication: keep it on this machine "
-    "or in a network of its own.",
+    help="ws://HOST:PORT (port 0 picks a free one) or unix:///PATH. There is no authentication: keep it on this "
+    "machine or in a network of its own.",
 )
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Where the model runs.")
 @click.option(

@@ -290,7 +290,11 @@ def _address(server: Server, listen: str) -> str:
     return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
 
 
-if __name__ == "__main__":
-    from engine.serve import main
+def _main() -> None:
+    from engine.serve import main  # it imports torch, which other users of this module do without
 
     main()
+
+
+if __name__ == "__main__":
+    _main()
