@@ -1,0 +1,88 @@
+"""Random Llama checkpoints to measure with, written once into a cache folder outside the repository."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """A Llama; names as in its config.json."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    vocab_size: int
+
+    @property
+    def read_parameters(self) -> int:
+        """Weights that every decode step reads: all but the embedding, of which it reads a row per request."""
+        head_dim = self.hidden_size // self.num_attention_heads
+        attention = self.hidden_size * head_dim * 2 * (self.num_attention_heads + self.num_key_value_heads)
+        mlp = 3 * self.hidden_size * self.intermediate_size
+        return self.num_hidden_layers * (attention + mlp) + self.hidden_size * self.vocab_size
+
+    @property
+    def kv_elements(self) -> int:
+        """Elements of the KV cache per token."""
+        head_dim = self.hidden_size // self.num_attention_heads
+        return 2 * self.num_hidden_layers * self.num_key_value_heads * head_dim
+
+
+SHAPES = {
+    "S": Shape(288, 1536, 6, 6, 6, 8192),
+    "L": Shape(2048, 5632, 22, 32, 4, 32000),
+    "mini": Shape(64, 128, 2, 4, 2, 320),
+}
+"""S has 15 million parameters, L is TinyLlama-1.1B; mini is for tests of the benchmark itself."""
+
+_SEED = 20
+_CONTEXT = 2048
+
+
+def cache_folder() -> Path:
+    """Where checkpoints are kept: `$ROUNDHOUSE_BENCH_CACHE`, or a folder in the user's cache."""
+    given = os.environ.get("ROUNDHOUSE_BENCH_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "roundhouse" / "bench"
+
+
+def checkpoint(name: str, folder: Path) -> Path:
+    """The directory of the random checkpoint of `SHAPES[name]`, made in bf16 if it is not there yet."""
+    shape = SHAPES[name]
+    directory = folder / ("-".join([name, *(str(size) for size in msgspec.structs.astuple(shape)), str(_SEED)]))
+    if directory.exists():
+        return directory
+    partial = directory.with_name(f"{directory.name}.{os.getpid()}.partial")
+    _write(shape, partial)
+    try:
+        partial.rename(directory)
+    except OSError:  # another run has made it meanwhile
+        shutil.rmtree(partial)
+    return directory
+
+
+def _write(shape: Shape, directory: Path) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        **msgspec.structs.asdict(shape),
+        max_position_embeddings=_CONTEXT,
+        tie_word_embeddings=False,
+        bos_token_id=1,
+        eos_token_id=2,
+        # Larger than a trained model's, so that logits differ enough for greedy tokens to be told apart.
+        initializer_range=0.05,
+        dtype=torch.bfloat16,
+    )
+    torch.manual_seed(_SEED)
+    # Random numbers are the same in fp32 and need not be held twice.
+    model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(directory)

@@ -1,0 +1,172 @@
+"""What is measured: timed tokens of requests, what follows from them, and the machine's own limits."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from bench.checkpoints import Shape
+
+_BYTES = {"bfloat16": 2, "float32": 4}
+_PROBE_BYTES = 1 << 29
+"""Beyond the last-level cache, however large the server's is."""
+_PROBE_SIZE = 2048
+_PROBE_REPEATS = 5
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One request: its tokens and when each arrived, in seconds since all requests were submitted."""
+
+    tokens: list[int]
+    times: list[float]
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """The machine's limits at one moment, with all threads."""
+
+    read_bandwidth: float
+    """Bytes per second."""
+    matmul: float
+    """FLOP per second of a square product in the model's dtype."""
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One subject at one concurrency: a row of the table. Times in seconds, memory in bytes."""
+
+    subject: str
+    concurrency: int
+    tokens_per_second: float
+    ttft_p50: float
+    ttft_p95: float
+    itl_p50: float
+    itl_p95: float
+    peak_memory: int
+    """Most resident memory beyond that of the process before it loaded the model."""
+    roofline: float
+    """Share of the decode roofline: time to read weights and KV once at the measured bandwidth, over the median ITL."""
+    prefill: float
+    """Share of the matmul limit while the prompts ran: their FLOPs over the time until all had their first token."""
+    machine: Machine
+    """Mean of the probes before and after."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a subject's process reports for one concurrency."""
+
+    concurrency: int
+    traces: list[Trace]
+    peak_memory: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a subject's process reports."""
+
+    before: Machine
+    after: Machine
+    results: list[Result]
+
+
+def prompts(count: int, length: int, vocabulary: int, seed: int) -> list[list[int]]:
+    """Random token ids; the first three ids are left out, as they are special in many vocabularies."""
+    generator = random.Random(seed)
+    return [[generator.randrange(3, vocabulary) for _ in range(length)] for _ in range(count)]
+
+
+def summarise(subject: str, result: Result, machine: Machine, shape: Shape, dtype: str, prompt: int) -> Measurement:
+    """Reduce the traces of one run."""
+    firsts = [trace.times[0] for trace in result.traces]
+    gaps = [later - earlier for trace in result.traces for earlier, later in pairwise(trace.times)]
+    tokens = sum(len(trace.tokens) for trace in result.traces)
+    size = _BYTES[dtype]
+    context = prompt + statistics.fmean(len(trace.tokens) for trace in result.traces) / 2
+    step_bytes = size * (shape.read_parameters + len(result.traces) * context * shape.kv_elements)
+    prompt_flops = 2 * (shape.read_parameters - shape.hidden_size * shape.vocab_size) * prompt * len(result.traces)
+    itl = quantile(gaps, 0.5)
+    return Measurement(
+        subject=subject,
+        concurrency=result.concurrency,
+        tokens_per_second=tokens / max(trace.times[-1] for trace in result.traces),
+        ttft_p50=quantile(firsts, 0.5),
+        ttft_p95=quantile(firsts, 0.95),
+        itl_p50=itl,
+        itl_p95=quantile(gaps, 0.95),
+        peak_memory=result.peak_memory,
+        roofline=step_bytes / machine.read_bandwidth / itl,
+        prefill=prompt_flops / machine.matmul / max(firsts),
+        machine=machine,
+    )
+
+
+def median(runs: Sequence[Measurement]) -> Measurement:
+    """Field by field, over repeats of one row."""
+    values = {
+        name: statistics.median(getattr(run, name) for run in runs)
+        for name in Measurement.__struct_fields__
+        if name not in ("subject", "concurrency", "machine")
+    }
+    machine = Machine(
+        statistics.median(run.machine.read_bandwidth for run in runs),
+        statistics.median(run.machine.matmul for run in runs),
+    )
+    values["peak_memory"] = int(values["peak_memory"])
+    return msgspec.structs.replace(runs[0], **values, machine=machine)
+
+
+def mean(before: Machine, after: Machine) -> Machine:
+    return Machine((before.read_bandwidth + after.read_bandwidth) / 2, (before.matmul + after.matmul) / 2)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of all values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
+
+
+def probe(dtype: str) -> Machine:
+    """Measure the machine: reading 512 MiB, and a square matrix product; the best of a few tries each."""
+    import numpy as np
+    import torch
+
+    # numpy asks for huge pages, torch does not.
+    data = torch.from_numpy(np.ones(_PROBE_BYTES // 4, np.int32))
+    matrix = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=getattr(torch, dtype))
+    return Machine(_PROBE_BYTES / _best(data.amax), 2 * _PROBE_SIZE**3 / _best(lambda: matrix @ matrix))
+
+
+def _best(run: Callable[[], object]) -> float:
+    """Seconds of the fastest of a few runs."""
+    times = []
+    for _ in range(_PROBE_REPEATS):
+        begun = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+class ResidentMemory:
+    """Resident memory of a process, from the kernel's own books (Linux)."""
+
+    def __init__(self, pid: int | str = "self") -> None:
+        self._folder = Path("/proc") / str(pid)
+
+    def now(self) -> int:
+        return self._status("VmRSS")
+
+    def peak(self) -> int:
+        """Since `reset_peak`, or since the process began."""
+        return self._status("VmHWM")
+
+    def reset_peak(self) -> None:
+        (self._folder / "clear_refs").write_text("5")
+
+    def _status(self, name: str) -> int:
+        for line in (self._folder / "status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+        raise RuntimeError(f"{self._folder}/status has no {name}")
