@@ -71,7 +71,6 @@ async def config(request: Request) -> Response:
     body = {
         "key": DEMO_KEY if embedded else None,
         "tiers": {"medium_from": settings.router.medium_from, "large_from": settings.router.large_from},
-        "max_message_bytes": settings.server.max_message_bytes,
     }
     return JsonResponse(body, headers={"cache-control": "no-store"})
 

@@ -68,6 +68,7 @@ STREAM_EQUALS_WHOLE = """async (documents) => {
     }
     const early = [...sealed];
     renderer.finish(text);
+    renderer.finish(text);
     const whole = document.createElement("div");
     new StreamRenderer(whole).finish(text);
     if (streamed.innerHTML !== whole.innerHTML) {
@@ -92,22 +93,22 @@ def cut(text: str, rng: random.Random) -> list[str]:
     return chunks
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_document_in_any_pieces_looks_as_if_rendered_whole(page: Page, seed: int) -> None:
-    """Blocks in random order; what was sealed is never touched again."""
+    """Blocks in random order; what was sealed is never touched again, nor is anything by finishing twice."""
     rng = random.Random(seed)
     documents = []
-    for _ in range(60):
+    for _ in range(25):
         blocks = rng.choices(BLOCKS, k=rng.randrange(1, 8))
         documents.append(cut("".join(block + rng.choice(("\n", "\n\n", "\n\n")) for block in blocks), rng))
     assert page.evaluate(STREAM_EQUALS_WHOLE, documents) == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_any_characters_in_any_pieces_look_as_if_rendered_whole(page: Page, seed: int) -> None:
     """No markdown at all, but every character that means something to it."""
     rng = random.Random(100 + seed)
-    documents = [cut("".join(rng.choices(CHARACTERS, k=rng.randrange(1, 80))), rng) for _ in range(150)]
+    documents = [cut("".join(rng.choices(CHARACTERS, k=rng.randrange(1, 80))), rng) for _ in range(40)]
     assert page.evaluate(STREAM_EQUALS_WHOLE, documents) == []
 
 

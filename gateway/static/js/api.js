@@ -18,7 +18,6 @@ export class ApiFailure extends Error {
  * @typedef {object} Config
  * @property {string | null} key the key of the embedded default; null: ask the user
  * @property {{medium_from: number, large_from: number}} tiers complexity from which a tier answers
- * @property {number} max_message_bytes
  */
 
 /** @returns {Promise<Config>} */

@@ -69,7 +69,7 @@ const conversation = new Conversation(
 
 const composer = new Composer(
   { form: byId("composer"), message: byId("message"), send: byId("send") },
-  { draft: remembered(sessionStorage, "draft"), onsend: ask, onstop: () => conversation.stop(), onuse: connect },
+  { draft: remembered(sessionStorage, "draft"), onsend: ask, onstop: () => conversation.stop(), onuse },
 );
 
 const view = new LogView(
@@ -95,6 +95,11 @@ function ask(question) {
   conversation.ask(question, models.value());
   toEnd();
   composer.focus();
+}
+
+/** A connection that was closed for lack of use is opened while the user still writes. */
+function onuse() {
+  if (connection.state === "idle") connect();
 }
 
 /** Connect, if there is a key to connect with. */

@@ -43,6 +43,7 @@ export class StreamRenderer {
     this.text = text;
     if (DEFINITION.test(text)) this.sealedText = this.sealedNodes = this.checked = 0;
     this.#show(render(normalise(text.slice(this.sealedText))), true);
+    this.sealedText = text.length;
   }
 
   #onFrame(now) {
