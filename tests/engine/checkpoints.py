@@ -109,9 +109,14 @@ def oracle_logits(directory: Path, tokens: list[int]) -> torch.Tensor:
     return logits[0]
 
 
-@torch.inference_mode()
 def oracle_greedy(directory: Path, prompt: list[int], new_tokens: int) -> list[int]:
     """Exactly `new_tokens` greedy tokens of transformers' `generate`, end-of-sequence tokens ignored."""
+    return list(_greedy(directory, tuple(prompt), new_tokens))
+
+
+@cache
+@torch.inference_mode()
+def _greedy(directory: Path, prompt: tuple[int, ...], new_tokens: int) -> tuple[int, ...]:
     output: torch.Tensor = load_oracle(directory).generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
@@ -120,7 +125,7 @@ def oracle_greedy(directory: Path, prompt: list[int], new_tokens: int) -> list[i
         eos_token_id=-1,
         pad_token_id=0,
     )
-    return output[0, len(prompt) :].tolist()
+    return tuple(output[0, len(prompt) :].tolist())
 
 
 def random_prompt(length: int, seed: int = 0) -> list[int]:

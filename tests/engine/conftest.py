@@ -7,8 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.engine.checkpoints import write_checkpoint
+
+# Tiny models gain nothing from more threads, and pytest-xdist runs several processes.
+torch.set_num_threads(1)
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 Checkpoint = Callable[..., Path]
 
@@ -25,3 +31,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         return written[key]
 
     return get
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    """Every device of this machine."""
+    name: str = request.param
+    return name

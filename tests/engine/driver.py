@@ -1,0 +1,58 @@
+"""Runs requests through a `ModelRunner` without a scheduler: blocks in shuffled order, chunks of any size."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from engine.kv import BLOCK_SIZE
+from engine.plan import Row, Sampled, StepPlan
+from engine.request import Request
+from engine.runner import ModelRunner
+from engine.wire import SamplingParams
+
+BLOCKS = 128
+
+
+def request(prompt: Sequence[int], id: str = "r", **sampling: object) -> Request:
+    """A request, greedy unless told otherwise."""
+    return Request(id, list(prompt), SamplingParams(**({"temperature": 0.0} | sampling)), arrival=0.0)  # type: ignore[arg-type]
+
+
+def drive(
+    runner: ModelRunner, requests: Sequence[Request], *, chunk: int | None = None, seed: int = 0
+) -> list[list[Sampled]]:
+    """Run all requests side by side until each has `max_tokens` tokens; what each row gave, by request.
+
+    `chunk` limits the tokens of a row; 0 draws a limit for every row, so that chunks and decodes mix.
+    """
+    generator = random.Random(seed)
+    free = list(range(BLOCKS))
+    generator.shuffle(free)
+    given: list[list[Sampled]] = [[] for _ in requests]
+    while True:
+        rows, who = [], []
+        for index, one in enumerate(requests):
+            if len(one.output) >= one.sampling.max_tokens:
+                continue
+            limit = generator.randint(1, 40) if chunk == 0 else chunk
+            count = min(one.uncomputed, limit or one.uncomputed)
+            while len(one.block_table) * BLOCK_SIZE < one.computed + count:
+                one.block_table.append(free.pop())
+            rows.append(Row(one, one.computed, count, sample=count == one.uncomputed))
+            who.append(index)
+        if not rows:
+            return given
+        for index, row, sampled in zip(who, rows, runner.execute(StepPlan(rows)), strict=True):
+            row.request.computed += row.count
+            if sampled.token is not None:
+                row.request.output.append(sampled.token)
+                if len(row.request.output) == row.request.sampling.max_tokens:
+                    runner.release(row.request)
+            given[index].append(sampled)
+
+
+def tokens_of(runner: ModelRunner, requests: Sequence[Request], **how: int) -> list[list[int]]:
+    """The output tokens of all requests."""
+    drive(runner, requests, **how)
+    return [one.output for one in requests]
