@@ -51,16 +51,21 @@ class Choices:
             ApiError: one was refused; the others are ended.
         """
         news = asyncio.Event()
-        starting = [
-            asyncio.ensure_future(gateway.turns.start(turn, principal, wake=news.set, orphan_timeout=0))
-            for turn in request.turns
-        ]
+        every = range(len(request.turns))
+        starting: dict[int, asyncio.Task[Viewer]] = {}
         try:
-            return cls(request, gateway, await asyncio.gather(*starting), news)
+            # One answer to each prompt first: a prompt that is refused is then tokenised once, not `n` times.
+            for indices in (every[:: request.n], every):
+                for index in indices:
+                    if index not in starting:
+                        start = gateway.turns.start(request.turns[index], principal, wake=news.set, orphan_timeout=0)
+                        starting[index] = asyncio.create_task(start)
+                await asyncio.gather(*starting.values())
+            return cls(request, gateway, [starting[index].result() for index in every], news)
         except BaseException:
-            for task in starting:
+            for task in starting.values():
                 task.cancel()
-            for started in await asyncio.gather(*starting, return_exceptions=True):
+            for started in await asyncio.gather(*starting.values(), return_exceptions=True):
                 if isinstance(started, Viewer):
                     started.close()
             raise

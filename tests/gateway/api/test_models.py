@@ -1,0 +1,43 @@
+"""`/v1/models`, driven by the real `openai` client."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+
+from tests.gateway.conftest import CONTEXT, EngineThread, Serve
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_names_are_auto_tiers_and_models(serve: Serve, engine: EngineThread) -> None:
+    """Each with its tier and context length; every one of them can be asked."""
+    async with serve(engines={"small": [engine.address], "large": [engine.address]}) as served:
+        models = [model async for model in served.client.models.list()]
+        answered = [
+            (await served.client.completions.create(model=model.id, prompt="hello", max_tokens=1)).model
+            for model in models
+        ]
+    assert [model.id for model in models] == ["auto", "small", "large", "tiny-small", "tiny-large"]
+    assert [model.to_dict()["tier"] for model in models] == [None, "small", "large", "small", "large"]
+    assert {model.to_dict()["context_length"] for model in models} == {CONTEXT}
+    assert all(model.object == "model" and model.created > 0 and model.owned_by for model in models)
+    assert answered == ["tiny-small", "tiny-small", "tiny-large", "tiny-small", "tiny-large"]
+
+
+async def test_one_name_can_be_looked_up(serve: Serve) -> None:
+    """And an unknown one is OpenAI's 404."""
+    async with serve() as served:
+        model = await served.client.models.retrieve("tiny-small")
+        with pytest.raises(openai.NotFoundError) as caught:
+            await served.client.models.retrieve("org/other")
+    assert model.id == "tiny-small"
+    assert caught.value.code == "model_not_found"
+
+
+async def test_names_are_only_for_those_with_a_key(serve: Serve) -> None:
+    """401 without one."""
+    async with serve() as served:
+        stranger = served.client.with_options(api_key="wrong")
+        with pytest.raises(openai.AuthenticationError):
+            await stranger.models.list()

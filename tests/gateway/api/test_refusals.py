@@ -1,0 +1,149 @@
+"""What the completion endpoints refuse, over a real socket: status, code, field; and nothing is left over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from tests.engine.checkpoints import VOCABULARY
+from tests.gateway.conftest import CONTEXT, KEY, EngineThread, Serve, Served
+
+pytestmark = pytest.mark.anyio
+
+PATHS = {"chat/completions": "messages", "completions": "prompt"}
+"""Endpoint -> the field that holds the prompt."""
+
+
+def prompt_of(path: str, text: str = "hello") -> dict[str, Any]:
+    """The prompt as the endpoint wants it."""
+    return {"messages": [{"role": "user", "content": text}]} if path == "chat/completions" else {"prompt": text}
+
+
+async def post(served: Served, path: str, content: Any, key: str | None = KEY) -> httpx2.Response:
+    """Post bytes, or an object as JSON."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    # Plain HTTP: reading the system's certificates would take longer than the request.
+    async with httpx2.AsyncClient(headers=headers, verify=False) as client:
+        body = {"content": content} if isinstance(content, bytes) else {"json": content}
+        return await client.post(f"{served.base_url}/{path}", **body)
+
+
+def refused(response: httpx2.Response, status: int, code: str, param: str | None = None) -> str:
+    """Check OpenAI's error shape; returns the message."""
+    assert response.status_code == status, response.text
+    assert response.headers["x-request-id"]
+    body = response.json()
+    assert list(body) == ["error"]
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert (body["error"]["code"], body["error"]["param"]) == (code, param)
+    message: str = body["error"]["message"]
+    return message
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_body_that_is_no_json_object(serve: Serve, path: str) -> None:
+    """Malformed JSON, invalid UTF-8, a lone surrogate, endless nesting, and JSON that is no object."""
+    async with serve() as served:
+        for content in (b"", b'{"model": ', b'{"user": "\xff\xfe"}', b'{"user": "\\ud800"}', b"[" * 100_000, b"[]"):
+            refused(await post(served, path, content), 400, "invalid_json")
+        await served.settle()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_body_that_is_too_large(serve: Serve, path: str) -> None:
+    """413, and the connection's next request is served."""
+    async with serve(server={"max_message_bytes": 2000}) as served:
+        message = refused(await post(served, path, prompt_of(path, "x" * 2000)), 413, "request_too_large")
+        assert "2000" in message
+        assert (await post(served, path, {**prompt_of(path), "max_tokens": 1})).status_code == 200
+        await served.settle()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_model_that_does_not_exist(serve: Serve, path: str) -> None:
+    """404 with the names that do."""
+    async with serve() as served:
+        response = await post(served, path, {**prompt_of(path), "model": "gpt-9"})
+        await served.settle()
+    message = refused(response, 404, "model_not_found", "model")
+    assert "'gpt-9'" in message
+    assert "tiny-small" in message
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_more_tokens_than_the_context_holds(serve: Serve, path: str) -> None:
+    """Too long a prompt, or too high a limit: both figures are named, streamed or not."""
+    async with serve() as served:
+        for body in (
+            {**prompt_of(path, "hello " * CONTEXT), "max_tokens": 1},
+            {**prompt_of(path), "max_tokens": CONTEXT},
+            {**prompt_of(path), "max_tokens": CONTEXT, "stream": True},
+        ):
+            response = await post(served, path, body)
+            message = refused(response, 400, "context_length_exceeded", PATHS[path])
+            assert str(CONTEXT) in message
+            assert f"{body['max_tokens']} of output" in message
+        await served.settle()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_callers_without_a_valid_key(serve: Serve, path: str) -> None:
+    """401, before the body is even looked at."""
+    async with serve() as served:
+        refused(await post(served, path, b"{", key=None), 401, "missing_api_key")
+        refused(await post(served, path, b"{", key="wrong"), 401, "invalid_api_key")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_tenant_that_has_used_up_its_tokens(serve: Serve, path: str) -> None:
+    """429 with `retry-after`; a request for several answers is refused whole."""
+    async with serve(limits={"burst_tokens": 100, "tokens_per_minute": 60}) as served:
+        several = {**prompt_of(path), "max_tokens": 30, "n": 5, "ignore_eos": True}
+        response = await post(served, path, several)
+        refused(response, 429, "rate_limit_exceeded")
+        assert int(response.headers["retry-after"]) > 0
+        await served.settle()
+
+
+async def test_what_the_engine_refuses_is_no_stream(serve: Serve) -> None:
+    """Only the engine knows its vocabulary; the stream has not begun when it refuses, so the status is 400."""
+    async with serve() as served:
+        for stream in (False, True):
+            body = {**prompt_of("completions"), "logit_bias": {"99999": 1}, "stream": stream}
+            message = refused(await post(served, "completions", body), 400, "invalid_request", "logit_bias")
+            assert f"0 to {VOCABULARY - 1}" in message
+        refused(await post(served, "completions", {"prompt": [1, 99999]}), 400, "invalid_request", "prompt")
+        await served.settle()
+
+
+async def test_one_bad_prompt_refuses_its_batch(serve: Serve) -> None:
+    """The other prompts' turns end too."""
+    async with serve() as served:
+        body = {"prompt": [[40], [41], [99999]], "max_tokens": 2000, "ignore_eos": True}
+        refused(await post(served, "completions", body), 400, "invalid_request", "prompt")
+        await served.settle()
+
+
+async def test_an_engine_that_dies_before_the_first_token_is_a_503(serve: Serve, engine: EngineThread) -> None:
+    """With a header that says when to try again."""
+    async with serve() as served:
+        await served.gateway.engines.aclose()
+        response = await post(served, "chat/completions", {**prompt_of("chat/completions"), "stream": True})
+        refused(response, 503, "unavailable")
+        assert response.headers["retry-after"] == "2"
+
+
+async def test_an_engine_that_dies_later_is_an_error_in_the_stream(serve: Serve) -> None:
+    """The text so far stays valid; the client's iterator raises instead of ending."""
+    async with serve() as served:
+        body: Any = {**prompt_of("chat/completions"), "model": "small", "max_tokens": 3000}
+        stream = await served.client.chat.completions.create(**body, stream=True, extra_body={"ignore_eos": True})
+        with pytest.raises(openai.APIError) as caught:
+            async for chunk in stream:
+                if chunk.choices[0].delta.content:
+                    await served.gateway.engines.aclose()
+        assert caught.value.code == "engine_failed"
+        await served.settle()
