@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+from playwright.sync_api import Browser, Page, WebSocket, WebSocketRoute, expect
 
 from gateway.errors import EngineFailed, RateLimited
 from tests.e2e.browser import Answer, ScriptedServer, Visit, chromium, needs_chromium, visit, with_own_key
+from tests.e2e.conftest import Installation
 
 pytestmark = needs_chromium
 
@@ -107,6 +108,30 @@ def forever(*first: int | None) -> Iterator[int | None]:
     yield from first
     while True:
         yield None
+
+
+def test_a_fresh_installation_answers_in_the_browser(browser: Browser, roundhouse: Installation) -> None:
+    """The real thing: example question, streamed answer, the router's decision, the follow-up."""
+    deltas: list[str] = []
+
+    def on_socket(socket: WebSocket) -> None:
+        socket.on("framereceived", lambda frame: deltas.append(frame) if "output_text.delta" in frame else None)
+
+    with visit(browser, roundhouse.url) as tab:
+        tab.page.on("websocket", on_socket)
+        tab.page.goto("/")
+        tab.page.get_by_role("button", name="What is Roundhouse?").click()
+        answered(tab.page)
+        expect(answer(tab.page)).not_to_be_empty()
+        assert len(deltas) > 1
+        card = tab.page.locator("details.route")
+        expect(card.locator("summary")).to_contain_text("roundhouse-demo")
+        card.locator("summary").click()
+        expect(card).to_contain_text(re.compile(r"complexity 0\.\d\d asks for the \w+ tier"))
+        ask(tab.page, "And who is it for?")
+        expect(tab.page.locator("details.route")).to_have_count(2)
+        answered(tab.page)
+        expect(tab.page.get_by_role("alert")).to_have_count(0)
 
 
 def test_an_example_question_is_answered_with_a_card_that_says_why(tab: Visit, server: ScriptedServer) -> None:

@@ -170,7 +170,7 @@ export class Conversation {
   #revive(turn) {
     const times = { sentAt: null, firstAt: null, endedAt: null };
     if (isOver(turn)) return turn;
-    if (turn.responseId) return { ...turn, ...times, stopping: false, text: "", sequence: -1 };
+    if (turn.responseId) return { ...turn, ...times, status: "sending", stopping: false, text: "", sequence: -1 };
     const failure = { message: "The page was reloaded before the answer began.", code: null, retryAfter: null };
     return { ...turn, ...times, status: "failed", failure };
   }
