@@ -10,14 +10,13 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, Self
-from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive
 
 from engine.text import TextProcessor
-from gateway.api.http import JsonResponse, ServerSentEvents, disconnected, read_object, sse_event
+from gateway.api.http import JsonResponse, ServerSentEvents, disconnected, read_object, route_headers, sse_event
 from gateway.context import Gateway, gateway_of
 from gateway.errors import ApiError, ContextLengthExceeded, Unavailable
 from gateway.identity import Principal
@@ -81,12 +80,8 @@ class Choices:
         return [log.routed for log in self.logs if log.routed is not None]
 
     def headers(self) -> dict[str, str]:
-        """Who answers, in headers; several values where the answers differ."""
-
-        def values(name: str) -> str:
-            return ", ".join(dict.fromkeys(quote(getattr(routed, name), safe="/:+@ ") for routed in self.routes))
-
-        return {f"x-roundhouse-{name}": values(name) for name in ("cache", "tier", "model")}
+        """Who answers, in headers."""
+        return route_headers(self.routes)
 
     def envelope(self, prefix: str, kind: str) -> dict[str, Any]:
         """What every body and chunk begins with."""

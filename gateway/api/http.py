@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
+from gateway.protocol.stream import Routed
 
 
 class JsonResponse(Response):
@@ -67,6 +69,16 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 async def on_exception(request: Request, error: Exception) -> Response:
     """Exception handler for faults of ours; Starlette logs the traceback."""
     return error_response(ApiError("the server failed while it worked on this request"))
+
+
+def route_headers(routes: Iterable[Routed]) -> dict[str, str]:
+    """Who answers, in headers; several values where several turns differ."""
+    routes = list(routes)
+
+    def values(name: str) -> str:
+        return ", ".join(dict.fromkeys(quote(getattr(routed, name), safe="/:+@ ") for routed in routes))
+
+    return {f"x-roundhouse-{name}": values(name) for name in ("cache", "tier", "model")}
 
 
 class ServerSentEvents(Response):

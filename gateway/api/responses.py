@@ -11,11 +11,11 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive
 from starlette.websockets import WebSocket
 
-from gateway.api.http import JsonResponse, ServerSentEvents, disconnected, read_object, sse_event
+from gateway.api.http import JsonResponse, ServerSentEvents, disconnected, read_object, route_headers, sse_event
 from gateway.context import Gateway, gateway_of
 from gateway.errors import InvalidRequest
 from gateway.protocol.response_create import parse_response_create
-from gateway.turns import Viewer
+from gateway.turns import Turn, Viewer
 
 
 async def create(request: Request) -> Response:
@@ -75,7 +75,7 @@ async def _wait(viewer: Viewer, receive: Receive) -> Response:
     finished = turn.log.finished
     if finished is not None and finished.error is not None:
         raise finished.error
-    return JsonResponse(turn.view.response())
+    return JsonResponse(turn.view.response(), headers=_headers(turn))
 
 
 async def _ended(viewer: Viewer) -> None:
@@ -86,7 +86,12 @@ async def _ended(viewer: Viewer) -> None:
 def _stream(gateway: Gateway, viewer: Viewer) -> Response:
     settings = gateway.settings
     events = _events(viewer, settings.turns.coalesce_window)
-    return ServerSentEvents(events, close=viewer.close, send_timeout=settings.server.send_timeout)
+    send_timeout = settings.server.send_timeout
+    return ServerSentEvents(events, close=viewer.close, send_timeout=send_timeout, headers=_headers(viewer.turn))
+
+
+def _headers(turn: Turn) -> dict[str, str]:
+    return route_headers([turn.log.routed] if turn.log.routed else [])
 
 
 async def _events(viewer: Viewer, coalesce: float) -> AsyncIterator[bytes]:
