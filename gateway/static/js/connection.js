@@ -35,9 +35,13 @@ export class Connection {
     this.parts = parts;
     /** @type {State} */
     this.state = "idle";
+    /** @type {WebSocket | null} */
     this.socket = null;
     this.timer = null;
+    /** Attempts since the last event; how long to pause. */
     this.attempt = 0;
+    /** Changes with each attempt: what an older one still reports is not heard. */
+    this.generation = 0;
     this.restartDelay = null;
     this.wasOpen = false;
   }
@@ -65,28 +69,23 @@ export class Connection {
 
   /** The network is gone: do not wait for the socket to find out. */
   interrupt() {
-    if (this.socket) this.#lost(this.socket, { code: 1006 });
-  }
-
-  /** Close for good, for example to come back with another key. */
-  close() {
-    this.#drop();
-    this.#move("idle");
+    if (this.state === "connecting" || this.state === "open" || this.state === "draining") {
+      this.#lost(this.socket, { code: 1006 });
+    }
   }
 
   async #open() {
     clearTimeout(this.timer);
     this.#move("connecting");
-    // An attempt is known by this object: what an older one still reports is not heard.
-    const attempt = (this.socket = { close() {} });
+    const generation = ++this.generation;
     let ticket;
     try {
       ticket = await this.parts.ticket();
     } catch (failure) {
-      if (this.socket === attempt) this.#refused(failure);
+      if (this.generation === generation) this.#refused(failure);
       return;
     }
-    if (this.socket !== attempt) return;
+    if (this.generation !== generation) return;
     const socket = (this.socket = new WebSocket(this.parts.url, [SUBPROTOCOL, TICKET_PREFIX + ticket]));
     this.timer = setTimeout(() => this.#lost(socket, { code: 1006 }), OPEN_TIMEOUT);
     socket.onopen = () => this.socket === socket && this.#opened();
@@ -124,7 +123,6 @@ export class Connection {
   }
 
   #refused(failure) {
-    this.socket = null;
     if (failure.status === 401 || failure.status === 403) {
       this.#move("refused", { message: failure.message });
     } else {
@@ -144,6 +142,7 @@ export class Connection {
     clearTimeout(this.timer);
     const socket = this.socket;
     this.socket = null;
+    this.generation += 1;
     socket?.close();
   }
 
