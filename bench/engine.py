@@ -31,13 +31,14 @@ from bench.subjects import SUBJECTS, Setup
 from bench.worker import Task
 
 _RESULTS = Path(__file__).parent / "results"
+_PROBE_BYTES = 1 << 29
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = _parser().parse_args(argv)
     if arguments.quick:
         arguments.model, arguments.concurrency, arguments.repeats = ["mini"], [1, 3], 1
-        arguments.prompt_tokens, arguments.new_tokens = 20, 8
+        arguments.prompt_tokens, arguments.new_tokens, arguments.probe_bytes = 20, 8, 1 << 20
     environment = Environment.here()
     arguments.output.mkdir(parents=True, exist_ok=True)
     for model in arguments.model or ["S", "L"]:
@@ -67,7 +68,9 @@ def _measure(model: str, arguments: argparse.Namespace) -> Table:
             turn = repeat % len(subjects)
             for subject in subjects[turn:] + subjects[:turn]:
                 progress.set_postfix_str(subject)
-                report = _run(Task(subject, setup, shape.vocab_size, arguments.concurrency, repeat))
+                report = _run(
+                    Task(subject, setup, shape.vocab_size, arguments.concurrency, repeat, arguments.probe_bytes)
+                )
                 machine = mean(report.before, report.after)
                 for result in report.results:
                     rows[result.concurrency, subject].append(
@@ -126,6 +129,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--new-tokens", type=int, default=64, metavar="N")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs of each subject; medians are shown")
     parser.add_argument("--quick", action="store_true", help="a miniature model and workload: shows that all works")
+    parser.add_argument(
+        "--probe-bytes", type=int, default=_PROBE_BYTES, metavar="N", help="more than the CPU caches hold"
+    )
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="where random checkpoints are kept")
     parser.add_argument("--output", type=Path, default=_RESULTS, help="folder for the tables and the JSON")
     return parser

@@ -14,8 +14,6 @@ import msgspec
 from bench.checkpoints import Shape
 
 _BYTES = {"bfloat16": 2, "float32": 4}
-_PROBE_BYTES = 1 << 29
-"""Beyond the last-level cache, however large the server's is."""
 _PROBE_SIZE = 2048
 _PROBE_REPEATS = 5
 
@@ -128,15 +126,18 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
 
 
-def probe(dtype: str) -> Machine:
-    """Measure the machine: reading 512 MiB, and a square matrix product; the best of a few tries each."""
+def probe(dtype: str, size: int) -> Machine:
+    """Measure the machine: reading `size` bytes, and a square matrix product; the best of a few tries each.
+
+    `size` should exceed the last-level cache.
+    """
     import numpy as np
     import torch
 
     # numpy asks for huge pages, torch does not.
-    data = torch.from_numpy(np.ones(_PROBE_BYTES // 4, np.int32))
+    data = torch.from_numpy(np.ones(size // 4, np.int32))
     matrix = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=getattr(torch, dtype))
-    return Machine(_PROBE_BYTES / _best(data.amax), 2 * _PROBE_SIZE**3 / _best(lambda: matrix @ matrix))
+    return Machine(size / _best(data.amax), 2 * _PROBE_SIZE**3 / _best(lambda: matrix @ matrix))
 
 
 def _best(run: Callable[[], object]) -> float:

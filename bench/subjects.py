@@ -156,14 +156,12 @@ def engine(setup: Setup) -> Iterator[Subject]:
 @contextlib.contextmanager
 def served(setup: Setup) -> Iterator[Subject]:
     """Our engine as it is deployed: a process of its own, a client over a unix socket."""
-    # Imported as the served process imports them, so that both begin with the same memory.
-    import engine.runner
-    import engine.server
+    import torch
 
-    del engine.runner, engine.server
     with tempfile.TemporaryDirectory(prefix="rh-bench-") as folder:
         command = [sys.executable, "-m", "engine.server", "--model", setup.checkpoint, "--dtype", setup.dtype]
         command += ["--listen", f"unix://{folder}/socket", "--kv-tokens", str(_blocks(setup) * BLOCK_SIZE)]
+        command += ["--threads", str(torch.get_num_threads())]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None
@@ -209,9 +207,20 @@ def _transformers_model(setup: Setup) -> Any:
     return AutoModelForCausalLM.from_pretrained(setup.checkpoint, dtype=getattr(torch, setup.dtype)).eval()
 
 
-SUBJECTS: dict[str, Callable[[Setup], AbstractContextManager[Subject]]] = {
-    "transformers generate": generate,
-    "transformers continuous batching": continuous_batching,
-    "Roundhouse": engine,
-    "Roundhouse, served": served,
+class Kind(msgspec.Struct, frozen=True):
+    """How to measure a subject."""
+
+    load: Callable[[Setup], AbstractContextManager[Subject]]
+    libraries: tuple[str, ...]
+    """Imported before memory is counted: code is not what the column compares."""
+
+
+SUBJECTS = {
+    "transformers generate": Kind(generate, ("torch", "transformers.models.llama.modeling_llama")),
+    "transformers continuous batching": Kind(
+        continuous_batching,
+        ("torch", "transformers.models.llama.modeling_llama", "transformers.generation.continuous_batching"),
+    ),
+    "Roundhouse": Kind(engine, ("torch", "engine.core", "engine.runner")),
+    "Roundhouse, served": Kind(served, ("torch", "engine.core", "engine.runner", "engine.server")),
 }

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import msgspec
@@ -23,19 +24,19 @@ class Task(msgspec.Struct, frozen=True):
     vocabulary: int
     concurrency: list[int]
     repeat: int
+    probe_bytes: int
+    """How much memory a probe reads."""
 
 
 def run(task: Task) -> Report:
     setup = task.setup
-    # Libraries are imported before memory is counted: by far most of them is torch, which all subjects share.
-    import torch
-    import transformers
-
-    del torch, transformers
-    before = probe(setup.dtype)
+    kind = SUBJECTS[task.subject]
+    for library in kind.libraries:
+        importlib.import_module(library)
     idle = ResidentMemory().now()
+    before = probe(setup.dtype, task.probe_bytes)
     results = []
-    with SUBJECTS[task.subject](setup) as subject:
+    with kind.load(setup) as subject:
         memory = ResidentMemory(subject.pid)
         for concurrency in task.concurrency:
             seed = 1000 * task.repeat + concurrency
@@ -44,7 +45,7 @@ def run(task: Task) -> Report:
             memory.reset_peak()
             traces = subject.run(prompts(concurrency, setup.prompt_tokens, task.vocabulary, seed), setup.new_tokens)
             results.append(Result(concurrency, traces, memory.peak() - idle))
-    return Report(before, probe(setup.dtype), results)
+    return Report(before, probe(setup.dtype, task.probe_bytes), results)
 
 
 if __name__ == "__main__":
