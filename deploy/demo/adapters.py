@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import torch as safetensors_torch
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
@@ -39,15 +40,15 @@ class AdapterRecipe:
     rank: int
     steps: int
     lr: float = 4e-3
-    batch_tokens: int = 4096
+    batch_tokens: int = 2048
     seed: int = 21
 
 
 RECIPES: dict[str, AdapterRecipe] = {
-    "formal": AdapterRecipe(rank=16, steps=260),
-    "pirate": AdapterRecipe(rank=16, steps=260),
-    "json": AdapterRecipe(rank=8, steps=160),
-    "handbook": AdapterRecipe(rank=32, steps=320),
+    "formal": AdapterRecipe(rank=16, steps=90),
+    "pirate": AdapterRecipe(rank=16, steps=90),
+    "json": AdapterRecipe(rank=8, steps=60),
+    "handbook": AdapterRecipe(rank=32, steps=130),
 }
 
 
@@ -123,8 +124,8 @@ def train_adapter(name: str, splits: list[SplitIntent], base: Path) -> None:
     make_stream, step, number = streams(name, splits), 0, 0
     with tqdm(total=recipe.steps, desc=f"adapter {name}", mininterval=5) as bar:
         while step < recipe.steps:
-            for batch in chunk(make_stream, encoder, number, recipe.seed, recipe.batch_tokens, cut_share=0.4):
-                warm = min(1.0, (step + 1) / 20)
+            for batch in chunk(make_stream, encoder, number, recipe.seed, recipe.batch_tokens, cut_share=0.7):
+                warm = min(1.0, (step + 1) / 10)
                 rate = recipe.lr * warm * (0.5 + 0.5 * math.cos(math.pi * step / recipe.steps))
                 loss = learn(tuned, batch, optimizer, rate)
                 step += 1
@@ -159,6 +160,11 @@ def save_adapter(tuned: Any, target: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     tuned.save_pretrained(fresh, safe_serialization=True)
     (fresh / "README.md").unlink(missing_ok=True)
+    weights = {
+        name: weight.to(torch.bfloat16)
+        for name, weight in safetensors_torch.load_file(fresh / "adapter_model.safetensors").items()
+    }
+    safetensors_torch.save_file(weights, fresh / "adapter_model.safetensors", metadata={"format": "pt"})
     if target.exists():
         os.rename(target, old)
     os.rename(fresh, target)

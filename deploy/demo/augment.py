@@ -132,25 +132,25 @@ def case_and_punctuation(text: str, rng: random.Random, question_mark: float = 0
 
 def augment(text: str, rng: random.Random) -> str:
     """One training variant of a phrasing."""
-    if rng.random() < 0.10:
+    if rng.random() < 0.06:
         text = keywords(text, rng)
-    if rng.random() < 0.5:
-        text = synonyms(text, rng, rate=0.4)
-    if rng.random() < 0.5:
+    if rng.random() < 0.35:
+        text = synonyms(text, rng, rate=0.35)
+    if rng.random() < 0.35:
         text = drop_words(text, rng, stop_rate=0.25, word_rate=0.08)
     words = text.split()
-    if words and rng.random() < 0.12:
+    if words and rng.random() < 0.06:
         words.insert(rng.randrange(len(words) + 1), rng.choice(_FILLERS))
-    if len(words) > 3 and rng.random() < 0.05:
+    if len(words) > 3 and rng.random() < 0.03:
         at = rng.randrange(len(words) - 1)
         words[at], words[at + 1] = words[at + 1], words[at]
-    if rng.random() < 0.15:
+    if words and rng.random() < 0.07:
         at = rng.randrange(len(words))
         words[at] = typo(words[at], rng)
     text = " ".join(words)
-    if rng.random() < 0.22:
+    if rng.random() < 0.12:
         text = f"{rng.choice(_PREFIXES)} {text}"
-    if rng.random() < 0.15:
+    if rng.random() < 0.08:
         text = f"{text} {rng.choice(_SUFFIXES)}"
     return case_and_punctuation(text, rng)
 

@@ -7,7 +7,7 @@ and assistant take turns.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deploy.demo.arithmetic import ARITHMETIC, Generator, Problem
 from deploy.demo.augment import augment, case_and_punctuation, lightly
@@ -17,7 +17,7 @@ from deploy.demo.reasoning import REASONING
 Message = dict[str, str]
 
 #: Shares of the openings: the rest is the corpus.
-ARITHMETIC_SHARE, REASONING_SHARE = 0.14, 0.12
+ARITHMETIC_SHARE, REASONING_SHARE = 0.09, 0.06
 SYSTEM_SHARE = 0.10
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.", "You are a helpful, honest assistant.", "Answer briefly.", "Be concise.",
@@ -34,7 +34,7 @@ class Question:
     """One exam question: the conversation up to it, the canonical answer, and how it is graded."""
 
     section: str
-    messages: tuple[Message, ...]
+    messages: tuple[Message, ...] = field(hash=False)
     answer: str
     result: str | None = None
 

@@ -41,7 +41,7 @@ class Shape:
 SHAPES: dict[str, Shape] = {
     "small": Shape("roundhouse-demo-2m", hidden=192, layers=3, heads=6, kv_heads=2, intermediate=512),
     "medium": Shape("roundhouse-demo-6m", hidden=256, layers=6, heads=8, kv_heads=2, intermediate=832),
-    "large": Shape("roundhouse-demo-18m", hidden=512, layers=6, heads=8, kv_heads=4, intermediate=1184),
+    "large": Shape("roundhouse-demo-18m", hidden=512, layers=6, heads=16, kv_heads=4, intermediate=1280),
 }
 
 

@@ -137,10 +137,7 @@ class Trainer:
         self.step, self.chunk_number = counters["step"], counters["chunk"]
         self.seconds, self.tokens = counters["seconds"], counters["tokens"]
         tensors = load_file(folder / "state.safetensors")
-        prefix = "model."
-        self.model.load_state_dict(
-            {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        )
+        self.model.load_state_dict(load_model(folder))
         for number, optimizer in enumerate(self.optimizers):
             state: dict[int, dict[str, Tensor]] = {}
             for name, tensor in tensors.items():
@@ -149,3 +146,9 @@ class Trainer:
                     state.setdefault(int(index), {})[key] = tensor
             groups = optimizer.state_dict()["param_groups"]
             optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def load_model(folder: Path) -> dict[str, Tensor]:
+    """The model's part of a saved training state."""
+    tensors = load_file(folder / "state.safetensors")
+    return {name.removeprefix("model."): tensor for name, tensor in tensors.items() if name.startswith("model.")}
