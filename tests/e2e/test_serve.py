@@ -95,7 +95,7 @@ def test_an_engine_that_dies_mid_answer_fails_that_answer_and_another_tier_takes
 
 
 def test_a_cut_socket_resumes_with_no_lost_or_doubled_character(roundhouse: Installation) -> None:
-    create = {**LONG, "model": "medium", "max_output_tokens": 400, "temperature": 1, "seed": 11}
+    create = {**LONG, "model": "medium", "max_output_tokens": 200, "temperature": 1, "seed": 11}
     with open_socket(roundhouse) as socket:
         send(socket, create)
         text, last, response_id = "", -1, ""
