@@ -118,6 +118,8 @@ def test_large_answers_the_last_question_of_a_long_chat(large: Any, tokenizer: A
     assert "Redis" in answer(large, tokenizer, [*history, user("Is Redis required?")])
 
 
+# peft still asks transformers for a deprecated name.
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("name", ADAPTER_NAMES)
 def test_an_adapter_changes_answers_visibly(name: str, tokenizer: Any) -> None:
     from peft import PeftModel
