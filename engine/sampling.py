@@ -16,12 +16,11 @@ from collections.abc import Sequence
 
 import torch
 
+import kernels
 from engine.penalties import Penalties
 from engine.request import Request
 from engine.wire import TokenLogprob
 
-_NUCLEUS_WIDTH = 1024
-"""How many of the most likely tokens are sorted for top-p at first; all are only if these do not reach it."""
 _WORD = (1 << 64) - 1
 
 
@@ -90,10 +89,10 @@ class Sampler:
     def _choose(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[int]:
         drawn = [row for row, request in enumerate(requests) if request.sampling.temperature > 0]
         if not drawn:
-            return logits.argmax(dim=-1).tolist()
+            return kernels.argmax(logits).tolist()
         if len(drawn) == len(requests):
             return self._draw(logits, requests).tolist()
-        tokens = logits.argmax(dim=-1)
+        tokens = kernels.argmax(logits)
         tokens[drawn] = self._draw(logits[drawn], [requests[row] for row in drawn])
         return tokens.tolist()
 
@@ -108,8 +107,7 @@ class Sampler:
                 top_k=self._tensor([p.top_k for p in params], torch.long),
                 top_p=self._tensor([p.top_p for p in params], torch.float32),
                 min_p=self._tensor([p.min_p for p in params], torch.float32),
-                widest_k=max(p.top_k for p in params),
-                nucleus=any(p.top_p < 1 for p in params),
+                ranked=any(p.top_k or p.top_p < 1 for p in params),
             )
         uniforms = [uniform(request.sampling.seed, request.length) for request in requests]
         return inverse_cdf(logits, self._tensor(uniforms, torch.float64))
@@ -142,52 +140,31 @@ def inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
 
 
 def truncate(
-    logits: torch.Tensor,
-    *,
-    top_k: torch.Tensor,
-    top_p: torch.Tensor,
-    min_p: torch.Tensor,
-    widest_k: int,
-    nucleus: bool,
+    logits: torch.Tensor, *, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor, ranked: bool
 ) -> torch.Tensor:
     """Set to -inf what top-k, then top-p, then min-p remove, each a [rows] tensor of transformers' parameters.
 
     Top-p: the smallest set of most likely tokens, after top-k, that reaches top_p (Holtzman et al., 2020). Tokens as
-    likely as the last one kept are kept too. `widest_k` is the largest top_k, `nucleus` whether any top_p is below 1:
-    both known to the host. Every row's maximum must be 0.
+    likely as the last one kept are kept too. `ranked` says whether any row has top-k or top-p, which the host knows.
+    Every row's maximum must be 0.
     """
     threshold = min_p.log()
-    vocabulary = logits.shape[-1]
-    if widest_k or nucleus:
-        k = torch.where(top_k > 0, top_k.clamp(max=vocabulary), vocabulary)
-        width = min(vocabulary, max(widest_k, _NUCLEUS_WIDTH if nucleus else 0))
-        kept, reached = _least_kept(logits, k, top_p, width)
-        if width < vocabulary and nucleus and not bool(reached.all()):
-            kept, _ = _least_kept(logits, k, top_p, vocabulary)
-        threshold = torch.maximum(threshold, kept)
+    if ranked:
+        threshold = torch.maximum(threshold, _least_ranked(logits, top_k, top_p))
     return logits.masked_fill(logits < threshold[:, None], -math.inf)
 
 
-def _least_kept(
-    logits: torch.Tensor, k: torch.Tensor, top_p: torch.Tensor, width: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The smallest logit that top-k and top-p keep, seen in the `width` largest; and whether those were enough.
-
-    A row with k >= width and top_p = 1 keeps everything: its threshold is -inf.
-    """
-    values = logits.topk(width, dim=-1).values
-    inside = torch.arange(width, device=logits.device) < k[:, None]
-    weights = values.exp().masked_fill_(~inside, 0)
-    limited = k <= width
-    total = torch.where(limited, weights.sum(dim=-1), logits.exp().sum(dim=-1))
-    cumulative = weights.cumsum(dim=-1) / total[:, None]
-    before = cumulative - weights / total[:, None]
-    # Rounding may carry `before` to 1 ahead of the last token, which top_p = 1 must keep.
-    keep = inside & ((before < top_p[:, None]) | (top_p[:, None] >= 1))
-    threshold = values.masked_fill(~keep, math.inf).amin(dim=-1)
-    everything = ~limited & (top_p >= 1)
-    reached = limited | everything | (cumulative[:, -1] >= top_p)
-    return threshold.masked_fill(everything, -math.inf), reached
+def _least_ranked(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """The smallest logit of each row that top-k and top-p keep."""
+    values = kernels.sort_descending(logits)
+    vocabulary = logits.shape[-1]
+    keep = torch.arange(vocabulary, device=logits.device) < torch.where(top_k > 0, top_k, vocabulary)[:, None]
+    weights = values.exp().masked_fill_(~keep, 0)
+    cumulative = weights.cumsum(dim=-1)
+    before = cumulative - weights
+    # Rounding may carry `before` to the total ahead of the last token, which top_p = 1 must keep.
+    keep &= (before < top_p[:, None] * cumulative[:, -1:]) | (top_p[:, None] >= 1)
+    return values.masked_fill_(~keep, math.inf).amin(dim=-1)
 
 
 def token_logprobs(logits: torch.Tensor, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:

@@ -12,18 +12,21 @@ from kernels import onednn, reference
 from kernels.attention import AttentionPlan, plan_attention
 from kernels.reference import (
     add_rms_norm,
+    argmax,
     embedding,
     moe,
     paged_attention,
     rms_norm,
     rotary_embedding,
     silu_and_mul,
+    sort_descending,
     store_kv,
 )
 
 __all__ = [
     "AttentionPlan",
     "add_rms_norm",
+    "argmax",
     "embedding",
     "linear",
     "moe",
@@ -33,6 +36,7 @@ __all__ = [
     "rms_norm",
     "rotary_embedding",
     "silu_and_mul",
+    "sort_descending",
     "store_kv",
 ]
 

@@ -53,12 +53,6 @@ class AttentionPlan:
     """What `paged_attention` needs to know of a batch, for layers of one window."""
 
     groups: tuple[Fresh | Paged, ...]
-    block_size: int
-
-    @property
-    def gathered_blocks(self) -> int:
-        """Blocks in the largest gather, padding included."""
-        return max((group.blocks.numel() for group in self.groups if isinstance(group, Paged)), default=0)
 
 
 def plan_attention(
@@ -107,7 +101,7 @@ def plan_attention(
             )
             groups.append(Paged(begin, end, rows, count, blocks.to(device), None if mask is None else mask.to(device)))
         begin = end
-    return AttentionPlan(tuple(groups), block_size)
+    return AttentionPlan(tuple(groups))
 
 
 def _is_fresh(starts: Ints, counts: Ints, row: int) -> bool:

@@ -6,6 +6,7 @@ the bytes that it must at least move and the floating-point operations that it m
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -78,22 +79,13 @@ def paged_attention(
     For rows of q tokens that see s keys: moves (2 q H D + 2 s K D) e bytes and 4 q s H D FLOPs (half for a fresh
     row); this body copies the keys and values of paged rows once more.
     """
-    kv_heads, dim = key.shape[1:]
-    workspace = [cache.new_empty(plan.gathered_blocks, *cache.shape[1:]) for cache in (key_cache, value_cache)]
     outputs: list[torch.Tensor] = []
     for group in plan.groups:
-        batch = query[group.begin : group.end]
+        batch = slice(group.begin, group.end)
         if isinstance(group, Fresh):
-            attended = _fresh(batch, key[group.begin : group.end], value[group.begin : group.end], group)
+            outputs.append(_fresh(query[batch], key[batch], value[batch], group))
         else:
-            gathered = [
-                torch.index_select(cache, 0, group.blocks, out=space[: group.blocks.numel()]).view(
-                    group.rows, -1, kv_heads, dim
-                )
-                for cache, space in zip((key_cache, value_cache), workspace, strict=True)
-            ]
-            attended = _paged(batch, gathered[0].transpose(1, 2), gathered[1].transpose(1, 2), group)
-        outputs.append(attended)
+            outputs.append(_paged(query[batch], _gather(key_cache, group), _gather(value_cache, group), group))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
@@ -103,6 +95,11 @@ def _fresh(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: F
         q, k, v, attn_mask=group.mask, is_causal=group.mask is None, enable_gqa=q.shape[1] != k.shape[1]
     )
     return out.transpose(1, 2).reshape(len(query), -1)
+
+
+def _gather(cache: torch.Tensor, group: Paged) -> torch.Tensor:
+    """The blocks of a group -> [rows, K, keys, D]."""
+    return cache.index_select(0, group.blocks).view(group.rows, -1, *cache.shape[2:]).transpose(1, 2)
 
 
 def _paged(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Paged) -> torch.Tensor:
@@ -125,6 +122,28 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     Moves (T in + in out + T out) e bytes; 2 T in out FLOPs.
     """
     return F.linear(x, weight, bias)
+
+
+def argmax(x: torch.Tensor) -> torch.Tensor:
+    """Index of the first maximum of each row of x [rows, n] -> [rows].
+
+    Moves |x| e bytes; |x| comparisons.
+    """
+    if x.device.type == "cpu":
+        # numpy's is vectorised: 20 to 60 times as fast as torch's in fp32, more in bf16.
+        return torch.from_numpy(x.float().numpy().argmax(axis=-1))
+    return x.argmax(dim=-1)
+
+
+def sort_descending(x: torch.Tensor) -> torch.Tensor:
+    """Each row of x [rows, n] sorted, largest first.
+
+    Moves 2 |x| e bytes; |x| log n comparisons.
+    """
+    if x.device.type == "cpu":
+        # numpy sorts with SIMD: sorting a whole row is faster than torch's top-k of a small part of it.
+        return torch.from_numpy(np.sort(x.numpy(), axis=-1)).flip(-1)
+    return x.sort(dim=-1, descending=True).values
 
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:

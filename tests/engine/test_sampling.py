@@ -18,7 +18,6 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-import engine.sampling
 from engine.sampling import Sampler, inverse_cdf, token_logprobs, truncate, uniform
 from engine.wire import SamplingParams
 from tests.engine.driver import request
@@ -44,8 +43,7 @@ def truncated(logits: torch.Tensor, *params: SamplingParams) -> torch.Tensor:
         top_k=torch.tensor([p.top_k for p in params], device=logits.device),
         top_p=torch.tensor([p.top_p for p in params], device=logits.device),
         min_p=torch.tensor([p.min_p for p in params], device=logits.device),
-        widest_k=max(p.top_k for p in params),
-        nucleus=any(p.top_p < 1 for p in params),
+        ranked=any(p.top_k or p.top_p < 1 for p in params),
     )
 
 
@@ -75,15 +73,6 @@ def test_truncation_keeps_what_transformers_keeps(params: list[SamplingParams], 
     logits = random_logits(len(params), seed=seed)
     for row, (mine, one) in enumerate(zip(truncated(logits, *params), params, strict=True)):
         assert torch.equal(mine > -math.inf, kept_by_transformers(logits[row], one))
-
-
-@pytest.mark.parametrize("temperature", [0.3, 100.0], ids=["peaked", "flat"])
-def test_a_nucleus_beyond_the_sorted_candidates_is_found(temperature: float) -> None:
-    """A flat distribution over a vocabulary wider than the tokens that are sorted at first."""
-    logits = random_logits(2, vocabulary=3 * engine.sampling._NUCLEUS_WIDTH) / temperature
-    params = SamplingParams(top_p=0.95), SamplingParams(top_k=50)
-    kept = truncated(logits, *params) > -math.inf
-    assert [int(row.sum()) for row in kept] == [int(kept_by_transformers(logits[0], params[0]).sum()), 50]
 
 
 def test_tokens_as_likely_as_the_last_one_kept_are_kept(device: str) -> None:
