@@ -69,7 +69,7 @@ class Penalties:
             if sampling.frequency_penalty:
                 scores.sub_(counts.output, alpha=sampling.frequency_penalty)
             if sampling.presence_penalty:
-                scores.sub_(counts.output > 0, alpha=sampling.presence_penalty)
+                scores.sub_((counts.output > 0).float(), alpha=sampling.presence_penalty)
 
     def release(self, request: Request) -> None:
         """Forget a finished or preempted request."""
