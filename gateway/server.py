@@ -39,6 +39,11 @@ def listen(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # uvicorn closes a connection when its client has read what was sent. For one that reads nothing, that is never:
+        # the kernel gives up on it a while after we have.
+        patience = int(2000 * settings.server.send_timeout)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
     try:
         bound.bind((host, port))
     except OSError as error:

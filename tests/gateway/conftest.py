@@ -168,10 +168,11 @@ def serve(engine: EngineThread, model: Path, redis_url: str) -> Serve:
         turns: dict[str, Any] | None = None,
         limits: dict[str, Any] | None = None,
         engines: dict[str, list[str]] | None = None,
+        redis_at: str = redis_url,
         **sections: Any,
     ) -> Settings:
         pools = [
-            Pool(tier=tier, name=f"tiny-{tier}", model=str(model), engines=addresses)  # type: ignore[arg-type]
+            Pool(tier=tier, name=f"tiny-{tier}", model=str(model), engines=addresses)
             for tier, addresses in (engines or {"small": [engine.address]}).items()
         ]
         return msgspec.structs.replace(
@@ -179,7 +180,7 @@ def serve(engine: EngineThread, model: Path, redis_url: str) -> Serve:
             server=Server(**{"port": 0, "drain_timeout": 5.0, **(server or {})}),
             turns=Turns(**(turns or {})),
             limits=Limits(**(limits or {})),
-            redis=RedisSettings(url=redis_url, timeout=5.0),
+            redis=RedisSettings(url=redis_at, timeout=5.0),
             pools=pools,
             **sections,
         )

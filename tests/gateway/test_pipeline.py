@@ -13,6 +13,7 @@ from gateway.identity import Principal
 from gateway.protocol.requests import Message, Sampling, TurnRequest
 from gateway.protocol.stream import Finished, LimitState, Routed, TextDelta
 from gateway.settings import Cache, Router
+from tests.conftest import redis_server
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
 
 pytestmark = pytest.mark.anyio
@@ -277,6 +278,19 @@ class TestLimits:
         assert events[-1].reason == "stop"
         assert events[-1].usage.output_tokens == 0 < events[-1].usage.input_tokens
         assert not text(events)
+
+
+async def test_turns_go_on_without_redis(serve: Serve) -> None:
+    """Limits are kept within the process, the cache misses; nothing leaks when Redis comes back."""
+    redis = redis_server()
+    with redis as url:
+        async with serve(redis_at=url) as served:
+            await asyncio.to_thread(redis.stop)
+            down = await run(served, request(sampling=Sampling(temperature=0)))
+            await asyncio.to_thread(redis.start)
+            up = await run(served, request(sampling=Sampling(temperature=0)))
+            await served.settle()
+    assert text(down) == text(up)
 
 
 async def test_metrics_and_statistics_count_turns(serve: Serve) -> None:

@@ -105,7 +105,7 @@ class TestStart:
         if routed:
             viewer = await house.start(request(), ALICE)
             assert await text(viewer) == ""
-            error = viewer.turn.log.finished.error  # type: ignore[union-attr]
+            error = viewer.turn.log.finished.error
         else:
             with pytest.raises(ApiError) as caught:
                 await house.start(request(), ALICE)
@@ -361,7 +361,7 @@ async def test_a_viewer_that_is_behind_gets_one_delta_per_window() -> None:
     await eventually(lambda: got == ["begun"])
     for letter in "ab":
         turn.append(TextDelta(letter))
-        await eventually(lambda letter=letter: got[-1] == letter)  # type: ignore[misc]
+        await eventually(lambda letter=letter: got[-1] == letter)
     for letter in "cdef":
         turn.append(TextDelta(letter))
     await eventually(lambda: got[-1] == "cdef")

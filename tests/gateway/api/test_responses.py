@@ -13,7 +13,7 @@ from openai.types.responses import Response, ResponsesServerEvent
 from pydantic import TypeAdapter
 
 from gateway.settings import Cache
-from tests.gateway.conftest import KEY, Serve, Served
+from tests.gateway.conftest import KEY, Serve, Served, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ class TestWebSocket:
                 types = []
                 for event in connection:
                     types.append(event.type)
-                    assert event.stream_id == "lane"  # type: ignore[union-attr]
+                    assert event.stream_id == "lane"
                     if event.type in ("response.completed", "response.incomplete"):
                         break
                 return types
@@ -124,7 +124,7 @@ class TestCreate:
         numbers = [event.sequence_number for event in events]
         assert numbers == sorted(set(numbers))
         text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
-        assert events[-1].response.output_text == text  # type: ignore[union-attr]
+        assert events[-1].response.output_text == text
 
     async def test_the_clients_stream_helper_understands_us(self, serve: Serve) -> None:
         """It checks order and accumulates; our own events must not disturb it."""
@@ -144,13 +144,13 @@ class TestCreate:
         prompt = "a long introduction " * 20
         async with serve() as served:
             warm = await served.client.responses.create(model="small", input=prompt, extra_body={"generate": False})
-            assert (warm.status, warm.output, warm.usage.output_tokens) == ("completed", [], 0)  # type: ignore[union-attr]
+            assert (warm.status, warm.output, warm.usage.output_tokens) == ("completed", [], 0)
             answer = await served.client.responses.create(
                 model="small", input="go on", previous_response_id=warm.id, max_output_tokens=2
             )
             await served.settle()
         assert answer.usage is not None
-        assert answer.usage.input_tokens_details.cached_tokens >= warm.usage.input_tokens // 2  # type: ignore[union-attr]
+        assert answer.usage.input_tokens_details.cached_tokens >= warm.usage.input_tokens // 2
 
     async def test_logprobs_cover_the_text(self, serve: Serve) -> None:
         """One entry per token, whose bytes make the text."""
@@ -163,12 +163,12 @@ class TestCreate:
                 include=["message.output_text.logprobs"],
                 extra_body={"ignore_eos": True},
             )
-        part = response.output[0].content[0]  # type: ignore[union-attr]
-        assert len(part.logprobs) == 8  # type: ignore[union-attr, arg-type]
-        spelled = b"".join(bytes(entry.bytes) for entry in part.logprobs)  # type: ignore[union-attr]
-        assert spelled.decode(errors="replace") == part.text  # type: ignore[union-attr]
-        assert all(len(entry.top_logprobs) == 3 for entry in part.logprobs)  # type: ignore[union-attr]
-        assert all(entry.logprob <= entry.top_logprobs[0].logprob + 1e-6 for entry in part.logprobs)  # type: ignore[union-attr]
+        part = response.output[0].content[0]
+        assert len(part.logprobs) == 8
+        spelled = b"".join(bytes(entry.bytes) for entry in part.logprobs)
+        assert spelled.decode(errors="replace") == part.text
+        assert all(len(entry.top_logprobs) == 3 for entry in part.logprobs)
+        assert all(entry.logprob <= entry.top_logprobs[0].logprob + 1e-6 for entry in part.logprobs)
 
     async def test_a_client_that_goes_away_leaves_an_orphan_that_ends(self, serve: Serve) -> None:
         """Nobody watches any more: the turn is cancelled after the orphan timeout."""
@@ -180,6 +180,22 @@ class TestCreate:
             await stream.close()
             await served.settle()
             assert served.gateway.turns.retained == 1
+
+    async def test_a_client_that_never_reads_its_stream_is_cut_off(self, serve: Serve) -> None:
+        """Its viewers go when the socket has been full for too long, and the connection after them."""
+        metadata = {str(key): "x" * 512 for key in range(16)}  # comes back in three events
+        async with serve(server={"send_timeout": 0.2}) as served:
+            made = await served.client.responses.create(model="auto", input="x", max_output_tokens=1, metadata=metadata)
+            await served.client.close()
+            connections = served.server.server_state.connections
+            await eventually(lambda: not connections)
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
+            head = f"GET /v1/responses/{made.id}?stream=true HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n\r\n"
+            writer.write(head.encode() * 1000)  # some 25 kB each
+            await reader.readuntil(b"\r\n")
+            await eventually(lambda: not connections)
+            await served.settle()
+            writer.transport.abort()
 
 
 class TestRead:
@@ -198,8 +214,8 @@ class TestRead:
                 model="auto", input="x", stream=True, max_output_tokens=12, extra_body={"temperature": 1, "seed": 1}
             )
             events = [event async for event in stream]
-            whole = events[-1].response.output_text  # type: ignore[union-attr]
-            response_id = events[0].response.id  # type: ignore[union-attr]
+            whole = events[-1].response.output_text
+            response_id = events[0].response.id
             seen = ""
             for event in events[:-1]:
                 if event.type == "response.output_text.delta":
@@ -219,7 +235,7 @@ class TestRead:
             async for event in stream:
                 events.append(event)
                 if event.type == "response.output_text.delta" and len(events) < 10:
-                    cancelled = await served.client.responses.cancel(events[0].response.id)  # type: ignore[union-attr]
+                    cancelled = await served.client.responses.cancel(events[0].response.id)
             await served.settle()
             again = await served.client.responses.cancel(cancelled.id)
         assert cancelled.status == "cancelled"

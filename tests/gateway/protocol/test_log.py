@@ -149,6 +149,6 @@ def test_events_out_of_order_raise(events: list[object], wrong: object) -> None:
     """The log refuses what its readers could not make sense of."""
     log = TurnLog()
     for event in events:
-        log.append(event)  # type: ignore[arg-type]
+        log.append(event)
     with pytest.raises(RuntimeError):
-        log.append(wrong)  # type: ignore[arg-type]
+        log.append(wrong)

@@ -1,0 +1,77 @@
+"""`/healthz`, `/readyz`, `/metrics`, and errors of paths and methods."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.conftest import redis_server
+from tests.gateway.conftest import EngineThread, Serve, Served, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+async def get(served: Served, path: str, method: str = "GET") -> httpx2.Response:
+    # Plain HTTP: reading the system's certificates would take longer than the request.
+    async with httpx2.AsyncClient(base_url=served.url, verify=False) as client:
+        return await client.request(method, path)
+
+
+async def test_a_gateway_with_engines_and_redis_is_ready(serve: Serve) -> None:
+    """And alive."""
+    async with serve() as served:
+        assert (await get(served, "/healthz")).status_code == 200
+        ready = await get(served, "/readyz")
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "problems": []})
+
+
+async def test_a_gateway_whose_engines_are_gone_is_not_ready_but_alive(serve: Serve, model: Path) -> None:
+    """It says which ones."""
+    with EngineThread(model) as mortal:
+        async with serve(engines={"small": [mortal.address]}) as served:
+            await asyncio.to_thread(mortal.stop)
+            await eventually(lambda: bool(served.gateway.engines.problems()))
+            ready = await get(served, "/readyz")
+            assert (await get(served, "/healthz")).status_code == 200
+    assert (ready.status_code, ready.json()["problems"]) == (503, ["no engine is connected"])
+
+
+async def test_a_gateway_without_redis_is_not_ready(serve: Serve) -> None:
+    """Until Redis answers again."""
+    redis = redis_server()
+    with redis as url:
+        async with serve(redis_at=url) as served:
+            await asyncio.to_thread(redis.stop)
+            ready = await get(served, "/readyz")
+            assert (ready.status_code, ready.json()["problems"]) == (503, ["Redis does not answer"])
+            await asyncio.to_thread(redis.start)
+            assert (await get(served, "/readyz")).status_code == 200
+
+
+async def test_a_draining_gateway_is_not_ready(serve: Serve) -> None:
+    """From the first moment on."""
+    async with serve() as served:
+        served.gateway.turns.draining = True
+        ready = await get(served, "/readyz")
+    assert (ready.status_code, ready.json()["problems"]) == (503, ["the server is restarting"])
+
+
+async def test_metrics_show_engines_and_redis(serve: Serve) -> None:
+    """In Prometheus' format."""
+    async with serve() as served:
+        page = await get(served, "/metrics")
+    assert page.headers["content-type"].startswith("text/plain")
+    assert 'roundhouse_engine_up{model="tiny-small",replica="small-0",tier="small"} 1.0' in page.text
+    assert "roundhouse_redis_up 1.0" in page.text
+
+
+async def test_paths_and_methods_that_do_not_exist(serve: Serve) -> None:
+    """In OpenAI's error shape too."""
+    async with serve() as served:
+        unknown = await get(served, "/v1/nothing")
+        wrong = await get(served, "/v1/responses/resp_1", method="PUT")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "not_found")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")

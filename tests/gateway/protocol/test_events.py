@@ -1,0 +1,145 @@
+"""A turn's log as OpenAI's events: valid in the `openai` package's own types, whatever became of the turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai.types.responses import Response, ResponsesServerEvent
+from pydantic import TypeAdapter
+
+from gateway.errors import EngineFailed, RateLimited, Unavailable
+from gateway.protocol.events import Event, ResponseView, error_event, with_stream_id
+from gateway.protocol.log import TurnLog
+from gateway.protocol.requests import Message, Sampling, TurnRequest
+from gateway.protocol.stream import (
+    Finished,
+    LimitState,
+    Routed,
+    TextDelta,
+    TokenLogprob,
+    TurnEvent,
+    Usage,
+)
+
+ADAPTER: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
+ROUTED = Routed(tier="small", model="m", replica="small-0", reason="complexity", complexity=0.5, reasons=("long",))
+USAGE = Usage(input_tokens=7, cached_tokens=3, output_tokens=2)
+
+
+def events(*appended: TurnEvent, **fields: Any) -> tuple[list[Event], ResponseView]:
+    """All events of a turn, validated, and its view."""
+    request = TurnRequest(model="auto", messages=(Message("user", "hi"),), **fields)
+    log = TurnLog(with_item=request.generate)
+    for event in appended:
+        log.append(event)
+    view = ResponseView("resp_1", 1_700_000_000, request, log)
+    shown = [with_stream_id(view.event(entry), "lane") for entry in log.read(-1)]
+    for event in shown:
+        if not event["type"].startswith("roundhouse."):
+            ADAPTER.validate_python(event, strict=True)
+    Response.model_validate(view.response(), strict=True)
+    return shown, view
+
+
+@pytest.mark.parametrize(
+    ("reason", "type_", "status"),
+    [
+        ("stop", "response.completed", "completed"),
+        ("length", "response.incomplete", "incomplete"),
+        ("cancelled", "response.incomplete", "cancelled"),
+    ],
+)
+def test_an_answer_ends_with_its_whole_response(reason: Any, type_: str, status: str) -> None:
+    """Text, usage and status."""
+    shown, view = events(ROUTED, TextDelta("a"), TextDelta("b"), Finished(reason, USAGE))
+    assert (shown[-1]["type"], shown[-1]["response"]["status"]) == (type_, status)
+    assert shown[-1]["response"] == view.response()
+    response = Response.model_validate(view.response())
+    assert response.output_text == "ab"
+    assert response.usage is not None
+    assert response.usage.input_tokens_details.cached_tokens == 3
+    assert response.usage.total_tokens == 9
+    assert (response.incomplete_details is not None) == (status == "incomplete")
+
+
+def test_a_failure_is_told_in_the_response() -> None:
+    """With OpenAI's coarse code and our precise one; the partial text stays."""
+    shown, _ = events(ROUTED, TextDelta("a"), Finished("error", USAGE, EngineFailed("gone")))
+    response = shown[-1]["response"]
+    assert (shown[-1]["type"], response["status"]) == ("response.failed", "failed")
+    assert (response["error"]["code"], response["error"]["type"]) == ("server_error", "engine_failed")
+    assert response["output"][0]["status"] == "incomplete"
+
+
+def test_a_failure_without_text_has_no_output() -> None:
+    """Nothing was begun."""
+    shown, _ = events(ROUTED, Finished("error", Usage(), Unavailable("no")))
+    assert [event["type"] for event in shown] == [
+        "response.created",
+        "response.in_progress",
+        "roundhouse.route",
+        "response.failed",
+    ]
+    assert shown[-1]["response"]["output"] == []
+
+
+def test_a_warm_up_is_a_completed_response_without_output() -> None:
+    """`generate: false`."""
+    shown, _ = events(ROUTED, Finished("stop", USAGE), generate=False)
+    assert (shown[-1]["type"], shown[-1]["response"]["output"]) == ("response.completed", [])
+
+
+def test_a_running_response_shows_its_text_so_far() -> None:
+    """For `GET /v1/responses/{id}`."""
+    _, view = events(ROUTED, TextDelta("so far"))
+    response = Response.model_validate(view.response())
+    assert (response.status, response.output_text, response.usage) == ("in_progress", "so far", None)
+
+
+def test_logprobs_come_with_deltas_and_with_the_part() -> None:
+    """In the two shapes that OpenAI gives them."""
+    entry = TokenLogprob("é", (0xC3, 0xA9), -0.5, (TokenLogprob("e", (101,), -1.5),))
+    shown, view = events(ROUTED, TextDelta("é", (1,), (entry,)), Finished("stop", USAGE), sampling=Sampling(logprobs=1))
+    (delta,) = (event for event in shown if event["type"] == "response.output_text.delta")
+    assert delta["logprobs"] == [{"token": "é", "logprob": -0.5, "top_logprobs": [{"token": "e", "logprob": -1.5}]}]
+    part = view.response()["output"][0]["content"][0]
+    assert part["logprobs"][0]["bytes"] == [0xC3, 0xA9]
+    assert part["logprobs"][0]["top_logprobs"][0]["bytes"] == [101]
+
+
+def test_our_own_events_name_the_response() -> None:
+    """And carry what the page shows."""
+    shown, _ = events(ROUTED, TextDelta("a"), LimitState(100, 90, 6.0), Finished("stop", USAGE))
+    (route,) = (event for event in shown if event["type"] == "roundhouse.route")
+    assert (route["response_id"], route["tier"], route["reasons"], route["cache"]) == (
+        "resp_1",
+        "small",
+        ["long"],
+        "miss",
+    )
+    (limits,) = (event for event in shown if event["type"] == "roundhouse.limits")
+    assert limits["tokens"] == {"limit": 100, "remaining": 90, "reset_seconds": 6.0}
+
+
+def test_what_was_asked_for_is_repeated() -> None:
+    """Instructions, metadata, limits and lineage."""
+    _, view = events(
+        ROUTED,
+        instructions="be brief",
+        metadata={"a": "b"},
+        max_output_tokens=5,
+        previous_response_id="resp_0",
+        store=False,
+    )
+    shown = view.response()
+    assert (shown["instructions"], shown["metadata"], shown["max_output_tokens"]) == ("be brief", {"a": "b"}, 5)
+    assert (shown["previous_response_id"], shown["store"], shown["model"]) == ("resp_0", False, "m")
+
+
+def test_an_error_event_is_openais() -> None:
+    """With status, headers and lane."""
+    event = error_event(RateLimited("slow down", retry_after=2.0), "lane")
+    ADAPTER.validate_python(event, strict=True)
+    assert (event["status"], event["stream_id"]) == (429, "lane")
+    assert event["error"]["headers"] == {"retry-after": "2"}

@@ -1,0 +1,194 @@
+"""Bodies of `/v1/responses`: what they become, and what is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
+
+from gateway.errors import ApiError, InvalidRequest
+from gateway.protocol.requests import Message, Sampling
+from gateway.protocol.response_create import _NEUTRAL, ResponseCreate, parse_response_create
+
+
+def parse(**body: Any) -> Any:
+    return parse_response_create({"input": "hi", **body})[0]
+
+
+def test_the_least_there_can_be() -> None:
+    """Defaults: `auto`, stored, the model's own sampling."""
+    request, stream = parse_response_create({"input": "hi"})
+    assert (request.model, request.messages, request.store, stream) == ("auto", (Message("user", "hi"),), True, False)
+    assert request.sampling == Sampling()
+
+
+def test_messages_of_every_form_become_text() -> None:
+    """Short and long forms, output of earlier turns, several parts."""
+    request = parse(
+        input=[
+            {"role": "developer", "content": "be brief"},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {
+                "type": "message",
+                "role": "assistant",
+                "id": "msg_1",
+                "status": "completed",
+                "content": [{"type": "output_text", "text": "b", "annotations": [], "logprobs": []}],
+            },
+            {"role": "user", "content": [{"type": "input_text", "text": "c"}, {"type": "input_text", "text": "d"}]},
+        ]
+    )
+    assert request.messages == (
+        Message("system", "be brief"),
+        Message("user", "a"),
+        Message("assistant", "b"),
+        Message("user", "c\nd"),
+    )
+
+
+def test_sampling_parameters_go_through() -> None:
+    """OpenAI's and those beyond."""
+    given = {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1, "seed": 3}
+    more = {"presence_penalty": 1.0, "frequency_penalty": -1.0, "ignore_eos": True, "min_tokens": 2}
+    request = parse(**given, **more, stop="x", logit_bias={"5": -100})
+    assert request.sampling == Sampling(**given, **more, logit_bias={5: -100.0})
+    assert request.stop == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("body", "logprobs"),
+    [
+        ({}, None),
+        ({"include": ["message.output_text.logprobs"]}, 0),
+        ({"top_logprobs": 3}, 3),
+        ({"include": ["reasoning.encrypted_content"]}, None),
+        ({"top_logprobs": 0}, None),
+    ],
+)
+def test_logprobs(body: dict[str, Any], logprobs: int | None) -> None:
+    """Asked for by `include` or by a number of alternatives."""
+    assert parse(**body).sampling.logprobs == logprobs
+
+
+@pytest.mark.parametrize(
+    ("body", "header", "mode"),
+    [
+        ({}, None, "default"),
+        ({"roundhouse": {"cache": "no-store"}}, None, "no-store"),
+        ({}, "no-store", "no-store"),
+        ({}, "max-age=0, No-Cache", "no-store"),
+        ({}, "max-age=5", "default"),
+    ],
+)
+def test_the_cache_can_be_opted_out_of(body: dict[str, Any], header: str | None, mode: str) -> None:
+    """By body or header."""
+    assert parse_response_create({"input": "hi", **body}, header)[0].cache == mode
+
+
+@pytest.mark.parametrize("body", [{"generate": False}, {"prompt_cache_options": {"prewarm": True, "mode": "implicit"}}])
+def test_warm_up(body: dict[str, Any]) -> None:
+    """Both of OpenAI's ways to ask for it."""
+    assert not parse(**body).generate
+
+
+def test_a_continued_turn_needs_no_input() -> None:
+    """Anything else does."""
+    assert parse_response_create({"previous_response_id": "resp_1"})[0].messages == ()
+    with pytest.raises(InvalidRequest) as caught:
+        parse_response_create({"input": []})
+    assert caught.value.param == "input"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ({"input": 5}, "invalid_value", "input"),
+        ({"input": [5]}, "invalid_value", "input[0]"),
+        ({"input": [{"type": "function_call_output"}]}, "unsupported_parameter", "input[0].type"),
+        ({"input": [{"type": ["message"]}]}, "unsupported_parameter", "input[0].type"),
+        ({"input": [{"role": "robot", "content": "x"}]}, "invalid_value", "input[0].role"),
+        ({"input": [{"role": ["user"], "content": "x"}]}, "invalid_value", "input[0].role"),
+        ({"input": [{"role": "user"}]}, "invalid_value", "input[0].content"),
+        ({"input": [{"role": "user", "content": "x", "name": "y"}]}, "unknown_parameter", "input[0].name"),
+        ({"input": [{"role": "user", "content": ["x"]}]}, "invalid_value", "input[0].content[0]"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "unsupported_parameter",
+            "input[0].content[0].type",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+            "invalid_value",
+            "input[0].content[0].text",
+        ),
+        ({"model": 5}, "invalid_value", "model"),
+        ({"model": ""}, "invalid_value", "model"),
+        ({"max_output_tokens": 0}, "invalid_value", "max_output_tokens"),
+        ({"max_output_tokens": 1.5}, "invalid_value", "max_output_tokens"),
+        ({"max_output_tokens": True}, "invalid_value", "max_output_tokens"),
+        ({"temperature": 2.1}, "invalid_value", "temperature"),
+        ({"temperature": float("nan")}, "invalid_value", "temperature"),
+        ({"temperature": float("inf")}, "invalid_value", "temperature"),
+        ({"top_p": 0}, "invalid_value", "top_p"),
+        ({"repetition_penalty": float("nan")}, "invalid_value", "repetition_penalty"),
+        ({"seed": 2**63}, "invalid_value", "seed"),
+        ({"stop": ["x"] * 17}, "invalid_value", "stop"),
+        ({"stop": ""}, "invalid_value", "stop"),
+        ({"logit_bias": {"-1": 1}}, "invalid_request", "logit_bias"),
+        ({"logit_bias": {"1": float("nan")}}, "invalid_value", "logit_bias[...]"),
+        ({"metadata": {"a": 1}}, "invalid_value", "metadata[...]"),
+        ({"metadata": {"a" * 65: "x"}}, "invalid_value", "metadata"),
+        ({"metadata": {str(n): "x" for n in range(17)}}, "invalid_value", "metadata"),
+        ({"include": ["everything"]}, "invalid_value", "include[0]"),
+        ({"top_logprobs": 21}, "invalid_value", "top_logprobs"),
+        ({"roundhouse": {"cache": "yes"}}, "invalid_value", "roundhouse.cache"),
+        ({"roundhouse": {"cash": "no-store"}}, "unknown_parameter", "roundhouse.cash"),
+        ({"stream_id": "a"}, "unknown_parameter", "stream_id"),
+        ({"messages": []}, "unknown_parameter", "messages"),
+    ],
+    ids=str,
+)
+def test_bad_values_are_refused_by_name(body: dict[str, Any], code: str, param: str) -> None:
+    """With a code for programs and a sentence for people."""
+    with pytest.raises(InvalidRequest) as caught:
+        parse(**body)
+    assert (caught.value.code, caught.value.param) == (code, param)
+    assert param.split("[")[0] in caught.value.message
+
+
+@pytest.mark.parametrize("name", _NEUTRAL)
+def test_what_is_not_served_is_refused_unless_it_asks_for_nothing(name: str) -> None:
+    """Instead of being ignored."""
+    for harmless in (None, *_NEUTRAL[name]):
+        parse(**{name: harmless})
+    with pytest.raises(InvalidRequest) as caught:
+        parse(**{name: {"something": "else"}})
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
+
+
+def test_every_parameter_of_openais_is_known() -> None:
+    """A new version of their package that adds one makes this test fail, and somebody decide."""
+    ours = set(ResponseCreate.__struct_fields__)
+    theirs = set(ResponseCreateParamsBase.__annotations__)
+    assert theirs <= ours, theirs - ours
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(ResponseCreate.__struct_fields__),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        ),
+        max_size=4,
+    )
+)
+def test_any_body_is_parsed_or_refused(body: dict[str, Any]) -> None:
+    """Nothing but an `ApiError` is ever raised."""
+    try:
+        parse_response_create(body)
+    except ApiError as error:
+        assert error.message
