@@ -33,7 +33,7 @@ class SchedulerConfig:
     """Sizes of one engine.
 
     `blocks`: KV blocks; `step_tokens`: most tokens of one step; `max_running`: most requests in one step;
-    `max_waiting`: most requests in the queue; `aging`: seconds of waiting that outweigh one level of priority, so that
+    `max_waiting`: most requests beyond those; `aging`: seconds of waiting that outweigh one level of priority, so that
     a low priority delays a request but never starves it.
     """
 
@@ -52,6 +52,11 @@ class SchedulerConfig:
                 f"step_tokens ({self.step_tokens}) must be at least max_running ({self.max_running}): raise the one "
                 "or lower the other"
             )
+
+    @property
+    def max_requests(self) -> int:
+        """Most live requests."""
+        return self.max_running + self.max_waiting
 
 
 class Scheduler:
@@ -99,14 +104,14 @@ class Scheduler:
         """Put a request into the line. Its prompt must be shorter than `context`.
 
         Raises:
-            RequestError: its id is taken or the queue is full.
+            RequestError: its id is taken or the engine is full.
         """
         if len(request.prompt) >= self.context:
             raise ValueError(f"request {request.id}: a prompt of {len(request.prompt)} tokens can never be served")
         if request.id in self._requests:
             raise RequestError(f"id: {request.id!r} is a live request; choose another id")
-        if len(self._waiting) >= self.config.max_waiting:
-            raise RequestError(f"the engine's queue is full ({len(self._waiting)} requests); try again", "overloaded")
+        if len(self._requests) >= self.config.max_requests:
+            raise RequestError(f"the engine is full ({len(self._requests)} requests); try again", "overloaded")
         self._arrivals += 1
         request.rank = (request.arrival + request.priority * self.config.aging, self._arrivals)
         self._requests[request.id] = request

@@ -60,7 +60,6 @@ class EngineServer:
     def __init__(self, core: EngineCore, *, max_backlog_bytes: int = MAX_BACKLOG_BYTES) -> None:
         self._core = core
         self._max_backlog_bytes = max_backlog_bytes
-        self._max_live = core.config.max_running + core.config.max_waiting
         self._load: Load = core.load()
         self._inbox: queue.SimpleQueue[Generate | Cancel | None] = queue.SimpleQueue()
         self._connections: dict[str, _Connection] = {}
@@ -189,8 +188,8 @@ class EngineServer:
         try:
             # Refused here, a request costs neither the core's time nor room in its inbox.
             validate(frame, self._core.model)
-            if sum(each.requests for each in self._connections.values()) >= self._max_live:
-                raise RequestError("the engine's queue is full; try again", "overloaded")
+            if sum(each.requests for each in self._connections.values()) >= self._core.config.max_requests:
+                raise RequestError("the engine is full; try again", "overloaded")
         except RequestError as error:
             connection.post(Step([_refusal(frame.id, error)], self._load))
             return
@@ -236,7 +235,7 @@ class _Connection:
         self._backlog.append(frame)
         self._backlog_bytes += len(frame)
         self._filled.set()
-        if self._backlog_bytes > self._max_backlog_bytes:
+        if self._backlog_bytes > self._max_backlog_bytes and not self._websocket.transport.is_closing():
             logger.warning("a client left %d bytes unread and is cut off", self._backlog_bytes)
             self._backlog.clear()
             # Not close(): that would wait for the client to read.

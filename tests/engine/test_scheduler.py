@@ -198,11 +198,12 @@ def test_a_request_that_fills_the_whole_cache_finishes_by_length() -> None:
     bench.assert_correct()
 
 
-def test_a_full_queue_refuses_and_says_so() -> None:
-    bench = Bench(max_waiting=1)
+def test_a_full_engine_refuses_and_says_so() -> None:
+    bench = Bench(max_running=1, max_waiting=1)
     bench.add("a", 2)
-    with pytest.raises(RequestError, match="queue is full") as caught:
-        bench.add("b", 2)
+    bench.add("b", 2)
+    with pytest.raises(RequestError, match="engine is full") as caught:
+        bench.add("c", 2)
     assert caught.value.kind == "overloaded"
 
 

@@ -1,0 +1,419 @@
+"""The engine's process boundary: real sockets, a core in its thread, and clients that behave badly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from engine import server as server_module
+from engine.core import EngineCore, SchedulerConfig
+from engine.plan import Sampled, StepPlan
+from engine.server import EngineServer
+from engine.wire import (
+    MAX_FRAME_BYTES,
+    PROTOCOL_VERSION,
+    Cancel,
+    Generate,
+    Load,
+    Output,
+    Ready,
+    SamplingParams,
+    Step,
+    TokenLogprob,
+    decode_server_frame,
+    encode,
+)
+from tests.engine.ledger_runner import LedgerRunner, expected_output, model_info
+
+pytestmark = pytest.mark.anyio
+
+TIMEOUT = 30
+"""Seconds after which a test is stuck; none depends on how long anything takes."""
+
+
+class GatedRunner(LedgerRunner):
+    """Runs a step only when the test lets it, if the gate is used at all."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__(blocks)
+        self.gate: threading.Semaphore | None = None
+        self.entered = threading.Event()
+
+    def execute(self, plan: StepPlan) -> list[Sampled]:
+        if self.gate is not None:
+            self.entered.set()
+            assert self.gate.acquire(timeout=TIMEOUT)
+        return super().execute(plan)
+
+
+def make_core(runner: LedgerRunner, **config: Any) -> EngineCore:
+    return EngineCore(runner, model_info(), SchedulerConfig(64, **{"step_tokens": 64, "max_running": 8} | config))
+
+
+class Peer:
+    """A client that speaks frames."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+
+    async def send(self, frame: Generate | Cancel) -> None:
+        await self.connection.send(encode(frame))
+
+    async def receive(self) -> Ready | Step:
+        return decode_server_frame(await self.connection.recv(decode=False))
+
+    async def outputs(self, id: str) -> list[Output]:
+        """Everything that one request gets, to its end."""
+        outputs: list[Output] = []
+        while not outputs or outputs[-1].finish is None:
+            frame = await self.receive()
+            assert isinstance(frame, Step)
+            outputs += [output for output in frame.outputs if output.id == id]
+        return outputs
+
+    async def flush(self) -> None:
+        """Return when the server has read everything sent so far: it refuses a bad request at once, in its turn."""
+        await self.send(Generate("flush", [], SamplingParams()))
+        await self.outputs("flush")
+
+    async def idle(self) -> Load:
+        """Wait for a heartbeat of an engine that has nothing to do."""
+        while True:
+            frame = await self.receive()
+            if isinstance(frame, Step) and frame.load.running == frame.load.waiting == 0:
+                return frame.load
+
+
+@contextlib.asynccontextmanager
+async def peer_of(address: str, **options: Any) -> AsyncIterator[Peer]:
+    """A connected client that has been introduced."""
+    async with asyncio.timeout(TIMEOUT), connect(address, max_size=None, proxy=None, **options) as connection:
+        peer = Peer(connection)
+        assert isinstance(await peer.receive(), Ready)
+        yield peer
+
+
+@pytest.fixture
+def runner() -> GatedRunner:
+    return GatedRunner(64)
+
+
+@pytest.fixture
+def server(runner: GatedRunner, monkeypatch: pytest.MonkeyPatch) -> EngineServer:
+    monkeypatch.setattr(server_module, "HEARTBEAT_SECONDS", 0.02)
+    return EngineServer(make_core(runner))
+
+
+@pytest.fixture
+async def address(server: EngineServer) -> AsyncIterator[str]:
+    async with server.listening("ws://127.0.0.1:0") as address:
+        yield address
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        while not condition():  # noqa: ASYNC110 (nothing announces it)
+            await asyncio.sleep(0.001)
+
+
+def ask(id: str = "a", prompt: list[int] | None = None, max_tokens: int = 4, **sampling: Any) -> Generate:
+    return Generate(id, prompt or [1, 2, 3], SamplingParams(max_tokens=max_tokens, ignore_eos=True, **sampling))
+
+
+def tokens(outputs: list[Output]) -> list[int]:
+    return [token for output in outputs for token in output.tokens]
+
+
+async def test_a_connection_begins_with_an_introduction(address: str) -> None:
+    async with asyncio.timeout(TIMEOUT), connect(address) as connection:
+        frame = decode_server_frame(await connection.recv(decode=False))
+        assert isinstance(frame, Ready)
+        assert (frame.protocol, frame.model.name, frame.load.total_blocks) == (PROTOCOL_VERSION, "ledger", 64)
+
+
+async def test_a_request_gets_its_tokens_step_by_step(address: str) -> None:
+    async with peer_of(address) as peer:
+        await peer.send(ask(prompt=[5, 6], max_tokens=6))
+        outputs = await peer.outputs("a")
+        assert tokens(outputs) == expected_output([5, 6], 6)
+        assert outputs[-1].finish == "length"
+
+
+async def test_one_frame_per_step_carries_all_requests_of_a_connection(address: str, runner: GatedRunner) -> None:
+    runner.gate = threading.Semaphore(0)
+    async with peer_of(address) as peer:
+        await peer.send(ask("first", max_tokens=1))
+        await asyncio.to_thread(runner.entered.wait)
+        for id in ("a", "b", "c"):
+            await peer.send(ask(id, max_tokens=2))
+        await peer.flush()
+        runner.gate.release(100)
+        frames: list[set[str]] = []
+        while not frames or "c" not in frames[-1]:
+            frame = await peer.receive()
+            assert isinstance(frame, Step)
+            if frame.outputs:
+                frames.append({output.id for output in frame.outputs})
+        assert frames[-1] == {"a", "b", "c"}
+
+
+async def test_an_idle_engine_sends_heartbeats(address: str) -> None:
+    async with peer_of(address) as peer:
+        for _ in range(2):
+            frame = await peer.receive()
+            assert isinstance(frame, Step)
+            assert frame.outputs == []
+
+
+async def test_two_connections_may_use_the_same_ids(address: str) -> None:
+    async with peer_of(address) as one, peer_of(address) as two:
+        await one.send(ask("x", [1, 2]))
+        await two.send(ask("x", [3, 4]))
+        assert tokens(await one.outputs("x")) == expected_output([1, 2], 4)
+        assert tokens(await two.outputs("x")) == expected_output([3, 4], 4)
+
+
+async def test_a_cancelled_request_ends_within_a_step(address: str, runner: GatedRunner) -> None:
+    runner.gate = threading.Semaphore(0)
+    async with peer_of(address) as peer:
+        await peer.send(ask(max_tokens=100))
+        await asyncio.to_thread(runner.entered.wait)
+        await peer.send(Cancel("a"))
+        await peer.flush()
+        runner.gate.release(1)
+        outputs = await peer.outputs("a")
+        assert outputs[-1].finish == "cancelled"
+        assert len(runner.step_tokens) == 1
+        load = await peer.idle()
+        assert load.free_blocks + load.cached_blocks == load.total_blocks
+
+
+async def test_cancelling_twice_or_what_is_unknown_is_ignored(address: str) -> None:
+    async with peer_of(address) as peer:
+        await peer.send(Cancel("nobody"))
+        await peer.send(ask(max_tokens=200))
+        for _ in range(2):
+            await peer.send(Cancel("a"))
+        assert (await peer.outputs("a"))[-1].finish == "cancelled"
+        await peer.send(ask("a"))
+        assert (await peer.outputs("a"))[-1].finish == "length"
+
+
+async def test_a_closed_connection_cancels_its_requests_within_a_step(
+    server: EngineServer, address: str, runner: GatedRunner
+) -> None:
+    runner.gate = threading.Semaphore(0)
+    async with peer_of(address) as watcher:
+        async with peer_of(address) as peer:
+            await peer.send(ask(max_tokens=200))
+            await peer.send(ask("waiting", max_tokens=200))
+            await asyncio.to_thread(runner.entered.wait)
+        await until(lambda: len(server._connections) == 1)
+        runner.gate.release(1)
+        load = await watcher.idle()
+        assert load.free_blocks + load.cached_blocks == load.total_blocks
+        assert len(runner.step_tokens) == 1
+
+
+async def test_an_aborted_connection_cancels_its_requests_too(address: str, runner: GatedRunner) -> None:
+    async with peer_of(address) as watcher:
+        async with peer_of(address) as peer:
+            await peer.send(ask(max_tokens=200))
+            peer.connection.transport.abort()
+        await watcher.idle()
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        ("text", 1003),
+        (b"\xc1", 1007),
+        (b"", 1007),
+        (b"\x81\xa4type\xa7unknown", 1007),
+        (encode({"type": "generate", "id": 1}), 1007),
+        (encode({"type": "generate", "id": "a", "prompt": ["x"], "sampling": {}}), 1007),
+        (encode({"type": "generate", "id": "a", "prompt": [1], "sampling": {"max_tokens": "x"}}), 1007),
+        (b"\x82\xa4type\xa6cancel\xa2id\xa1\xff", 1007),
+    ],
+    ids=["text", "invalid", "empty", "unknown", "missing", "prompt", "sampling", "utf-8"],
+)
+async def test_a_malformed_frame_closes_its_connection_and_nothing_else(
+    address: str, frame: str | bytes, code: int
+) -> None:
+    async with peer_of(address) as other, peer_of(address) as bad:
+        await other.send(ask("x", max_tokens=3))
+        with pytest.raises(ConnectionClosed) as closed:
+            await bad.connection.send(frame)
+            while True:
+                await bad.receive()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == code
+        assert (await other.outputs("x"))[-1].finish == "length"
+
+
+async def test_a_frame_that_announces_too_many_bytes_closes_its_connection_before_they_come(address: str) -> None:
+    async with peer_of(address) as bad:
+        bad.connection.transport.write(b"\x82\xff" + (MAX_FRAME_BYTES + 1).to_bytes(8, "big") + bytes(4))
+        with pytest.raises(ConnectionClosed) as closed:
+            while True:
+                await bad.receive()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
+
+
+async def test_unknown_fields_are_ignored_for_newer_clients(address: str) -> None:
+    request = msgspec.to_builtins(ask()) | {"type": "generate", "from_the_future": True}
+    async with peer_of(address) as peer:
+        await peer.connection.send(encode(request))
+        assert (await peer.outputs("a"))[-1].finish == "length"
+
+
+async def test_the_id_of_a_live_request_must_not_be_used_again(address: str, runner: GatedRunner) -> None:
+    runner.gate = threading.Semaphore(0)
+    async with peer_of(address) as peer:
+        await peer.send(ask())
+        await peer.send(ask())
+        with pytest.raises(ConnectionClosed) as closed:
+            while True:
+                await peer.receive()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+    runner.gate.release(100)
+
+
+@pytest.mark.parametrize("prompt", [[], [99], [1] * 256], ids=["empty", "vocabulary", "too long"])
+async def test_a_bad_request_gets_an_error_and_the_connection_lives_on(address: str, prompt: list[int]) -> None:
+    async with peer_of(address) as peer:
+        await peer.send(Generate("bad", prompt, SamplingParams()))
+        (output,) = await peer.outputs("bad")
+        assert (output.finish, output.error_kind) == ("error", "invalid")
+        assert (output.error or "").startswith("prompt: ")
+        await peer.send(ask("good"))
+        assert (await peer.outputs("good"))[-1].finish == "length"
+
+
+async def test_more_requests_than_the_queue_holds_are_refused(runner: GatedRunner) -> None:
+    runner.gate = threading.Semaphore(0)
+    core = make_core(runner, max_running=1, max_waiting=2)
+    async with EngineServer(core).listening("ws://127.0.0.1:0") as address, peer_of(address) as peer:
+        for id in "abcd":
+            await peer.send(ask(id))
+        (output,) = await peer.outputs("d")
+        assert (output.finish, output.error_kind) == ("error", "overloaded")
+        runner.gate.release(100)
+        assert tokens(await peer.outputs("c")) == expected_output([1, 2, 3], 4)
+
+
+class Talkative(LedgerRunner):
+    """Has 20 alternatives for every prompt token, which makes large frames."""
+
+    def execute(self, plan: StepPlan) -> list[Sampled]:
+        top = [(token, -1.0) for token in range(20)]
+        return [
+            Sampled(1 if row.sample else None, prompt_logprobs=[TokenLogprob(1, -1.0, top)] * row.count)
+            for row in plan.rows
+        ]
+
+
+async def test_a_client_that_never_reads_is_cut_off_and_does_not_slow_the_others(tmp_path: Path) -> None:
+    core = make_core(Talkative(64), step_tokens=256)
+    server = EngineServer(core, max_backlog_bytes=10_000)
+    path = str(tmp_path / "engine.sock")  # a unix socket buffers little
+    async with (
+        server.listening(f"unix://{path}"),
+        asyncio.timeout(TIMEOUT),
+        unix_connect(path, close_timeout=0) as silent,
+        unix_connect(path) as connection,
+    ):
+        silent.transport.pause_reading()
+        for id in range(20):
+            await silent.send(encode(ask(str(id), [1] * 200, 1000, prompt_logprobs=20)))
+        await until(lambda: len(server._connections) == 1)
+        other = Peer(connection)
+        await other.receive()
+        await other.send(ask("x", max_tokens=3))
+        assert tokens(await other.outputs("x")) == [1, 1, 1]
+        silent.transport.abort()
+    assert core.idle
+
+
+async def test_no_web_page_may_connect(address: str) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        async with connect(address, origin="http://evil.example", proxy=None):  # type: ignore[arg-type]
+            pass
+    assert refused.value.response.status_code == 403
+
+
+async def test_connections_beyond_the_limit_are_turned_away(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 1)
+    async with peer_of(address), connect(address, proxy=None) as second:
+        with pytest.raises(ConnectionClosed) as closed:
+            await second.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1013
+
+
+async def test_connections_opened_and_abandoned_leave_nothing_behind(address: str) -> None:
+    async with peer_of(address) as watcher:
+        for _ in range(100):
+            connection = await connect(address, proxy=None)
+            await connection.send(encode(ask(max_tokens=200)))
+            connection.transport.abort()
+        load = await watcher.idle()
+        assert load.free_blocks + load.cached_blocks == load.total_blocks
+
+
+async def test_it_listens_on_a_unix_socket(runner: GatedRunner, tmp_path: Path) -> None:
+    path = tmp_path / "engine.sock"
+    async with EngineServer(make_core(runner)).listening(f"unix://{path}") as address:
+        assert address == f"unix://{path}"
+        async with asyncio.timeout(TIMEOUT), unix_connect(str(path)) as connection:
+            assert isinstance(decode_server_frame(await connection.recv(decode=False)), Ready)
+
+
+@pytest.mark.parametrize("listen", ["http://127.0.0.1:1", "ws://127.0.0.1", "unix:", "nonsense"])
+async def test_an_address_of_another_kind_is_refused(runner: GatedRunner, listen: str) -> None:
+    with pytest.raises(ValueError, match="cannot listen at"):
+        async with EngineServer(make_core(runner)).listening(listen):
+            pass
+
+
+async def test_a_failing_step_fails_its_requests_and_the_server_lives_on(address: str, runner: GatedRunner) -> None:
+    execute: Callable[[StepPlan], list[Sampled]] = runner.execute
+
+    def fail(plan: StepPlan) -> list[Sampled]:
+        if plan.rows[0].request.prompt == [13]:
+            raise RuntimeError("device failure")
+        return execute(plan)
+
+    runner.execute = fail  # type: ignore[method-assign]
+    async with peer_of(address) as peer:
+        await peer.send(ask("bad", [13]))
+        (output,) = await peer.outputs("bad")
+        assert (output.finish, output.error_kind) == ("error", "internal")
+        await peer.send(ask("good"))
+        assert tokens(await peer.outputs("good")) == expected_output([1, 2, 3], 4)
+
+
+async def test_a_broken_core_ends_the_server_with_its_error(runner: GatedRunner) -> None:
+    core = make_core(runner)
+    server = EngineServer(core)
+
+    def broken() -> list[Output]:
+        raise ZeroDivisionError("bookkeeping")
+
+    core.step = broken  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="core failed") as failed:
+        async with server.listening("ws://127.0.0.1:0") as address, peer_of(address) as peer:
+            await peer.send(ask())
+            await server.wait_failed()
+    assert isinstance(failed.value.__cause__, ZeroDivisionError)
