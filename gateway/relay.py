@@ -81,7 +81,8 @@ async def relay(turn: Turn, engine: Engine, prompt: Sequence[int], sampling: Sam
         )
     finally:
         turn.on_cancel(None)
-    engine.breaker.succeeded()
+    if first is not None or not turn.cancelled:
+        engine.breaker.succeeded()
     return Streamed(
         reason="cancelled" if turn.cancelled else _reason(turn, generation),
         usage=_usage(turn, generation),

@@ -37,7 +37,8 @@ def listen(settings: Settings) -> socket.socket:
     """
     host, port = settings.server.host, settings.server.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named because asyncio turns Nagle's algorithm off only where it sees that it is TCP.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # uvicorn closes a connection when its client has read what was sent. For one that reads nothing, that is never:

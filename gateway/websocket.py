@@ -274,10 +274,10 @@ class Connections:
         code = int(CloseCode.INTERNAL_ERROR)
         try:
             codec, subprotocol = negotiate(socket.scope["subprotocols"])
-            await socket.accept(subprotocol)
             connection = Connection(socket, codec, principal, self._turns, self._settings, self._metrics)
             self._open[connection] = cast("asyncio.Task[None]", asyncio.current_task())
             try:
+                await socket.accept(subprotocol)
                 await connection.run()
             finally:
                 del self._open[connection]
