@@ -20,7 +20,7 @@ from gateway.engines import Engines
 from gateway.errors import ApiError
 from gateway.identity import Identity
 from gateway.limits.limiter import Limiter
-from gateway.middleware import BodyLimit, RequestHeaders
+from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.pipeline import Pipeline
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
@@ -50,6 +50,7 @@ def create_app(settings: Settings) -> Starlette:
         ],
         middleware=[
             Middleware(RequestHeaders),
+            Middleware(HostCheck, listen=settings.server.host, allowed_origins=settings.server.allowed_origins),
             Middleware(BodyLimit, limit=settings.server.max_message_bytes),
         ],
         exception_handlers={

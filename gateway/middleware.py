@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
-from gateway.errors import TooLarge
+from gateway.api.http import error_response
+from gateway.errors import Forbidden, TooLarge
+from gateway.origin import host_allowed
 from gateway.telemetry.logs import bind
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -36,6 +41,33 @@ class RequestHeaders:
 
         with bind(request_id=request_id):
             await self.app(scope, receive, send_with_headers)
+
+
+class HostCheck:
+    """Refuses requests for another host's name (see `gateway.origin.host_allowed`); those of allowed origins pass."""
+
+    def __init__(self, app: ASGIApp, listen: str, allowed_origins: Sequence[str]) -> None:
+        self.app = app
+        self.listen = listen
+        self.allowed = {urlsplit(origin).netloc for origin in allowed_origins}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            host = Headers(scope=scope).get("host")
+            if not host_allowed(host, self.listen) and host not in self.allowed:
+                refusal = error_response(
+                    Forbidden(
+                        f"this server is not known as {host!r:.80}; use its own address, or list the page's in "
+                        "server.allowed_origins",
+                        code="host_not_allowed",
+                    )
+                )
+                if scope["type"] == "http":
+                    await refusal(scope, receive, send)
+                else:
+                    await WebSocket(scope, receive, send).send_denial_response(refusal)
+                return
+        await self.app(scope, receive, send)
 
 
 class BodyLimit:

@@ -41,7 +41,10 @@ class Server(Section, frozen=True):
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 picks a free one.")] = 8080
     allowed_origins: Annotated[
         list[str],
-        Meta(description="Origins whose pages may open a WebSocket or get a ticket; its own always may."),
+        Meta(
+            description="Origins whose pages may open a WebSocket or get a ticket; its own always may. "
+            "A server that listens on a loopback address answers to these names too, for a proxy in front of it."
+        ),
     ] = []
     max_message_bytes: Annotated[Positive, Meta(description="Largest WebSocket message or request body.")] = 1_048_576
     max_connections: Annotated[Positive, Meta(description="Open WebSockets of this process; more get 503.")] = 10_000

@@ -107,10 +107,6 @@ class Metrics:
         self._turns.labels(tier, outcome).inc()
         self._duration.labels(tier).observe(seconds)
 
-    def turn_refused(self) -> None:
-        """A turn that never started: bad request, no limit left, no route."""
-        self._turns.labels("", "refused").inc()
-
     def routed(self, tier: str, reason: str) -> None:
         self._routes.labels(tier, reason).inc()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -121,7 +122,9 @@ class Served:
     def connect(self, key: str | None = KEY, **options: Any) -> connect:
         """A plain WebSocket to `/v1/responses`."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        headers |= options.pop("headers", {})
+        if "host" in options:  # connects to this machine under another name
+            options |= {"sock": socket.create_connection(("127.0.0.1", self.port))}
+            return connect(f"ws://{options.pop('host')}/v1/responses", additional_headers=headers, **options)
         return connect(
             f"ws://127.0.0.1:{self.port}/v1/responses", additional_headers=headers, compression=None, **options
         )

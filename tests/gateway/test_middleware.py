@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from gateway.api.http import on_api_error
 from gateway.errors import ApiError
-from gateway.middleware import BodyLimit, RequestHeaders
+from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.telemetry.logs import JsonFormatter
 
 pytestmark = pytest.mark.anyio
@@ -30,12 +30,25 @@ async def echo(request: Request) -> Response:
 async def client() -> AsyncIterator[httpx2.AsyncClient]:
     app = Starlette(
         routes=[Route("/", echo, methods=["POST"])],
-        middleware=[Middleware(RequestHeaders), Middleware(BodyLimit, limit=10)],
+        middleware=[
+            Middleware(RequestHeaders),
+            Middleware(HostCheck, listen="127.0.0.1", allowed_origins=["https://chat.example"]),
+            Middleware(BodyLimit, limit=10),
+        ],
         exception_handlers={ApiError: on_api_error},
     )
     transport = httpx2.ASGITransport(app=app)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://test", verify=False) as client:
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1", verify=False) as client:
         yield client
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:8080", 200), ("localhost", 200), ("chat.example", 200), ("evil.example", 403), ("", 403)],
+)
+async def test_a_local_server_is_addressed_as_such(client: httpx2.AsyncClient, host: str, status: int) -> None:
+    """Or under the name of a page that may use it, behind a proxy."""
+    assert (await client.post("/", headers={"host": host})).status_code == status
 
 
 async def test_a_body_within_the_limit_is_read(client: httpx2.AsyncClient) -> None:

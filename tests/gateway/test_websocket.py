@@ -278,6 +278,7 @@ class TestHandshake:
             ({"key": "wrong"}, 401, "invalid_api_key"),
             ({"key": None, "subprotocols": ["roundhouse.json", "roundhouse.ticket.forged"]}, 401, "invalid_api_key"),
             ({"origin": "https://evil.example"}, 403, "origin_not_allowed"),
+            ({"host": "evil.example", "origin": "http://evil.example"}, 403, "host_not_allowed"),
         ],
     )
     async def test_refused(self, serve: Serve, options: dict[str, Any], status: int, code: str) -> None:

@@ -82,7 +82,6 @@ def exercised() -> Metrics:
     metrics.error("invalid_request")
     metrics.limited()
     metrics.resumed()
-    metrics.turn_refused()
     metrics.turn_finished("small", "completed", 0.2)
     metrics.engine("small-0", "small", "m", up=True, load=LOAD)
     metrics.redis(up=True)
