@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import statistics
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -104,10 +105,10 @@ def _ratios(table: Table) -> list[str]:
 
 
 def _agreement(table: Table) -> str:
-    share = min(table.same_tokens)
+    share = statistics.fmean(table.same_tokens)
     if share == 1:
         return "every subject gave the same tokens for every request"
-    return f"all subjects agree to the last token on at least {share:.0%} of the requests of every run"
+    return f"all subjects agree to the last token on {share:.0%} of the requests"
 
 
 def _machine(table: Table, environment: Environment) -> str:

@@ -192,8 +192,8 @@ async def _ask(address: str, prompts: Sequence[list[int]], new_tokens: int) -> l
 
 
 def _blocks(setup: Setup) -> int:
-    """KV blocks for all requests at once, twice over: the prefix cache keeps what earlier runs left."""
-    return 2 * setup.requests * math.ceil((setup.prompt_tokens + setup.new_tokens) / BLOCK_SIZE)
+    """KV blocks for all requests at once, and the one more per request that admission asks for."""
+    return setup.requests * (math.ceil((setup.prompt_tokens + setup.new_tokens) / BLOCK_SIZE) + 1)
 
 
 def _greedy(new_tokens: int) -> SamplingParams:

@@ -27,9 +27,11 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     `weight` is [width], or has x's trailing dimensions, e.g. [heads, D] for x [T, heads, D] with a weight per head.
     Moves 2 |x| e bytes; 4 |x| FLOPs.
     """
-    if weight.dim() == 1:
-        return F.rms_norm(x, weight.shape, weight, eps)
-    return F.rms_norm(x, weight.shape[-1:], None, eps).mul_(weight)
+    # F.rms_norm makes an fp32 temporary of x for each operation in it: four times as slow for long prompts on the CPU.
+    wide = x.float()
+    width = x.shape[-1]
+    scale = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(width).add_(eps).rsqrt_()
+    return (wide * scale).mul_(weight).to(x.dtype)
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -130,7 +132,7 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
     Moves |x| e bytes; |x| comparisons.
     """
     if x.device.type == "cpu":
-        # numpy's is vectorised: 20 to 60 times as fast as torch's in fp32, more in bf16.
+        # numpy's is vectorised: about ten times as fast as torch's, in bf16 more.
         return torch.from_numpy(x.float().numpy().argmax(axis=-1))
     return x.argmax(dim=-1)
 
