@@ -32,7 +32,7 @@ def test_quick_run_measures_every_subject_and_all_give_the_same_tokens(
 def test_a_subject_that_fails_ends_the_run_with_its_own_words(tmp_path: Path) -> None:
     """A prompt beyond the model's context is refused by the engine."""
     arguments = ["--model", "mini", "--subject", "Roundhouse", "--prompt-tokens", "4000", "--probe-bytes", "1024"]
-    with pytest.raises(SystemExit, match="Roundhouse failed:(.|\n)*prompt"):
+    with pytest.raises(SystemExit, match=r"Roundhouse failed:(.|\n)*prompt"):
         main([*arguments, "--cache", str(tmp_path), "--output", str(tmp_path)])
 
 
