@@ -30,7 +30,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     # F.rms_norm makes an fp32 temporary of x for each operation in it: four times as slow for long prompts on the CPU.
     wide = x.float()
     width = x.shape[-1]
-    scale = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(width).add_(eps).rsqrt_()
+    norm: torch.Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    scale = norm.square_().div_(width).add_(eps).rsqrt_()
     return (wide * scale).mul_(weight).to(x.dtype)
 
 
