@@ -85,12 +85,19 @@ class Peer:
         await self.send(Generate("flush", [], SamplingParams()))
         await self.outputs("flush")
 
-    async def idle(self) -> Load:
-        """Wait for a heartbeat of an engine that has nothing to do."""
+    async def probe(self) -> Load:
+        """Run a request of one token; the engine's load after it, and after everything that was sent before it."""
+        await self.send(ask("probe", max_tokens=1))
         while True:
             frame = await self.receive()
-            if isinstance(frame, Step) and frame.load.running == frame.load.waiting == 0:
+            assert isinstance(frame, Step)
+            if any(output.id == "probe" for output in frame.outputs):
                 return frame.load
+
+
+def assert_idle(load: Load) -> None:
+    assert (load.running, load.waiting) == (0, 0)
+    assert load.free_blocks + load.cached_blocks == load.total_blocks
 
 
 @contextlib.asynccontextmanager
@@ -193,8 +200,8 @@ async def test_a_cancelled_request_ends_within_a_step(address: str, runner: Gate
         outputs = await peer.outputs("a")
         assert outputs[-1].finish == "cancelled"
         assert len(runner.step_tokens) == 1
-        load = await peer.idle()
-        assert load.free_blocks + load.cached_blocks == load.total_blocks
+        runner.gate.release(1)
+        assert_idle(await peer.probe())
 
 
 async def test_cancelling_twice_or_what_is_unknown_is_ignored(address: str) -> None:
@@ -215,21 +222,26 @@ async def test_a_closed_connection_cancels_its_requests_within_a_step(
     async with peer_of(address) as watcher:
         async with peer_of(address) as peer:
             await peer.send(ask(max_tokens=200))
-            await peer.send(ask("waiting", max_tokens=200))
+            await peer.send(ask("b", max_tokens=200))
             await asyncio.to_thread(runner.entered.wait)
         await until(lambda: len(server._connections) == 1)
-        runner.gate.release(1)
-        load = await watcher.idle()
-        assert load.free_blocks + load.cached_blocks == load.total_blocks
-        assert len(runner.step_tokens) == 1
+        runner.gate.release(2)
+        assert_idle(await watcher.probe())
+        assert len(runner.step_tokens) == 2, "it was still run after its client had gone"
 
 
-async def test_an_aborted_connection_cancels_its_requests_too(address: str, runner: GatedRunner) -> None:
+async def test_an_aborted_connection_cancels_its_requests_too(
+    server: EngineServer, address: str, runner: GatedRunner
+) -> None:
+    runner.gate = threading.Semaphore(0)
     async with peer_of(address) as watcher:
         async with peer_of(address) as peer:
             await peer.send(ask(max_tokens=200))
+            await asyncio.to_thread(runner.entered.wait)
             peer.connection.transport.abort()
-        await watcher.idle()
+        await until(lambda: len(server._connections) == 1)
+        runner.gate.release(2)
+        assert_idle(await watcher.probe())
 
 
 @pytest.mark.parametrize(
@@ -362,14 +374,14 @@ async def test_connections_beyond_the_limit_are_turned_away(address: str, monkey
         assert closed.value.rcvd.code == 1013
 
 
-async def test_connections_opened_and_abandoned_leave_nothing_behind(address: str) -> None:
-    async with peer_of(address) as watcher:
-        for _ in range(100):
-            connection = await connect(address, proxy=None)
-            await connection.send(encode(ask(max_tokens=200)))
-            connection.transport.abort()
-        load = await watcher.idle()
-        assert load.free_blocks + load.cached_blocks == load.total_blocks
+async def test_connections_opened_and_abandoned_leave_nothing_behind(server: EngineServer, address: str) -> None:
+    for _ in range(100):
+        connection = await connect(address, proxy=None)
+        await connection.send(encode(ask(max_tokens=200)))
+        connection.transport.abort()
+    await until(lambda: not server._connections)
+    async with peer_of(address) as peer:
+        assert_idle(await peer.probe())
 
 
 async def test_it_listens_on_a_unix_socket(runner: GatedRunner, tmp_path: Path) -> None:
