@@ -228,6 +228,11 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise CheckpointError(f"config.json: head_dim must be even for rotary embeddings, got {self.head_dim}")
+        if self.experts and (self.hidden_size % 8 or self.intermediate_size % 8):
+            raise CheckpointError(
+                f"config.json: hidden_size ({self.hidden_size}) and intermediate_size ({self.intermediate_size}) of a "
+                "mixture of experts must be multiples of 8"
+            )
         if self.experts_per_token > self.experts:
             raise CheckpointError(
                 f"config.json: num_experts_per_tok ({self.experts_per_token}) must not exceed num_local_experts "

@@ -164,16 +164,17 @@ def moe(
     """A sparse mixture of SwiGLU experts with Mixtral's routing: softmax over all experts, top k, renormalised.
 
     x [T, width], router [E, width], gate_up [E, 2 n, width], down [E, width, n] -> [T, width]. Tokens are sorted by
-    expert, so that each expert's weights are read once; no size of a group is read back to the host.
+    expert, so that each expert's weights are read once; no size of a group is read back to the host. Rows of width
+    and n elements must be multiples of 16 bytes, which `grouped_mm` wants.
     With k experts per token and E' experts hit: moves E' 3 n width e + T (2 width + 3 k n) e bytes;
     6 T k n width + 2 T E width FLOPs.
     """
     probabilities = F.linear(x, router).float().softmax(dim=-1)
     weights, experts = probabilities.topk(experts_per_token, dim=-1)
     weights /= weights.sum(dim=-1, keepdim=True)
-    order = experts.flatten().argsort(stable=True)
+    ranked, order = experts.flatten().sort(stable=True)
     token = order // experts_per_token
-    ends = torch.bincount(experts.flatten(), minlength=len(router)).cumsum(0, dtype=torch.int32)
+    ends = torch.searchsorted(ranked, torch.arange(len(router), device=x.device), right=True, out_int32=True)
     hidden = silu_and_mul(F.grouped_mm(x[token], gate_up.transpose(1, 2), offs=ends))
     output = F.grouped_mm(hidden, down.transpose(1, 2), offs=ends)
     output *= weights.flatten()[order, None].to(x.dtype)

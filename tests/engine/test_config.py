@@ -192,6 +192,10 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         {"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4, "num_experts_per_tok": 9},
         "must not exceed num_local_experts",
     ),
+    "sizes of experts": (
+        {"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4, "intermediate_size": 100},
+        "multiples of 8",
+    ),
 }
 
 
