@@ -32,6 +32,8 @@ __all__ = [
 # messages first, so that nobody else can place them.
 _START, _END = "\ufdd0", "\ufdd1"
 _MARKS = re.compile(f"[{_START}{_END}]")
+# In a rendered text; templates that write JSON or Python's notation may have escaped them.
+_RENDERED_START, _RENDERED_END = rf"(?:{_START}|\\ufdd0)", rf"(?:{_END}|\\ufdd1)"
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):
@@ -73,7 +75,7 @@ class TextProcessor:
         # Longest first, so that a token takes precedence over one that it contains.
         pattern = "|".join(map(re.escape, sorted(control, key=len, reverse=True))) or "(?!)"
         self._control = re.compile(pattern)
-        self._marked = re.compile(f"{_START}({pattern}){_END}|[{_START}{_END}]")
+        self._marked = re.compile(f"{_RENDERED_START}({pattern}){_RENDERED_END}|{_RENDERED_START}|{_RENDERED_END}")
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> TextProcessor:
@@ -136,10 +138,10 @@ class TextProcessor:
             tools=self._mark(tools) if tools else None,
             **self._mark(variables),
         )
-        if not _MARKS.search(text):
-            return self._ids(self._tokenizer, text)
         # text, imitation, text, imitation, ..., text; an imitation is None where a template tore its marks apart.
         first, *pieces = self._marked.split(text)
+        if not pieces:
+            return self._ids(self._tokenizer, text)
         spelled = {token: self._spell(token) for token in {*pieces[::2]} if token}
         texts = self._encode_inside(self._tokenizer, pieces[1::2])
         ids = self._ids(self._tokenizer, first)
@@ -180,8 +182,11 @@ class TextProcessor:
 
     def _spell(self, control: str) -> list[int]:
         """Token ids of a control token's name as ordinary text."""
-        ids = self._encode_inside(self._plain, [control])[0]
-        if self._tokenizer.token_to_id(control) in ids:
+        token = self._tokenizer.token_to_id(control)
+        (ids,) = self._encode_inside(self._plain, [control])
+        if token in ids:  # a unigram model may have the name among its pieces: spell it letter by letter
+            ids = [id for letter in self._encode_inside(self._plain, list(control)) for id in letter]
+        if token in ids:
             raise ChatTemplateError(f"messages: this model cannot read {control!r} as text; remove it")
         return ids
 
