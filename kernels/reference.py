@@ -29,10 +29,9 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """
     # F.rms_norm makes an fp32 temporary of x for each operation in it: four times as slow for long prompts on the CPU.
     wide = x.float()
-    width = x.shape[-1]
-    norm: torch.Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    scale = norm.square_().div_(width).add_(eps).rsqrt_()
-    return (wide * scale).mul_(weight).to(x.dtype)
+    squares = wide * wide
+    scale = squares.mean(-1, keepdim=True).add_(eps).rsqrt_()
+    return torch.mul(wide, scale, out=squares).mul_(weight).to(x.dtype)
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
