@@ -17,7 +17,7 @@ from deploy.demo.reasoning import REASONING
 Message = dict[str, str]
 
 #: Shares of the openings: the rest is the corpus.
-ARITHMETIC_SHARE, REASONING_SHARE = 0.09, 0.06
+ARITHMETIC_SHARE, REASONING_SHARE = 0.13, 0.10
 SYSTEM_SHARE = 0.10
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.", "You are a helpful, honest assistant.", "Answer briefly.", "Be concise.",
