@@ -1,0 +1,109 @@
+"""The engine as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from engine.client import EngineClient, EngineGone
+from engine.serve import main
+from engine.wire import SamplingParams
+from tests.engine.checkpoints import oracle_greedy, random_prompt
+from tests.engine.conftest import Checkpoint
+
+pytestmark = pytest.mark.anyio
+
+TIMEOUT = 120
+GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+
+
+@contextlib.asynccontextmanager
+async def engine_process(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m engine.server`, killed at the end if it still runs."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "engine.server", "--threads", "1", *options),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def readiness(process: asyncio.subprocess.Process) -> dict[str, object]:
+    assert process.stdout is not None
+    line: dict[str, object] = json.loads(await process.stdout.readline())
+    return line
+
+
+async def test_it_serves_a_checkpoint_until_sigterm(checkpoint: Checkpoint) -> None:
+    directory = checkpoint("llama")
+    async with engine_process("--model", str(directory), "--name", "tiny", "--kv-tokens", "200") as process:
+        ready = await readiness(process)
+        # 200 tokens are 13 blocks, less than the model's context.
+        assert {key: ready[key] for key in ("event", "model", "context")} == {
+            "event": "ready",
+            "model": "tiny",
+            "context": 208,
+        }
+        async with EngineClient(str(ready["address"])) as client:
+            await client.wait_connected()
+            assert client.info is not None
+            assert (client.info.name, client.info.device, client.info.dtype) == ("tiny", "cpu", "float32")
+            prompt = random_prompt(20)
+            async with client.generate(prompt, GREEDY) as generation:
+                tokens = [token async for delta in generation for token in delta.token_ids]
+            assert tokens == oracle_greedy(directory, prompt, 8)
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+
+
+async def test_its_death_is_noticed(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    address = f"unix://{tmp_path}/engine.sock"
+    async with engine_process("--model", str(checkpoint("llama")), "--listen", address) as process:
+        assert (await readiness(process))["address"] == address
+        async with EngineClient(address) as client:
+            await client.wait_connected()
+            process.send_signal(signal.SIGSTOP)  # it must not finish first
+            generation = client.generate(random_prompt(20), GREEDY)
+            process.kill()
+            with pytest.raises(EngineGone):
+                while True:
+                    await anext(generation)
+
+
+async def test_a_directory_that_is_no_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
+    async with engine_process("--model", str(tmp_path)) as process:
+        _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert b"config.json" in errors
+    assert b"Traceback" not in errors
+
+
+def test_every_option_is_explained() -> None:
+    page = CliRunner().invoke(main, ["--help"])
+    assert page.exit_code == 0
+    assert "Examples:" in page.output
+    assert all(option.help for option in main.params if isinstance(option, click.Option))
+
+
+@pytest.mark.parametrize("option", ["--threads", "--kv-tokens", "--max-running", "--step-tokens"])
+def test_a_number_out_of_range_is_refused(option: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["--model", str(tmp_path), option, "0"])
+    assert result.exit_code == 2
+    assert option in result.output
