@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from engine import server as server_module
+from engine.client import EngineClient
+from engine.text import TextProcessor
 from tests.engine.checkpoints import write_checkpoint
+from tests.engine.peers import TIMEOUT
+from tests.engine.scripted_engine import ScriptedEngine
+from tests.engine.tokenizer_zoo import byte_level, write_tokenizer
 
 # Tiny models gain nothing from more threads, and pytest-xdist runs several processes.
 torch.set_num_threads(1)
@@ -38,3 +45,24 @@ def device(request: pytest.FixtureRequest) -> str:
     """Every device of this machine."""
     name: str = request.param
     return name
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory: pytest.TempPathFactory) -> TextProcessor:
+    return TextProcessor.from_directory(write_tokenizer(tmp_path_factory.mktemp("tokenizer"), byte_level()))
+
+
+@pytest.fixture
+async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedEngine]:
+    monkeypatch.setattr(server_module, "HEARTBEAT_SECONDS", 0.02)
+    engine = ScriptedEngine(tmp_path / "engine.sock")
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+@pytest.fixture
+async def client(engine: ScriptedEngine) -> AsyncIterator[EngineClient]:
+    async with asyncio.timeout(TIMEOUT), EngineClient(engine.address) as client:
+        await client.wait_connected()
+        yield client

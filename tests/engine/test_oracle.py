@@ -21,15 +21,8 @@ from tests.engine.composition import FEATURES, PAIRS, Scenario, Transcript, serv
 from tests.engine.conftest import Checkpoint
 
 TOLERANCE = 1e-5
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 SCALED = ["linear", "yarn", "llama3"]
 """RoPE scalings whose frequencies do not depend on the length, as the oracle without a cache needs it."""
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> str:
-    device: str = request.param
-    return device
 
 
 @cache

@@ -2,76 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from engine.kv import BLOCK_SIZE
-from engine.plan import Sampled, StepPlan
+from engine.plan import Sampled
 from engine.request import Request, RequestError, State
-from engine.scheduler import Scheduler, SchedulerConfig
+from engine.scheduler import SchedulerConfig
 from engine.wire import SamplingParams
-from tests.engine.ledger_runner import EOS, VOCABULARY, LedgerRunner, expected_output, model_info
-
-
-class Bench:
-    """A scheduler with a ledger runner and a clock that ticks once per step."""
-
-    def __init__(self, blocks: int = 16, *, context: int = 256, **config: Any) -> None:
-        defaults = {"step_tokens": 32, "max_running": 8}
-        self.scheduler = Scheduler(SchedulerConfig(blocks=blocks, **defaults | config), model_info(context))
-        self.runner = LedgerRunner(blocks)
-        self.requests: dict[str, Request] = {}
-        self.now = 0.0
-        self.plan = StepPlan()
-
-    def add(self, id: str, prompt: list[int] | int, max_tokens: int = 4, **fields: Any) -> Request:
-        """A request; an integer prompt is that many tokens nobody else has."""
-        if isinstance(prompt, int):
-            prompt = [sum(map(ord, id)) % VOCABULARY, *(position % VOCABULARY for position in range(prompt - 1))]
-        request = Request(
-            id=id,
-            prompt=prompt,
-            arrival=fields.pop("arrival", self.now),
-            priority=fields.pop("priority", 0),
-            sampling=SamplingParams(max_tokens=max_tokens, **({"ignore_eos": True} | fields)),
-        )
-        self.scheduler.add(request)
-        self.requests[id] = request
-        return request
-
-    def step(self) -> dict[str, int]:
-        """Run one step; how many tokens each request ran in it."""
-        self.now += 1.0
-        self.plan = self.scheduler.schedule(self.now)
-        self._assert_only_private_blocks_are_written()
-        self.scheduler.commit(self.plan, self.runner.execute(self.plan))
-        self.scheduler.check_integrity()
-        return {row.request.id: row.count for row in self.plan.rows}
-
-    def _assert_only_private_blocks_are_written(self) -> None:
-        users = Counter(block for request in self.scheduler.running for block in request.block_table)
-        for row in self.plan.rows:
-            last = row.start + row.count - 1
-            for block in row.request.block_table[row.start // BLOCK_SIZE : last // BLOCK_SIZE + 1]:
-                assert users[block] == 1, "a shared block is written"
-                assert self.scheduler.pool._hashes[block] is None, "a published block is written"
-
-    def run(self, steps: int = 10_000) -> None:
-        """Step until nothing is left; fails if that takes more than `steps`."""
-        while len(self.scheduler):
-            assert steps > 0, "the scheduler does not finish its work"
-            assert self.step(), "a step without rows although there is work"
-            steps -= 1
-
-    def assert_correct(self) -> None:
-        """Every finished request has exactly the tokens it would have had alone."""
-        for request in self.requests.values():
-            assert request.output == expected_output(request.prompt, len(request.output))
+from tests.engine.ledger_runner import EOS, expected_output
+from tests.engine.scheduler_bench import Bench
 
 
 def test_a_request_runs_its_prompt_and_then_one_token_per_step() -> None:
@@ -446,66 +387,3 @@ def test_an_answer_ends_at_the_model_s_context() -> None:
     request = bench.add("a", 15, max_tokens=100)
     bench.run()
     assert (request.finish, len(request.output)) == ("length", 5)
-
-
-# Random workloads
-
-Workload = st.lists(
-    st.tuples(
-        st.integers(1, 45),  # prompt tokens
-        st.integers(1, 20),  # output tokens
-        st.integers(0, 2),  # which of three common prefixes
-        st.integers(0, 2),  # priority
-        st.integers(0, 6),  # step in which it arrives
-        st.one_of(st.none(), st.integers(0, 12)),  # step in which it is cancelled
-        st.booleans(),  # wants prompt log-probabilities
-    ),
-    min_size=1,
-    max_size=10,
-)
-
-
-@settings(max_examples=150)
-@given(Workload, st.integers(4, 9), st.integers(4, 40), st.integers(1, 4))
-def test_any_workload_in_a_tiny_cache_finishes_with_the_right_tokens(
-    workload: list[tuple[int, int, int, int, int, int | None, bool]], blocks: int, step_tokens: int, max_running: int
-) -> None:
-    bench = Bench(blocks, step_tokens=step_tokens, max_running=max_running)
-    arrivals: dict[int, list[Callable[[], object]]] = {}
-    for index, (length, output, prefix, priority, arrival, cancelled, logprobs) in enumerate(workload):
-        prompt = [(prefix + position) % VOCABULARY for position in range(length - 1)] + [index]
-
-        def add(
-            id: str = str(index),
-            prompt: list[int] = prompt,
-            output: int = output,
-            priority: int = priority,
-            logprobs: bool = logprobs,
-        ) -> None:
-            bench.add(id, prompt, output, priority=priority, prompt_logprobs=0 if logprobs else None)
-
-        arrivals.setdefault(arrival, []).append(add)
-        if cancelled is not None:
-            arrivals.setdefault(arrival + cancelled, []).append(
-                lambda id=str(index): bench.scheduler.cancel(id)  # type: ignore[misc]
-            )
-    for step in range(2000):
-        for event in arrivals.pop(step, []):
-            event()
-        if not arrivals and not len(bench.scheduler):
-            break
-        first = next(iter(bench.scheduler.running), None)
-        ran = bench.step()
-        # Work conservation: there is always a row while there is a request, and always one of the first in line.
-        assert ran or not len(bench.scheduler)
-        assert first is None or first.id in ran
-        assert sum(ran.values()) <= step_tokens
-        assert len(ran) <= max_running
-    else:
-        pytest.fail("some request starved")
-    bench.assert_correct()
-    for index, (_, output, _, _, _, cancelled, _) in enumerate(workload):
-        request = bench.requests[str(index)]
-        assert request.state is State.FINISHED
-        assert cancelled is not None or len(request.output) == output or request.length == bench.scheduler.context
-    assert bench.scheduler.pool.available == blocks

@@ -1,0 +1,69 @@
+"""A scheduler driven step by step, with the ledger runner checking every KV cell that a request reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from engine.kv import BLOCK_SIZE
+from engine.plan import StepPlan
+from engine.request import Request
+from engine.scheduler import Scheduler, SchedulerConfig
+from engine.wire import SamplingParams
+from tests.engine.ledger_runner import VOCABULARY, LedgerRunner, expected_output, model_info
+
+
+class Bench:
+    """A scheduler with a ledger runner and a clock that ticks once per step."""
+
+    def __init__(self, blocks: int = 16, *, context: int = 256, **config: Any) -> None:
+        defaults = {"step_tokens": 32, "max_running": 8}
+        self.scheduler = Scheduler(SchedulerConfig(blocks=blocks, **defaults | config), model_info(context))
+        self.runner = LedgerRunner(blocks)
+        self.requests: dict[str, Request] = {}
+        self.now = 0.0
+        self.plan = StepPlan()
+
+    def add(self, id: str, prompt: list[int] | int, max_tokens: int = 4, **fields: Any) -> Request:
+        """A request; an integer prompt is that many tokens nobody else has."""
+        if isinstance(prompt, int):
+            prompt = [sum(map(ord, id)) % VOCABULARY, *(position % VOCABULARY for position in range(prompt - 1))]
+        request = Request(
+            id=id,
+            prompt=prompt,
+            arrival=fields.pop("arrival", self.now),
+            priority=fields.pop("priority", 0),
+            sampling=SamplingParams(max_tokens=max_tokens, **({"ignore_eos": True} | fields)),
+        )
+        self.scheduler.add(request)
+        self.requests[id] = request
+        return request
+
+    def step(self) -> dict[str, int]:
+        """Run one step; how many tokens each request ran in it."""
+        self.now += 1.0
+        self.plan = self.scheduler.schedule(self.now)
+        self._assert_only_private_blocks_are_written()
+        self.scheduler.commit(self.plan, self.runner.execute(self.plan))
+        self.scheduler.check_integrity()
+        return {row.request.id: row.count for row in self.plan.rows}
+
+    def _assert_only_private_blocks_are_written(self) -> None:
+        users = Counter(block for request in self.scheduler.running for block in request.block_table)
+        for row in self.plan.rows:
+            last = row.start + row.count - 1
+            for block in row.request.block_table[row.start // BLOCK_SIZE : last // BLOCK_SIZE + 1]:
+                assert users[block] == 1, "a shared block is written"
+                assert self.scheduler.pool._hashes[block] is None, "a published block is written"
+
+    def run(self, steps: int = 10_000) -> None:
+        """Step until nothing is left; fails if that takes more than `steps`."""
+        while len(self.scheduler):
+            assert steps > 0, "the scheduler does not finish its work"
+            assert self.step(), "a step without rows although there is work"
+            steps -= 1
+
+    def assert_correct(self) -> None:
+        """Every finished request has exactly the tokens it would have had alone."""
+        for request in self.requests.values():
+            assert request.output == expected_output(request.prompt, len(request.output))
