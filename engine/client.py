@@ -160,8 +160,11 @@ class EngineClient:
                         tasks.create_task(self._write(connection))
                         tasks.create_task(self._read(connection))
             except* (OSError, WebSocketException, ProtocolError, msgspec.MsgspecError) as group:
-                level = logging.WARNING if self.connected else logging.DEBUG
-                logger.log(level, "engine %s cannot be used: %s", self.address, _reason(group))
+                reason = _first(group)
+                # That nobody listens yet is nothing to be told about; that something else does is.
+                quiet = isinstance(reason, OSError) and not self.connected
+                level = logging.DEBUG if quiet else logging.WARNING
+                logger.log(level, "engine %s cannot be used: %s: %s", self.address, type(reason).__name__, reason)
             finally:
                 self._lose()
             # Spread out, so that many gateways do not meet a restarted engine in the same instant.
@@ -219,8 +222,8 @@ class EngineClient:
             generation.fail(gone)
 
 
-def _reason(error: BaseException) -> str:
+def _first(error: BaseException) -> BaseException:
     """The first cause inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+    return error

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from engine.request import RequestError
 from engine.wire import Generate, ModelInfo, SamplingParams
 
-MAX_ID_LENGTH = 128
 MAX_SALT_BYTES = 1024
 MAX_LOGPROBS = 20
 MAX_STOP_TOKENS = 64
@@ -21,8 +20,6 @@ def validate(request: Generate, model: ModelInfo) -> None:
     Raises:
         RequestError: the first thing that is wrong.
     """
-    if not 1 <= len(request.id) <= MAX_ID_LENGTH:
-        raise RequestError(f"id: must have 1 to {MAX_ID_LENGTH} characters")
     if len(request.salt) > MAX_SALT_BYTES:
         raise RequestError(f"salt: at most {MAX_SALT_BYTES} bytes; send a digest")
     if request.adapter is not None:

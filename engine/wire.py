@@ -7,7 +7,7 @@ never crosses this wire. Unknown fields are ignored on decoding, so that either 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -16,6 +16,7 @@ MAX_FRAME_BYTES = 8 * 1024 * 1024
 """Largest frame that an engine accepts; it closes a connection that sends a larger one."""
 MAX_STEP_BYTES = 64 * 1024 * 1024
 """Largest frame that a client accepts."""
+MAX_ID_LENGTH = 128
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 ErrorKind = Literal["invalid", "overloaded", "internal"]
@@ -53,7 +54,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
 class Generate(msgspec.Struct, frozen=True, tag="generate", omit_defaults=True):
     """Start a request. `id` is chosen by the client and unique among its live requests."""
 
-    id: str
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH)]
     prompt: list[int]
     sampling: SamplingParams
     adapter: str | None = None

@@ -163,11 +163,13 @@ async def test_an_aborted_connection_cancels_its_requests_too(
         (b"", 1007),
         (b"\x81\xa4type\xa7unknown", 1007),
         (encode({"type": "generate", "id": 1}), 1007),
+        (encode(ask("")), 1007),
+        (encode(ask("x" * 129)), 1007),
         (encode({"type": "generate", "id": "a", "prompt": ["x"], "sampling": {}}), 1007),
         (encode({"type": "generate", "id": "a", "prompt": [1], "sampling": {"max_tokens": "x"}}), 1007),
         (b"\x82\xa4type\xa6cancel\xa2id\xa1\xff", 1007),
     ],
-    ids=["text", "invalid", "empty", "unknown", "missing", "prompt", "sampling", "utf-8"],
+    ids=["text", "invalid", "empty", "unknown", "missing", "no id", "long id", "prompt", "sampling", "utf-8"],
 )
 async def test_a_malformed_frame_closes_its_connection_and_nothing_else(
     address: str, frame: str | bytes, code: int
@@ -191,6 +193,12 @@ async def test_a_frame_that_announces_too_many_bytes_closes_its_connection_befor
                 await bad.receive()
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1009
+
+
+async def test_the_longest_id_is_served(address: str) -> None:
+    async with peer_of(address) as peer:
+        await peer.send(ask("x" * 128))
+        assert (await peer.outputs("x" * 128))[-1].finish == "length"
 
 
 async def test_unknown_fields_are_ignored_for_newer_clients(address: str) -> None:

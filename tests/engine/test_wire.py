@@ -49,7 +49,7 @@ SAMPLING = st.builds(
 )
 GENERATE = st.builds(
     Generate,
-    st.text(),
+    st.text(min_size=1, max_size=20),
     st.lists(INTEGERS, max_size=5),
     SAMPLING,
     adapter=st.none() | st.text(),
