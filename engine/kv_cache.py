@@ -17,4 +17,6 @@ class KVCache:
     def __init__(self, config: ModelConfig, blocks: int, device: torch.device, dtype: torch.dtype) -> None:
         shape = (config.layers, 2, blocks, BLOCK_SIZE, config.kv_heads, config.head_dim)
         storage = torch.zeros(shape, device=device, dtype=dtype)
+        self.block_bytes = 2 * BLOCK_SIZE * config.kv_heads * config.head_dim * dtype.itemsize
+        """Of one block's keys and values in one layer."""
         self.layers: list[tuple[torch.Tensor, torch.Tensor]] = [(keys, values) for keys, values in storage]

@@ -139,6 +139,7 @@ class ModelRunner:
                 counts,
                 tables,
                 block_size=BLOCK_SIZE,
+                block_bytes=self._cache.block_bytes,
                 window=window,
                 device=self._device,
                 dtype=self._dtype,

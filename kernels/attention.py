@@ -20,6 +20,8 @@ _PADDING_FACTOR = 2
 """Paged rows share a group while the longest has at most twice the blocks of the shortest."""
 _PADDING_BLOCKS = 4
 """... or at most this many more: an extra call costs more than gathering a few blocks in vain."""
+_GATHERED_BYTES = 2 * 1024 * 1024
+"""On the CPU, keys and values gathered at a time: they are read again at once, and should still be in the L2 cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ def plan_attention(
     tables: Ints,
     *,
     block_size: int,
+    block_bytes: int,
     window: int | None,
     device: torch.device,
     dtype: torch.dtype,
@@ -71,6 +74,7 @@ def plan_attention(
         starts, counts: [rows], in the order in which the rows' tokens lie in the batch. Neighbours with equal counts
             and similar lengths share a call, so decodes should come sorted by length.
         tables: [rows, width] block ids of the cache; entries past a row's length are ignored.
+        block_bytes: size of a block's keys and values in one layer.
         window: how many positions a query sees, itself included; None is all.
         dtype: of the additive masks, which must equal that of the queries.
     """
@@ -79,7 +83,8 @@ def plan_attention(
     first_block = np.zeros_like(starts) if window is None else np.maximum(starts - window + 1, 0) // block_size
     widths = -(-ends // block_size) - first_block
     begin = 0
-    for low, high in _runs(starts, counts, widths):
+    most_blocks = _GATHERED_BYTES // block_bytes if device.type == "cpu" else None
+    for low, high in _runs(starts, counts, widths, most_blocks):
         rows, count = high - low, int(counts[low])
         end = begin + rows * count
         if _is_fresh(starts, counts, low):
@@ -109,20 +114,26 @@ def _is_fresh(starts: Ints, counts: Ints, row: int) -> bool:
     return bool(starts[row] == 0 and counts[row] > 1)
 
 
-def _runs(starts: Ints, counts: Ints, widths: Ints) -> Iterator[tuple[int, int]]:
+def _runs(starts: Ints, counts: Ints, widths: Ints, most_blocks: int | None) -> Iterator[tuple[int, int]]:
     """Half-open ranges of neighbouring rows that may share a call."""
     low = 0
     for row in range(1, len(starts) + 1):
-        if (
-            row < len(starts)
-            and counts[row] == counts[low]
-            and (_is_fresh(starts, counts, row) == _is_fresh(starts, counts, low))
-        ):
-            narrow, wide = sorted((int(widths[low]), int(widths[row])))
-            if wide <= max(_PADDING_FACTOR * narrow, narrow + _PADDING_BLOCKS):
+        if row < len(starts) and counts[row] == counts[low]:
+            fresh = _is_fresh(starts, counts, low)
+            if fresh == _is_fresh(starts, counts, row) and (
+                fresh or _may_be_padded(int(widths[low]), int(widths[row]), row + 1 - low, most_blocks)
+            ):
                 continue
         yield low, row
         low = row
+
+
+def _may_be_padded(one: int, other: int, rows: int, most_blocks: int | None) -> bool:
+    """Whether rows of these widths may be gathered together, as `rows` rows of the larger width."""
+    narrow, wide = sorted((one, other))
+    if most_blocks is not None and rows * wide > most_blocks:
+        return False
+    return wide <= max(_PADDING_FACTOR * narrow, narrow + _PADDING_BLOCKS)
 
 
 def _gather(

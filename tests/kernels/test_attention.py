@@ -9,12 +9,21 @@ from kernels import AttentionPlan, plan_attention
 from kernels.attention import Fresh, Paged
 
 
-def plan(rows: list[tuple[int, int]], window: int | None = None) -> AttentionPlan:
+def plan(rows: list[tuple[int, int]], window: int | None = None, block_bytes: int = 64) -> AttentionPlan:
     starts, counts = np.array(rows).T
     width = -(-int((starts + counts).max()) // 16)
     tables = np.arange(len(rows) * width).reshape(len(rows), width)
     device = torch.device("cpu")
-    return plan_attention(starts, counts, tables, block_size=16, window=window, device=device, dtype=torch.float32)
+    return plan_attention(
+        starts,
+        counts,
+        tables,
+        block_size=16,
+        block_bytes=block_bytes,
+        window=window,
+        device=device,
+        dtype=torch.float32,
+    )
 
 
 def kinds(rows: list[tuple[int, int]]) -> list[tuple[type, int]]:
@@ -46,6 +55,14 @@ def test_a_prompt_of_one_token_joins_the_decodes() -> None:
 def test_groups_cover_the_batch_in_order() -> None:
     groups = plan([(9, 1), (0, 1), (16, 5), (0, 7), (0, 7)]).groups
     assert [(group.begin, group.end) for group in groups] == [(0, 2), (2, 7), (7, 21)]
+
+
+def test_a_call_gathers_no_more_than_stays_in_the_cache() -> None:
+    """Five rows of seven blocks of 150 KB: 2 MB hold thirteen blocks."""
+    groups = plan([(100, 1)] * 5, block_bytes=150 * 1024).groups
+    assert [group.rows for group in groups] == [1, 1, 1, 1, 1]
+    groups = plan([(90, 1)] * 5, block_bytes=150 * 1024).groups
+    assert [group.rows for group in groups] == [2, 2, 1]
 
 
 def test_a_window_gathers_only_the_blocks_that_it_reaches() -> None:

@@ -169,6 +169,7 @@ def check_attention(
         np.array([count for _, count in rows]),
         tables,
         block_size=BLOCK,
+        block_bytes=2 * BLOCK * kv_heads * dim * 4,
         window=window,
         device=device,
         dtype=torch.float32,
