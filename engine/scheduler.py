@@ -79,9 +79,6 @@ class Scheduler:
         self._computing: dict[bytes, Request] = {}
         """Prefixes that a running request will have computed soon, by the hash of their last block."""
 
-    def __contains__(self, id: str) -> bool:
-        return id in self._requests
-
     def __len__(self) -> int:
         """Live requests."""
         return len(self._requests)
