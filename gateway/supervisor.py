@@ -115,6 +115,7 @@ def engine_command(pool: Pool, address: str) -> list[str]:
         "threads": str(pool.threads),
         "kv-tokens": str(pool.kv_tokens),
         "max-running": str(pool.max_running),
+        "log-level": "warning",
     }
     words = (word for name, value in options.items() for word in (f"--{name}", value))
     return [sys.executable, "-m", "engine.server", *words]
