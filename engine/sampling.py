@@ -1,8 +1,8 @@
 """Turns logits into tokens: penalties and biases, truncation, and draws that do not depend on the batch.
 
 Order, as in transformers: logit bias, repetition, presence and frequency penalties, `min_tokens`, temperature, top-k,
-top-p, min-p. Reported log-probabilities are those of the model itself, the log-softmax of the unmodified logits (vLLM's
-default, and what OpenAI's evaluation tools expect), so that they do not change with the sampling parameters.
+top-p, min-p. Reported log-probabilities are those of the model itself, the log-softmax of the unmodified logits (as in
+vLLM's default mode), so that they do not change with the sampling parameters.
 
 A draw needs one uniform number, which is a hash of (seed, position) computed on the host; the token is where the
 cumulative distribution, in vocabulary order, passes it. The same request thus gives the same tokens in any batch and

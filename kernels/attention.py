@@ -22,6 +22,8 @@ _PADDING_BLOCKS = 4
 """... or at most this many more: an extra call costs more than gathering a few blocks in vain."""
 _GATHERED_BYTES = 2 * 1024 * 1024
 """On the CPU, keys and values gathered at a time: they are read again at once, and should still be in the L2 cache."""
+_MASK_ELEMENTS = 1 << 24
+"""Most elements of one mask: a long chunk behind a long prefix is run in pieces instead of with a mask of gigabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Fresh:
     rows: int
     count: int
     mask: torch.Tensor | None
-    """Additive [count, count]; None is causal."""
+    """Additive [1, 1, count, count]; None is causal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,81 +80,82 @@ def plan_attention(
         window: how many positions a query sees, itself included; None is all.
         dtype: of the additive masks, which must equal that of the queries.
     """
-    groups: list[Fresh | Paged] = []
-    ends = starts + counts
+    starts, counts, tables = _split_long(starts, counts, tables, window)
     first_block = np.zeros_like(starts) if window is None else np.maximum(starts - window + 1, 0) // block_size
-    widths = -(-ends // block_size) - first_block
-    begin = 0
+    widths = -(-(starts + counts) // block_size) - first_block
     most_blocks = _GATHERED_BYTES // block_bytes if device.type == "cpu" else None
+    groups: list[Fresh | Paged] = []
+    begin = 0
     for low, high in _runs(starts, counts, widths, most_blocks):
         rows, count = high - low, int(counts[low])
         end = begin + rows * count
-        if _is_fresh(starts, counts, low):
+        first, width = first_block[low:high], int(widths[low:high].max())
+        if _is_fresh(int(starts[low]), count):
             mask = None
             if window is not None and count > window:
-                mask = _mask(np.zeros(1, np.int64), count, np.zeros(1, np.int64), count, window, dtype)
-                mask = None if mask is None else mask[0, 0].to(device)
-            groups.append(Fresh(begin, end, rows, count, mask))
+                mask = _mask(starts[low : low + 1], count, first[:1], count, window, dtype)
+            groups.append(Fresh(begin, end, rows, count, _to(device, mask)))
         else:
-            blocks, mask = _gather(
-                starts[low:high],
-                count,
-                tables[low:high],
-                first_block[low:high],
-                widths[low:high],
-                block_size,
-                window,
-                dtype,
-            )
-            groups.append(Paged(begin, end, rows, count, blocks.to(device), None if mask is None else mask.to(device)))
+            blocks = _blocks(tables[low:high], first, widths[low:high], width).to(device)
+            mask = _mask(starts[low:high], count, first * block_size, width * block_size, window, dtype)
+            groups.append(Paged(begin, end, rows, count, blocks, _to(device, mask)))
         begin = end
     return AttentionPlan(tuple(groups))
 
 
-def _is_fresh(starts: Ints, counts: Ints, row: int) -> bool:
-    """One-token rows are paged: they then share a call with the decodes."""
-    return bool(starts[row] == 0 and counts[row] > 1)
+def _to(device: torch.device, mask: torch.Tensor | None) -> torch.Tensor | None:
+    return None if mask is None else mask.to(device)
+
+
+def _split_long(starts: Ints, counts: Ints, tables: Ints, window: int | None) -> tuple[Ints, Ints, Ints]:
+    """Split rows whose mask would be too large into rows of fewer tokens, with the same blocks."""
+    masked = (starts > 0) if window is None else (starts > 0) | (counts > window)
+    pieces = np.where(masked, -(-counts * (starts + counts) // _MASK_ELEMENTS), 1)
+    if (pieces <= 1).all():
+        return starts, counts, tables
+    split = [
+        (start + offset, min(size, count - offset), row)
+        for row, (start, count, size) in enumerate(zip(starts, counts, -(-counts // pieces), strict=True))
+        for offset in range(0, count, size)
+    ]
+    split_starts, split_counts, rows = np.array(split).T
+    return split_starts, split_counts, tables[rows]
 
 
 def _runs(starts: Ints, counts: Ints, widths: Ints, most_blocks: int | None) -> Iterator[tuple[int, int]]:
-    """Half-open ranges of neighbouring rows that may share a call."""
+    """Half-open ranges of neighbouring rows that may share a call: fresh rows of one length, or similar decodes."""
+    rows = list(zip(starts.tolist(), counts.tolist(), widths.tolist(), strict=True))
     low = 0
-    for row in range(1, len(starts) + 1):
-        if row < len(starts) and counts[row] == counts[low]:
-            fresh = _is_fresh(starts, counts, low)
-            if fresh == _is_fresh(starts, counts, row) and (
-                fresh or _may_be_padded(int(widths[low]), int(widths[row]), row + 1 - low, most_blocks)
-            ):
-                continue
-        yield low, row
-        low = row
+    for index, row in enumerate(rows):
+        if index and not _alike(rows[low], row, index + 1 - low, most_blocks):
+            yield low, index
+            low = index
+    yield low, len(rows)
 
 
-def _may_be_padded(one: int, other: int, rows: int, most_blocks: int | None) -> bool:
-    """Whether rows of these widths may be gathered together, as `rows` rows of the larger width."""
-    narrow, wide = sorted((one, other))
+def _is_fresh(start: int, count: int) -> bool:
+    """One-token rows are paged: they then share a call with the decodes."""
+    return start == 0 and count > 1
+
+
+def _alike(one: tuple[int, int, int], other: tuple[int, int, int], rows: int, most_blocks: int | None) -> bool:
+    """Whether two rows (start, count, width) may share a call, as `rows` rows of the larger width."""
+    (start, count, width), (other_start, other_count, other_width) = one, other
+    if count != other_count:
+        return False
+    if count > 1:
+        return start == other_start == 0
+    narrow, wide = sorted((width, other_width))
     if most_blocks is not None and rows * wide > most_blocks:
         return False
     return wide <= max(_PADDING_FACTOR * narrow, narrow + _PADDING_BLOCKS)
 
 
-def _gather(
-    starts: Ints,
-    count: int,
-    tables: Ints,
-    first_block: Ints,
-    widths: Ints,
-    block_size: int,
-    window: int | None,
-    dtype: torch.dtype,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Block ids [rows * width] from each row's first visible block on, and the mask over the gathered keys."""
-    width = int(widths.max())
-    columns = first_block[:, None] + np.arange(width)
+def _blocks(tables: Ints, first_block: Ints, widths: Ints, width: int) -> torch.Tensor:
+    """Ids [rows * width] of the blocks from each row's first visible one on, padded with block 0."""
+    columns = np.minimum(first_block[:, None] + np.arange(width), tables.shape[1] - 1)
     inside = np.arange(width) < widths[:, None]
-    blocks = np.where(inside, np.take_along_axis(tables, np.minimum(columns, tables.shape[1] - 1), axis=1), 0)
-    mask = _mask(starts, count, first_block * block_size, width * block_size, window, dtype)
-    return torch.from_numpy(blocks.reshape(-1)), mask
+    return torch.from_numpy(np.where(inside, np.take_along_axis(tables, columns, axis=1), 0).reshape(-1))
 
 
 def _mask(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
+import kernels.attention
 from kernels import AttentionPlan, plan_attention
 from kernels.attention import Fresh, Paged
 
@@ -63,6 +65,20 @@ def test_a_call_gathers_no_more_than_stays_in_the_cache() -> None:
     assert [group.rows for group in groups] == [1, 1, 1, 1, 1]
     groups = plan([(90, 1)] * 5, block_bytes=150 * 1024).groups
     assert [group.rows for group in groups] == [2, 2, 1]
+
+
+def test_a_long_chunk_behind_a_long_prefix_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels.attention, "_MASK_ELEMENTS", 1000)
+    groups = plan([(50, 1), (100, 30), (0, 100)]).groups
+    assert [(type(group), group.begin, group.end) for group in groups] == [
+        (Paged, 0, 1),
+        (Paged, 1, 9),
+        (Paged, 9, 17),
+        (Paged, 17, 25),
+        (Paged, 25, 31),
+        (Fresh, 31, 131),
+    ]
+    assert all(group.mask is None or group.mask.numel() < 1200 for group in groups)
 
 
 def test_a_window_gathers_only_the_blocks_that_it_reaches() -> None:

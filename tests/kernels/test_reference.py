@@ -136,6 +136,12 @@ def test_paged_attention_equals_softmax_over_what_each_query_may_see(
         check_attention(rows, window, heads, kv_heads, seed, device)
 
 
+def test_paged_attention_of_split_rows_is_the_same(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels.attention, "_MASK_ELEMENTS", 500)
+    check_attention([(40, 1), (33, 40), (0, 70)], None, 4, 2, 0, device)
+    check_attention([(40, 1), (33, 40), (0, 70)], 20, 4, 2, 0, device)
+
+
 def check_attention(
     rows: list[tuple[int, int]], window: int | None, heads: int, kv_heads: int, seed: int, device: torch.device
 ) -> None:
