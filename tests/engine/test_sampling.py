@@ -175,6 +175,19 @@ def test_a_token_without_probability_is_never_drawn(device: str) -> None:
     assert inverse_cdf(logits, uniforms).tolist() == [1, 1, 3, 3]
 
 
+def test_a_cell_begins_at_its_lower_bound(device: str) -> None:
+    half = torch.tensor([0.5], dtype=torch.float64, device=device)
+    assert inverse_cdf(torch.zeros(1, 2, device=device), half).tolist() == [1]
+
+
+def test_every_position_draws_anew(sampler: Sampler, device: str) -> None:
+    """The uniform of a draw is that of the seed and of the position that the token will have."""
+    logits = torch.zeros(20, VOCABULARY, device=device)
+    requests = [request(range(length), str(length), temperature=1.0, seed=9) for length in range(1, 21)]
+    tokens, _ = sampler(logits, requests)
+    assert tokens == [int(uniform(9, length) * VOCABULARY) for length in range(1, 21)]
+
+
 def test_tiny_temperatures_are_greedy(sampler: Sampler, device: str) -> None:
     logits = random_logits(1, device)
     tokens, _ = sampler(logits, [request([1], temperature=1e-30, seed=3)])
