@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from safetensors import torch as safetensors_torch
 from tokenizers import Tokenizer
+from torch import Tensor
 from tqdm import tqdm
 
 from deploy.demo.batches import Batch, chunk
 from deploy.demo.conversations import Message, Question, Stream, build_exam
 from deploy.demo.corpus import HANDBOOK_FILE, HERE, SplitIntent, load_file, load_intents, normalise, split_corpus
 from deploy.demo.evaluate import generate
+from deploy.demo.model import load_checkpoint
 from deploy.demo.styles import STYLES, Rewrite, in_style, without_frame
 from deploy.demo.tokenizer import Encoder
 
@@ -92,35 +93,33 @@ def streams(name: str, splits: list[SplitIntent]) -> Callable[[int], Stream]:
     return lambda seed: StyledStream(splits, seed, rewrite)
 
 
-def train_all(splits: list[SplitIntent], base: Path, state: Path, names: list[str] | None = None) -> None:
+def train_all(splits: list[SplitIntent], base: Path, state: Path, compiled: bool) -> None:
     """Trains those adapters that `state` does not mark as done for this base."""
-    for name in names or list(RECIPES):
-        if name == "handbook" and not HANDBOOK_FILE.exists():
-            continue
+    for name in RECIPES:
         marker = state / "adapters" / name
         stamp = str((base / "model.safetensors").stat().st_mtime_ns)
         if marker.exists() and marker.read_text(encoding="utf-8") == stamp:
             continue
-        train_adapter(name, splits, base)
+        train_adapter(name, splits, base, compiled)
         marker.parent.mkdir(parents=True, exist_ok=True)
         marker.write_text(stamp, encoding="utf-8")
 
 
-def train_adapter(name: str, splits: list[SplitIntent], base: Path) -> None:
+def train_adapter(name: str, splits: list[SplitIntent], base: Path, compiled: bool) -> None:
     """Trains one adapter and writes it to its folder, whole or not at all."""
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
 
     recipe = RECIPES[name]
     torch.manual_seed(recipe.seed)
     encoder = Encoder(Tokenizer.from_file(str(base / "tokenizer.json")))
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager")
-    config = LoraConfig(
-        r=recipe.rank, lora_alpha=2 * recipe.rank, lora_dropout=0.0, target_modules=list(TARGETS), task_type="CAUSAL_LM"
-    )
+    # The model of the training script has Hugging Face's parameter names, so peft's files fit either.
+    model = load_checkpoint(base).train()
+    config = LoraConfig(r=recipe.rank, lora_alpha=2 * recipe.rank, lora_dropout=0.0, target_modules=list(TARGETS))
     tuned: Any = get_peft_model(model, config)
+    if compiled:
+        model.fuse()
     weights = [weight for weight in tuned.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=recipe.lr, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(weights, lr=recipe.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     make_stream, step, number = streams(name, splits), 0, 0
     with tqdm(total=recipe.steps, desc=f"adapter {name}", mininterval=5) as bar:
         while step < recipe.steps:
@@ -141,10 +140,7 @@ def learn(tuned: Any, batch: Batch, optimizer: torch.optim.Optimizer, rate: floa
     for group in optimizer.param_groups:
         group["lr"] = rate
     with torch.autocast("cpu", torch.bfloat16):
-        decoder = tuned.get_base_model().model
-        states = decoder(input_ids=batch.ids, use_cache=False).last_hidden_state.flatten(0, 1)[batch.positions]
-        logits = F.linear(states, decoder.embed_tokens.weight)
-    loss = F.cross_entropy(logits.float(), batch.targets)
+        loss: Tensor = tuned(batch.ids, batch.positions, batch.targets)
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 1.0)
     optimizer.step()
@@ -155,6 +151,7 @@ def learn(tuned: Any, batch: Batch, optimizer: torch.optim.Optimizer, rate: floa
 def save_adapter(tuned: Any, target: Path) -> None:
     # The path of the base on the training machine means nothing elsewhere; its name does.
     tuned.peft_config["default"].base_model_name_or_path = "roundhouse-demo-6m"
+    tuned.peft_config["default"].task_type = "CAUSAL_LM"
     fresh, old = target.with_name(target.name + ".new"), target.with_name(target.name + ".old")
     for folder in (fresh, old):
         shutil.rmtree(folder, ignore_errors=True)

@@ -14,9 +14,10 @@ from deploy.demo.tokenizer import Encoder
 
 #: Conversations per chunk. A chunk is the unit of resuming: its content depends on the seed and its number only.
 CHUNK = 4096
-#: How many questions a conversation has: mostly one, sometimes up to twelve, so that long chats keep working.
+#: How many questions a conversation has: mostly one; one conversation in LONG_EVERY has up to LONGEST, so that long
+#: chats keep working.
 TURNS = (1,) * 32 + (2, 2, 3)
-LONGEST = 12
+LONG_EVERY, LONGEST = 128, 12
 #: Share of single questions whose answer is cut after its first words. Those words decide which answer is given;
 #: the rest of an answer is soon known by heart and only costs time.
 CUT_SHARE = 0.88
@@ -44,7 +45,7 @@ def chunk(
     stream = make_stream(rng.getrandbits(32))
     rows = []
     for index in range(CHUNK):
-        turns = LONGEST if index % 512 == 0 else rng.choice(TURNS)
+        turns = rng.choice(TURNS) if index % LONG_EVERY else rng.randint(4, LONGEST)
         messages = stream.conversation(turns)
         if sum(message["role"] == "user" for message in messages) > 1 and turns == 1:
             messages = messages[: 2 + (messages[0]["role"] == "system")]

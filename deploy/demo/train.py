@@ -113,7 +113,7 @@ def main() -> None:
     splits = read_corpus()
     for stage in arguments.size or stages:
         if stage == "adapters":
-            adapters.train_all(splits, arguments.models / "medium", arguments.state)
+            adapters.train_all(splits, arguments.models / "medium", arguments.state, arguments.compile)
             continue
         recipe = replace(RECIPES[stage], minutes=arguments.minutes, compile=arguments.compile)
         if arguments.steps:

@@ -31,7 +31,7 @@ class Recipe:
 
     steps: int
     minutes: float = math.inf
-    batch_tokens: int = 4096
+    batch_tokens: int = 8192
     muon_lr: float = 0.02
     adam_lr: float = 1e-2
     weight_decay: float = 0.02
