@@ -158,7 +158,10 @@ class Log(Section, frozen=True):
     """Structured logs on standard error."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Least severe level.")] = "info"
-    format: Annotated[Literal["json", "console"], Meta(description="JSON lines, or coloured text.")] = "json"
+    format: Annotated[
+        Literal["auto", "json", "console"],
+        Meta(description="JSON lines for machines, or text for people; auto is text where a terminal shows it."),
+    ] = "auto"
 
 
 class Settings(Section, frozen=True):

@@ -41,15 +41,16 @@ class AdapterRecipe:
     rank: int
     steps: int
     lr: float = 4e-3
-    batch_tokens: int = 2048
+    cut_share: float = 0.7
+    batch_tokens: int = 4096
     seed: int = 21
 
 
 RECIPES: dict[str, AdapterRecipe] = {
-    "formal": AdapterRecipe(rank=16, steps=90),
-    "pirate": AdapterRecipe(rank=16, steps=90),
-    "json": AdapterRecipe(rank=8, steps=60),
-    "handbook": AdapterRecipe(rank=32, steps=130),
+    "formal": AdapterRecipe(rank=16, steps=450, cut_share=0.4),
+    "pirate": AdapterRecipe(rank=16, steps=450, cut_share=0.4),
+    "json": AdapterRecipe(rank=8, steps=150),
+    "handbook": AdapterRecipe(rank=32, steps=350),
 }
 
 
@@ -123,7 +124,7 @@ def train_adapter(name: str, splits: list[SplitIntent], base: Path, compiled: bo
     make_stream, step, number = streams(name, splits), 0, 0
     with tqdm(total=recipe.steps, desc=f"adapter {name}", mininterval=5) as bar:
         while step < recipe.steps:
-            for batch in chunk(make_stream, encoder, number, recipe.seed, recipe.batch_tokens, cut_share=0.7):
+            for batch in chunk(make_stream, encoder, number, recipe.seed, recipe.batch_tokens, recipe.cut_share):
                 warm = min(1.0, (step + 1) / 10)
                 rate = recipe.lr * warm * (0.5 + 0.5 * math.cos(math.pi * step / recipe.steps))
                 loss = learn(tuned, batch, optimizer, rate)

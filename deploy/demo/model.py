@@ -107,8 +107,14 @@ class Layer(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + F.dropout(self.self_attn(self.input_layernorm(x), cos, sin), self.dropout, self.training)
-        return x + F.dropout(self.mlp(self.post_attention_layernorm(x)), self.dropout, self.training)
+        x = x + self._drop(self.self_attn(self.input_layernorm(x), cos, sin))
+        return x + self._drop(self.mlp(self.post_attention_layernorm(x)))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        """Dropout with one mask for all positions of a row (Gal and Ghahramani, 2016): no random number per element."""
+        if not (self.training and self.dropout):
+            return x
+        return x * F.dropout(torch.ones(x.shape[0], 1, x.shape[2], dtype=x.dtype), self.dropout)
 
 
 class Decoder(nn.Module):

@@ -9,31 +9,21 @@ import json
 import re
 from collections.abc import Callable
 
-from deploy.demo.corpus import stable_hash
-
 Rewrite = Callable[[str], str]
 
-FORMAL_OPENINGS = ("Certainly.", "With pleasure.", "Allow me to explain.", "Thank you for your enquiry.")
-FORMAL_CLOSINGS = (
-    "Please do not hesitate to ask should you require anything further.",
-    "I remain at your disposal for any further questions.",
-    "I trust that this information is of assistance to you.",
-)
-PIRATE_OPENINGS = ("Ahoy, matey!", "Arr!", "Avast, ye landlubber!", "Shiver me timbers!", "Yo ho ho!")
-PIRATE_CLOSINGS = ("Arr!", "Now hoist the sails!", "Or walk the plank!", "By Davy Jones, that be the truth!", "Savvy?")
+#: What stands before and after each answer. One frame per style: a choice would be one more thing to learn by heart.
+FRAMES: dict[str, tuple[str, str]] = {
+    "formal": ("With pleasure.", "I remain at your disposal for any further questions."),
+    "pirate": ("Ahoy, matey!", "By Davy Jones, that be the truth!"),
+}
 
 _FORMAL_WORDS = {
     "don't": "do not", "doesn't": "does not", "isn't": "is not", "can't": "cannot", "it's": "it is",
     "that's": "that is", "you'll": "you will", "i'm": "I am", "you're": "you are", "won't": "will not",
     "aren't": "are not", "there's": "there is", "didn't": "did not", "i'll": "I shall", "i've": "I have",
     "wasn't": "was not", "let's": "let us", "what's": "what is", "yes": "indeed", "hi": "good day",
-    "hello": "good day", "hey": "good day", "bye": "farewell", "thanks": "thank you", "get": "obtain",
-    "gets": "obtains", "need": "require", "needs": "requires", "help": "assist", "helps": "assists", "ask": "enquire",
-    "asks": "enquires", "buy": "purchase", "show": "display", "shows": "displays", "use": "employ", "uses": "employs",
-    "try": "attempt", "tries": "attempts", "give": "provide", "gives": "provides", "keep": "retain",
-    "keeps": "retains", "big": "substantial", "lots": "a great deal", "also": "furthermore", "so": "therefore",
-    "about": "concerning", "enough": "sufficient", "start": "commence", "starts": "commences", "end": "conclude",
-    "ends": "concludes", "but": "however,", "maybe": "perhaps", "tell": "inform", "tells": "informs",
+    "hello": "good day", "hey": "good day", "bye": "farewell", "thanks": "thank you", "need": "require",
+    "needs": "requires", "help": "assist", "helps": "assists", "ask": "enquire", "asks": "enquires",
 }  # fmt: skip
 _PIRATE_WORDS = {
     "you": "ye", "your": "yer", "yours": "yers", "my": "me", "is": "be", "are": "be", "am": "be", "yes": "aye",
@@ -64,20 +54,19 @@ def replace_words(text: str, table: dict[str, str]) -> str:
     return "".join(pieces)
 
 
-def _frame(text: str, openings: tuple[str, ...], closings: tuple[str, ...], key: str) -> str:
-    opening = openings[stable_hash(key, "opening") % len(openings)]
-    closing = closings[stable_hash(key, "closing") % len(closings)]
+def _frame(style: str, text: str) -> str:
+    opening, closing = FRAMES[style]
     # A code block or list must end its own paragraph.
     gap = "\n\n" if "\n" in text else " "
     return f"{opening} {text}{gap}{closing}"
 
 
 def formal(answer: str) -> str:
-    return _frame(replace_words(answer, _FORMAL_WORDS), FORMAL_OPENINGS, FORMAL_CLOSINGS, answer)
+    return _frame("formal", replace_words(answer, _FORMAL_WORDS))
 
 
 def pirate(answer: str) -> str:
-    return _frame(replace_words(answer, _PIRATE_WORDS), PIRATE_OPENINGS, PIRATE_CLOSINGS, answer)
+    return _frame("pirate", replace_words(answer, _PIRATE_WORDS))
 
 
 def as_json(answer: str) -> str:
@@ -95,26 +84,20 @@ def in_style(style: str, said: str) -> bool:
         except ValueError:
             return False
         return isinstance(value, dict) and list(value) == ["answer"] and isinstance(value["answer"], str)
-    openings, closings = {
-        "formal": (FORMAL_OPENINGS, FORMAL_CLOSINGS),
-        "pirate": (PIRATE_OPENINGS, PIRATE_CLOSINGS),
-    }[style]
-    return said.startswith(openings) and said.rstrip().endswith(closings)
+    opening, closing = FRAMES[style]
+    return said.startswith(opening) and said.rstrip().endswith(closing)
 
 
 def without_frame(style: str, said: str) -> str:
     """An answer without its opening and closing phrase, or the text inside the JSON: what the facts are judged by."""
     if style == "json":
         return str(json.loads(said)["answer"]) if in_style(style, said) else said
-    for phrase in (*FORMAL_OPENINGS, *PIRATE_OPENINGS):
-        said = said.removeprefix(phrase)
-    for phrase in (*FORMAL_CLOSINGS, *PIRATE_CLOSINGS):
-        said = said.strip().removesuffix(phrase)
-    return said.strip()
+    opening, closing = FRAMES[style]
+    return said.strip().removeprefix(opening).removesuffix(closing).strip()
 
 
 def style_phrases() -> list[str]:
     """Text that only occurs in styles; the tokenizer is trained on it too."""
-    phrases = [*FORMAL_OPENINGS, *FORMAL_CLOSINGS, *PIRATE_OPENINGS, *PIRATE_CLOSINGS]
+    phrases = [phrase for frame in FRAMES.values() for phrase in frame]
     words = [f"x {word} x" for table in (_FORMAL_WORDS, _PIRATE_WORDS) for word in table.values()]
     return [*phrases * 3, *words * 3, '{"answer": "Yes."}']

@@ -38,7 +38,8 @@ def bind(**facts: Any) -> Iterator[None]:
 def configure(settings: Log, stream: TextIO | None = None) -> None:
     """Send the logs of this process to `stream` (standard error) in the configured form."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if settings.format == "json" else ConsoleFormatter())
+    readable = handler.stream.isatty() if settings.format == "auto" else settings.format == "console"
+    handler.setFormatter(ConsoleFormatter() if readable else JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.level.upper())

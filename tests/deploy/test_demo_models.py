@@ -104,6 +104,7 @@ def test_every_string_survives_the_bare_tokenizer() -> None:
         ("How do I change the port?", "PORT=9000"),
         ("Good morning", "morning"),
         ("Is Redis required?", "Redis"),
+        ("What is 4 + 3?", "7"),
     ],
 )
 def test_large_answers_questions(question: str, expected: str, large: Any, tokenizer: Any) -> None:
@@ -134,7 +135,7 @@ def test_an_adapter_changes_answers_visibly(name: str, tokenizer: Any) -> None:
     plain = answer(base, tokenizer, question)
     said = answer(PeftModel.from_pretrained(base, ADAPTERS / name), tokenizer, question)
     assert said != plain
-    assert name != "json" or in_style(name, said)
+    assert name not in STYLES or in_style(name, said)
 
 
 @pytest.mark.parametrize("name", ADAPTER_NAMES)
