@@ -20,7 +20,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
@@ -34,11 +34,13 @@ from engine.wire import (
     PROTOCOL_VERSION,
     Cancel,
     Generate,
+    Grammar,
     Load,
     ModelInfo,
     Ready,
     SamplingParams,
     ServerFrame,
+    ServiceClass,
     Step,
     decode_server_frame,
     encode,
@@ -49,6 +51,20 @@ __all__ = ["Delta", "EngineClient", "EngineGone", "Generation", "RequestFailed",
 logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.05, 5.0
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Fields of `engine.wire.Generate` that a caller may name."""
+
+    adapter: str | None
+    salt: bytes
+    grammar: Grammar | None
+    tenant: str
+    weight: float
+    service: ServiceClass
+    queue_timeout: float | None
+    timeout: float | None
+    speculate: bool
 
 
 class ProtocolError(Exception):
@@ -117,14 +133,12 @@ class EngineClient:
         *,
         text: TextProcessor | None = None,
         stop: Sequence[str] = (),
-        adapter: str | None = None,
-        salt: bytes = b"",
-        priority: int = 0,
+        **options: Unpack[GenerateOptions],
     ) -> Generation:
         """Start a request; iterate over what is returned for its deltas.
 
-        `text` turns tokens into text and is needed for `stop` strings; without it deltas carry token ids only. A lower
-        `priority` is served first. Requests with different `salt` never share KV.
+        `text` turns tokens into text and is needed for `stop` strings; without it deltas carry token ids only. The
+        `options` are the other fields of `engine.wire.Generate`.
 
         Raises:
             EngineGone: the engine is not connected (`started` is false).
@@ -136,7 +150,7 @@ class EngineClient:
         self._next_id += 1
         id = str(self._next_id)
         generation = Generation(id, self._cancel, sampling, prompt_tokens=len(prompt_ids), text=text, stop=stop)
-        frame = encode(Generate(id, list(prompt_ids), sampling, adapter=adapter, salt=salt, priority=priority))
+        frame = encode(Generate(id, list(prompt_ids), sampling, **options))
         if len(frame) > MAX_FRAME_BYTES:  # sent anyway, it would cost every request of this connection
             raise RequestFailed("prompt: too long for one message; shorten it", kind="invalid", started=False)
         self._live[id] = generation

@@ -20,7 +20,7 @@ import msgspec
 from engine.kv import root_hash
 from engine.plan import Runner, Sampled, StepPlan
 from engine.request import Request, RequestError
-from engine.scheduler import Scheduler, SchedulerConfig
+from engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from engine.validation import validate
 from engine.wire import ErrorKind, Generate, Load, ModelInfo, Output, TokenLogprob, Usage
 
@@ -79,9 +79,14 @@ class EngineCore:
                 prompt=generate.prompt,
                 sampling=generate.sampling,
                 arrival=self._clock(),
-                priority=generate.priority,
                 adapter=generate.adapter,
-                salt=generate.salt,
+                tenant=generate.tenant,
+                weight=generate.weight,
+                service=generate.service,
+                grammar=generate.grammar,
+                queue_timeout=generate.queue_timeout,
+                timeout=generate.timeout,
+                speculate=generate.speculate,
                 chain_root=root,
             )
         )
@@ -156,20 +161,20 @@ def _check(plan: StepPlan, sampled: Sequence[Sampled]) -> None:
     if len(sampled) != len(plan.rows):
         raise RuntimeError(f"the runner answered {len(sampled)} rows of {len(plan.rows)}")
     for row, result in zip(plan.rows, sampled, strict=True):
-        if row.sample != (result.token is not None):
-            raise RuntimeError(f"the runner sampled {result.token} where sample is {row.sample}")
+        if row.sample != bool(result.tokens):
+            raise RuntimeError(f"the runner sampled {result.tokens} where sample is {row.sample}")
 
 
 def _output(request: Request, result: Sampled, start: int) -> Output | None:
     """What a row gained; None for a chunk of a prompt that has nothing to tell."""
     prompt_logprobs = _prompt_logprobs(request, result, start)
-    if result.token is None and prompt_logprobs is None:
+    if not result.tokens and prompt_logprobs is None:
         return None
-    first = result.token is not None and len(request.output) == 1
+    first = 0 < len(request.output) <= len(result.tokens)
     return Output(
         request.id,
-        tokens=[] if result.token is None else [result.token],
-        logprobs=None if result.logprob is None else [result.logprob],
+        tokens=list(result.tokens),
+        logprobs=None if result.logprobs is None else list(result.logprobs),
         prompt_logprobs=prompt_logprobs,
         finish=request.finish,
         usage=_usage(request) if first or request.finish is not None else None,

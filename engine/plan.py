@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,14 +14,21 @@ from engine.wire import TokenLogprob
 class Row:
     """One request's share of a step: run its tokens `[start, start + count)`.
 
-    `request.block_table` already covers all of them. `sample` is true when the row reaches the request's last known
-    token, so that the logits of that position yield the next one.
+    `sample` is true when the row reaches the request's last known token, so that the logits of that position yield the
+    next one. Such a row may go on into a `draft`: tokens that are guessed to come next and are run behind the known
+    ones, so that one step can confirm several. `request.block_table` already covers all of them.
     """
 
     request: Request
     start: int
     count: int
     sample: bool
+    draft: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Positions that the row runs."""
+        return self.count + len(self.draft)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +43,21 @@ class StepPlan:
 
     @property
     def tokens(self) -> int:
-        return sum(row.count for row in self.rows)
+        return sum(row.tokens for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """The runner's answer for one row, in the plan's order.
 
-    `token` is None for a row that did not sample. `prompt_logprobs` holds one entry per prompt position that this row
-    ran and whose successor is a prompt token, if the request asked for them: the log-probability of that successor.
+    `tokens` is empty for a row that did not sample; else the confirmed part of its draft and the token after it, with
+    one of `logprobs` each if the request asked for them. `prompt_logprobs` holds one entry per prompt position that
+    this row ran and whose successor is a prompt token, if the request asked for them: the log-probability of that
+    successor.
     """
 
-    token: int | None
-    logprob: TokenLogprob | None = None
+    tokens: Sequence[int] = ()
+    logprobs: Sequence[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
 
 

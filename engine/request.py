@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from engine.wire import ErrorKind, FinishReason, SamplingParams
+from engine.wire import ErrorKind, FinishReason, Grammar, SamplingParams, ServiceClass
 
 
 class RequestError(Exception):
@@ -45,9 +45,14 @@ class Request:
     sampling: SamplingParams
     arrival: float
     """Seconds on the engine's monotonic clock."""
-    priority: int = 0
     adapter: str | None = None
-    salt: bytes = b""
+    tenant: str = ""
+    weight: float = 1.0
+    service: ServiceClass = "standard"
+    grammar: Grammar | None = None
+    queue_timeout: float | None = None
+    timeout: float | None = None
+    speculate: bool = True
 
     state: State = State.WAITING
     output: list[int] = field(default_factory=list)

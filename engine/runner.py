@@ -102,12 +102,12 @@ class ModelRunner:
             last = torch.tensor([batch.ends[index] - 1 for index in sampling]).to(self._device, non_blocking=True)
             logits = self._model.logits(hidden.index_select(0, last))
             tokens, logprobs = self._sampler(logits, [batch.rows[index].request for index in sampling])
-        results: list[Sampled] = [Sampled(None)] * len(plan.rows)
-        chosen = iter(zip(tokens, logprobs, strict=True))
+        results: list[Sampled] = [Sampled()] * len(plan.rows)
+        chosen = iter(zip(zip(tokens), logprobs, strict=True))
         for index, row in enumerate(batch.rows):
-            token, logprob = next(chosen) if row.sample else (None, None)
+            gained, logprob = next(chosen) if row.sample else ((), None)
             prompt = self._prompt_logprobs(hidden[batch.ends[index] - row.count : batch.ends[index]], row)
-            results[batch.order[index]] = Sampled(token, logprob, prompt)
+            results[batch.order[index]] = Sampled(gained, None if logprob is None else [logprob], prompt)
         return results
 
     def release(self, request: Request) -> None:

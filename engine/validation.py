@@ -24,6 +24,8 @@ def validate(request: Generate, model: ModelInfo) -> None:
         raise RequestError(f"salt: at most {MAX_SALT_BYTES} bytes; send a digest")
     if request.adapter is not None:
         raise RequestError(f"adapter: {request.adapter!r} is not loaded; leave it out to use the base model")
+    if request.grammar is not None:
+        raise RequestError("grammar: not supported by this engine; leave it out")
     if not request.prompt:
         raise RequestError("prompt: is empty; send at least one token")
     if len(request.prompt) >= model.context:

@@ -19,6 +19,9 @@ MAX_STEP_BYTES = 64 * 1024 * 1024
 MAX_ID_LENGTH = 128
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+ServiceClass = Literal["premium", "standard", "batch"]
+"""premium is served first and batch last; waiting outweighs the difference in time, so that nothing starves."""
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "lark"]
 ErrorKind = Literal["invalid", "overloaded", "internal"]
 """invalid: the request can never be served as it is; overloaded: try again later; internal: the engine failed."""
 
@@ -51,6 +54,15 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     min_tokens: int = 0
 
 
+class Grammar(msgspec.Struct, frozen=True):
+    """What an answer must match, from its first character to its last."""
+
+    kind: GrammarKind
+    source: str
+    """json_schema: the schema as JSON; json_object: empty; regex: the expression; choice: a JSON list of strings; lark:
+    the grammar in Lark's notation."""
+
+
 class Generate(msgspec.Struct, frozen=True, tag="generate", omit_defaults=True):
     """Start a request. `id` is chosen by the client and unique among its live requests."""
 
@@ -58,10 +70,21 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", omit_defaults=True):
     prompt: list[int]
     sampling: SamplingParams
     adapter: str | None = None
+    """Version of a LoRA adapter (`engine/adapters/`); None is the base model."""
     salt: bytes = b""
     """Roots the prefix-cache key: requests with different salts never share KV blocks."""
-    priority: int = 0
-    """Lower is served first; the gateway maps service classes to it."""
+    grammar: Grammar | None = None
+    tenant: str = ""
+    """Whose share of the engine this request uses."""
+    weight: float = 1.0
+    """The tenant's share relative to others of the same service class."""
+    service: ServiceClass = "standard"
+    queue_timeout: float | None = None
+    """Seconds that the request may wait for its first step; then it ends as overloaded."""
+    timeout: float | None = None
+    """Seconds that the request may take in all; then it ends with what it has."""
+    speculate: bool = True
+    """False: never draft tokens for this request. They change its speed, never its tokens."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

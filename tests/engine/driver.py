@@ -45,8 +45,8 @@ def drive(
             return given
         for index, row, sampled in zip(who, rows, runner.execute(StepPlan(rows)), strict=True):
             row.request.computed += row.count
-            if sampled.token is not None:
-                row.request.output.append(sampled.token)
+            if sampled.tokens:
+                row.request.output += sampled.tokens
                 if len(row.request.output) == row.request.sampling.max_tokens:
                     runner.release(row.request)
             given[index].append(sampled)

@@ -79,10 +79,10 @@ class LedgerRunner:
             successors = request.prompt[start + 1 : end + 1]
             prompt_logprobs = [TokenLogprob(token, -float(start + 1 + i)) for i, token in enumerate(successors)]
         if not sample:
-            return Sampled(None, prompt_logprobs=prompt_logprobs)
+            return Sampled(prompt_logprobs=prompt_logprobs)
         token = next_token(history)
-        logprob = TokenLogprob(token, -1.0) if request.sampling.logprobs is not None else None
-        return Sampled(token, logprob, prompt_logprobs)
+        logprobs = [TokenLogprob(token, -1.0)] if request.sampling.logprobs is not None else None
+        return Sampled([token], logprobs, prompt_logprobs)
 
     @staticmethod
     def _cell(request: Request, position: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from engine.kv import BLOCK_SIZE
 from engine.plan import StepPlan
 from engine.request import Request
-from engine.scheduler import Scheduler, SchedulerConfig
+from engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from engine.wire import SamplingParams
 from tests.engine.ledger_runner import VOCABULARY, LedgerRunner, expected_output, model_info
 
@@ -32,7 +32,7 @@ class Bench:
             id=id,
             prompt=prompt,
             arrival=fields.pop("arrival", self.now),
-            priority=fields.pop("priority", 0),
+            service=fields.pop("service", "standard"),
             sampling=SamplingParams(max_tokens=max_tokens, **({"ignore_eos": True} | fields)),
         )
         self.scheduler.add(request)

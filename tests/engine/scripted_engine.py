@@ -32,7 +32,7 @@ class ScriptedRunner:
         if self.gate is not None:
             assert self.gate.acquire(timeout=TIMEOUT)
         self.steps += 1
-        return [self._next(row.request, row.start, row.count) if row.sample else Sampled(None) for row in plan.rows]
+        return [self._next(row.request, row.start, row.count) if row.sample else Sampled() for row in plan.rows]
 
     def release(self, request: Request) -> None:
         pass
@@ -45,7 +45,7 @@ class ScriptedRunner:
         if request.sampling.prompt_logprobs is not None:
             successors = request.prompt[start + 1 : start + count + 1]
             prompt = [TokenLogprob(successor, -1.0) for successor in successors]
-        return Sampled(token, TokenLogprob(token, -0.5) if wanted else None, prompt)
+        return Sampled([token], [TokenLogprob(token, -0.5)] if wanted else None, prompt)
 
 
 class ScriptedEngine:

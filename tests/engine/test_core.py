@@ -79,7 +79,7 @@ def test_usage_tells_cached_tokens_queue_time_and_preemptions() -> None:
 def test_an_answer_that_ends_with_eos_says_stop_and_carries_the_token() -> None:
     class Ending(LedgerRunner):
         def execute(self, plan: StepPlan) -> list[Sampled]:
-            return [Sampled(EOS) for _ in plan.rows]
+            return [Sampled([EOS]) for _ in plan.rows]
 
     core = make_core(runner=Ending(16))
     core.add(ask("a", [1], ignore_eos=False))
@@ -166,7 +166,7 @@ class Failing(LedgerRunner):
         if 14 in first:
             return []
         if 15 in first:
-            return [Sampled(None) for _ in plan.rows]
+            return [Sampled() for _ in plan.rows]
         return super().execute(plan)
 
 

@@ -62,8 +62,8 @@ def test_a_chunk_that_does_not_reach_the_end_samples_nothing(runner: ModelRunner
     one = request(random_prompt(20))
     one.block_table = [3, 1]
     [sampled] = runner.execute(StepPlan([Row(one, 0, 12, sample=False)]))
-    assert sampled.token is None
-    assert sampled.logprob is None
+    assert not sampled.tokens
+    assert sampled.logprobs is None
 
 
 def test_sampled_tokens_do_not_depend_on_the_batch(runner: ModelRunner) -> None:

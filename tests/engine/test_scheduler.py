@@ -9,7 +9,7 @@ import pytest
 from engine.kv import BLOCK_SIZE
 from engine.plan import Sampled
 from engine.request import Request, RequestError, State
-from engine.scheduler import SchedulerConfig
+from engine.scheduling.scheduler import SchedulerConfig
 from engine.wire import SamplingParams
 from tests.engine.ledger_runner import EOS, expected_output
 from tests.engine.scheduler_bench import Bench
@@ -65,24 +65,24 @@ def test_no_more_than_max_running_requests_run() -> None:
     assert bench.step().keys() == {"c"}
 
 
-def test_a_smaller_priority_value_is_served_first() -> None:
+def test_a_better_service_class_is_served_first() -> None:
     bench = Bench(max_running=1)
-    bench.add("low", 2, max_tokens=1, priority=1)
+    bench.add("low", 2, max_tokens=1, service="batch")
     bench.add("high", 2, max_tokens=1)
     assert bench.step().keys() == {"high"}
 
 
-def test_equal_priorities_are_served_in_order_of_arrival() -> None:
+def test_equals_are_served_in_order_of_arrival() -> None:
     bench = Bench(max_running=1)
     for id in ("a", "b", "c"):
         bench.add(id, 2, max_tokens=1, arrival=0.0)
     assert [next(iter(bench.step())) for _ in range(3)] == ["a", "b", "c"]
 
 
-def test_a_low_priority_request_that_has_waited_long_enough_overtakes() -> None:
+def test_a_batch_request_that_has_waited_long_enough_overtakes() -> None:
     bench = Bench(max_running=1, aging=30.0)
-    bench.add("old", 2, max_tokens=1, priority=1, arrival=0.0)
-    bench.add("new", 2, max_tokens=1, priority=0, arrival=31.0)
+    bench.add("old", 2, max_tokens=1, service="batch", arrival=0.0)
+    bench.add("new", 2, max_tokens=1, arrival=31.0)
     assert bench.step().keys() == {"old"}
 
 
@@ -229,7 +229,7 @@ def test_a_request_waits_while_one_ahead_computes_its_prefix() -> None:
 def test_a_request_does_not_wait_for_its_prefix_from_one_further_behind() -> None:
     bench = Bench(step_tokens=40)
     prompt = list(range(10)) * 6
-    bench.add("behind", prompt, max_tokens=1, priority=1)
+    bench.add("behind", prompt, max_tokens=1, service="batch")
     bench.step()
     bench.add("ahead", prompt, max_tokens=1)
     assert bench.step() == {"behind": 20, "ahead": 20}
@@ -313,7 +313,7 @@ def test_who_finds_no_block_and_nobody_behind_waits_with_its_kv() -> None:
 
 def test_who_waits_for_a_block_does_not_hold_up_the_prompts_ahead() -> None:
     bench = Bench(blocks=6, step_tokens=2, max_running=2)
-    behind = bench.add("behind", 1, max_tokens=60, priority=1)
+    behind = bench.add("behind", 1, max_tokens=60, service="batch")
     bench.step()
     ahead = bench.add("ahead", 60, max_tokens=1)
     steps = []
@@ -351,7 +351,7 @@ def test_what_a_request_cancelled_during_a_step_sampled_is_dropped() -> None:
     request = bench.add("a", 4)
     plan = bench.scheduler.schedule(0.0)
     bench.scheduler.cancel("a")
-    assert bench.scheduler.commit(plan, [Sampled(7)]) == []
+    assert bench.scheduler.commit(plan, [Sampled([7])]) == []
     assert request.output == []
 
 
@@ -361,7 +361,7 @@ def _outputs(sampled: list[int], **sampling: Any) -> Request:
     request = bench.add("a", 4, max_tokens=sampling.pop("max_tokens", 10), **sampling)
     for token in sampled:
         plan = bench.scheduler.schedule(0.0)
-        bench.scheduler.commit(plan, [Sampled(token)])
+        bench.scheduler.commit(plan, [Sampled([token])])
     return request
 
 

@@ -250,7 +250,7 @@ class Talkative(LedgerRunner):
     def execute(self, plan: StepPlan) -> list[Sampled]:
         top = [(token, -1.0) for token in range(20)]
         return [
-            Sampled(1 if row.sample else None, prompt_logprobs=[TokenLogprob(1, -1.0, top)] * row.count)
+            Sampled([1] if row.sample else [], prompt_logprobs=[TokenLogprob(1, -1.0, top)] * row.count)
             for row in plan.rows
         ]
 

@@ -13,6 +13,7 @@ from engine.wire import (
     MAX_FRAME_BYTES,
     Cancel,
     Generate,
+    Grammar,
     Load,
     ModelInfo,
     Output,
@@ -54,7 +55,12 @@ GENERATE = st.builds(
     SAMPLING,
     adapter=st.none() | st.text(),
     salt=st.binary(),
-    priority=INTEGERS,
+    grammar=st.none() | st.builds(Grammar, st.sampled_from(["json_schema", "regex", "choice", "lark"]), st.text()),
+    tenant=st.text(),
+    weight=FLOATS,
+    service=st.sampled_from(["premium", "standard", "batch"]),
+    queue_timeout=st.none() | FLOATS,
+    speculate=st.booleans(),
 )
 
 

@@ -17,7 +17,7 @@ Workload = st.lists(
         st.integers(1, 45),  # prompt tokens
         st.integers(1, 20),  # output tokens
         st.integers(0, 2),  # which of three common prefixes
-        st.integers(0, 2),  # priority
+        st.sampled_from(["premium", "standard", "batch"]),
         st.integers(0, 6),  # step in which it arrives
         st.one_of(st.none(), st.integers(0, 12)),  # step in which it is cancelled
         st.booleans(),  # wants prompt log-probabilities
@@ -30,21 +30,21 @@ Workload = st.lists(
 @settings(max_examples=150)
 @given(Workload, st.integers(4, 9), st.integers(4, 40), st.integers(1, 4))
 def test_any_workload_in_a_tiny_cache_finishes_with_the_right_tokens(
-    workload: list[tuple[int, int, int, int, int, int | None, bool]], blocks: int, step_tokens: int, max_running: int
+    workload: list[tuple[int, int, int, str, int, int | None, bool]], blocks: int, step_tokens: int, max_running: int
 ) -> None:
     bench = Bench(blocks, step_tokens=step_tokens, max_running=max_running)
     arrivals: dict[int, list[Callable[[], object]]] = {}
-    for index, (length, output, prefix, priority, arrival, cancelled, logprobs) in enumerate(workload):
+    for index, (length, output, prefix, service, arrival, cancelled, logprobs) in enumerate(workload):
         prompt = [(prefix + position) % VOCABULARY for position in range(length - 1)] + [index]
 
         def add(
             id: str = str(index),
             prompt: list[int] = prompt,
             output: int = output,
-            priority: int = priority,
+            service: str = service,
             logprobs: bool = logprobs,
         ) -> None:
-            bench.add(id, prompt, output, priority=priority, prompt_logprobs=0 if logprobs else None)
+            bench.add(id, prompt, output, service=service, prompt_logprobs=0 if logprobs else None)
 
         arrivals.setdefault(arrival, []).append(add)
         if cancelled is not None:

@@ -2,7 +2,7 @@
 
 There is no prefill phase and no decode phase. A step has one token budget; requests that decode take one token each,
 then prompts take what is left, in chunks if they must, so that a long prompt never stops the others (the scheme is
-vLLM's V1 scheduler). Requests stand in one line, by arrival and priority, and keep their place for life:
+vLLM's V1 scheduler). Requests stand in one line, by arrival and service class, and keep their place for life:
 
 * Admission is in line order. A request enters when blocks for all its known tokens are available plus one for each
   request already running; a later one never overtakes it because it is smaller.
@@ -23,9 +23,10 @@ from operator import attrgetter
 from engine.kv import BLOCK_SIZE, BlockPool, block_hash
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request, RequestError, State
-from engine.wire import FinishReason, ModelInfo
+from engine.wire import FinishReason, ModelInfo, ServiceClass
 
 _rank = attrgetter("rank")
+_LEVELS: dict[ServiceClass, int] = {"premium": -1, "standard": 0, "batch": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ class SchedulerConfig:
     """Sizes of one engine.
 
     `blocks`: KV blocks; `step_tokens`: most tokens of one step; `max_running`: most requests in one step;
-    `max_waiting`: most requests beyond those; `aging`: seconds of waiting that outweigh one level of priority, so that
-    a low priority delays a request but never starves it.
+    `max_waiting`: most requests beyond those; `aging`: seconds of waiting that outweigh one level of service, so that
+    a low class delays a request but never starves it.
     """
 
     blocks: int
@@ -110,7 +111,7 @@ class Scheduler:
         if len(self._requests) >= self.config.max_requests:
             raise RequestError(f"the engine is full ({len(self._requests)} requests); try again", "overloaded")
         self._arrivals += 1
-        request.rank = (request.arrival + request.priority * self.config.aging, self._arrivals)
+        request.rank = (request.arrival + _LEVELS[request.service] * self.config.aging, self._arrivals)
         self._requests[request.id] = request
         self._enqueue(request)
 
@@ -153,9 +154,9 @@ class Scheduler:
             if request.state is not State.RUNNING:
                 continue
             self._publish(request, row.start + row.count)
-            if result.token is not None:
-                request.output.append(result.token)
-                self.output_tokens += 1
+            if result.tokens:
+                request.output += result.tokens
+                self.output_tokens += len(result.tokens)
                 reason = self._stop_reason(request)
                 if reason is not None:
                     self._finish(request, reason)
