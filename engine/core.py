@@ -20,7 +20,8 @@ import msgspec
 from engine.kv import root_hash
 from engine.plan import Runner, Sampled, StepPlan
 from engine.request import Request, RequestError
-from engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from engine.scheduling.config import SchedulerConfig
+from engine.scheduling.scheduler import Scheduler
 from engine.validation import validate
 from engine.wire import ErrorKind, Generate, Load, ModelInfo, Output, TokenLogprob, Usage
 

@@ -17,47 +17,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
 
-from engine.kv import BLOCK_SIZE, BlockPool, block_hash
+from engine.kv import BLOCK_SIZE, BlockPool
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request, RequestError, State
-from engine.wire import FinishReason, ModelInfo, ServiceClass
-
-_rank = attrgetter("rank")
-_LEVELS: dict[ServiceClass, int] = {"premium": -1, "standard": 0, "batch": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    """Sizes of one engine.
-
-    `blocks`: KV blocks; `step_tokens`: most tokens of one step; `max_running`: most requests in one step;
-    `max_waiting`: most requests beyond those; `aging`: seconds of waiting that outweigh one level of service, so that
-    a low class delays a request but never starves it.
-    """
-
-    blocks: int
-    step_tokens: int = 2048
-    max_running: int = 64
-    max_waiting: int = 1024
-    aging: float = 30.0
-
-    def __post_init__(self) -> None:
-        if self.max_running < 1 or self.max_waiting < 1 or self.aging < 0:
-            raise ValueError("max_running and max_waiting must be positive, aging must not be negative")
-        if self.step_tokens < self.max_running:
-            # Otherwise decodes alone could fill every step and a prompt would never start.
-            raise ValueError(
-                f"step_tokens ({self.step_tokens}) must be at least max_running ({self.max_running}): raise the one "
-                "or lower the other"
-            )
-
-    @property
-    def max_requests(self) -> int:
-        """Most live requests."""
-        return self.max_running + self.max_waiting
+from engine.scheduling.config import SchedulerConfig
+from engine.scheduling.policy import Line, Policy, by_rank
+from engine.scheduling.prefixes import Prefixes
+from engine.wire import FinishReason, ModelInfo
 
 
 class Scheduler:
@@ -73,12 +40,11 @@ class Scheduler:
         self._model = model
         self._requests: dict[str, Request] = {}
         self._running: list[Request] = []
-        self._waiting: list[Request] = []
-        """Both in line order."""
-        self._arrivals = 0
+        """In line order."""
+        self._policy: Policy = Line(config.aging)
+        """Holds the waiting requests."""
         self._waiting_tokens = 0
-        self._computing: dict[bytes, Request] = {}
-        """Prefixes that a running request will have computed soon, by the hash of their last block."""
+        self._prefixes = Prefixes(self.pool)
 
     def __len__(self) -> int:
         """Live requests."""
@@ -89,8 +55,9 @@ class Scheduler:
         return self._running
 
     @property
-    def waiting(self) -> Sequence[Request]:
-        return self._waiting
+    def waiting(self) -> Policy:
+        """Waiting requests: their number, and an iterator over them."""
+        return self._policy
 
     @property
     def uncomputed_tokens(self) -> int:
@@ -110,10 +77,9 @@ class Scheduler:
             raise RequestError(f"id: {request.id!r} is a live request; choose another id")
         if len(self._requests) >= self.config.max_requests:
             raise RequestError(f"the engine is full ({len(self._requests)} requests); try again", "overloaded")
-        self._arrivals += 1
-        request.rank = (request.arrival + _LEVELS[request.service] * self.config.aging, self._arrivals)
         self._requests[request.id] = request
-        self._enqueue(request)
+        self._policy.join(request)
+        self._waiting_tokens += request.length
 
     def cancel(self, id: str, reason: FinishReason = "cancelled") -> Request | None:
         """End a request wherever it is and free its blocks; None if there is no such request."""
@@ -153,7 +119,7 @@ class Scheduler:
             request = row.request
             if request.state is not State.RUNNING:
                 continue
-            self._publish(request, row.start + row.count)
+            self._prefixes.publish(request, row.start + row.count)
             if result.tokens:
                 request.output += result.tokens
                 self.output_tokens += len(result.tokens)
@@ -170,30 +136,34 @@ class Scheduler:
             RuntimeError: they differ; the message says where.
         """
         self.pool.check_integrity(request.block_table for request in self._running)
-        if len(self._running) + len(self._waiting) != len(self._requests):
+        self._prefixes.check_integrity(self._running)
+        if len(self._running) + len(self._policy) != len(self._requests):
             raise RuntimeError("a request is lost between queue and running set")
-        if self._waiting_tokens != sum(request.length for request in self._waiting):
+        if self._waiting_tokens != sum(request.length for request in self._policy):
             raise RuntimeError("waiting tokens are counted wrongly")
-        if any(request.block_table or request.computed for request in self._waiting):
+        if any(request.block_table or request.computed for request in self._policy):
             raise RuntimeError("a waiting request holds KV blocks")
-        if not {request.id for request in self._computing.values()} <= {request.id for request in self._running}:
-            raise RuntimeError("a request that does not run is said to compute a prefix")
 
     def _admit(self, counts: dict[str, int], budget: int, now: float) -> None:
         """Move requests from the queue into this step while budget, blocks and rows last."""
-        index = 0
-        while index < len(self._waiting) and budget > 0 and len(self._running) < self.config.max_running:
-            request = self._waiting[index]
-            hits = self._match(request)
-            if self._prefix_is_underway(request, len(hits)):
-                index += 1
-                if index == self.config.max_running:  # a bound on the work of one step
+        policy = self._policy
+        policy.open(now)
+        passed_over = 0
+        while budget > 0 and len(self._running) < self.config.max_running:
+            request = policy.first()
+            if request is None:
+                return
+            hits = self._prefixes.match(request)
+            if self._prefixes.underway(request, len(hits)):
+                policy.pass_over(request)
+                passed_over += 1
+                if passed_over == self.config.max_running:  # a bound on the work of one step
                     return
                 continue
             blocks = _blocks(request.length) - len(hits)
             if blocks + self.pool.idle(hits) + len(self._running) > self.pool.available:
                 return
-            del self._waiting[index]
+            policy.admit(request)
             self._start(request, hits, blocks, now)
             counts[request.id] = min(request.uncomputed, budget)
             budget -= counts[request.id]
@@ -209,9 +179,8 @@ class Scheduler:
             request.cached = request.computed
             self.prefix_hit_tokens += request.cached
             self.prompt_tokens += len(request.prompt)
-        insort(self._running, request, key=_rank)
-        for digest in request.block_hashes[len(hits) :]:
-            self._computing.setdefault(digest, request)
+        insort(self._running, request, key=by_rank)
+        self._prefixes.begin(request)
 
     def _make_room(self, request: Request, count: int, preempted: list[Request]) -> bool:
         """Extend the block table over the next `count` tokens, at the cost of requests further behind if need be.
@@ -221,57 +190,19 @@ class Scheduler:
         """
         missing = _blocks(request.computed + count) - len(request.block_table)
         while missing > self.pool.available:
-            behind = self._running[bisect_left(self._running, request.rank, key=_rank) + 1 :]
+            behind = self._running[bisect_left(self._running, request.rank, key=by_rank) + 1 :]
             if not behind:
                 return False
             victim = min(behind, key=lambda other: (other.computed, -other.rank[1]))
             self._leave(victim, State.WAITING)
-            self._enqueue(victim)
+            self._policy.rejoin(victim)
+            self._waiting_tokens += victim.length
             preempted.append(victim)
             victim.preemptions += 1
             self.preemptions += 1
         if missing > 0:
             request.block_table += self.pool.allocate(missing)
         return True
-
-    def _match(self, request: Request) -> list[int]:
-        """Cached blocks that `request` may use. Its last known token always runs: its logits are wanted."""
-        if request.sampling.prompt_logprobs is not None:
-            return []
-        self._extend_hashes(request, request.length // BLOCK_SIZE)
-        return self.pool.match(request.block_hashes[: (request.length - 1) // BLOCK_SIZE])
-
-    def _prefix_is_underway(self, request: Request, hits: int) -> bool:
-        """Whether a request further ahead is computing at least half of what this one still needs.
-
-        Waiting for it costs a step or two; computing the same prefix twice costs as much and delays the other one.
-        """
-        if request.sampling.prompt_logprobs is not None:
-            return False
-        shared = 0
-        for digest in request.block_hashes[hits : (request.length - 1) // BLOCK_SIZE]:
-            owner = self._computing.get(digest)
-            if owner is None or owner.rank > request.rank:
-                break
-            shared += BLOCK_SIZE
-        return shared > 0 and 2 * shared >= request.length - hits * BLOCK_SIZE
-
-    def _extend_hashes(self, request: Request, blocks: int) -> None:
-        hashes = request.block_hashes
-        for index in range(len(hashes), blocks):
-            parent = hashes[-1] if hashes else request.chain_root
-            hashes.append(block_hash(parent, request.tokens(index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE)))
-
-    def _publish(self, request: Request, computed: int) -> None:
-        """Tokens `[0, computed)` are in the cache now: register the blocks that became full."""
-        full = range(request.computed // BLOCK_SIZE, computed // BLOCK_SIZE)
-        request.computed = computed
-        self._extend_hashes(request, full.stop)
-        for index in full:
-            digest = request.block_hashes[index]
-            self.pool.register(request.block_table[index], digest)
-            if self._computing.get(digest) is request:
-                del self._computing[digest]
 
     def _stop_reason(self, request: Request) -> FinishReason | None:
         sampling, token = request.sampling, request.output[-1]
@@ -285,27 +216,21 @@ class Scheduler:
     def _row(self, request: Request, count: int) -> Row:
         return Row(request, request.computed, count, sample=count == request.uncomputed)
 
-    def _enqueue(self, request: Request) -> None:
-        insort(self._waiting, request, key=_rank)
-        self._waiting_tokens += request.length
-
     def _finish(self, request: Request, reason: FinishReason) -> None:
         request.finish = reason
         del self._requests[request.id]
         self._leave(request, State.FINISHED)
 
     def _leave(self, request: Request, state: State) -> None:
-        """Take a request out of its list; one that ran gives its blocks back."""
-        line = self._running if request.state is State.RUNNING else self._waiting
-        del line[bisect_left(line, request.rank, key=_rank)]
+        """Take a request out of the running set, whose blocks it gives back, or out of the queue."""
         if request.state is State.RUNNING:
-            for digest in request.block_hashes[request.computed // BLOCK_SIZE :]:
-                if self._computing.get(digest) is request:
-                    del self._computing[digest]
+            del self._running[bisect_left(self._running, request.rank, key=by_rank)]
+            self._prefixes.abandon(request)
             self.pool.release(request.block_table)
             request.block_table = []
             request.computed = 0
         else:
+            self._policy.leave(request)
             self._waiting_tokens -= request.length
         request.move_to(state)
 

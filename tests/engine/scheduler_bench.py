@@ -8,7 +8,8 @@ from typing import Any
 from engine.kv import BLOCK_SIZE
 from engine.plan import StepPlan
 from engine.request import Request
-from engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from engine.scheduling.config import SchedulerConfig
+from engine.scheduling.scheduler import Scheduler
 from engine.wire import SamplingParams
 from tests.engine.ledger_runner import VOCABULARY, LedgerRunner, expected_output, model_info
 

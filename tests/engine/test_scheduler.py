@@ -9,7 +9,7 @@ import pytest
 from engine.kv import BLOCK_SIZE
 from engine.plan import Sampled
 from engine.request import Request, RequestError, State
-from engine.scheduling.scheduler import SchedulerConfig
+from engine.scheduling.config import SchedulerConfig
 from engine.wire import SamplingParams
 from tests.engine.ledger_runner import EOS, expected_output
 from tests.engine.scheduler_bench import Bench

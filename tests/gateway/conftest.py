@@ -21,7 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from engine.core import EngineCore
 from engine.runner import ModelRunner
-from engine.scheduling.scheduler import SchedulerConfig
+from engine.scheduling.config import SchedulerConfig
 from engine.server import EngineServer
 from gateway.app import create_app
 from gateway.context import Gateway

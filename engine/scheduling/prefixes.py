@@ -1,0 +1,79 @@
+"""Which prefixes are in the KV cache, and which will be soon because a running request computes them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.kv import BLOCK_SIZE, BlockPool, block_hash
+from engine.request import Request
+
+
+class Prefixes:
+    """Matches requests with the cached blocks of a pool and publishes what they compute."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._computing: dict[bytes, Request] = {}
+        """Prefixes that a running request will have computed soon, by the hash of their last block."""
+
+    def match(self, request: Request) -> list[int]:
+        """Cached blocks that `request` may use. Its last known token always runs: its logits are wanted."""
+        if request.sampling.prompt_logprobs is not None:
+            return []
+        _extend_hashes(request, request.length // BLOCK_SIZE)
+        return self._pool.match(request.block_hashes[: (request.length - 1) // BLOCK_SIZE])
+
+    def underway(self, request: Request, hits: int) -> bool:
+        """Whether a request further ahead is computing at least half of what this one still needs.
+
+        Waiting for it costs a step or two; computing the same prefix twice costs as much and delays the other one.
+        `hits` is the number of blocks that are cached already.
+        """
+        if request.sampling.prompt_logprobs is not None:
+            return False
+        shared = 0
+        for digest in request.block_hashes[hits : (request.length - 1) // BLOCK_SIZE]:
+            owner = self._computing.get(digest)
+            if owner is None or owner.rank > request.rank:
+                break
+            shared += BLOCK_SIZE
+        return shared > 0 and 2 * shared >= request.length - hits * BLOCK_SIZE
+
+    def begin(self, request: Request) -> None:
+        """`request` has been admitted and will compute the blocks behind its cached ones."""
+        for digest in request.block_hashes[request.computed // BLOCK_SIZE :]:
+            self._computing.setdefault(digest, request)
+
+    def publish(self, request: Request, computed: int) -> None:
+        """Tokens `[0, computed)` are in the cache now: register the blocks that became full."""
+        full = range(request.computed // BLOCK_SIZE, computed // BLOCK_SIZE)
+        request.computed = computed
+        _extend_hashes(request, full.stop)
+        for index in full:
+            digest = request.block_hashes[index]
+            self._pool.register(request.block_table[index], digest)
+            self._forget(digest, request)
+
+    def abandon(self, request: Request) -> None:
+        """`request` computes no more; its blocks are still its own."""
+        for digest in request.block_hashes[request.computed // BLOCK_SIZE :]:
+            self._forget(digest, request)
+
+    def check_integrity(self, running: Iterable[Request]) -> None:
+        """
+        Raises:
+            RuntimeError: a request that does not run is said to compute a prefix.
+        """
+        if not {request.id for request in self._computing.values()} <= {request.id for request in running}:
+            raise RuntimeError("a request that does not run is said to compute a prefix")
+
+    def _forget(self, digest: bytes, request: Request) -> None:
+        if self._computing.get(digest) is request:
+            del self._computing[digest]
+
+
+def _extend_hashes(request: Request, blocks: int) -> None:
+    hashes = request.block_hashes
+    for index in range(len(hashes), blocks):
+        parent = hashes[-1] if hashes else request.chain_root
+        hashes.append(block_hash(parent, request.tokens(index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE)))
