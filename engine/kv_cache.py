@@ -1,4 +1,8 @@
-"""The tensors behind the paged KV cache; which block holds what is `engine.kv`'s business."""
+"""The memory behind the paged KV cache, lent to adapters block by block; `engine.kv` knows which block holds what.
+
+All of it is one allocation of *sectors*. A sector is one block: keys and values of 16 tokens in every layer. Adapters
+borrow whole sectors for their weights (`engine.adapters.bank`), so that one pool of memory serves both.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,23 @@ from engine.kv import BLOCK_SIZE
 
 
 class KVCache:
-    """Keys and values of every layer, [blocks, BLOCK_SIZE, kv_heads, head_dim] each.
+    """Keys and values of `blocks` blocks, [blocks, layers, 2, BLOCK_SIZE, kv_heads, head_dim].
+
+    Ops see one layer's keys or values as a tensor of rows [n, BLOCK_SIZE, kv_heads, head_dim] in which block b is row
+    `b * stride`: the rows between belong to the other layers.
 
     Starts as zeros: attention masks what a row may not see but reads it, so every block must hold finite numbers.
     """
 
     def __init__(self, config: ModelConfig, blocks: int, device: torch.device, dtype: torch.dtype) -> None:
-        shape = (config.layers, 2, blocks, BLOCK_SIZE, config.kv_heads, config.head_dim)
-        storage = torch.zeros(shape, device=device, dtype=dtype)
+        self.stride = 2 * config.layers
+        """Rows per block: what block ids are multiplied with for the ops."""
+        rows = torch.zeros(
+            blocks * self.stride, BLOCK_SIZE, config.kv_heads, config.head_dim, device=device, dtype=dtype
+        )
         self.block_bytes = 2 * BLOCK_SIZE * config.kv_heads * config.head_dim * dtype.itemsize
         """Of one block's keys and values in one layer."""
-        self.layers: list[tuple[torch.Tensor, torch.Tensor]] = [(keys, values) for keys, values in storage]
+        self.layers = [(rows[2 * layer :], rows[2 * layer + 1 :]) for layer in range(config.layers)]
+        """(keys, values) of each layer."""
+        self.sectors = rows.view(blocks, -1)
+        """The same memory, one row per block."""

@@ -129,6 +129,7 @@ class ModelRunner:
             blocks = row.request.block_table[: len(table)]
             table[: len(blocks)] = blocks
             tokens += row.request.tokens(row.start, row.start + row.count)
+        tables *= self._cache.stride
         slots = tables[row_of_token, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
         prompts = np.array([len(row.request.prompt) for row in rows])
         lengths = np.maximum(prompts[row_of_token], positions + 1)
