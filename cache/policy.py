@@ -25,6 +25,8 @@ class Bypass(enum.StrEnum):
     """Nothing was generated."""
     UNFINISHED = "unfinished"
     """Cut off, cancelled or failed."""
+    INVALID = "invalid"
+    """It does not keep to the format that the client asked for."""
     FALLBACK = "fallback"
     """Another tier than the wanted one stood in."""
     TOO_LARGE = "too_large"
@@ -45,6 +47,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     finished: bool
     """It ended of itself: by a stop token or stop string."""
     fallback: bool
+    valid: bool = True
+    """It keeps to the output format that was asked for, if one was."""
     size: int
     """Bytes of its text in UTF-8."""
 
@@ -66,6 +70,8 @@ def may_store(answer: Answer, *, max_bytes: int) -> Bypass | None:
     """None if the answer to a request that was looked up may be stored, else the reason why not."""
     if not answer.finished:
         return Bypass.UNFINISHED
+    if not answer.valid:
+        return Bypass.INVALID
     if answer.fallback:
         return Bypass.FALLBACK
     return Bypass.TOO_LARGE if answer.size > max_bytes else None

@@ -103,6 +103,7 @@ class Generation(AsyncIterator[Delta]):
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprob] = []
         self._changed = asyncio.Event()
+        self._heard = False
         self._delivered = False
         self._ended = False
         self._result: Result | None = None
@@ -129,6 +130,17 @@ class Generation(AsyncIterator[Delta]):
         """Token counts so far, also of a generation that was cancelled or has failed."""
         return msgspec.structs.replace(self._usage, output_tokens=self._received)
 
+    async def accepted(self) -> None:
+        """Wait until the engine has taken the request up, which shows in its first output, or until it was cancelled.
+
+        Raises:
+            EngineGone, RequestFailed: it was not.
+        """
+        while not (self._heard or self._ended):
+            await self._change()
+        if self._error is not None:
+            raise self._error
+
     async def __anext__(self) -> Delta:
         while True:
             if self._error is not None:
@@ -137,12 +149,7 @@ class Generation(AsyncIterator[Delta]):
                 return self._take()
             if self._ended:
                 raise StopAsyncIteration
-            self._changed.clear()
-            try:
-                await self._changed.wait()
-            except asyncio.CancelledError:
-                await self.aclose()
-                raise
+            await self._change()
 
     def cancel(self) -> None:
         """End the request in the engine unless it has ended; iteration stops after what has come. Idempotent."""
@@ -163,6 +170,7 @@ class Generation(AsyncIterator[Delta]):
         if self._ended:
             return
         self.ended_in_engine = output.finish is not None
+        self._heard = True
         self._usage = output.usage or self._usage
         self.prompt_logprobs += output.prompt_logprobs or []
         if output.tokens and self._first_token is None:
@@ -224,6 +232,14 @@ class Generation(AsyncIterator[Delta]):
         self._text, self._tokens, self._logprobs = [], [], []
         self._delivered = True
         return delta
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        try:
+            await self._changed.wait()
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
 
     def _finish(self, reason: FinishReason) -> None:
         now = time.monotonic()

@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 
 import msgspec
@@ -29,7 +30,7 @@ from gateway.protocol.stream import CacheOutcome, Finished, Routed, TextDelta, U
 from gateway.relay import Streamed, TryNext, relay
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
-from gateway.turns import Turn
+from gateway.turns import Turn, TurnState
 from router import features
 from router.complexity import score
 from router.route import Decision, NoRoute, Policy, Refusal, RouteRequest, Why, route
@@ -174,6 +175,7 @@ class Pipeline:
                 "sampling": msgspec.to_builtins(request.sampling, str_keys=True),
                 "max_output_tokens": request.max_output_tokens or self._settings.turns.default_max_output_tokens,
                 "stop": request.stop,
+                "format": msgspec.to_builtins(request.format.grammar) if request.format else None,
             },
             self._secret,
         )
@@ -211,15 +213,17 @@ class Pipeline:
             engine = self._engines[replica]
             # Another replica of the tier that the router chose is as good as the first one.
             fallback = decision.why is Why.FALLBACK or engine.pool.tier != decision.tier
-            self._announce(job, decision, engine, fallback=fallback)
+            announce = partial(self._announce, job, decision, engine, fallback=fallback)
             prompt = job.prompts[engine.pool.name]
             limit = self._output_limit(job, engine.context - len(prompt))
             sampling = job.turn.request.sampling.resolve(engine.pool.text.defaults, max_tokens=limit, seed=job.seed)
             try:
-                streamed = await relay(job.turn, engine, prompt, sampling)
+                streamed = await relay(job.turn, engine, prompt, sampling, announce)
                 break
             except TryNext as failure:
                 streamed = Streamed(reason="error", usage=Usage(), error=failure.error)
+        if streamed.error is not None and job.turn.state is TurnState.ADMITTING:
+            raise streamed.error
         return End(streamed, engine.pool.tier, engine.pool.name, job.outcome, fallback)
 
     def _route(self, job: Job) -> Decision:
@@ -260,7 +264,14 @@ class Pipeline:
         if job.digest is None or end.cache == "hit":
             return
         tenant, text, usage = job.turn.principal.tenant, job.turn.log.text, end.streamed.usage
-        answer = Answer(finished=end.streamed.reason == "stop", fallback=end.fallback, size=len(text.encode()))
+        format = job.turn.request.format
+        answer = Answer(
+            finished=end.streamed.reason == "stop",
+            # A stop string ends an answer wherever its grammar happens to be.
+            valid=format is None or (end.streamed.stop is None and format.holds(text)),
+            fallback=end.fallback,
+            size=len(text.encode()),
+        )
         refusal = may_store(answer, max_bytes=self._settings.cache.max_entry_bytes)
         if refusal:
             self._statistics.add(tenant, f"exact_bypass.{refusal}")

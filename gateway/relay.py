@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from engine.wire import SamplingParams
 from gateway import prompts
 from gateway.engines import Engine
 from gateway.errors import ApiError, EngineFailed, InvalidRequest, Unavailable
+from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.stream import EndReason, TextDelta, Usage
 from gateway.turns import Turn
 
@@ -27,6 +28,8 @@ class Streamed(Struct, frozen=True, kw_only=True):
     reason: EndReason
     usage: Usage
     error: ApiError | None = None
+    stop: str | None = None
+    """The stop string that ended the answer, if one did."""
     queue_seconds: float = 0.0
     first_token: float | None = None
     last_token: float | None = None
@@ -40,24 +43,44 @@ class TryNext(Exception):
         self.error = error
 
 
-async def relay(turn: Turn, engine: Engine, prompt: Sequence[int], sampling: SamplingParams) -> Streamed:
+async def relay(
+    turn: Turn, engine: Engine, prompt: Sequence[int], sampling: SamplingParams, announce: Callable[[], None]
+) -> Streamed:
     """Stream the answer of `engine` into `turn` until it ends or the turn is cancelled.
+
+    Args:
+        announce: tells the turn where it runs. Called at once, or, where the answer must match a grammar, when the
+            engine has taken the request up: until then a grammar that it cannot compile may still refuse the turn.
 
     Raises:
         TryNext: see there.
+        InvalidRequest: the engine cannot serve the request, and the turn was not announced.
     """
     text = engine.pool.text
     first: float | None = None
     last: float | None = None
     generation: Generation | None = None
+    format = turn.request.format if turn.request.generate else None
+    announced = format is None
+    if announced:
+        announce()
     engine.breaker.attempt(monotonic())
     try:
         with engine.carrying(len(prompt) + sampling.max_tokens):
             generation = engine.client.generate(
-                prompt, sampling, text=text, stop=turn.request.stop, salt=_salt(turn.principal.tenant)
+                prompt,
+                sampling,
+                text=text,
+                stop=turn.request.stop,
+                salt=_salt(turn.principal.tenant),
+                grammar=format.grammar if format else None,
             )
             async with generation:
                 turn.on_cancel(generation.cancel)
+                if not announced:
+                    await generation.accepted()
+                    announce()
+                    announced = True
                 async for delta in generation:
                     last = monotonic()
                     if first is None:
@@ -69,9 +92,11 @@ async def relay(turn: Turn, engine: Engine, prompt: Sequence[int], sampling: Sam
                 if first is None and not turn.cancelled:  # the first token has ended the answer
                     _show_scores(turn, generation, prompt, text)
     except (EngineGone, RequestFailed) as failure:
-        error = _charge(engine, failure)
+        error = _charge(engine, failure, format)
         if not failure.started and not isinstance(error, InvalidRequest):
             raise TryNext(error) from None
+        if not announced:
+            raise error from None
         return Streamed(
             reason="error",
             usage=_usage(turn, generation),
@@ -86,6 +111,7 @@ async def relay(turn: Turn, engine: Engine, prompt: Sequence[int], sampling: Sam
     return Streamed(
         reason="cancelled" if turn.cancelled else _reason(turn, generation),
         usage=_usage(turn, generation),
+        stop=None if turn.cancelled else generation.result.stop,
         queue_seconds=generation.usage.queue_seconds,
         first_token=first,
         last_token=last,
@@ -109,20 +135,25 @@ def _usage(turn: Turn, generation: Generation | None) -> Usage:
     return Usage(usage.prompt_tokens, usage.cached_tokens, usage.output_tokens if turn.request.generate else 0)
 
 
-def _charge(engine: Engine, failure: EngineGone | RequestFailed) -> ApiError:
+def _charge(engine: Engine, failure: EngineGone | RequestFailed, format: OutputFormat | None) -> ApiError:
     """Tell the breaker, and what to tell the client."""
     logger.warning("engine failed", extra={"replica": engine.name, "started": failure.started, "error": str(failure)})
     if isinstance(failure, RequestFailed) and failure.kind != "internal":
         engine.breaker.succeeded()
         if failure.kind == "invalid":
-            message = str(failure)
-            field = message.partition(":")[0]  # what is wrong, by the engine's convention
-            return InvalidRequest(message, param=field if field.isidentifier() else None)
+            return _invalid(str(failure), format)
         return Unavailable(f"the engine is full: {failure}", code="overloaded", headers={"retry-after": "2"})
     engine.breaker.failed(monotonic())
     if failure.started:
         return EngineFailed("the engine failed while it was answering; send the request again")
     return Unavailable("no engine could answer; try again in a few seconds", headers={"retry-after": "2"})
+
+
+def _invalid(message: str, format: OutputFormat | None) -> InvalidRequest:
+    field, _, reason = message.partition(":")  # what is wrong, by the engine's convention
+    if field == "grammar" and format is not None:
+        return InvalidRequest(f"{format.param}:{reason}", param=format.param, code="invalid_value")
+    return InvalidRequest(message, param=field if field.isidentifier() else None)
 
 
 def _salt(tenant: str) -> bytes:

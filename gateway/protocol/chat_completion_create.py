@@ -15,6 +15,7 @@ from msgspec import Meta
 from gateway.errors import InvalidRequest
 from gateway.protocol.choices import ChoicesRequest, Count, StreamOptions, request_choices
 from gateway.protocol.messages import Dialect, parse_messages
+from gateway.protocol.output_format import one_format, parse_response_format, parse_structured_outputs
 from gateway.protocol.requests import (
     MAX_TOP_LOGPROBS,
     SamplingFields,
@@ -34,7 +35,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "moderation": (),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "tool_choice": ("auto", "none"),
     "tools": ([],),
@@ -65,6 +65,9 @@ class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=T
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     metadata: Metadata | None = None
+    response_format: Any = None
+    structured_outputs: Any = None
+    """Both: see `gateway.protocol.output_format`."""
 
     # Accepted: they cannot change the answer.
     parallel_tool_calls: bool | None = None
@@ -83,7 +86,6 @@ class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=T
     moderation: Any = None
     prediction: Any = None
     reasoning_effort: Any = None
-    response_format: Any = None
     service_tier: Any = None
     tool_choice: Any = None
     tools: Any = None
@@ -115,6 +117,9 @@ def parse_chat_completion_create(body: Mapping[str, Any], cache_control: str | N
         messages=messages,
         sampling=create.sampling(logprobs=_logprobs(create)),
         max_output_tokens=_output_limit(create),
+        format=one_format(
+            parse_response_format(create.response_format), parse_structured_outputs(create.structured_outputs)
+        ),
         stop=create.stop_strings(),
         cache=create.cache_mode(cache_control),
         store=False,

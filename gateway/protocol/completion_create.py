@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.choices import ChoicesRequest, Count, StreamOptions, request_choices
+from gateway.protocol.output_format import parse_structured_outputs
 from gateway.protocol.requests import (
     MAX_TOP_LOGPROBS,
     Sampling,
@@ -45,6 +46,8 @@ class CompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    structured_outputs: Any = None
+    """See `gateway.protocol.output_format`."""
 
     # Accepted: it cannot change the answer.
     user: str | None = None
@@ -91,6 +94,7 @@ def parse_completion_create(body: Mapping[str, Any], cache_control: str | None =
         model=create.model or "auto",
         sampling=_sampling(create, limit),
         max_output_tokens=limit or None,
+        format=parse_structured_outputs(create.structured_outputs),
         stop=create.stop_strings(),
         generate=limit > 0,
         cache=create.cache_mode(cache_control),

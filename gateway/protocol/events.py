@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from gateway.errors import ApiError
 from gateway.protocol.log import Entry, Kind, TurnLog
+from gateway.protocol.output_format import TEXT
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.stream import Finished, LimitState, Routed, TextDelta, TokenLogprob, Usage
 
@@ -214,7 +215,7 @@ class ResponseView:
             "previous_response_id": request.previous_response_id,
             "store": request.store,
             "temperature": sampling.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": request.format.shown if request.format else TEXT},
             "tool_choice": "none",
             "tools": [],
             "top_logprobs": sampling.logprobs or 0,

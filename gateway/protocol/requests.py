@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from engine.text import SamplingDefaults
 from engine.wire import SamplingParams
 from gateway.errors import ApiError, InvalidRequest
+from gateway.protocol.output_format import OutputFormat
 
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
@@ -94,6 +95,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
     max_output_tokens: int | None = None
     """None: the configured default, never beyond the context."""
+    format: OutputFormat | None = None
+    """What the answer must match; None: free text."""
     stop: tuple[str, ...] = ()
     generate: bool = True
     """False: only warm the prefix cache with the prompt; the answer is empty."""

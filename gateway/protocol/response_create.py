@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.messages import Dialect, parse_messages
+from gateway.protocol.output_format import parse_text_config
 from gateway.protocol.requests import (
     MAX_TOP_LOGPROBS,
     Message,
@@ -52,7 +53,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "prompt": (),
     "reasoning": ({}, {"effort": "none"}, {"effort": None}, {"effort": None, "summary": None}),
     "service_tier": ("auto", "default"),
-    "text": ({}, {"format": {"type": "text"}}, {"format": {"type": "text"}, "verbosity": "medium"}),
     "tool_choice": ("auto", "none"),
     "tools": ([],),
     "truncation": ("disabled",),
@@ -80,6 +80,8 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     generate: bool | None = None
     include: list[Include] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    text: Any = None
+    """See `gateway.protocol.output_format`."""
 
     # Accepted: they cannot change the answer.
     parallel_tool_calls: bool | None = None
@@ -101,7 +103,6 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     prompt: Any = None
     reasoning: Any = None
     service_tier: Any = None
-    text: Any = None
     tool_choice: Any = None
     tools: Any = None
     truncation: Any = None
@@ -132,6 +133,7 @@ def parse_response_create(body: Mapping[str, Any], cache_control: str | None = N
         instructions=create.instructions or None,
         sampling=create.sampling(logprobs=_logprobs(create)),
         max_output_tokens=create.max_output_tokens,
+        format=parse_text_config(create.text),
         stop=create.stop_strings(),
         generate=create.generate is not False and not prewarm,
         cache=create.cache_mode(cache_control),

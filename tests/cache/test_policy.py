@@ -39,6 +39,7 @@ def test_a_whole_answer_may_be_stored() -> None:
     ("change", "reason"),
     [
         ({"finished": False}, Bypass.UNFINISHED),
+        ({"valid": False}, Bypass.INVALID),
         ({"fallback": True}, Bypass.FALLBACK),
         ({"size": 101}, Bypass.TOO_LARGE),
     ],

@@ -180,3 +180,34 @@ async def test_a_slow_consumer_gets_everything_in_one_merged_delta(
     assert len(rest) <= 2
     assert joined([first, *rest]) == text.decode((ids * 200)[:200])
     assert generation.result.usage.output_tokens == 200
+
+
+class TestAccepted:
+    """Waiting for the engine's word before anybody is told that there will be an answer."""
+
+    async def test_it_is_given_with_the_first_output(self, engine: ScriptedEngine, client: EngineClient) -> None:
+        engine.runner.gate = threading.Semaphore(0)
+        async with client.generate([7, 8], params(2)) as generation:
+            waiting = asyncio.create_task(generation.accepted())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            engine.runner.gate.release(2)
+            await waiting
+            await generation.accepted()  # it stays accepted
+            assert [id for delta in [delta async for delta in generation] for id in delta.token_ids] == [7, 8]
+
+    async def test_a_refusal_is_raised(self, client: EngineClient) -> None:
+        async with client.generate([], params()) as generation:
+            with pytest.raises(RequestFailed, match="prompt: is empty") as caught:
+                await generation.accepted()
+        assert not caught.value.started
+
+    async def test_a_cancellation_ends_the_wait(self, engine: ScriptedEngine, client: EngineClient) -> None:
+        engine.runner.gate = threading.Semaphore(0)
+        async with client.generate([7], params()) as generation:
+            waiting = asyncio.create_task(generation.accepted())
+            await asyncio.sleep(0)
+            generation.cancel()
+            await waiting
+            assert [delta async for delta in generation] == []
+        await assert_cancelled(engine, client)

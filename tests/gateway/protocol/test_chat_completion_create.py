@@ -94,7 +94,6 @@ def test_parameters_that_ask_for_nothing_are_accepted(neutral: dict[str, Any]) -
     [
         ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
         ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
         ({"modalities": ["text", "audio"]}, "modalities", "unsupported_parameter"),
         ({"audio": {"voice": "alloy"}}, "audio", "unsupported_parameter"),
         ({"prediction": {"type": "content"}}, "prediction", "unsupported_parameter"),

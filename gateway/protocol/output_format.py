@@ -1,0 +1,288 @@
+"""Structured output: what a client wants its answer to match, as the grammar that an engine enforces.
+
+Three spellings become one `OutputFormat`: the Responses API's `text.format`, chat completions' `response_format`, and
+vLLM's `structured_outputs`. Checked here is what costs nothing to check: shape, size and depth. Whether a schema,
+expression or grammar makes sense is the engine's to say; what it refuses is told under the field named here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from llguidance.gbnf_to_lark import gbnf_to_lark
+from msgspec import Struct
+
+from engine.wire import Grammar
+from gateway.errors import InvalidRequest
+
+MAX_SOURCE_BYTES = 65_536
+"""Largest schema, expression, grammar or list of choices, in UTF-8."""
+MAX_GBNF_BYTES = 8_192
+"""Less, because it is translated before the request may go on."""
+MAX_DEPTH = 64
+"""Objects and lists inside each other in a schema."""
+MAX_CHOICES = 1_000
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+TEXT: dict[str, Any] = {"type": "text"}
+
+
+class OutputFormat(Struct, frozen=True):
+    """A grammar for the answer, and where it came from."""
+
+    grammar: Grammar
+    param: str
+    """Path of the field that the grammar was made of."""
+    shown: dict[str, Any]
+    """As a response repeats it in `text.format`."""
+
+    def holds(self, text: str) -> bool:
+        """Whether a finished answer keeps to the format, as far as can be told without the grammar: JSON is JSON."""
+        if self.grammar.kind not in ("json_schema", "json_object"):
+            return True
+        try:
+            msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        return True
+
+
+def parse_text_config(value: Any) -> OutputFormat | None:
+    """The format that a response's `text` asks for; None is free text.
+
+    Raises:
+        InvalidRequest: `param` is the path of what is wrong.
+    """
+    if value is None:
+        return None
+    text = _object(value, "text", ("format", "verbosity"))
+    if text.get("verbosity") not in (None, "medium"):
+        raise InvalidRequest(
+            "text.verbosity: not supported by this server; it may be 'medium'. Leave it out.",
+            param="text.verbosity",
+            code="unsupported_parameter",
+        )
+    return _format(text.get("format"), "text.format", schema_in=None)
+
+
+def parse_response_format(value: Any) -> OutputFormat | None:
+    """The format that a chat completion's `response_format` asks for; None is free text.
+
+    Raises:
+        InvalidRequest: `param` is the path of what is wrong.
+    """
+    return _format(value, "response_format", schema_in="json_schema")
+
+
+def parse_structured_outputs(value: Any) -> OutputFormat | None:
+    """The format that vLLM's `structured_outputs` asks for: exactly one of `json`, `json_object`, `regex`, `choice` and
+    `grammar` (Lark's notation, or GBNF).
+
+    Raises:
+        InvalidRequest: `param` is the path of what is wrong.
+    """
+    if value is None:
+        return None
+    known = ("json", "json_object", "regex", "choice", "grammar")
+    given = {
+        key: item for key, item in _object(value, "structured_outputs", known).items() if item not in (None, False)
+    }
+    if len(given) != 1:
+        raise _invalid("structured_outputs", f"set exactly one of {', '.join(known)}")
+    ((key, item),) = given.items()
+    path = f"structured_outputs.{key}"
+    match key:
+        case "json":
+            schema = _decoded(item, path) if isinstance(item, str) else item
+            return OutputFormat(_schema(schema, path), path, {"type": "json_schema", "name": "json", "schema": schema})
+        case "json_object":
+            return OutputFormat(Grammar("json_object", ""), path, {"type": "json_object"})
+        case "regex":
+            return OutputFormat(Grammar("regex", _source(item, path)), path, {"type": "regex", "pattern": item})
+        case "choice":
+            return OutputFormat(_choices(item, path), path, {"type": "choice", "choices": item})
+        case _:
+            syntax = "gbnf" if "::=" in _source(item, path) else "lark"
+            shown = {"type": "grammar", "syntax": syntax, "definition": item}
+            return OutputFormat(_SYNTAXES[syntax](item, path), path, shown)
+
+
+def one_format(*formats: OutputFormat | None) -> OutputFormat | None:
+    """The only format of a request that may spell it in several fields.
+
+    Raises:
+        InvalidRequest: two are set.
+    """
+    given = [format for format in formats if format is not None]
+    if len(given) > 1:
+        first, second = (format.param.partition(".")[0] for format in given[:2])
+        raise _invalid(second, f"{first} sets a format already; send one of them")
+    return given[0] if given else None
+
+
+def json_depth(value: Any, limit: int = MAX_DEPTH) -> int:
+    """Objects and lists inside each other; counting stops above `limit`."""
+    depth, level = 0, [value]
+    while level and depth <= limit:
+        containers = [item for item in level if isinstance(item, dict | list)]
+        level = [child for item in containers for child in (item.values() if isinstance(item, dict) else item)]
+        depth += bool(containers)
+    return depth
+
+
+def checked_schema(value: Any, path: str) -> str:
+    """A JSON schema as JSON.
+
+    Raises:
+        InvalidRequest: it is no object, too large or too deep.
+    """
+    if not isinstance(value, dict):
+        raise _invalid(path, f"expected a JSON schema (an object), got {type_name(value)}")
+    if json_depth(value) > MAX_DEPTH:
+        raise _invalid(path, f"nested deeper than {MAX_DEPTH} levels; use $defs and $ref")
+    return _source(msgspec.json.encode(value).decode(), path)
+
+
+def checked_name(value: Any, path: str) -> str:
+    """A name as OpenAI allows it for schemas and functions.
+
+    Raises:
+        InvalidRequest: it is missing, or has other characters or more of them.
+    """
+    if value is None:
+        raise InvalidRequest(f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter")
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise _invalid(path, "expected 1 to 64 letters, digits, underscores and dashes")
+    return value
+
+
+def type_name(value: Any) -> str:
+    """JSON's name of a value's type, roughly."""
+    return "null" if value is None else type(value).__name__
+
+
+def _format(value: Any, path: str, *, schema_in: str | None) -> OutputFormat | None:
+    """`schema_in`: the key under which this spelling nests what belongs to a schema."""
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise _invalid(path, f"expected an object, got {type_name(value)}")
+    match value.get("type"):
+        case "text":
+            _object(value, path, ("type",))
+            return None
+        case "json_object":
+            _object(value, path, ("type",))
+            return OutputFormat(Grammar("json_object", ""), f"{path}.type", {"type": "json_object"})
+        case "json_schema" if schema_in:
+            where = f"{path}.{schema_in}"
+            _object(value, path, ("type", schema_in))
+            return _named_schema(_required(value, schema_in, path), where, ())
+        case "json_schema":
+            return _named_schema(value, path, ("type",))
+        case "regex":
+            pattern = _required(_object(value, path, ("type", "pattern")), "pattern", path)
+            return OutputFormat(Grammar("regex", _source(pattern, f"{path}.pattern")), f"{path}.pattern", value)
+        case "choice":
+            choices = _required(_object(value, path, ("type", "choices")), "choices", path)
+            return OutputFormat(_choices(choices, f"{path}.choices"), f"{path}.choices", value)
+        case "grammar":
+            definition = _required(_object(value, path, ("type", "syntax", "definition")), "definition", path)
+            syntax = value.get("syntax", "lark")
+            if syntax not in _SYNTAXES:
+                raise _invalid(f"{path}.syntax", f"expected {', '.join(_SYNTAXES)}")
+            where = f"{path}.definition"
+            return OutputFormat(_SYNTAXES[syntax](_source(definition, where), where), where, value)
+        case None:
+            raise InvalidRequest(
+                f"Missing required parameter: '{path}.type'.", param=f"{path}.type", code="missing_required_parameter"
+            )
+        case other:
+            raise _invalid(
+                f"{path}.type", f"{other!r:.80} is none of text, json_object, json_schema, regex, choice, grammar"
+            )
+
+
+def _named_schema(value: Any, path: str, extra: tuple[str, ...]) -> OutputFormat:
+    fields = _object(value, path, (*extra, "name", "schema", "strict", "description"))
+    name = checked_name(fields.get("name"), f"{path}.name")
+    for key, type_ in (("strict", bool), ("description", str)):
+        if not isinstance(fields.get(key), type_ | None):
+            raise _invalid(f"{path}.{key}", f"expected {type_.__name__}, got {type_name(fields[key])}")
+    schema = _required(fields, "schema", path)
+    shown = {"type": "json_schema", "name": name, "schema": schema}
+    shown |= {key: fields[key] for key in ("strict", "description") if fields.get(key) is not None}
+    return OutputFormat(_schema(schema, f"{path}.schema"), f"{path}.schema", shown)
+
+
+def _schema(value: Any, path: str) -> Grammar:
+    return Grammar("json_schema", checked_schema(value, path))
+
+
+def _choices(value: Any, path: str) -> Grammar:
+    if not isinstance(value, list) or not all(isinstance(choice, str) for choice in value):
+        raise _invalid(path, "expected a list of strings")
+    if not 1 <= len(value) <= MAX_CHOICES:
+        raise _invalid(path, f"expected 1 to {MAX_CHOICES} choices, got {len(value)}")
+    if not all(value):
+        raise _invalid(path, "a choice is empty; remove it")
+    return Grammar("choice", _source(msgspec.json.encode(value).decode(), path))
+
+
+def _gbnf(source: str, path: str) -> Grammar:
+    if len(source.encode()) > MAX_GBNF_BYTES:
+        raise _invalid(path, f"a GBNF grammar may have {MAX_GBNF_BYTES} bytes; shorten it or use Lark's notation")
+    try:
+        lark: str = gbnf_to_lark(source)
+    except (Exception, RecursionError) as error:  # a translator of somebody else's, fed with anything at all
+        raise _invalid(path, f"not a GBNF grammar: {str(error)[:200]}") from None
+    return Grammar("lark", _source(lark, path))
+
+
+_SYNTAXES: Mapping[str, Callable[[str, str], Grammar]] = {
+    "lark": lambda source, path: Grammar("lark", source),
+    "regex": lambda source, path: Grammar("regex", source),
+    "gbnf": _gbnf,
+}
+
+
+def _source(value: Any, path: str) -> str:
+    if not isinstance(value, str):
+        raise _invalid(path, f"expected a string, got {type_name(value)}")
+    if not value:
+        raise _invalid(path, "empty")
+    if len(value.encode()) > MAX_SOURCE_BYTES:
+        raise _invalid(path, f"larger than {MAX_SOURCE_BYTES} bytes; shorten it")
+    return value
+
+
+def _decoded(source: str, path: str) -> Any:
+    try:
+        return msgspec.json.decode(_source(source, path))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _invalid(path, f"not valid JSON: {error}") from None
+
+
+def _required(fields: Mapping[str, Any], key: str, path: str) -> Any:
+    if fields.get(key) is None:
+        name = f"{path}.{key}"
+        raise InvalidRequest(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
+    return fields[key]
+
+
+def _object(value: Any, path: str, known: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _invalid(path, f"expected an object, got {type_name(value)}")
+    for key in value:
+        if key not in known:
+            name = f"{path}.{key}"
+            raise InvalidRequest(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
+    return value
+
+
+def _invalid(path: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"{path}: {reason}", param=path, code="invalid_value")
