@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from engine.client import EngineClient
+from engine.client import EngineClient, RequestFailed
 from engine.text import TextProcessor
 from tests.engine.peers import until
 from tests.engine.scripted_engine import EOS, ScriptedEngine, assert_cancelled, collect, joined, params
