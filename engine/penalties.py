@@ -28,6 +28,14 @@ class _Counts:
         self.seen[new] = True
         self.counted = len(output)
 
+    def after(self, draft: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """`output` and `seen` as they will be if the tokens of `draft` are said next; copies, unless there are none."""
+        if not draft:
+            return self.output, self.seen
+        new = torch.tensor(draft, dtype=torch.long, device=self.output.device)
+        output = self.output.index_add(0, new, torch.ones(len(new), device=new.device))
+        return output, self.seen.index_fill(0, new, True)
+
 
 class Penalties:
     """Lowers the logits of tokens that occurred before."""
@@ -47,8 +55,10 @@ class Penalties:
         sampling = request.sampling
         return sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
 
-    def __call__(self, logits: torch.Tensor, requests: Sequence[Request]) -> None:
-        """Penalise logits [rows, vocabulary] in place.
+    def __call__(
+        self, logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """Penalise logits [rows, vocabulary] in place; each row's draft counts as said after its request's output.
 
         Repetition (Keskar et al., 2019): a logit of a token in prompt or output is divided by the penalty if positive,
         else multiplied. Presence and frequency as OpenAI documents them: subtracted once, and once per occurrence in
@@ -61,15 +71,16 @@ class Penalties:
             if counts is None:
                 counts = self._counts[request.id] = _Counts(self._vocabulary, request.prompt, self._device)
             counts.update(request.output)
+            output, seen = counts.after(drafts[row] if drafts else ())
             sampling, scores = request.sampling, logits[row]
             if sampling.repetition_penalty != 1:
                 factor = sampling.repetition_penalty
                 penalised = torch.where(scores > 0, scores / factor, scores * factor)
-                torch.where(counts.seen, penalised, scores, out=scores)
+                torch.where(seen, penalised, scores, out=scores)
             if sampling.frequency_penalty:
-                scores.sub_(counts.output, alpha=sampling.frequency_penalty)
+                scores.sub_(output, alpha=sampling.frequency_penalty)
             if sampling.presence_penalty:
-                scores.sub_((counts.output > 0).float(), alpha=sampling.presence_penalty)
+                scores.sub_((output > 0).float(), alpha=sampling.presence_penalty)
 
     def release(self, request: Request) -> None:
         """Forget a finished or preempted request."""

@@ -60,6 +60,11 @@ class Sampled:
     logprobs: Sequence[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
 
+    def first(self, count: int) -> Sampled:
+        """The same with only the first `count` tokens."""
+        logprobs = None if self.logprobs is None else self.logprobs[:count]
+        return Sampled(self.tokens[:count], logprobs, self.prompt_logprobs)
+
 
 class Runner(Protocol):
     """Owns every tensor: weights, KV cache, sampling state. Knows nothing of queues."""

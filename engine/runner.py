@@ -24,6 +24,7 @@ from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
 from engine.rope import RotaryEmbedding
 from engine.sampling import Sampler, token_logprobs
+from engine.speculation.verification import confirmed
 from engine.weights import revision_digest
 from engine.wire import ModelInfo, TokenLogprob
 
@@ -95,19 +96,31 @@ class ModelRunner:
         """Run one step; one `Sampled` per row, in the plan's order."""
         batch = self._batch(plan.rows)
         hidden = self._model(batch.tokens, self._cache, batch.step)
-        sampling = [index for index, row in enumerate(batch.rows) if row.sample]
+        # The last known position of every row that samples, and the positions of its draft behind it.
+        sampled = [
+            (end - len(row.draft) + ahead - 1, row.request, row.draft[:ahead])
+            for row, end in zip(batch.rows, batch.ends, strict=True)
+            if row.sample
+            for ahead in range(1 + len(row.draft))
+        ]
         tokens: list[int] = []
         logprobs: list[TokenLogprob | None] = []
-        if sampling:
-            last = torch.tensor([batch.ends[index] - 1 for index in sampling]).to(self._device, non_blocking=True)
-            logits = self._model.logits(hidden.index_select(0, last))
-            tokens, logprobs = self._sampler(logits, [batch.rows[index].request for index in sampling])
+        if sampled:
+            positions, requests, drafts = zip(*sampled, strict=True)
+            logits = self._model.logits(hidden.index_select(0, self._to_device(torch.tensor(positions))))
+            tokens, logprobs = self._sampler(logits, requests, drafts)
         results: list[Sampled] = [Sampled()] * len(plan.rows)
-        chosen = iter(zip(zip(tokens), logprobs, strict=True))
-        for index, row in enumerate(batch.rows):
-            gained, logprob = next(chosen) if row.sample else ((), None)
-            prompt = self._prompt_logprobs(hidden[batch.ends[index] - row.count : batch.ends[index]], row)
-            results[batch.order[index]] = Sampled(gained, None if logprob is None else [logprob], prompt)
+        first = 0
+        for row, end, place in zip(batch.rows, batch.ends, batch.order, strict=True):
+            prompt = self._prompt_logprobs(hidden[end - row.tokens : end - len(row.draft)], row)
+            if not row.sample:
+                results[place] = Sampled(prompt_logprobs=prompt)
+                continue
+            drawn = tokens[first : first + 1 + len(row.draft)]
+            gained = 1 + confirmed(row.draft, drawn)
+            found = [logprob for logprob in logprobs[first : first + gained] if logprob is not None]
+            results[place] = Sampled(drawn[:gained], found or None, prompt)
+            first += len(drawn)
         return results
 
     def release(self, request: Request) -> None:
@@ -115,11 +128,11 @@ class ModelRunner:
         self._sampler.release(request)
 
     def _batch(self, rows: Sequence[Row]) -> _Batch:
-        # Decodes first, longest first; then prompts by length: neighbours share calls of the attention.
-        order = sorted(range(len(rows)), key=lambda i: (rows[i].count > 1, rows[i].count, -rows[i].start))
+        # Decodes first, longest first; then drafts and prompts by length: neighbours share calls of the attention.
+        order = sorted(range(len(rows)), key=lambda i: (rows[i].tokens, -rows[i].start))
         rows = [rows[i] for i in order]
         starts = np.array([row.start for row in rows])
-        counts = np.array([row.count for row in rows])
+        counts = np.array([row.tokens for row in rows])
         ends = counts.cumsum()
         row_of_token = np.repeat(np.arange(len(rows)), counts)
         positions = np.arange(ends[-1]) - np.repeat(ends - counts - starts, counts)
@@ -129,6 +142,7 @@ class ModelRunner:
             blocks = row.request.block_table[: len(table)]
             table[: len(blocks)] = blocks
             tokens += row.request.tokens(row.start, row.start + row.count)
+            tokens += row.draft
         tables *= self._cache.stride
         slots = tables[row_of_token, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
         prompts = np.array([len(row.request.prompt) for row in rows])

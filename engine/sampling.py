@@ -6,7 +6,8 @@ vLLM's default mode), so that they do not change with the sampling parameters.
 
 A draw needs one uniform number, which is a hash of (seed, position) computed on the host; the token is where the
 cumulative distribution, in vocabulary order, passes it. The same request thus gives the same tokens in any batch and
-on any device, up to rounding of the logits themselves.
+on any device, up to rounding of the logits themselves. That also makes drafts cheap to check: the token that a request
+gets at a position, after given tokens, is one token and not a distribution, so a draft is right where it equals it.
 """
 
 from __future__ import annotations
@@ -33,14 +34,19 @@ class Sampler:
         self._penalties = Penalties(vocabulary, device)
 
     def __call__(
-        self, logits: torch.Tensor, requests: Sequence[Request]
+        self, logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[Sequence[int]] | None = None
     ) -> tuple[list[int], list[TokenLogprob | None]]:
-        """Choose a token for each row of logits [rows, vocabulary], and log-probabilities where they were asked for."""
+        """Choose a token for each row of logits [rows, vocabulary], and log-probabilities where they were asked for.
+
+        A row's token comes after its request's known tokens and those of its draft, if `drafts` (one per row) has any.
+        """
+        drafts = drafts or [()] * len(requests)
         scored = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
         raw = logits[scored].float() if scored else None
-        if any(self._adjusts(request) for request in requests):
-            logits = self._adjust(logits.float(), requests)
-        tokens = self._choose(logits, requests)
+        if any(self._adjusts(request, len(draft)) for request, draft in zip(requests, drafts, strict=True)):
+            logits = self._adjust(logits.float(), requests, drafts)
+        positions = [request.length + len(draft) for request, draft in zip(requests, drafts, strict=True)]
+        tokens = self._choose(logits, requests, positions)
         logprobs: list[TokenLogprob | None] = [None] * len(requests)
         if raw is not None:
             tops = [requests[row].sampling.logprobs or 0 for row in scored]
@@ -53,17 +59,19 @@ class Sampler:
         """Forget a finished or preempted request."""
         self._penalties.release(request)
 
-    def _adjusts(self, request: Request) -> bool:
-        return bool(request.sampling.logit_bias) or Penalties.apply_to(request) or bool(self._forbidden(request))
+    def _adjusts(self, request: Request, ahead: int) -> bool:
+        return bool(request.sampling.logit_bias) or Penalties.apply_to(request) or bool(self._forbidden(request, ahead))
 
-    def _forbidden(self, request: Request) -> tuple[int, ...]:
-        """Tokens that would end the request before `min_tokens`."""
+    def _forbidden(self, request: Request, ahead: int) -> tuple[int, ...]:
+        """Tokens that would end the request before `min_tokens`, `ahead` tokens after its known ones."""
         sampling = request.sampling
-        if len(request.output) >= sampling.min_tokens:
+        if len(request.output) + ahead >= sampling.min_tokens:
             return ()
         return sampling.stop_token_ids + (() if sampling.ignore_eos else self._eos)
 
-    def _adjust(self, logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
+    def _adjust(
+        self, logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[Sequence[int]]
+    ) -> torch.Tensor:
         self._scatter(
             logits,
             [
@@ -72,10 +80,14 @@ class Sampler:
                 for token, bias in request.sampling.logit_bias.items()
             ],
         )
-        self._penalties(logits, requests)
+        self._penalties(logits, requests, drafts)
         self._scatter(
             logits,
-            [(row, token, -math.inf) for row, request in enumerate(requests) for token in self._forbidden(request)],
+            [
+                (row, token, -math.inf)
+                for row, (request, draft) in enumerate(zip(requests, drafts, strict=True))
+                for token in self._forbidden(request, len(draft))
+            ],
         )
         return logits
 
@@ -86,17 +98,17 @@ class Sampler:
             where = (self._tensor(rows, torch.long), self._tensor(tokens, torch.long))
             logits.index_put_(where, self._tensor(numbers, torch.float32), accumulate=True)
 
-    def _choose(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[int]:
+    def _choose(self, logits: torch.Tensor, requests: Sequence[Request], positions: Sequence[int]) -> list[int]:
         drawn = [row for row, request in enumerate(requests) if request.sampling.temperature > 0]
         if not drawn:
             return kernels.argmax(logits).tolist()
         if len(drawn) == len(requests):
-            return self._draw(logits, requests).tolist()
+            return self._draw(logits, requests, positions).tolist()
         tokens = kernels.argmax(logits)
-        tokens[drawn] = self._draw(logits[drawn], [requests[row] for row in drawn])
+        tokens[drawn] = self._draw(logits[drawn], [requests[row] for row in drawn], [positions[row] for row in drawn])
         return tokens.tolist()
 
-    def _draw(self, logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
+    def _draw(self, logits: torch.Tensor, requests: Sequence[Request], positions: Sequence[int]) -> torch.Tensor:
         params = [request.sampling for request in requests]
         logits = logits.float()
         logits = logits - logits.amax(dim=-1, keepdim=True)
@@ -109,7 +121,7 @@ class Sampler:
                 min_p=self._tensor([p.min_p for p in params], torch.float32),
                 ranked=any(p.top_k or p.top_p < 1 for p in params),
             )
-        uniforms = [uniform(request.sampling.seed, request.length) for request in requests]
+        uniforms = [uniform(p.seed, position) for p, position in zip(params, positions, strict=True)]
         return inverse_cdf(logits, self._tensor(uniforms, torch.float64))
 
     def _tensor(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:

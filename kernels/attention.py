@@ -16,6 +16,8 @@ import torch
 
 Ints = npt.NDArray[np.int64]
 
+SHORT = 16
+"""Most tokens of a paged row that shares calls: decodes, and drafts that are verified. Prompts' chunks are longer."""
 _PADDING_FACTOR = 2
 """Paged rows share a group while the longest has at most twice the blocks of the shortest."""
 _PADDING_BLOCKS = 4
@@ -74,7 +76,7 @@ def plan_attention(
 
     Args:
         starts, counts: [rows], in the order in which the rows' tokens lie in the batch. Neighbours with equal counts
-            and similar lengths share a call, so decodes should come sorted by length.
+            and similar lengths share a call, so decodes and drafts should come sorted by length.
         tables: [rows, width] block ids of the cache; entries past a row's length are ignored.
         block_bytes: size of a block's keys and values in one layer.
         window: how many positions a query sees, itself included; None is all.
@@ -123,7 +125,7 @@ def _split_long(starts: Ints, counts: Ints, tables: Ints, window: int | None) ->
 
 
 def _runs(starts: Ints, counts: Ints, widths: Ints, most_blocks: int | None) -> Iterator[tuple[int, int]]:
-    """Half-open ranges of neighbouring rows that may share a call: fresh rows of one length, or similar decodes."""
+    """Half-open ranges of neighbouring rows that may share a call: fresh rows of one length, or similar short ones."""
     rows = list(zip(starts.tolist(), counts.tolist(), widths.tolist(), strict=True))
     low = 0
     for index, row in enumerate(rows):
@@ -143,7 +145,7 @@ def _alike(one: tuple[int, int, int], other: tuple[int, int, int], rows: int, mo
     (start, count, width), (other_start, other_count, other_width) = one, other
     if count != other_count:
         return False
-    if count > 1:
+    if _is_fresh(start, count) or _is_fresh(other_start, count) or count > SHORT:
         return start == other_start == 0
     narrow, wide = sorted((width, other_width))
     if most_blocks is not None and rows * wide > most_blocks:

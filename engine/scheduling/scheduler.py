@@ -16,7 +16,7 @@ Steps run one after another, so that blocks freed by `commit` are reusable at on
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from engine.kv import BLOCK_SIZE, BlockPool
 from engine.plan import Row, Sampled, StepPlan
@@ -109,6 +109,32 @@ class Scheduler:
         rows.sort(key=lambda row: row.count > 1)
         return StepPlan(rows, preempted)
 
+    def reserve(self, plan: StepPlan, depths: Mapping[str, int]) -> dict[str, int]:
+        """Give rows that decode blocks for drafts of up to `depths` tokens; how many tokens each may draft.
+
+        Drafts get what a step leaves: of its token budget, of the context and of `max_tokens`. They never cost another
+        request its blocks, only cached prefixes, and those a few steps early: the answer will need the block anyway.
+        """
+        budget = self.config.step_tokens - plan.tokens
+        granted = {}
+        for row in plan.rows:
+            request = row.request
+            depth = min(
+                depths.get(request.id, 0),
+                budget,
+                request.sampling.max_tokens - len(request.output) - 1,
+                self.context - request.length - 1,
+                (len(request.block_table) + self.pool.available) * BLOCK_SIZE - request.length,
+            )
+            if not row.sample or depth < 1:
+                continue
+            missing = _blocks(request.length + depth) - len(request.block_table)
+            if missing > 0:
+                request.block_table += self.pool.allocate(missing)
+            granted[request.id] = depth
+            budget -= depth
+        return granted
+
     def commit(self, plan: StepPlan, sampled: Iterable[Sampled]) -> list[tuple[Request, Sampled]]:
         """Account for a step that has run: tokens appended, full blocks published, finished requests freed.
 
@@ -119,13 +145,20 @@ class Scheduler:
             request = row.request
             if request.state is not State.RUNNING:
                 continue
-            self._prefixes.publish(request, row.start + row.count)
-            if result.tokens:
-                request.output += result.tokens
-                self.output_tokens += len(result.tokens)
+            reason = None
+            for said, token in enumerate(result.tokens, 1):
+                request.output.append(token)
                 reason = self._stop_reason(request)
                 if reason is not None:
-                    self._finish(request, reason)
+                    result = result.first(said)
+                    break
+            self.output_tokens += len(result.tokens)
+            # All of these but the last have run: they are the confirmed part of the draft.
+            self._prefixes.publish(request, row.start + row.count + max(len(result.tokens) - 1, 0))
+            if reason is not None:
+                self._finish(request, reason)
+            else:
+                self._give_back(request)
             gained.append((request, result))
         return gained
 
@@ -203,6 +236,13 @@ class Scheduler:
         if missing > 0:
             request.block_table += self.pool.allocate(missing)
         return True
+
+    def _give_back(self, request: Request) -> None:
+        """Return the blocks behind the next token to run, which were for a draft that was not confirmed."""
+        kept = _blocks(request.length)
+        if len(request.block_table) > kept:
+            self.pool.release(request.block_table[kept:])
+            del request.block_table[kept:]
 
     def _stop_reason(self, request: Request) -> FinishReason | None:
         sampling, token = request.sampling, request.output[-1]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from engine.kv import BLOCK_SIZE
 from engine.plan import Row, Sampled, StepPlan
@@ -20,11 +21,17 @@ def request(prompt: Sequence[int], id: str = "r", **sampling: object) -> Request
 
 
 def drive(
-    runner: ModelRunner, requests: Sequence[Request], *, chunk: int | None = None, seed: int = 0
+    runner: ModelRunner,
+    requests: Sequence[Request],
+    *,
+    chunk: int | None = None,
+    seed: int = 0,
+    draft: Callable[[Request], Sequence[int]] = lambda _: (),
 ) -> list[list[Sampled]]:
     """Run all requests side by side until each has `max_tokens` tokens; what each row gave, by request.
 
-    `chunk` limits the tokens of a row; 0 draws a limit for every row, so that chunks and decodes mix.
+    `chunk` limits the tokens of a row; 0 draws a limit for every row, so that chunks and decodes mix. `draft` guesses
+    the next tokens of a request that decodes.
     """
     generator = random.Random(seed)
     free = list(range(BLOCKS))
@@ -37,9 +44,12 @@ def drive(
                 continue
             limit = generator.randint(1, 40) if chunk == 0 else chunk
             count = min(one.uncomputed, limit or one.uncomputed)
-            while len(one.block_table) * BLOCK_SIZE < one.computed + count:
+            sample = count == one.uncomputed
+            left = one.sampling.max_tokens - len(one.output) - 1
+            row = Row(one, one.computed, count, sample, tuple(draft(one)[:left]) if sample else ())
+            while len(one.block_table) * BLOCK_SIZE < one.computed + row.tokens:
                 one.block_table.append(free.pop())
-            rows.append(Row(one, one.computed, count, sample=count == one.uncomputed))
+            rows.append(row)
             who.append(index)
         if not rows:
             return given
@@ -47,12 +57,13 @@ def drive(
             row.request.computed += row.count
             if sampled.tokens:
                 row.request.output += sampled.tokens
+                row.request.computed += len(sampled.tokens) - 1
                 if len(row.request.output) == row.request.sampling.max_tokens:
                     runner.release(row.request)
             given[index].append(sampled)
 
 
-def tokens_of(runner: ModelRunner, requests: Sequence[Request], **how: int) -> list[list[int]]:
+def tokens_of(runner: ModelRunner, requests: Sequence[Request], **how: Any) -> list[list[int]]:
     """The output tokens of all requests."""
     drive(runner, requests, **how)
     return [one.output for one in requests]

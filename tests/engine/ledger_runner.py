@@ -12,8 +12,9 @@ import struct
 from collections.abc import Sequence
 
 from engine.kv import BLOCK_SIZE
-from engine.plan import Sampled, StepPlan
+from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
+from engine.speculation.verification import confirmed
 from engine.wire import ModelInfo, TokenLogprob
 
 VOCABULARY = 50
@@ -59,30 +60,36 @@ class LedgerRunner:
         self.step_tokens.append(plan.tokens)
         written: set[int] = set()
         for row in plan.rows:
-            for position in range(row.start, row.start + row.count):
+            for position in range(row.start, row.start + row.tokens):
                 cell = self._cell(row.request, position)
                 assert cell not in written, "two rows write the same cell"
                 written.add(cell)
-                self.cells[cell] = (row.request.tokens(position, position + 1)[0], position)
-        return [self._sample(row.request, row.start, row.count, row.sample) for row in plan.rows]
+                self.cells[cell] = (self._tokens(row)[position], position)
+        return [self._sample(row) for row in plan.rows]
 
     def release(self, request: Request) -> None:
         self.released.append(request.id)
 
-    def _sample(self, request: Request, start: int, count: int, sample: bool) -> Sampled:
-        end = start + count
-        history = request.tokens(0, end)
-        read = [self.cells[self._cell(request, position)] for position in range(end)]
+    def _sample(self, row: Row) -> Sampled:
+        request, start, end = row.request, row.start, row.start + row.count
+        history = self._tokens(row)
+        read = [self.cells[self._cell(request, position)] for position in range(len(history))]
         assert read == [(token, position) for position, token in enumerate(history)], "the KV cache was corrupted"
         prompt_logprobs = None
         if request.sampling.prompt_logprobs is not None:
             successors = request.prompt[start + 1 : end + 1]
             prompt_logprobs = [TokenLogprob(token, -float(start + 1 + i)) for i, token in enumerate(successors)]
-        if not sample:
+        if not row.sample:
             return Sampled(prompt_logprobs=prompt_logprobs)
-        token = next_token(history)
-        logprobs = [TokenLogprob(token, -1.0)] if request.sampling.logprobs is not None else None
-        return Sampled([token], logprobs, prompt_logprobs)
+        drawn = [next_token(history[: end + ahead]) for ahead in range(1 + len(row.draft))]
+        tokens = drawn[: 1 + confirmed(row.draft, drawn)]
+        logprobs = [TokenLogprob(token, -1.0) for token in tokens] if request.sampling.logprobs is not None else None
+        return Sampled(tokens, logprobs, prompt_logprobs)
+
+    @staticmethod
+    def _tokens(row: Row) -> list[int]:
+        """All tokens up to the row's last one."""
+        return [*row.request.tokens(0, row.start + row.count), *row.draft]
 
     @staticmethod
     def _cell(request: Request, position: int) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from engine.kv import BLOCK_SIZE
-from engine.plan import StepPlan
+from engine.plan import Row, StepPlan
 from engine.request import Request
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.scheduler import Scheduler
@@ -24,6 +26,8 @@ class Bench:
         self.requests: dict[str, Request] = {}
         self.now = 0.0
         self.plan = StepPlan()
+        self.draft: Callable[[Row], tuple[int, ...]] | None = None
+        """Guesses what comes after a row, if there are to be drafts."""
 
     def add(self, id: str, prompt: list[int] | int, max_tokens: int = 4, **fields: Any) -> Request:
         """A request; an integer prompt is that many tokens nobody else has."""
@@ -44,15 +48,19 @@ class Bench:
         """Run one step; how many tokens each request ran in it."""
         self.now += 1.0
         self.plan = self.scheduler.schedule(self.now)
+        if self.draft is not None:
+            granted = self.scheduler.reserve(self.plan, {row.request.id: 9 for row in self.plan.rows})
+            rows = [replace(row, draft=self.draft(row)[: granted.get(row.request.id, 0)]) for row in self.plan.rows]
+            self.plan = StepPlan(rows, self.plan.preempted)
         self._assert_only_private_blocks_are_written()
         self.scheduler.commit(self.plan, self.runner.execute(self.plan))
         self.scheduler.check_integrity()
-        return {row.request.id: row.count for row in self.plan.rows}
+        return {row.request.id: row.tokens for row in self.plan.rows}
 
     def _assert_only_private_blocks_are_written(self) -> None:
         users = Counter(block for request in self.scheduler.running for block in request.block_table)
         for row in self.plan.rows:
-            last = row.start + row.count - 1
+            last = row.start + row.tokens - 1
             for block in row.request.block_table[row.start // BLOCK_SIZE : last // BLOCK_SIZE + 1]:
                 assert users[block] == 1, "a shared block is written"
                 assert self.scheduler.pool._hashes[block] is None, "a published block is written"

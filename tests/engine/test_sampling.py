@@ -101,7 +101,7 @@ def test_bias_and_min_tokens_change_logits_as_transformers_does(sampler: Sampler
     for output in ([], [4], [4, 5]):
         one.output = output
         expected = processors(torch.tensor([one.prompt + output], device=device), logits.clone())
-        torch.testing.assert_close(sampler._adjust(logits.clone(), [one]), expected)
+        torch.testing.assert_close(sampler._adjust(logits.clone(), [one], [()]), expected)
 
 
 def test_min_tokens_holds_back_stop_tokens_too(sampler: Sampler, device: str) -> None:

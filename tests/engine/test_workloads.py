@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from engine.request import State
 from tests.engine.ledger_runner import VOCABULARY
 from tests.engine.scheduler_bench import Bench
+from tests.engine.speculation.drafts import ledger_drafts
 
 Workload = st.lists(
     st.tuples(
@@ -28,11 +30,16 @@ Workload = st.lists(
 
 
 @settings(max_examples=150)
-@given(Workload, st.integers(4, 9), st.integers(4, 40), st.integers(1, 4))
+@given(Workload, st.integers(4, 9), st.integers(4, 40), st.integers(1, 4), st.one_of(st.none(), st.randoms()))
 def test_any_workload_in_a_tiny_cache_finishes_with_the_right_tokens(
-    workload: list[tuple[int, int, int, str, int, int | None, bool]], blocks: int, step_tokens: int, max_running: int
+    workload: list[tuple[int, int, int, str, int, int | None, bool]],
+    blocks: int,
+    step_tokens: int,
+    max_running: int,
+    drafts: random.Random | None,
 ) -> None:
     bench = Bench(blocks, step_tokens=step_tokens, max_running=max_running)
+    bench.draft = drafts and ledger_drafts(drafts)
     arrivals: dict[int, list[Callable[[], object]]] = {}
     for index, (length, output, prefix, service, arrival, cancelled, logprobs) in enumerate(workload):
         prompt = [(prefix + position) % VOCABULARY for position in range(length - 1)] + [index]

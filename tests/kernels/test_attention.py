@@ -50,6 +50,14 @@ def test_a_chunk_behind_a_prefix_is_paged() -> None:
     assert kinds([(0, 64), (64, 64)]) == [(Fresh, 1), (Paged, 1)]
 
 
+def test_drafts_of_one_length_share_a_call_and_long_chunks_do_not() -> None:
+    assert kinds([(100, 1), (90, 5), (60, 5), (64, 40), (64, 40)]) == [(Paged, 1), (Paged, 2), (Paged, 1), (Paged, 1)]
+
+
+def test_a_draft_does_not_share_a_call_with_a_fresh_prompt_of_its_length() -> None:
+    assert kinds([(90, 5), (0, 5), (0, 5)]) == [(Paged, 1), (Fresh, 2)]
+
+
 def test_a_prompt_of_one_token_joins_the_decodes() -> None:
     assert kinds([(3, 1), (0, 1)]) == [(Paged, 2)]
 
@@ -68,17 +76,16 @@ def test_a_call_gathers_no_more_than_stays_in_the_cache() -> None:
 
 
 def test_a_long_chunk_behind_a_long_prefix_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels.attention, "_MASK_ELEMENTS", 1000)
-    groups = plan([(50, 1), (100, 30), (0, 100)]).groups
+    monkeypatch.setattr(kernels.attention, "_MASK_ELEMENTS", 6000)
+    groups = plan([(50, 1), (200, 60), (0, 100)]).groups
     assert [(type(group), group.begin, group.end) for group in groups] == [
         (Paged, 0, 1),
-        (Paged, 1, 9),
-        (Paged, 9, 17),
-        (Paged, 17, 25),
-        (Paged, 25, 31),
-        (Fresh, 31, 131),
+        (Paged, 1, 21),
+        (Paged, 21, 41),
+        (Paged, 41, 61),
+        (Fresh, 61, 161),
     ]
-    assert all(group.mask is None or group.mask.numel() < 1200 for group in groups)
+    assert all(group.mask is None or group.mask.numel() < 7000 for group in groups)
 
 
 def test_a_window_gathers_only_the_blocks_that_it_reaches() -> None:
