@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import kernels
+from engine.checkpoint import revision_digest
 from engine.config import ModelConfig
 from engine.kv import BLOCK_SIZE
 from engine.kv_cache import KVCache
@@ -25,7 +26,6 @@ from engine.request import Request
 from engine.rope import RotaryEmbedding
 from engine.sampling import Sampler, token_logprobs
 from engine.speculation.verification import confirmed
-from engine.weights import revision_digest
 from engine.wire import ModelInfo, TokenLogprob
 
 Dtype = Literal["auto", "float32", "bfloat16"]

@@ -1,4 +1,4 @@
-"""Reads a checkpoint's safetensors files into tensors that the model has already laid out, and names their revision.
+"""Reads a checkpoint's safetensors files into tensors that the model has already laid out.
 
 The model says for every tensor of the checkpoint where it goes (a view into a packed weight, for example); this module
 copies, and refuses whatever does not fit by name. Files are mapped into memory, so that a tensor is read once and the
@@ -7,29 +7,19 @@ page cache is all that is used twice. No other weight format is read: none of th
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
-import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 
+from engine.checkpoint import weight_files
 from engine.config import CheckpointError
 
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 _STORED = (torch.float32, torch.bfloat16, torch.float16)
-_MAX_HEADER_BYTES = 100_000_000
-"""safetensors' own limit."""
-_SAMPLE_BYTES = 4096
 _DERIVED = re.compile(r"\.rotary_emb\.inv_freq$")
 """Old Llama checkpoints store these; they follow from the config."""
-
-
-class _Index(msgspec.Struct, frozen=True):
-    weight_map: dict[str, str]
 
 
 def load_weights(directory: Path, targets: Mapping[str, torch.Tensor], *, ignored: Set[str] = frozenset()) -> None:
@@ -68,75 +58,11 @@ def load_weights(directory: Path, targets: Mapping[str, torch.Tensor], *, ignore
         raise CheckpointError(f"{directory}: missing tensor {missing[0]!r}{more}; is a shard missing from the index?")
 
 
-def revision_digest(directory: Path) -> str:
-    """32 hex digits that name this checkpoint's content without reading all of it.
-
-    Covers config.json and the index byte for byte, and of every safetensors file its name, size, header (names, types,
-    shapes and offsets of all tensors) and the first 4 KiB of each tensor's data. A checkpoint trained further, merged
-    or converted differs; one edited by hand in the middle of a tensor only does not.
-    """
-    hasher = hashlib.blake2b(digest_size=16, person=b"checkpoint")
-    for name in ("config.json", _INDEX):
-        path = directory / name
-        hasher.update(path.read_bytes() if path.exists() else b"")
-    for path in _files(directory):
-        hasher.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        for piece in _sampled(path):
-            hasher.update(piece)
-    return hasher.hexdigest()
-
-
-def _files(directory: Path) -> list[Path]:
-    index = directory / _INDEX
-    if not index.exists():
-        single = directory / _SINGLE
-        if not single.exists():
-            raise CheckpointError(
-                f"{directory} has neither {_SINGLE} nor {_INDEX}; save the model in safetensors format "
-                "(save_pretrained of transformers does)"
-            )
-        return [single]
-    files = [directory / name for name in sorted(set(_weight_map(index).values()))]
-    for path in files:
-        if path.parent != directory or not path.is_file():
-            raise CheckpointError(f"{index.name} names {path.name!r}, which is not a file in {directory}")
-    return files
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    try:
-        return msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
-    except msgspec.DecodeError as error:
-        raise CheckpointError(f"{index.name}: {error}") from error
-
-
 def _tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    for path in _files(directory):
+    for path in weight_files(directory):
         try:
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118 - not a mapping
                     yield name, file.get_tensor(name)
         except SafetensorError as error:
             raise CheckpointError(f"{path} is not a valid safetensors file: {error}; fetch it again") from error
-
-
-def _sampled(path: Path) -> Iterator[bytes]:
-    """The header of a safetensors file and the beginning of each tensor."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > _MAX_HEADER_BYTES:
-            raise CheckpointError(f"{path} is not a valid safetensors file; fetch it again")
-        header = file.read(length)
-        yield header
-        try:
-            entries = msgspec.json.decode(header, type=dict[str, dict[str, object]])
-            offsets = sorted(
-                msgspec.convert(entry["data_offsets"], tuple[int, int])
-                for name, entry in entries.items()
-                if name != "__metadata__"
-            )
-        except (msgspec.DecodeError, msgspec.ValidationError, KeyError) as error:
-            raise CheckpointError(f"{path} is not a valid safetensors file: {error}; fetch it again") from error
-        for begin, end in offsets:
-            file.seek(8 + length + begin)
-            yield file.read(min(end - begin, _SAMPLE_BYTES))

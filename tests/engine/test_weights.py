@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from engine.checkpoint import revision_digest
 from engine.config import CheckpointError
 from engine.runner import ModelRunner
-from engine.weights import load_weights, revision_digest
+from engine.weights import load_weights
 from tests.engine.checkpoints import oracle_greedy, random_prompt, write_checkpoint
 from tests.engine.conftest import Checkpoint
 from tests.engine.driver import BLOCKS, request, tokens_of

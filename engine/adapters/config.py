@@ -1,0 +1,265 @@
+"""What an adapter's `adapter_config.json` says, with the meaning that peft 0.21 gives it.
+
+Every key is in one of four groups: used, without effect on inference (ignored), refused because it changes the
+computation in a way that the engine does not implement, and unknown (refused unless it is empty). Nothing is skipped
+silently. Regular expressions of the file are peft's, and are limited to forms that cannot take exponential time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+from pathlib import Path
+from re import _constants, _parser  # type: ignore[attr-defined]
+from typing import Any, Literal
+
+import msgspec
+
+CONFIG = "adapter_config.json"
+MAX_CONFIG_BYTES = 4 * 1024 * 1024
+MAX_RANK = 256
+_MAX_PATTERNS = 8192
+_MAX_PATTERN_LENGTH = 1024
+_MAX_UNBOUNDED = 4
+"""Unbounded repetitions on any path through an expression: matching a module's name stays below a million steps."""
+
+
+class AdapterError(ValueError):
+    """An adapter cannot be served. The message names the key or tensor and the remedy."""
+
+
+class AdapterConfig(msgspec.Struct, frozen=True):
+    """The keys that decide the computation, with peft's names, defaults and meanings."""
+
+    r: int = 8
+    lora_alpha: float = 8
+    rank_pattern: dict[str, int] | None = None
+    alpha_pattern: dict[str, float] | None = None
+    use_rslora: bool = False
+    bias: Literal["none", "all", "lora_only"] = "none"
+    lora_bias: bool = False
+    use_dora: bool = False
+    target_modules: str | list[str] | None = None
+    exclude_modules: str | list[str] | None = None
+    layers_to_transform: int | list[int] | None = None
+    layers_pattern: str | list[str] | None = None
+    target_parameters: list[str] | None = None
+    init_lora_weights: bool | str | None = True
+    ensure_weight_tying: bool = False
+
+    def rank(self, name: str) -> int:
+        """The rank of one target; `name` is the module's or parameter's full name in the base model."""
+        return int(_first_match(self.rank_pattern or {}, name, self.r))
+
+    def scaling(self, name: str) -> float:
+        """What the low-rank product is multiplied with: alpha / r, or alpha / sqrt(r) with rank-stabilised LoRA."""
+        alpha = _first_match(self.alpha_pattern or {}, name, self.lora_alpha)
+        return alpha / (math.sqrt(self.rank(name)) if self.use_rslora else self.rank(name))
+
+    def targets_module(self, name: str) -> bool:
+        """Whether peft puts LoRA on this module, by `target_modules`, `exclude_modules` and the layer filters."""
+        if self.exclude_modules and _named(self.exclude_modules, name):
+            return False
+        if self.target_modules is None or not _named(self.target_modules, name):
+            return False
+        if isinstance(self.target_modules, str) or self.layers_to_transform in (None, []):
+            return True
+        layer = _layer_of(name, self.layers_pattern)
+        wanted = self.layers_to_transform
+        return layer is not None and (layer == wanted if isinstance(wanted, int) else layer in (wanted or ()))
+
+    def targets_parameter(self, name: str) -> bool:
+        """Whether peft puts LoRA on this parameter, by `target_parameters`."""
+        return any(name == each or name.endswith(f".{each}") for each in self.target_parameters or ())
+
+
+_IGNORED = frozenset(
+    {
+        "auto_mapping",
+        "base_model_name_or_path",
+        "corda_config",
+        "eva_config",
+        "inference_mode",
+        "lora_dropout",
+        "lora_ga_config",
+        "loftq_config",
+        "megatron_core",
+        "peft_type",
+        "peft_version",
+        "qalora_group_size",
+        "revision",
+        "runtime_config",
+        "task_type",
+    }
+)
+_REFUSED = {
+    "alora_invocation_tokens": "train a LoRA without invocation tokens",
+    "arrow_config": "register the task adapters one by one",
+    "fan_in_fan_out": "the served models store linear weights as (out, in): save it as false",
+    "kasa_config": "it changes the base weights: merge the adapter and serve the result as a model",
+    "layer_replication": "serve the model with the replicated layers as a model of its own",
+    "megatron_config": "save the adapter from an unsharded model",
+    "modules_to_save": "it replaces whole matrices: put LoRA on them (embed_tokens and lm_head can be targets), or "
+    "merge the adapter and serve the result as a model",
+    "monteclora_config": "train a LoRA without sampling",
+    "trainable_token_indices": "target embed_tokens instead",
+    "use_bdlora": "save the factors as full matrices, without the block-diagonal form",
+    "use_qalora": "train a LoRA without pooled inputs",
+    "velora_config": "it has no effect after training: set it to null",
+}
+_CHANGES_BASE = ("corda", "loftq", "lora_ga", "olora", "pissa")
+"""Values (or beginnings of values) of `init_lora_weights` with which peft changes the base weights, also on loading."""
+
+
+def read_config(path: Path) -> tuple[AdapterConfig, bytes]:
+    """Read and check `adapter_config.json` -> the config, and the file's content as canonical JSON (for digests).
+
+    Raises:
+        AdapterError: it is missing, malformed, or asks for something that is not supported.
+    """
+    if not path.is_file():
+        raise AdapterError(f"{path} is missing: name a folder that peft's save_pretrained wrote")
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise AdapterError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes: that is no adapter's config")
+    return parse_config(path.read_bytes())
+
+
+def parse_config(content: bytes) -> tuple[AdapterConfig, bytes]:
+    """The same for the file's content."""
+    try:
+        raw = msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise AdapterError(f"{CONFIG}: {error}") from error
+    if raw.get("peft_type") != "LORA":
+        raise AdapterError(f"{CONFIG}: peft_type {raw.get('peft_type')!r} is not supported; only 'LORA' is")
+    used = set(AdapterConfig.__struct_fields__)
+    for key, value in raw.items():
+        if key in _REFUSED:
+            if value:
+                raise AdapterError(f"{CONFIG}: {key} is not supported; {_REFUSED[key]}")
+        elif key not in used and key not in _IGNORED and value:
+            raise AdapterError(f"{CONFIG}: unknown key {key!r}; remove it if it has no effect after training")
+    try:
+        config = msgspec.convert({key: raw[key] for key in used & raw.keys()}, AdapterConfig)
+    except msgspec.ValidationError as error:
+        raise AdapterError(f"{CONFIG}: {error}") from error
+    _check(config)
+    return config, msgspec.json.encode(raw, order="sorted")
+
+
+def _check(config: AdapterConfig) -> None:
+    initialisation = config.init_lora_weights
+    if isinstance(initialisation, str) and initialisation.lower().startswith(_CHANGES_BASE):
+        raise AdapterError(
+            f"{CONFIG}: init_lora_weights {initialisation!r} changes the base weights; save the adapter with "
+            "path_initial_model_for_weight_conversion, which turns it into a plain LoRA"
+        )
+    if config.target_modules is None:
+        raise AdapterError(f"{CONFIG}: target_modules is missing; list the modules by name, as save_pretrained does")
+    if isinstance(config.target_modules, str) and (config.layers_to_transform is not None or config.layers_pattern):
+        raise AdapterError(f"{CONFIG}: layers_to_transform and layers_pattern need target_modules to be a list")
+    if config.layers_pattern and config.layers_to_transform is None:
+        raise AdapterError(f"{CONFIG}: layers_pattern needs layers_to_transform")
+    if config.lora_bias and config.use_dora:
+        raise AdapterError(f"{CONFIG}: lora_bias is not supported together with use_dora, by peft either")
+    for key in ("rank_pattern", "alpha_pattern"):
+        patterns = getattr(config, key) or {}
+        if len(patterns) > _MAX_PATTERNS:
+            raise AdapterError(f"{CONFIG}: {key} has {len(patterns)} entries; the most is {_MAX_PATTERNS}")
+        for pattern in patterns:
+            _check_expression(key, pattern)
+    for key in ("target_modules", "exclude_modules"):
+        value = getattr(config, key)
+        if isinstance(value, str):
+            _check_expression(key, value)
+        elif len(value or ()) > _MAX_PATTERNS:
+            raise AdapterError(f"{CONFIG}: {key} has {len(value)} entries; the most is {_MAX_PATTERNS}")
+    for pattern in _listed(config.layers_pattern):
+        _check_expression("layers_pattern", pattern)
+    for key, rank in {"r": config.r, **(config.rank_pattern or {})}.items():
+        if not 1 <= rank <= MAX_RANK:
+            where = "r" if key == "r" else f"rank_pattern[{key!r}]"
+            raise AdapterError(f"{CONFIG}: {where} is {rank}; ranks from 1 to {MAX_RANK} are supported")
+    for alpha in (config.lora_alpha, *(config.alpha_pattern or {}).values()):
+        if not math.isfinite(alpha):
+            raise AdapterError(f"{CONFIG}: lora_alpha and alpha_pattern must be finite numbers")
+
+
+def _first_match(patterns: dict[str, Any], name: str, default: float) -> float:
+    """peft's rule: the first pattern, in the file's order, that is the name or its end behind a dot."""
+    for pattern, value in patterns.items():
+        if _compiled(rf"(.*\.)?({pattern})$").match(name):
+            return float(value)
+    return default
+
+
+def _named(patterns: str | list[str], name: str) -> bool:
+    """peft's rule for modules: a string is an expression for the whole name, a list names modules or their ends."""
+    if isinstance(patterns, str):
+        return re.fullmatch(patterns, name) is not None
+    return any(name == each or name.endswith(f".{each}") for each in patterns)
+
+
+def _layer_of(name: str, patterns: str | list[str] | None) -> int | None:
+    """The index by which peft's `layers_to_transform` selects: the first numbered part, or the one behind a pattern."""
+    for pattern in _listed(patterns) or ["[^.]*"]:
+        begin = r".*?\." if pattern == "[^.]*" else r"(?:^|.*?\.)"
+        found = re.match(rf"{begin}{pattern}\.(?P<index>\d+)\.", name)
+        if found:
+            return int(found["index"])
+    return None
+
+
+@lru_cache(maxsize=2 * _MAX_PATTERNS)
+def _compiled(expression: str) -> re.Pattern[str]:
+    """`re` keeps 512 of these itself; a config may have thousands, and each is matched against every module."""
+    return re.compile(expression)
+
+
+def _listed(value: str | list[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) and value else list(value or ())
+
+
+def _check_expression(key: str, pattern: str) -> None:
+    """Refuse what is no regular expression, and those whose matching time is not bounded by a small polynomial."""
+    if len(pattern) > _MAX_PATTERN_LENGTH:
+        raise AdapterError(f"{CONFIG}: {key}: an expression has more than {_MAX_PATTERN_LENGTH} characters; shorten it")
+    try:
+        re.compile(pattern)
+        unbounded = _unbounded(_parser.parse(pattern))
+    except (re.error, RecursionError, OverflowError) as error:
+        raise AdapterError(f"{CONFIG}: {key}: {pattern!r} is not a regular expression: {error}") from error
+    if unbounded > _MAX_UNBOUNDED:
+        raise AdapterError(
+            f"{CONFIG}: {key}: {pattern!r} could take very long to match; use at most {_MAX_UNBOUNDED} repetitions in "
+            "a row and repeat no groups, or list the modules by name"
+        )
+
+
+def _unbounded(parsed: Any) -> int:
+    """Most repetitions on any path through a parsed expression; a repeated group counts as too many."""
+    total = 0
+    for operation, argument in parsed:
+        if operation in (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT):
+            _, most, body = argument
+            simple = len(body) == 1 and body[0][0] in (
+                _constants.ANY,
+                _constants.IN,
+                _constants.LITERAL,
+                _constants.NOT_LITERAL,
+            )
+            if most != 1 and not simple:
+                return _MAX_UNBOUNDED + 1
+            total += 1 if most != 1 else _unbounded(body)
+        elif operation is _constants.SUBPATTERN:
+            total += _unbounded(argument[-1])
+        elif operation is _constants.BRANCH:
+            total += max(_unbounded(branch) for branch in argument[1])
+        elif operation in (_constants.ASSERT, _constants.ASSERT_NOT):
+            total += _unbounded(argument[1])
+        elif operation is _constants.ATOMIC_GROUP:
+            total += _unbounded(argument)
+        elif operation is _constants.GROUPREF_EXISTS:
+            return _MAX_UNBOUNDED + 1
+    return total

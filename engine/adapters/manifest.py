@@ -1,0 +1,84 @@
+"""What an adapter's file holds, as engines need to know it.
+
+The tensors' meaning is peft's:
+
+    linear            y += scaling * (B (A x) + b_bias)            A [rank, in], B [out, rank], b_bias [out]
+    linear with DoRA  y = m / |W + scaling * B A| * (W x + scaling * B A x) + bias        m [out]; the norm is per row
+    embed_tokens      row of token t += scaling * B A[:, t]        A [rank, vocabulary], B [hidden, rank]
+                      with DoRA: row * m / |W + scaling * (B A)^T|           m [hidden]; the norm is per column
+    router            as linear, on `mlp.gate`
+    experts, stacked  one key each: A [experts * rank, in], B [out, rank * experts]; expert e has
+                      A.view(experts, rank, in)[e] and B.view(out, rank, experts)[:, :, e]
+    experts, listed   one key per expert, in order: A [rank, in], B [out, rank]
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Module = Literal[
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    "embed_tokens",
+    "lm_head",
+    "router",
+    "experts.gate_up_proj",
+    "experts.gate_proj",
+    "experts.up_proj",
+    "experts.down_proj",
+]
+
+
+class Target(msgspec.Struct, frozen=True, omit_defaults=True):
+    """LoRA on one module; the keys name tensors of the adapter's file."""
+
+    module: Module
+    """experts.gate_up_proj is the stacked form (gate rows first), experts.gate_proj and .up_proj the listed one."""
+    layer: int | None
+    """None for embed_tokens and lm_head."""
+    rank: int
+    scaling: float
+    a: tuple[str, ...]
+    """One key, or one per expert in the listed form."""
+    b: tuple[str, ...]
+    b_bias: str | None = None
+    magnitude: str | None = None
+    """DoRA's m."""
+
+
+class BaseBias(msgspec.Struct, frozen=True):
+    """A trained bias of the base model, which replaces the base's own."""
+
+    module: Module
+    layer: int | None
+    key: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """An adapter that was found to be good, and for which base models."""
+
+    format: int
+    version: str
+    """64 hex digits: BLAKE2b over the config as canonical JSON and the weights' file."""
+    config_sha256: str
+    weights_sha256: str
+    size: int
+    """Bytes of both files."""
+    dtypes: tuple[str, ...]
+    max_rank: int
+    architecture: str
+    bases: tuple[str, ...]
+    """Revisions (`ModelInfo.revision`) of the base models that it was checked against."""
+    targets: tuple[Target, ...]
+    base_biases: tuple[BaseBias, ...] = ()
+
+    @property
+    def uses_dora(self) -> bool:
+        return any(target.magnitude is not None for target in self.targets)
