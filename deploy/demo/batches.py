@@ -39,6 +39,7 @@ def chunk(
     seed: int,
     tokens: int,
     cut_share: float = CUT_SHARE,
+    longest_cut: int = 12,
 ) -> list[Batch]:
     """The batches of one chunk, in random order."""
     rng = random.Random(f"{seed}-{number}")
@@ -49,7 +50,7 @@ def chunk(
         messages = stream.conversation(turns)
         if sum(message["role"] == "user" for message in messages) > 1 and turns == 1:
             messages = messages[: 2 + (messages[0]["role"] == "system")]
-        rows.append(row(messages, encoder, rng, cut_share))
+        rows.append(row(messages, encoder, rng, cut_share, longest_cut))
     # Random noise in the sort key, so that batches do not always hold the same lengths.
     rows.sort(key=lambda item: len(item[0]) + rng.random() * 4)
     batches, start = [], 0
@@ -67,13 +68,13 @@ def chunk(
 
 
 def row(
-    messages: list[Message], encoder: Encoder, rng: random.Random, cut_share: float
+    messages: list[Message], encoder: Encoder, rng: random.Random, cut_share: float, longest_cut: int
 ) -> tuple[list[int], list[bool]]:
     """One conversation as ids and marks; see CUT_SHARE."""
     ids, learn = encoder.conversation(messages)
     single = sum(message["role"] == "user" for message in messages) == 1
     if single and "keep" not in messages[-1] and rng.random() < cut_share:
-        stop = learn.index(True) + rng.randint(4, 12)
+        stop = learn.index(True) + rng.randint(longest_cut // 3, longest_cut)
         ids, learn = ids[:stop], learn[:stop]
     return ids, learn
 

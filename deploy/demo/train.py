@@ -19,7 +19,7 @@ from deploy.demo import adapters
 from deploy.demo.conversations import Stream
 from deploy.demo.corpus import HANDBOOK_FILE, HERE, SplitIntent, check, load_file, load_intents, split_corpus
 from deploy.demo.grow import widen
-from deploy.demo.model import SHAPES, Llama, save_checkpoint
+from deploy.demo.model import SHAPES, Llama, load_checkpoint, save_checkpoint
 from deploy.demo.styles import style_phrases
 from deploy.demo.tokenizer import Encoder, train_tokenizer, write_tokenizer
 from deploy.demo.trainer import Recipe, Trainer, load_model
@@ -33,6 +33,12 @@ RECIPES: dict[str, Recipe] = {
     "small": Recipe(steps=4000, seed=11),
     "medium": Recipe(steps=2400, seed=12),
     "large": Recipe(steps=1600, seed=14, warmup=15, muon_lr=0.01, adam_lr=4e-3, dropout=0.1),
+}
+
+#: With `--improve`: on from the committed checkpoints, at the gentler rates, on shorter answers.
+IMPROVEMENTS: dict[str, Recipe] = {
+    size: replace(RECIPES["large"], steps=2400, seed=seed, dropout=0.0, longest_cut=6)
+    for size, seed in (("small", 31), ("medium", 32), ("large", 34))
 }
 
 
@@ -61,9 +67,11 @@ def read_corpus() -> list[SplitIntent]:
     return split_corpus(intents)
 
 
-def prepare_tokenizer(splits: list[SplitIntent], state: Path) -> Encoder:
-    """Trains the tokenizer once; later stages and resumed runs read it back."""
+def prepare_tokenizer(splits: list[SplitIntent], state: Path, shipped: Path | None = None) -> Encoder:
+    """Trains the tokenizer once, or takes that of the checkpoint `shipped`; resumed runs read it back."""
     folder = state / "tokenizer"
+    if shipped is not None and not folder.exists():
+        shutil.copytree(shipped, folder, ignore=shutil.ignore_patterns("config.json", "model.safetensors"))
     if not (folder / "tokenizer.json").exists():
         extra = [*style_phrases()]
         if HANDBOOK_FILE.exists():
@@ -72,10 +80,12 @@ def prepare_tokenizer(splits: list[SplitIntent], state: Path) -> Encoder:
     return Encoder(Tokenizer.from_file(str(folder / "tokenizer.json")))
 
 
-def train_size(size: str, recipe: Recipe, splits: list[SplitIntent], state: Path, models: Path) -> None:
-    encoder = prepare_tokenizer(splits, state)
+def train_size(
+    size: str, recipe: Recipe, splits: list[SplitIntent], state: Path, models: Path, *, improve: bool
+) -> None:
+    encoder = prepare_tokenizer(splits, state, models / size if improve else None)
     torch.manual_seed(recipe.seed)
-    model = initial_model(size, recipe, state)
+    model = load_checkpoint(models / size) if improve else initial_model(size, recipe, state)
     if recipe.compile:
         model.fuse()
     trainer = Trainer(model, recipe, encoder, lambda seed: Stream(splits, seed))
@@ -85,7 +95,7 @@ def train_size(size: str, recipe: Recipe, splits: list[SplitIntent], state: Path
         if trainer.chunk_number % 8 == 0:
             release_memory()
 
-    trainer.run(state / size, size, publish)
+    trainer.run(state / (f"{size}-improved" if improve else size), size, publish)
     publish()
 
 
@@ -106,6 +116,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="optimizer steps for each size instead of the recipe's")
     parser.add_argument("--minutes", type=float, default=math.inf, help="end each size after this many minutes")
     parser.add_argument("--threads", type=int, help="CPU threads (default: torch's choice)")
+    parser.add_argument(
+        "--improve", action="store_true", help="train the committed checkpoints further instead of new ones"
+    )
     parser.add_argument("--fresh", action="store_true", help="forget saved training state, the tokenizer included")
     parser.add_argument("--state", type=Path, default=STATE, help="where training state is kept")
     parser.add_argument("--models", type=Path, default=MODELS, help="where checkpoints are written")
@@ -124,10 +137,14 @@ def main() -> None:
         if stage == "adapters":
             adapters.train_all(splits, arguments.models / "medium", arguments.state, arguments.compile)
             continue
-        recipe = replace(RECIPES[stage], minutes=arguments.minutes, compile=arguments.compile)
+        recipe = replace(
+            (IMPROVEMENTS if arguments.improve else RECIPES)[stage],
+            minutes=arguments.minutes,
+            compile=arguments.compile,
+        )
         if arguments.steps:
             recipe = replace(recipe, steps=arguments.steps)
-        train_size(stage, recipe, splits, arguments.state, arguments.models)
+        train_size(stage, recipe, splits, arguments.state, arguments.models, improve=arguments.improve)
 
 
 if __name__ == "__main__":

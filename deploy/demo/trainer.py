@@ -37,6 +37,8 @@ class Recipe:
     weight_decay: float = 0.02
     dropout: float = 0.0
     warmup: int = 40
+    longest_cut: int = 12
+    """Most tokens that are left of a cut answer."""
     seed: int = 1
     compile: bool = False
 
@@ -78,7 +80,12 @@ class Trainer:
         with tqdm(total=1000, initial=int(self.progress * 1000), desc=label, unit="permille", mininterval=5) as bar:
             while self.progress < 1:
                 for batch in chunk(
-                    self.streams, self.encoder, self.chunk_number, self.recipe.seed, self.recipe.batch_tokens
+                    self.streams,
+                    self.encoder,
+                    self.chunk_number,
+                    self.recipe.seed,
+                    self.recipe.batch_tokens,
+                    longest_cut=self.recipe.longest_cut,
                 ):
                     started = time.monotonic()
                     loss = self.learn(batch)
