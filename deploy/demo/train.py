@@ -92,7 +92,7 @@ def train_size(
 
     def publish() -> None:
         save_checkpoint(model, state / "tokenizer", models / size)
-        if trainer.chunk_number % 8 == 0:
+        if trainer.chunk_number % 2 == 0:
             release_memory()
 
     trainer.run(state / (f"{size}-improved" if improve else size), size, publish)
