@@ -1,8 +1,12 @@
 """Bookkeeping of the paged KV cache: which blocks are used, cached or free, and which prefix each one holds. Pure.
 
-A block is in exactly one of three states. *Used*: some request's block table names it (`references` counts how many).
-*Cached*: nobody uses it, but it holds a known prefix and is reused if that prefix comes again. *Free*: its content
-means nothing. Only full blocks are ever cached, and a block that has been registered is never written again.
+A block is in exactly one of four states. *Used*: some request's block table names it (`references` counts how many).
+*Cached*: nobody uses it, but it holds a known prefix and is reused if that prefix comes again. *Lent*: it holds
+something else than KV, an adapter's weights. *Free*: its content means nothing. Only full blocks are ever cached, and a
+block that has been registered is never written again.
+
+What cached blocks hold and what resting borrowers hold stands in one line, least recently used first: whoever needs
+blocks takes free ones, then the head of that line, be it a prefix or an adapter.
 
 Prefixes are identified by a hash chain, `H(parent, tokens)`, whose root names everything else that KV depends on
 (the design is vLLM's automatic prefix caching; its root names the adapter, which serves stale KV after a reload).
@@ -13,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 BLOCK_SIZE = 16
 """Tokens per block."""
@@ -47,8 +51,13 @@ class BlockPool:
         self._by_hash: dict[bytes, int] = {}
         self._free = list(range(total - 1, -1, -1))
         # An OrderedDict unlinks from its middle and pops its front in O(1); a dict's front fills with holes.
-        self._cached: OrderedDict[int, None] = OrderedDict()
-        """Least recently used first."""
+        self._reusable: OrderedDict[int | str, None] = OrderedDict()
+        """Cached blocks and resting borrowers, least recently used first."""
+        self._lent: dict[str, list[int]] = {}
+        self._resting: set[str] = set()
+        self._lent_blocks = self._resting_blocks = 0
+        self.on_revoke: Callable[[str], None] = _nobody
+        """Called with a resting borrower that has just lost its blocks."""
 
     @property
     def free(self) -> int:
@@ -56,12 +65,16 @@ class BlockPool:
 
     @property
     def cached(self) -> int:
-        return len(self._cached)
+        return len(self._reusable) - len(self._resting)
+
+    @property
+    def lent(self) -> int:
+        return self._lent_blocks
 
     @property
     def available(self) -> int:
-        """Blocks that `allocate` can hand out: free ones, then cached ones at the price of their content."""
-        return len(self._free) + len(self._cached)
+        """Blocks that can be handed out: free ones, then cached and resting ones at the price of their content."""
+        return len(self._free) + self.cached + self._resting_blocks
 
     def match(self, hashes: Iterable[bytes]) -> list[int]:
         """Blocks of the longest known prefix of a chain. They must be `share`d before anything is allocated."""
@@ -81,26 +94,18 @@ class BlockPool:
         """Add a reference to each matched block."""
         for block in blocks:
             if self._references[block] == 0:
-                del self._cached[block]
+                del self._reusable[block]
             self._references[block] += 1
 
     def allocate(self, count: int) -> list[int]:
-        """Take `count` blocks to write to; the content of the least recently used cached ones is given up.
+        """Take `count` blocks to write to; the content of the least recently used reusable ones is given up.
 
         Raises:
             MemoryError: fewer are available; nothing was taken.
         """
-        if count > self.available:
-            raise MemoryError(f"{count} KV blocks wanted, {self.available} available")
-        blocks = []
-        for _ in range(count):
-            if self._free:
-                block = self._free.pop()
-            else:
-                block, _ = self._cached.popitem(last=False)
-                self._forget(block)
+        blocks = self._take(count)
+        for block in blocks:
             self._references[block] = 1
-            blocks.append(block)
         return blocks
 
     def release(self, blocks: Sequence[int]) -> None:
@@ -113,7 +118,7 @@ class BlockPool:
                 if self._hashes[block] is None:
                     self._free.append(block)
                 else:
-                    self._cached[block] = None
+                    self._reusable[block] = None
 
     def register(self, block: int, digest: bytes) -> None:
         """Make a full block findable. If another block already holds that prefix, this one stays private.
@@ -127,6 +132,40 @@ class BlockPool:
             self._by_hash[digest] = block
             self._hashes[block] = digest
 
+    def lend(self, borrower: str, count: int) -> list[int]:
+        """Take `count` blocks for something that is not KV, until it is given back or, while it rests, revoked.
+
+        Raises:
+            MemoryError: fewer are available; nothing was taken.
+            RuntimeError: the borrower has blocks already.
+        """
+        if borrower in self._lent:
+            raise RuntimeError(f"{borrower} borrows KV blocks twice")
+        blocks = self._take(count)
+        self._lent[borrower] = blocks
+        self._lent_blocks += count
+        return blocks
+
+    def rest(self, borrower: str) -> None:
+        """Nobody uses what the borrower's blocks hold: they may be taken from it, in its turn."""
+        self._resting.add(borrower)
+        self._resting_blocks += len(self._lent[borrower])
+        self._reusable[borrower] = None
+
+    def wake(self, borrower: str) -> None:
+        """What a resting borrower's blocks hold is used again."""
+        self._resting.remove(borrower)
+        self._resting_blocks -= len(self._lent[borrower])
+        del self._reusable[borrower]
+
+    def give_back(self, borrower: str) -> None:
+        """Free a borrower's blocks."""
+        if borrower in self._resting:
+            self.wake(borrower)
+        blocks = self._lent.pop(borrower)
+        self._lent_blocks -= len(blocks)
+        self._free += reversed(blocks)
+
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
         """Compare the books with the block tables of all running requests.
 
@@ -135,22 +174,47 @@ class BlockPool:
         """
         counted = Counter(block for table in tables for block in table)
         used = {block for block in range(self.total) if self._references[block]}
-        free, cached = set(self._free), set(self._cached)
+        free, cached = set(self._free), {key for key in self._reusable if isinstance(key, int)}
+        lent = {block for blocks in self._lent.values() for block in blocks}
+        states = [free, cached, used, lent]
         known = {block for block in range(self.total) if self._hashes[block] is not None}
         problems = {
-            "blocks are lost or doubled": len(self._free) + len(cached) + len(used) != self.total,
-            "a block is in two states": bool(free & cached or free & used or cached & used),
+            "blocks are lost or doubled": len(self._free) + len(cached) + len(used) + self.lent != self.total,
+            "a block is in two states": len(set().union(*states)) != sum(map(len, states)),
+            "lent blocks are counted wrongly": len(lent) != self.lent
+            or sum(len(self._lent[name]) for name in self._resting) != self._resting_blocks,
+            "a borrower rests wrongly": self._resting != self._reusable.keys() - cached,
             "references differ from block tables": counted != {block: self._references[block] for block in used},
             "a cached block holds no prefix": not cached <= known,
-            "a free block holds a prefix": bool(free & known),
+            "a free or lent block holds a prefix": bool((free | lent) & known),
             "the prefix index is stale": self._by_hash != {self._hashes[block]: block for block in known},
         }
         broken = [problem for problem, found in problems.items() if found]
         if broken:
             raise RuntimeError(f"KV bookkeeping is broken: {'; '.join(broken)}")
 
+    def _take(self, count: int) -> list[int]:
+        if count > self.available:
+            raise MemoryError(f"{count} KV blocks wanted, {self.available} available")
+        while len(self._free) < count:
+            oldest = next(iter(self._reusable))
+            if isinstance(oldest, int):
+                del self._reusable[oldest]
+                self._forget(oldest)
+                self._free.append(oldest)
+            else:
+                self.give_back(oldest)
+                self.on_revoke(oldest)
+        taken = self._free[len(self._free) - count :]
+        del self._free[len(self._free) - count :]
+        return taken[::-1]
+
     def _forget(self, block: int) -> None:
         digest = self._hashes[block]
         if digest is not None:
             del self._by_hash[digest]
             self._hashes[block] = None
+
+
+def _nobody(borrower: str) -> None:
+    raise RuntimeError(f"nobody listens that {borrower} lost its KV blocks")

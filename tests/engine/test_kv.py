@@ -134,6 +134,55 @@ def test_registering_a_block_twice_raises() -> None:
         pool.register(blocks[0], DIGESTS[1])
 
 
+def test_lent_blocks_are_nobody_elses_until_they_are_given_back() -> None:
+    pool = BlockPool(4)
+    lent = pool.lend("a", 3)
+    assert (pool.free, pool.lent, pool.available) == (1, 3, 1)
+    assert set(pool.allocate(1)).isdisjoint(lent)
+    with pytest.raises(MemoryError):
+        pool.lend("b", 1)
+    pool.give_back("a")
+    assert (pool.free, pool.lent) == (3, 0)
+
+
+def test_nobody_borrows_twice() -> None:
+    pool = BlockPool(4)
+    pool.lend("a", 1)
+    with pytest.raises(RuntimeError, match="a borrows KV blocks twice"):
+        pool.lend("a", 1)
+
+
+def test_lending_takes_the_least_recently_used_prefix_if_nothing_is_free() -> None:
+    pool = BlockPool(2)
+    blocks = pool.allocate(2)
+    for block, digest in zip(blocks, DIGESTS, strict=False):
+        pool.register(block, digest)
+    pool.release(blocks)
+    assert pool.lend("a", 1) == blocks[1:]
+    assert pool.match(DIGESTS[:2]) == blocks[:1]
+    pool.check_integrity([])
+
+
+def test_a_resting_borrower_loses_all_its_blocks_and_is_told() -> None:
+    pool = BlockPool(4)
+    told: list[str] = []
+    pool.on_revoke = told.append
+    pool.lend("a", 3)
+    pool.rest("a")
+    assert pool.available == 4
+    pool.allocate(2)
+    assert (told, pool.free, pool.lent) == (["a"], 2, 0)
+
+
+def test_a_borrower_that_is_awake_again_keeps_its_blocks() -> None:
+    pool = BlockPool(4)
+    pool.lend("a", 3)
+    pool.rest("a")
+    pool.wake("a")
+    assert pool.available == 1
+    pool.check_integrity([])
+
+
 def test_the_integrity_check_sees_a_leaked_block() -> None:
     pool = BlockPool(2)
     pool.allocate(1)
@@ -187,6 +236,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool = BlockPool(6)
         self.tables: list[list[int]] = []
         self.private: set[int] = set()
+        self.awake: dict[str, list[int]] = {}
+        self.resting: dict[str, list[int]] = {}
+        self.pool.on_revoke = self.resting.__delitem__
 
     @rule(count=st.integers(0, 6))
     def take(self, count: int) -> None:
@@ -216,9 +268,39 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.release(table)
         self.private.difference_update(table)
 
+    @rule(borrower=st.sampled_from("ab"), count=st.integers(1, 4))
+    def lend(self, borrower: str, count: int) -> None:
+        if borrower not in self.awake | self.resting and count <= self.pool.available:
+            self.awake[borrower] = self.pool.lend(borrower, count)
+
+    @precondition(lambda self: self.awake)
+    @rule(data=st.data())
+    def rest(self, data: st.DataObject) -> None:
+        borrower = data.draw(st.sampled_from(sorted(self.awake)))
+        self.pool.rest(borrower)
+        self.resting[borrower] = self.awake.pop(borrower)
+
+    @precondition(lambda self: self.resting)
+    @rule(data=st.data())
+    def wake(self, data: st.DataObject) -> None:
+        borrower = data.draw(st.sampled_from(sorted(self.resting)))
+        self.pool.wake(borrower)
+        self.awake[borrower] = self.resting.pop(borrower)
+
+    @precondition(lambda self: self.awake or self.resting)
+    @rule(data=st.data())
+    def take_back(self, data: st.DataObject) -> None:
+        borrower = data.draw(st.sampled_from(sorted(self.awake | self.resting)))
+        self.pool.give_back(borrower)
+        self.awake.pop(borrower, None)
+        self.resting.pop(borrower, None)
+
     @invariant()
     def books_balance(self) -> None:
         self.pool.check_integrity(self.tables)
+        lent = [block for blocks in (self.awake | self.resting).values() for block in blocks]
+        assert self.pool.lent == len(lent) == len(set(lent))
+        assert set(lent).isdisjoint(block for table in self.tables for block in table)
 
 
 TestPoolMachine = PoolMachine.TestCase

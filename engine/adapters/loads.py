@@ -1,0 +1,57 @@
+"""What is done to bring an adapter where it is needed, and who does it. Free of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Bank(Protocol):
+    """Holds the weights of adapters on host and device. Versions are immutable; each call is about one of them.
+
+    A load that failed leaves nothing behind. `remove` and `forget` of what is not there do nothing.
+    """
+
+    @property
+    def sector_bytes(self) -> int:
+        """Bytes of one sector, over all layers."""
+        ...
+
+    def prepare(self, version: str) -> int:
+        """Read, check and pack an adapter on the host; returns the sectors it needs. Called by the loader's thread.
+
+        Raises:
+            AdapterError: it cannot be served; the message is for the client.
+        """
+        ...
+
+    def install(self, version: str, sectors: Sequence[int]) -> None:
+        """Copy a prepared adapter to these sectors of the device. Called by the loader's thread."""
+        ...
+
+    def remove(self, version: str) -> None:
+        """The copy on the device is not valid any more. Called by the core's thread, before its sectors are reused."""
+        ...
+
+    def forget(self, version: str) -> None:
+        """Drop the copy on the host. Called by the core's thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """A load from disk to the host."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """A load from the host to the device."""
+
+    version: str
+    sectors: Sequence[int]
+
+
+Job = Prepare | Install

@@ -1,0 +1,348 @@
+"""Which adapter is where: on disk only, on the host, on the device. Pure bookkeeping; a `Bank` acts on it.
+
+An adapter on the device lives in *sectors*: blocks borrowed from the KV cache's pool, so that memory moves between KV
+and adapters as the load does. Who may lose its sectors depends on who needs it:
+
+* *in use*, by requests that run: never;
+* *wanted*, by requests that wait: to a running request's KV, and to an adapter that has waited too long;
+* *idle*: to anybody, least recently used first, in one line with the prefixes that the KV cache keeps.
+
+Adapters together hold at most a share of the blocks, and no request is longer than what is left. So whoever is first
+in line always finds its blocks. Copies on the host stay until their number of bytes exceeds a budget; then idle ones
+go, least recently used first.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.adapters.loads import Install, Prepare
+from engine.adapters.states import LOADING, ON_DEVICE, ON_HOST, Adapter, AdapterState, Listed, sectors_of
+from engine.kv import BlockPool
+
+
+@dataclass(frozen=True, slots=True)
+class ResidencyConfig:
+    """Sizes of what adapters may hold.
+
+    `share`: most of the KV blocks that adapters hold together; `host_bytes`: bytes of host copies above which idle
+    ones go; `step_bytes`: most bytes of distinct adapters in one step (None: no limit); `wait`: seconds after which an
+    adapter that cannot get in makes another one drain; `loads`: most loads at a time; `sector_bytes`: of one block,
+    over all layers.
+    """
+
+    share: float = 0.5
+    host_bytes: int = 1 << 30
+    step_bytes: int | None = None
+    wait: float = 2.0
+    loads: int = 2
+    sector_bytes: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError(f"the adapters' share must be above 0 and below 1, not {self.share}")
+        positive = [self.loads, self.sector_bytes, 1 if self.step_bytes is None else self.step_bytes]
+        if min(self.host_bytes, self.wait) < 0 or min(positive) < 1:
+            raise ValueError("host_bytes and wait must not be negative; loads, step_bytes and sector_bytes be positive")
+
+
+class Room(enum.Enum):
+    """Whether an adapter can be installed."""
+
+    YES = "yes"
+    SHARE = "what others use fills the adapters' share"
+    BLOCKS = "too few blocks are free"
+    NEVER = "it is larger than what pinned adapters leave of the share"
+
+
+class Residency:
+    """Where every adapter is that somebody needs or that is still around."""
+
+    def __init__(self, pool: BlockPool, config: ResidencyConfig) -> None:
+        self.share = int(pool.total * config.share)
+        """Most blocks that adapters hold together."""
+        self.host_bytes = 0
+        """Of all copies on the host."""
+        self.loading = self.loads = self.evictions = 0
+        """Loads in flight; copies to the device and copies lost from it, since the start."""
+        self._pool = pool
+        pool.on_revoke = self._lost
+        self._config = config
+        self._adapters: dict[str, Adapter] = {}
+        self._hosted = Listed()
+        """On the host (and maybe the device), not pinned, named by no request."""
+        self._idle = Listed()
+        """On the device, and nobody would miss them there: the resting borrowers of the pool."""
+        self._wanted = Listed()
+        """On the device, named by waiting requests only."""
+        self._anchored_sectors = 0
+        self._removed: list[str] = []
+        self._forgotten: list[str] = []
+
+    # Questions.
+
+    def state(self, version: str) -> AdapterState:
+        adapter = self._adapters.get(version)
+        return AdapterState.ABSENT if adapter is None else adapter.state
+
+    def size(self, version: str) -> int:
+        """Bytes on the device, 0 while they are not known."""
+        adapter = self._adapters.get(version)
+        return 0 if adapter is None else adapter.sectors * self._config.sector_bytes
+
+    def sectors(self, version: str) -> int:
+        """Sectors that it needs, 0 while they are not known."""
+        adapter = self._adapters.get(version)
+        return 0 if adapter is None else adapter.sectors
+
+    def in_use(self, version: str) -> bool:
+        """Whether requests with this adapter run."""
+        adapter = self._adapters.get(version)
+        return adapter is not None and adapter.running > 0
+
+    def anchored(self, version: str) -> bool:
+        """Whether it is pinned on the device."""
+        adapter = self._adapters.get(version)
+        return adapter is not None and adapter.anchored
+
+    @property
+    def resident(self) -> list[str]:
+        """Versions on the device."""
+        return [each.version for each in self._adapters.values() if each.state is AdapterState.RESIDENT]
+
+    # Requests.
+
+    def hold(self, version: str) -> None:
+        """A request that names this version has arrived. It makes one that has failed be tried again."""
+        adapter = self._adapters.setdefault(version, Adapter(version))
+        self._lift(adapter)
+        adapter.retry()
+        adapter.requests += 1
+        self._settle(adapter)
+
+    def release(self, version: str) -> None:
+        """A request that named this version and does not run has ended."""
+        adapter = self._adapters[version]
+        self._lift(adapter)
+        adapter.requests -= 1
+        self._settle(adapter)
+        self._trim()
+
+    def start(self, version: str) -> None:
+        """A request that is held begins to run."""
+        adapter = self._adapters[version]
+        if adapter.state is not AdapterState.RESIDENT:
+            raise RuntimeError(f"adapter {version}: a request runs while it is {adapter.state.value}")
+        self._lift(adapter)
+        adapter.running += 1
+        self._settle(adapter)
+
+    def stop(self, version: str) -> None:
+        """A request does not run any more; it is still held."""
+        adapter = self._adapters[version]
+        self._lift(adapter)
+        adapter.running -= 1
+        self._settle(adapter)
+
+    def pin(self, versions: Iterable[str]) -> None:
+        """Pin these versions and no others: they stay on the host, and on the device as far as half the share goes.
+
+        The other half is left to the others, so that no choice of pins can starve them all.
+        """
+        wanted = dict.fromkeys(versions)
+        unpinned = [each.version for each in self._adapters.values() if each.pinned and each.version not in wanted]
+        for version in (*unpinned, *wanted):
+            adapter = self._adapters.setdefault(version, Adapter(version))
+            self._lift(adapter)
+            adapter.retry()
+            adapter.pinned = version in wanted
+            self._settle(adapter)
+        self._trim()
+
+    # Loads.
+
+    def may_prepare(self) -> bool:
+        """Whether there is room for one more copy on the host once idle ones are gone."""
+        return (self.host_bytes - self._hosted.sectors * self._config.sector_bytes) < self._config.host_bytes
+
+    def prepare(self, version: str) -> Prepare:
+        """Begin to load an adapter onto the host."""
+        adapter = self._adapters.setdefault(version, Adapter(version))
+        adapter.move_to(AdapterState.PREPARING)
+        self.loading += 1
+        return Prepare(version)
+
+    def prepared(self, version: str, sectors: int) -> None:
+        """`prepare` is done."""
+        adapter = self._adapters[version]
+        self.loading -= 1
+        adapter.sectors = sectors
+        adapter.move_to(AdapterState.HOST)
+        self.host_bytes += sectors * self._config.sector_bytes
+        self._settle(adapter)
+        self._trim()
+
+    def room(self, version: str, growth: int, *, urgent: bool = False) -> Room:
+        """Whether an adapter on the host can be installed, leaving `growth` blocks to running requests.
+
+        `urgent`: at the cost of adapters that are wanted but not in use.
+        """
+        adapter = self._adapters[version]
+        yielding = self._wanted.sectors if urgent else 0
+        if adapter.sectors > self.share - self._anchored_sectors:
+            return Room.NEVER
+        if self._pool.lent - self._idle.sectors - yielding + adapter.sectors > self.share:
+            return Room.SHARE
+        if adapter.sectors + growth > self._pool.available + yielding:
+            return Room.BLOCKS
+        return Room.YES
+
+    def may_anchor(self, version: str) -> bool:
+        """Whether an adapter on the host is pinned and can be pinned on the device too."""
+        adapter = self._adapters.get(version)
+        return adapter is not None and self._can_anchor(adapter)
+
+    def install(self, version: str) -> Install:
+        """Begin to copy an adapter to the device; `room` must have said yes, after `give_way` if it was urgent."""
+        adapter = self._adapters[version]
+        self._lift(adapter)
+        adapter.move_to(AdapterState.INSTALLING)
+        while self._pool.lent + adapter.sectors > self.share:
+            self._evict(self._idle.first())
+        sectors = self._pool.lend(version, adapter.sectors)
+        self.loading += 1
+        self._settle(adapter)
+        return Install(version, sectors)
+
+    def installed(self, version: str) -> None:
+        """`install` is done."""
+        adapter = self._adapters[version]
+        self.loading -= 1
+        self.loads += 1
+        self._lift(adapter)
+        adapter.move_to(AdapterState.RESIDENT)
+        self._settle(adapter)
+
+    def failed(self, version: str) -> None:
+        """A load failed; nothing of it is kept. All requests that wait for it must be ended."""
+        adapter = self._adapters[version]
+        self.loading -= 1
+        self._lift(adapter)
+        if adapter.state is AdapterState.INSTALLING:
+            self._pool.give_back(version)
+            self._removed.append(version)
+            self._forgotten.append(version)
+            self.host_bytes -= adapter.sectors * self._config.sector_bytes
+        adapter.move_to(AdapterState.FAILED)
+        adapter.sectors = 0
+        self._settle(adapter)
+
+    def give_way(self) -> str | None:
+        """Take the sectors of a wanted adapter, the one that waits the shortest; None if there is none."""
+        if not self._wanted.order:
+            return None
+        version, adapter = next(reversed(self._wanted.order.items()))
+        self._evict(adapter)
+        return version
+
+    def spare(self, version: str, spared: bool) -> None:
+        """Whether nobody may take this adapter's sectors although no request with it runs yet."""
+        adapter = self._adapters[version]
+        self._lift(adapter)
+        adapter.spared = spared
+        self._settle(adapter)
+
+    def take_removed(self) -> list[str]:
+        """Versions that have lost their place on the device since the last call."""
+        removed, self._removed = self._removed, []
+        return removed
+
+    def take_forgotten(self) -> list[str]:
+        """Versions that have lost their place on the host since the last call."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
+
+    def check_integrity(self) -> None:
+        """Compare the books with each other and with the pool's.
+
+        Raises:
+            RuntimeError: they differ; the message says where.
+        """
+        adapters = self._adapters.values()
+        hosted = [each for each in adapters if each.state in ON_HOST]
+        seated = [each for each in adapters if each.state in ON_DEVICE]
+        problems = {
+            "requests are counted wrongly": any(not 0 <= each.running <= each.requests for each in adapters),
+            "a request runs without its adapter": any(
+                each.running and each.state is not AdapterState.RESIDENT for each in adapters
+            ),
+            "host bytes are counted wrongly": self.host_bytes != sectors_of(hosted) * self._config.sector_bytes,
+            "lent blocks differ from sectors": self._pool.lent != sectors_of(seated) or self._pool.lent > self.share,
+            "loads are counted wrongly": self.loading != sum(each.state in LOADING for each in adapters),
+            "an idle copy on the host is lost": not self._hosted.holds(each for each in adapters if each.hosted),
+            "an idle adapter is lost": not self._idle.holds(each for each in adapters if each.idle),
+            "a wanted adapter is lost": not self._wanted.holds(each for each in adapters if each.wanted),
+            "anchors are counted wrongly": self._anchored_sectors
+            != sectors_of(each for each in adapters if each.anchored),
+        }
+        broken = [problem for problem, found in problems.items() if found]
+        if broken:
+            raise RuntimeError(f"adapter bookkeeping is broken: {'; '.join(broken)}")
+
+    # Whatever decides in which lists an adapter is changes between `_lift` and `_settle`.
+
+    def _lift(self, adapter: Adapter) -> None:
+        """Take an adapter out of all lists."""
+        if adapter in self._idle:
+            self._pool.wake(adapter.version)
+        for listed in (self._hosted, self._idle, self._wanted):
+            listed.discard(adapter)
+        if adapter.anchored:
+            adapter.anchored = False
+            self._anchored_sectors -= adapter.sectors
+
+    def _settle(self, adapter: Adapter) -> None:
+        """Put an adapter into its lists, as the one that was used last; drop it if nothing keeps it."""
+        if adapter.state in ON_DEVICE and self._can_anchor(adapter):
+            adapter.anchored = True
+            self._anchored_sectors += adapter.sectors
+        if adapter.hosted:
+            self._hosted.add(adapter)
+        if adapter.wanted:
+            self._wanted.add(adapter)
+        if adapter.idle:
+            self._idle.add(adapter)
+            self._pool.rest(adapter.version)
+        if not adapter.requests and not adapter.pinned and adapter.state in (AdapterState.FAILED, AdapterState.ABSENT):
+            del self._adapters[adapter.version]
+
+    def _can_anchor(self, adapter: Adapter) -> bool:
+        return adapter.pinned and self._anchored_sectors + adapter.sectors <= self.share // 2
+
+    def _evict(self, adapter: Adapter) -> None:
+        self._pool.give_back(adapter.version)
+        self._lost(adapter.version)
+
+    def _lost(self, version: str) -> None:
+        """An adapter is not on the device any more. Among those idle on the host it keeps its place."""
+        adapter = self._adapters[version]
+        self._idle.discard(adapter)
+        self._wanted.discard(adapter)
+        adapter.move_to(AdapterState.HOST)
+        self.evictions += 1
+        self._removed.append(version)
+
+    def _trim(self) -> None:
+        """Drop idle copies until the host's budget is kept."""
+        while self._hosted.order and self.host_bytes > self._config.host_bytes:
+            adapter = self._hosted.first()
+            if adapter.state is AdapterState.RESIDENT:
+                self._evict(adapter)
+            self._lift(adapter)
+            self.host_bytes -= adapter.sectors * self._config.sector_bytes
+            adapter.move_to(AdapterState.ABSENT)
+            adapter.sectors = 0
+            self._forgotten.append(adapter.version)
+            self._settle(adapter)
