@@ -30,13 +30,16 @@ from engine.generation import Delta, EngineGone, Generation, RequestFailed, Resu
 from engine.text import TextProcessor
 from engine.wire import (
     MAX_FRAME_BYTES,
+    MAX_PINNED,
     MAX_STEP_BYTES,
     PROTOCOL_VERSION,
+    Announce,
     Cancel,
     Generate,
     Grammar,
     Load,
     ModelInfo,
+    Pin,
     Ready,
     SamplingParams,
     ServerFrame,
@@ -90,6 +93,7 @@ class EngineClient:
         self._connected = asyncio.Event()
         self._live: dict[str, Generation] = {}
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        self._pinned: list[str] = []
         self._next_id = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -157,6 +161,19 @@ class EngineClient:
         self._outbox.put_nowait(frame)
         return generation
 
+    def announce(self, adapter: str) -> None:
+        """Say that a request for this adapter version is about to come, so that the engine can begin to load it."""
+        if self.connected:
+            self._outbox.put_nowait(encode(Announce(adapter)))
+
+    def pin(self, adapters: Sequence[str]) -> None:
+        """Have the engine keep these adapter versions loaded, now and after every reconnection, instead of the last."""
+        pinned = list(adapters)[:MAX_PINNED]
+        if pinned != self._pinned:
+            self._pinned = pinned
+            if self.connected:
+                self._outbox.put_nowait(encode(Pin(pinned)))
+
     def _cancel(self, id: str) -> None:
         """Forget a generation that needs no more; the engine ignores ids that have ended there."""
         generation = self._live.pop(id, None)
@@ -204,6 +221,8 @@ class EngineClient:
         if frame.protocol != PROTOCOL_VERSION:
             raise ProtocolError(f"the engine speaks version {frame.protocol}, this client {PROTOCOL_VERSION}")
         self.info, self.load = frame.model, frame.load
+        if self._pinned:
+            self._outbox.put_nowait(encode(Pin(self._pinned)))
         self._connected.set()
 
     async def _receive(self, connection: ClientConnection) -> ServerFrame:

@@ -31,10 +31,12 @@ from engine.validation import validate
 from engine.wire import (
     MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
+    Announce,
     Cancel,
     Generate,
     Load,
     Output,
+    Pin,
     Ready,
     Step,
     decode_client_frame,
@@ -182,6 +184,8 @@ class EngineServer:
                 connection.live.discard(frame.id)
                 connection.ending.add(frame.id)
                 self._inbox.put(Cancel(f"{key}/{frame.id}"))
+            return
+        if isinstance(frame, Announce | Pin):
             return
         if frame.id in connection.live or frame.id in connection.ending:
             raise _Violation(CloseCode.POLICY_VIOLATION, "id of a live request used again")

@@ -1,8 +1,8 @@
 """The frames between a gateway and an engine: MessagePack over WebSocket, one binary message per frame.
 
-A client sends `Generate` and `Cancel`; the engine answers with one `Ready` when the connection opens, then with at
-most one `Step` per engine step, carrying what every request of that connection gained in it. Token ids only: text
-never crosses this wire. Unknown fields are ignored on decoding, so that either side can be upgraded first.
+A client sends `Generate` and `Cancel`, and hints about adapters (`Announce`, `Pin`); the engine answers with one
+`Ready` when the connection opens, then with at most one `Step` per engine step, carrying what every request of that
+connection gained in it. Token ids only: text never crosses this wire. Unknown fields are ignored on decoding, so that either side can be upgraded first.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ MAX_FRAME_BYTES = 8 * 1024 * 1024
 MAX_STEP_BYTES = 64 * 1024 * 1024
 """Largest frame that a client accepts."""
 MAX_ID_LENGTH = 128
+MAX_PINNED = 10_000
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 ServiceClass = Literal["premium", "standard", "batch"]
@@ -93,7 +94,23 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     id: str
 
 
-ClientFrame = Generate | Cancel
+class Announce(msgspec.Struct, frozen=True, tag="announce"):
+    """A request for this adapter is about to come: the engine may begin to load it. Nothing depends on it."""
+
+    adapter: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH)]
+    """Its version."""
+
+
+class Pin(msgspec.Struct, frozen=True, tag="pin"):
+    """The adapters to keep loaded as long as this connection lasts, as far as there is room; replaces the last list."""
+
+    adapters: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH)]], msgspec.Meta(max_length=MAX_PINNED)
+    ]
+    """Their versions, the most important first."""
+
+
+ClientFrame = Generate | Cancel | Announce | Pin
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

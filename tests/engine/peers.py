@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from engine.core import EngineCore, SchedulerConfig
 from engine.plan import Sampled, StepPlan
-from engine.wire import Cancel, Generate, Load, Output, Ready, SamplingParams, Step, decode_server_frame, encode
+from engine.wire import ClientFrame, Generate, Load, Output, Ready, SamplingParams, Step, decode_server_frame, encode
 from tests.engine.ledger_runner import LedgerRunner, model_info
 
 TIMEOUT = 30
@@ -44,7 +44,7 @@ class Peer:
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
 
-    async def send(self, frame: Generate | Cancel) -> None:
+    async def send(self, frame: ClientFrame) -> None:
         await self.connection.send(encode(frame))
 
     async def receive(self) -> Ready | Step:

@@ -13,7 +13,17 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from engine.client import EngineClient, EngineGone, RequestFailed
 from engine.text import TextProcessor
-from engine.wire import PROTOCOL_VERSION, Ready, Step, encode
+from engine.wire import (
+    PROTOCOL_VERSION,
+    Announce,
+    ClientFrame,
+    Load,
+    Pin,
+    Ready,
+    Step,
+    decode_client_frame,
+    encode,
+)
 from tests.engine.ledger_runner import model_info
 from tests.engine.peers import TIMEOUT, until
 from tests.engine.scripted_engine import ScriptedEngine, assert_cancelled, collect, joined, params
@@ -99,6 +109,34 @@ async def test_it_connects_again_when_the_engine_is_back(engine: ScriptedEngine,
     await engine.start()
     await client.wait_connected()
     assert [delta.token_ids for delta in await collect(client.generate([7], params(1)))] == [[7]]
+
+
+async def test_pinned_adapters_are_named_again_after_every_connection() -> None:
+    load = Load(0, 0, 0, 4, 4, 0, 0, 0, 0, 0, 0.0)
+    received: asyncio.Queue[ClientFrame] = asyncio.Queue()
+
+    async def handle(connection: ServerConnection) -> None:
+        await connection.send(encode(Ready(PROTOCOL_VERSION, _MODEL, load)))
+        for _ in range(3):
+            received.put_nowait(decode_client_frame(await connection.recv(decode=False)))
+
+    async with serve(handler=handle, host="127.0.0.1", port=0) as server:
+        address = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+        async with asyncio.timeout(TIMEOUT), EngineClient(address) as client:
+            client.pin(["one", "two"])
+            await client.wait_connected()
+            client.announce("three")
+            client.pin(["one", "two"])  # nothing new: not sent again
+            client.pin(["two"])
+            frames = [await received.get() for _ in range(4)]
+    assert frames == [Pin(["one", "two"]), Announce("three"), Pin(["two"]), Pin(["two"])]
+
+
+async def test_nothing_is_announced_to_an_engine_that_is_away(tmp_path: Path) -> None:
+    async with EngineClient(f"unix://{tmp_path}/none.sock") as client:
+        client.announce("version")
+        client.pin(["version"])
+        assert client._outbox.empty()
 
 
 async def test_closing_the_client_fails_its_generations_and_frees_the_engine(engine: ScriptedEngine) -> None:

@@ -18,9 +18,11 @@ from engine.server import EngineServer
 from engine.wire import (
     MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
+    Announce,
     Cancel,
     Generate,
     Output,
+    Pin,
     Ready,
     SamplingParams,
     Step,
@@ -206,6 +208,14 @@ async def test_unknown_fields_are_ignored_for_newer_clients(address: str) -> Non
     async with peer_of(address) as peer:
         await peer.connection.send(encode(request))
         assert (await peer.outputs("a"))[-1].finish == "length"
+
+
+async def test_hints_about_adapters_are_no_requests(address: str) -> None:
+    async with peer_of(address) as peer:
+        await peer.send(Announce("version"))
+        await peer.send(Pin(["version"]))
+        await peer.send(ask(prompt=[5, 6], max_tokens=2))
+        assert tokens(await peer.outputs("a")) == expected_output([5, 6], 2)
 
 
 async def test_the_id_of_a_live_request_must_not_be_used_again(address: str, runner: GatedRunner) -> None:

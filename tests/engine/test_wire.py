@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from engine.wire import (
     MAX_FRAME_BYTES,
+    Announce,
     Cancel,
+    ClientFrame,
     Generate,
     Grammar,
     Load,
     ModelInfo,
     Output,
+    Pin,
     Ready,
     SamplingParams,
     Step,
@@ -64,8 +67,16 @@ GENERATE = st.builds(
 )
 
 
-@given(GENERATE | st.builds(Cancel, st.text()))
-def test_client_frames_survive_the_trip(frame: Generate | Cancel) -> None:
+VERSIONS = st.text(min_size=1, max_size=128)
+
+
+@given(
+    GENERATE
+    | st.builds(Cancel, st.text())
+    | st.builds(Announce, VERSIONS)
+    | st.builds(Pin, st.lists(VERSIONS, max_size=3))
+)
+def test_client_frames_survive_the_trip(frame: ClientFrame) -> None:
     assert decode_client_frame(encode(frame)) == frame
 
 
@@ -99,13 +110,25 @@ def test_a_decoding_token_costs_few_bytes() -> None:
     assert len(two) - len(one) <= 24
 
 
-@pytest.mark.parametrize("frame", [Generate("a", [1], SamplingParams()), Cancel("a")])
-def test_unknown_fields_are_ignored(frame: Generate | Cancel) -> None:
+@pytest.mark.parametrize("frame", [Generate("a", [1], SamplingParams()), Cancel("a"), Announce("v"), Pin(["v"])])
+def test_unknown_fields_are_ignored(frame: ClientFrame) -> None:
     fields: dict[str, Any] = msgspec.msgpack.decode(encode(frame)) | {"later": [1, 2]}
     assert decode_client_frame(encode(fields)) == frame
 
 
-@pytest.mark.parametrize("bad", [{}, {"type": "step"}, {"type": "generate"}, {"type": "cancel", "id": 5}, [], None, 7])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {},
+        {"type": "step"},
+        {"type": "generate"},
+        {"type": "cancel", "id": 5},
+        {"type": "pin", "adapters": [""]},
+        [],
+        None,
+        7,
+    ],
+)
 def test_what_is_no_frame_is_refused(bad: object) -> None:
     with pytest.raises(msgspec.ValidationError):
         decode_client_frame(encode(bad))
