@@ -10,6 +10,9 @@ import torch
 
 from kernels import onednn, reference
 from kernels.attention import AttentionPlan, plan_attention
+from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite
+from kernels.lora.ops import adapt_embedding, adapt_experts, adapt_linear
+from kernels.lora.plan import LoraPlan, LoraWorkspace
 from kernels.reference import (
     add_rms_norm,
     argmax,
@@ -25,6 +28,16 @@ from kernels.reference import (
 
 __all__ = [
     "AttentionPlan",
+    "LoraAdapter",
+    "LoraEmbedding",
+    "LoraLayout",
+    "LoraPart",
+    "LoraPlan",
+    "LoraSite",
+    "LoraWorkspace",
+    "adapt_embedding",
+    "adapt_experts",
+    "adapt_linear",
     "add_rms_norm",
     "argmax",
     "embedding",

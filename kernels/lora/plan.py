@@ -1,0 +1,134 @@
+"""Planning of LoRA: once per step the host groups tokens by adapter, and adapters that one batched product can serve.
+
+The batch keeps its order, which attention chose: tokens are gathered for each layer's LoRA and their results added
+where they belong. So a row without an adapter is computed as if there were none in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kernels.lora.layout import LoraAdapter, LoraLayout
+from kernels.lora.slots import LoraSlots
+
+Ints = npt.NDArray[np.int64]
+
+_CALL_ROWS = 16
+"""What a product of its own costs, in rows of padding that it spares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Adapters in neighbouring slots [first, first + lanes) with `depth` tokens each, some of them padding."""
+
+    first: int
+    lanes: int
+    depth: int
+    gather: torch.Tensor | slice
+    """[lanes * depth] tokens of the batch."""
+    rows: torch.Tensor | slice
+    """The same without padding."""
+    valid: torch.Tensor | None
+    """Where in `gather` the rows are; None: everywhere."""
+    slots: torch.Tensor
+    """Of each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraPlan:
+    """What the ops need to know of a batch: for each layout its slots and how they are served."""
+
+    groups: tuple[tuple[LoraSlots, tuple[Run, ...]], ...]
+
+    def reaches(self, site: str) -> bool:
+        """Whether any adapter has something for a layer."""
+        return any(site in slots.layout.sites for slots, _ in self.groups)
+
+
+class LoraWorkspace:
+    """The copies of the adapters that the current step needs, in an arena [sectors, elements].
+
+    Its memory follows the distinct adapters of a step: at most four times their size, in the type of the copies.
+    """
+
+    def __init__(self, arena: torch.Tensor) -> None:
+        self._arena = arena
+        self._slots: dict[LoraLayout, LoraSlots] = {}
+
+    def hold(self, adapters: Sequence[LoraAdapter | None]) -> None:
+        """Have the adapters of a step, None being the base model, and nothing else."""
+        wanted: dict[LoraLayout, dict[LoraAdapter, None]] = {}
+        for adapter in dict.fromkeys(adapters):
+            if adapter is not None:
+                wanted.setdefault(adapter.layout, {})[adapter] = None
+        self._slots = {layout: slots for layout, slots in self._slots.items() if layout in wanted}
+        for layout, some in wanted.items():
+            if layout not in self._slots:
+                self._slots[layout] = LoraSlots(layout, self._arena)
+            self._slots[layout].hold(some)
+
+    def plan(self, adapters: Sequence[LoraAdapter | None], counts: Ints) -> LoraPlan | None:
+        """Plan a batch whose row i has `counts[i]` tokens for `adapters[i]`, all of which are held; None: only base."""
+        groups = []
+        numbers = {adapter: number for number, adapter in enumerate(dict.fromkeys(adapters))}
+        owner = np.repeat(np.array([numbers[adapter] for adapter in adapters]), counts)
+        order = np.argsort(owner, kind="stable")
+        ends = np.bincount(owner, minlength=len(numbers)).cumsum().tolist()
+        tokens = dict(zip(numbers, np.split(order, ends), strict=False))
+        for slots in self._slots.values():
+            segments = sorted((slots.slot[adapter], tokens[adapter]) for adapter in tokens if adapter in slots.slot)
+            if segments:
+                batched = all(site.experts == 1 for site in slots.layout.sites.values())
+                groups.append((slots, tuple(_runs(segments, batched, self._arena.device))))
+        return LoraPlan(tuple(groups)) if groups else None
+
+
+def _runs(segments: list[tuple[int, Ints]], batched: bool, device: torch.device) -> list[Run]:
+    """Runs that cover segments (slot, tokens), by slot: one over all with few tokens, and one for each other."""
+    depth = best_depth([len(tokens) for _, tokens in segments]) if batched else 0
+    few = [(slot, tokens) for slot, tokens in segments if len(tokens) <= depth]
+    runs = [_single(slot, tokens, device) for slot, tokens in segments if len(tokens) > depth]
+    if few:
+        runs.append(_batched(few, depth, device))
+    return runs
+
+
+def best_depth(counts: Sequence[int]) -> int:
+    """Up to how many tokens an adapter joins the batched product, which pads all to the longest; 0: none does."""
+
+    def cost(depth: int) -> int:
+        alone = [count for count in counts if count > depth]
+        batched = _CALL_ROWS + len(counts) * depth if depth else 0
+        return batched + sum(alone) + _CALL_ROWS * len(alone)
+
+    return min({0, *counts}, key=lambda depth: (cost(depth), -depth))
+
+
+def _single(slot: int, tokens: Ints, device: torch.device) -> Run:
+    rows: torch.Tensor | slice
+    if int(tokens[-1] - tokens[0]) + 1 == len(tokens):
+        rows = slice(int(tokens[0]), int(tokens[-1]) + 1)
+    else:
+        rows = torch.from_numpy(tokens).to(device)
+    return Run(slot, 1, len(tokens), rows, rows, None, torch.full((len(tokens),), slot, device=device))
+
+
+def _batched(segments: list[tuple[int, Ints]], depth: int, device: torch.device) -> Run:
+    first, lanes = segments[0][0], segments[-1][0] - segments[0][0] + 1
+    gather = np.zeros((lanes, depth), np.int64)
+    used = np.zeros((lanes, depth), bool)
+    for slot, tokens in segments:
+        gather[slot - first, : len(tokens)] = tokens
+        used[slot - first, : len(tokens)] = True
+    valid = np.flatnonzero(used)
+    gathered = torch.from_numpy(gather.reshape(-1)).to(device)
+    slots = torch.from_numpy(first + valid // depth).to(device)
+    if len(valid) == used.size:
+        return Run(first, lanes, depth, gathered, gathered, None, slots)
+    where = torch.from_numpy(valid).to(device)
+    return Run(first, lanes, depth, gathered, gathered.index_select(0, where), where, slots)
