@@ -2,7 +2,8 @@
 
 A client sends `Generate` and `Cancel`, and hints about adapters (`Announce`, `Pin`); the engine answers with one
 `Ready` when the connection opens, then with at most one `Step` per engine step, carrying what every request of that
-connection gained in it. Token ids only: text never crosses this wire. Unknown fields are ignored on decoding, so that either side can be upgraded first.
+connection gained in it. Token ids only: text never crosses this wire. Unknown fields are ignored on decoding, so that
+either side can be upgraded first.
 """
 
 from __future__ import annotations
