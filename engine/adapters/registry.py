@@ -1,0 +1,291 @@
+"""The registry of adapters: immutable versions, and public names that point to them.
+
+    objects/<version>/adapter_config.json, adapter_model.safetensors, manifest.json
+    names.json
+
+A version is named by its content, is checked before it gets in, and never changes. A name is a pointer that can be
+swapped at any time; whoever resolved it before keeps the version it got. Names belong to the gateway, versions are all
+that an engine sees. See docs/adapters.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from engine.adapters.config import read_config
+from engine.adapters.format import CONFIG, MAX_WEIGHTS_BYTES, WEIGHTS, AdapterError, check_adapter, digests
+from engine.adapters.manifest import Manifest
+from engine.adapters.storage import Progress, RegistryError, copy_file, open_storage
+from engine.adapters.tensors import read_header
+
+__all__ = ["AdapterError", "Manifest", "Pointer", "Registry", "RegistryError"]
+
+MANIFEST = "manifest.json"
+NAMES = "names.json"
+NAME_PATTERN = r"^[A-Za-z0-9_.:-]{1,128}\Z"
+RESERVED = frozenset({"auto", "small", "medium", "large"})
+MAX_NAMES = 100_000
+_MAX_NAMES_BYTES = 128 * 1024 * 1024
+_MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+_VERSION = re.compile(r"[0-9a-f]{64}")
+_ABANDONED_SECONDS = 3600.0
+"""Age from which a staged folder was left by a process that has died."""
+
+
+class Pointer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a public name leads."""
+
+    version: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    model: str
+    """Public name of the base model."""
+    tenants: tuple[str, ...] | None = None
+    """Who may use it; None is everybody."""
+    pinned: bool = False
+    """Engines keep it loaded."""
+    description: str = ""
+    updated: float = 0.0
+    """When it was pointed here, in seconds since the epoch."""
+
+    def allows(self, tenant: str) -> bool:
+        return self.tenants is None or tenant in self.tenants
+
+
+class _Names(msgspec.Struct, frozen=True):
+    names: dict[Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)], Pointer]
+    format: int = 1
+
+
+class Registry:
+    """A registry at `url`: a folder's path or an address that fsspec knows. Everything here blocks.
+
+    Args:
+        cache: where files of an object store are kept once fetched; `~/.cache/roundhouse/adapters` unless given. It can
+            be deleted while nothing runs.
+    """
+
+    def __init__(self, url: str, *, cache: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+        self.url = url
+        self._storage = open_storage(url, cache or _default_cache())
+        self._clock = clock
+
+    # Versions.
+
+    def add(self, folder: Path, base: Path, *, progress: Progress | None = None) -> Manifest:
+        """Check the adapter in `folder` against the base model in the directory `base`, and store it. Idempotent.
+
+        Raises:
+            AdapterError, CheckpointError: it cannot be served, and why; nothing was stored.
+            RegistryError: the registry cannot be used.
+        """
+        read_config(folder / CONFIG)
+        read_header(folder / WEIGHTS, max_bytes=MAX_WEIGHTS_BYTES)
+        with self._storage.staging() as staged:
+            # What is checked is the copy: nobody can change it in between.
+            for name in (CONFIG, WEIGHTS):
+                copy_file(folder / name, staged / name, progress)
+            manifest = check_adapter(staged, base, progress=progress)
+            with self._storage.lock():
+                known = self._manifest(manifest.version)
+                if known is not None:
+                    return self._add_base(known, manifest)
+                (staged / MANIFEST).write_bytes(_encode(manifest))
+                self._storage.publish(staged, _object(manifest.version), (CONFIG, WEIGHTS, MANIFEST))
+        return manifest
+
+    def manifest(self, version: str) -> Manifest:
+        """What is in a version.
+
+        Raises:
+            RegistryError: there is no such version.
+        """
+        manifest = self._manifest(version) if _VERSION.fullmatch(version) else None
+        if manifest is None:
+            raise RegistryError(f"no adapter version {version[:64]!r} in {self.url}; see `roundhouse adapter list`")
+        return manifest
+
+    def path(self, version: str) -> Path:
+        """A local folder with the version's files, fetched if need be, whose content was found to be the version's.
+
+        Raises:
+            AdapterError: the files are damaged.
+            RegistryError: there is no such version.
+        """
+        manifest = self.manifest(version)
+        return self._storage.local(
+            _object(version), (CONFIG, WEIGHTS, MANIFEST), lambda folder: _check_digest(folder, manifest)
+        )
+
+    def versions(self) -> dict[str, float]:
+        """All versions, and when each was added, in seconds since the epoch."""
+        return {name: made for name, made in self._storage.folders("objects").items() if _VERSION.fullmatch(name)}
+
+    def find(self, beginning: str) -> str:
+        """The version that begins like this.
+
+        Raises:
+            RegistryError: none does, or several do.
+        """
+        found = [version for version in self.versions() if version.startswith(beginning)]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise RegistryError(f"no adapter version begins with {beginning!r}; see `roundhouse adapter list`")
+        raise RegistryError(f"{len(found)} adapter versions begin with {beginning!r}; give more of it")
+
+    def prune(self, *, older_than: float) -> list[str]:
+        """Delete versions that no name points to and that were added more than `older_than` seconds ago.
+
+        An engine that has one of them loaded keeps serving it; one that has not can no longer load it.
+        """
+        now = self._clock()
+        with self._storage.lock():
+            used = {pointer.version for pointer in self.names().values()}
+            doomed = [v for v, made in self.versions().items() if v not in used and now - made > older_than]
+            for version in doomed:
+                self._storage.delete(_object(version))
+            for name, made in self._storage.folders("staging").items():
+                if now - made > _ABANDONED_SECONDS:
+                    self._storage.delete(f"staging/{name}")
+        return doomed
+
+    # Names.
+
+    def names(self) -> dict[str, Pointer]:
+        """All public names.
+
+        Raises:
+            RegistryError: `names.json` is damaged.
+        """
+        content = self._storage.read(NAMES, most=_MAX_NAMES_BYTES)
+        if content is None:
+            return {}
+        try:
+            return msgspec.json.decode(content, type=_Names).names
+        except msgspec.DecodeError as error:
+            raise RegistryError(f"{self.url}: {NAMES}: {error}; restore it from a copy") from error
+
+    def stamp(self) -> str | None:
+        """Changes whenever a name does; cheap to ask for."""
+        return self._storage.stamp(NAMES)
+
+    def resolve(self, name: str) -> Pointer:
+        """Where a name leads.
+
+        Raises:
+            RegistryError: there is no such name.
+        """
+        pointer = self.names().get(name)
+        if pointer is None:
+            raise RegistryError(f"no adapter is named {name!r}; see `roundhouse adapter list`")
+        return pointer
+
+    def point(
+        self,
+        name: str,
+        version: str,
+        *,
+        model: str,
+        tenants: tuple[str, ...] | None = None,
+        pinned: bool = False,
+        description: str = "",
+    ) -> None:
+        """Have a name lead to a version, in one step for everybody who looks.
+
+        Raises:
+            RegistryError: the name cannot be used, or there is no such version.
+        """
+        if not re.match(NAME_PATTERN, name):
+            raise RegistryError(f"{name!r} cannot be a name: use 1 to 128 of A-Z a-z 0-9 _ . : -")
+        if name in RESERVED or name == model:
+            raise RegistryError(f"{name!r} is the name of a model or tier; choose another one")
+        self.manifest(version)
+        pointer = Pointer(version, model, tenants, pinned, description, self._clock())
+        self._change(lambda names: {**names, name: pointer})
+
+    def swap(self, name: str, version: str) -> Pointer:
+        """Have an existing name lead to another version; returns where it led before.
+
+        Raises:
+            RegistryError: there is no such name or version.
+        """
+        self.manifest(version)
+        before = self.resolve(name)
+        self._replace(name, version=version, updated=self._clock())
+        return before
+
+    def pin(self, name: str, pinned: bool = True) -> None:
+        """Have engines keep the adapter loaded, or no longer.
+
+        Raises:
+            RegistryError: there is no such name.
+        """
+        self._replace(name, pinned=pinned)
+
+    def remove(self, name: str) -> None:
+        """Forget a name; its version stays until it is pruned.
+
+        Raises:
+            RegistryError: there is no such name.
+        """
+        self.resolve(name)
+        self._change(lambda names: {key: pointer for key, pointer in names.items() if key != name})
+
+    def _replace(self, name: str, **fields: object) -> None:
+        def change(names: Mapping[str, Pointer]) -> dict[str, Pointer]:
+            if name not in names:
+                raise RegistryError(f"no adapter is named {name!r}; see `roundhouse adapter list`")
+            return {**names, name: msgspec.structs.replace(names[name], **fields)}
+
+        self._change(change)
+
+    def _change(self, change: Callable[[Mapping[str, Pointer]], dict[str, Pointer]]) -> None:
+        with self._storage.lock():
+            names = change(self.names())
+            if len(names) > MAX_NAMES:
+                raise RegistryError(f"{self.url} has {MAX_NAMES:,} names, which is the most; remove some")
+            self._storage.write(
+                NAMES, msgspec.json.format(msgspec.json.encode(_Names(names), order="sorted"), indent=1)
+            )
+
+    def _manifest(self, version: str) -> Manifest | None:
+        content = self._storage.read(f"{_object(version)}/{MANIFEST}", most=_MAX_MANIFEST_BYTES)
+        if content is None:
+            return None
+        try:
+            return msgspec.json.decode(content, type=Manifest)
+        except msgspec.DecodeError as error:
+            raise RegistryError(f"{self.url}: {_object(version)}/{MANIFEST}: {error}; add the adapter again") from error
+
+    def _add_base(self, known: Manifest, checked: Manifest) -> Manifest:
+        """The version is there already; remember that it fits one more base."""
+        bases = tuple(dict.fromkeys((*known.bases, *checked.bases)))
+        if bases == known.bases:
+            return known
+        extended = msgspec.structs.replace(known, bases=bases)
+        self._storage.write(f"{_object(known.version)}/{MANIFEST}", _encode(extended))
+        return extended
+
+
+def _default_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "roundhouse" / "adapters"
+
+
+def _object(version: str) -> str:
+    return f"objects/{version}"
+
+
+def _encode(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+
+
+def _check_digest(folder: Path, manifest: Manifest) -> None:
+    _, canonical = read_config(folder / CONFIG)
+    if digests(canonical, folder / WEIGHTS) != (manifest.version, manifest.weights_sha256):
+        raise AdapterError(f"{folder}: the files are not those of version {manifest.version}; add the adapter again")
