@@ -103,6 +103,7 @@ class EngineCore:
         """Run one step; at most one output per request."""
         outputs, self._ended = self._ended, []
         begun = self._clock()
+        outputs += [self._expired(request) for request in self._scheduler.expire(begun)]
         plan = self._scheduler.schedule(begun)
         for request in plan.preempted:
             self._runner.release(request)
@@ -142,6 +143,7 @@ class EngineCore:
             output_tokens=scheduler.output_tokens,
             preemptions=scheduler.preemptions,
             step_seconds=self._step_seconds,
+            queue_seconds=scheduler.queue_seconds,
         )
 
     def check_integrity(self) -> None:
@@ -151,6 +153,20 @@ class EngineCore:
             RuntimeError: something leaked; the message says what.
         """
         self._scheduler.check_integrity()
+
+    def _expired(self, request: Request) -> Output:
+        """The last words of a request that has missed a time limit."""
+        self._runner.release(request)
+        if request.finish == "timeout":
+            return Output(request.id, finish="timeout", usage=_usage(request))
+        return Output(
+            request.id,
+            finish="error",
+            usage=_usage(request),
+            error="the engine was too busy to begin with this request in time; try again later",
+            error_kind="overloaded",
+            retry_after=self._scheduler.queue_seconds or None,
+        )
 
     def _fail(self, request: Request, message: str, kind: ErrorKind) -> Output:
         self._scheduler.cancel(request.id, "error")

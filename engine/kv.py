@@ -72,6 +72,11 @@ class BlockPool:
         return self._lent_blocks
 
     @property
+    def withheld(self) -> int:
+        """Blocks of borrowers that do not rest."""
+        return self._lent_blocks - self._resting_blocks
+
+    @property
     def available(self) -> int:
         """Blocks that can be handed out: free ones, then cached and resting ones at the price of their content."""
         return len(self._free) + self.cached + self._resting_blocks
@@ -89,6 +94,10 @@ class BlockPool:
     def idle(self, blocks: Iterable[int]) -> int:
         """How many of these are cached, so that sharing them takes away from `available`."""
         return sum(self._references[block] == 0 for block in blocks)
+
+    def private(self, blocks: Iterable[int]) -> int:
+        """How many of these only one table names, so that releasing it adds to `available`."""
+        return sum(self._references[block] == 1 for block in blocks)
 
     def share(self, blocks: Iterable[int]) -> None:
         """Add a reference to each matched block."""

@@ -11,9 +11,11 @@ from engine.wire import ErrorKind, FinishReason, Grammar, SamplingParams, Servic
 class RequestError(Exception):
     """A request that the engine refuses; the message names the field and the remedy."""
 
-    def __init__(self, message: str, kind: ErrorKind = "invalid") -> None:
+    def __init__(self, message: str, kind: ErrorKind = "invalid", retry_after: float | None = None) -> None:
         super().__init__(message)
         self.kind = kind
+        self.retry_after = retry_after
+        """Seconds after which an overloaded engine expects to take the request."""
 
 
 class State(enum.Enum):
@@ -69,6 +71,10 @@ class Request:
     prompt_logprobs_sent: int = 0
     """Prompt positions whose log-probabilities the client has, so that a preemption does not repeat them."""
     preemptions: int = 0
+    reserved_blocks: int = 0
+    """KV blocks that a request which may not be preempted any more keeps from its admission to its end."""
+    work: int = 0
+    """Tokens that it is expected to need from its last (re)arrival in the queue on, prompt and output."""
     first_scheduled: float | None = None
     finish: FinishReason | None = None
 

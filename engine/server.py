@@ -193,7 +193,7 @@ class EngineServer:
             # Refused here, a request costs neither the core's time nor room in its inbox.
             validate(frame, self._core.model)
             if sum(each.requests for each in self._connections.values()) >= self._core.config.max_requests:
-                raise RequestError("the engine is full; try again", "overloaded")
+                raise RequestError("the engine is full; try again", "overloaded", self._load.queue_seconds or None)
         except RequestError as error:
             connection.post(Step([_refusal(frame.id, error)], self._load))
             return
@@ -267,7 +267,7 @@ def _drain(inbox: queue.SimpleQueue[Generate | Cancel | None], *, block: bool) -
 
 
 def _refusal(id: str, error: RequestError) -> Output:
-    return Output(id, finish="error", error=str(error), error_kind=error.kind)
+    return Output(id, finish="error", error=str(error), error_kind=error.kind, retry_after=error.retry_after)
 
 
 def _listen(handler: Callable[[ServerConnection], Awaitable[None]], listen: str) -> AbstractAsyncContextManager[Server]:

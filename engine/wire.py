@@ -20,7 +20,8 @@ MAX_STEP_BYTES = 64 * 1024 * 1024
 MAX_ID_LENGTH = 128
 MAX_PINNED = 10_000
 
-FinishReason = Literal["stop", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "length", "timeout", "cancelled", "error"]
+"""length: max_tokens or the context is reached; timeout: the request's own time limit."""
 ServiceClass = Literal["premium", "standard", "batch"]
 """premium is served first and batch last; waiting outweighs the difference in time, so that nothing starves."""
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "lark"]
@@ -148,6 +149,8 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     """With finish == "error": what was wrong with the request and what to do about it."""
     error_kind: ErrorKind | None = None
+    retry_after: float | None = None
+    """With error_kind == "overloaded": seconds after which the engine expects to take such a request, if it knows."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -167,6 +170,8 @@ class Load(msgspec.Struct, frozen=True):
     preemptions: int
     step_seconds: float
     """Moving average of one step's duration."""
+    queue_seconds: float = 0.0
+    """Predicted time until a request behind all those that wait would start."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

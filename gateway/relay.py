@@ -125,7 +125,10 @@ def _show_scores(turn: Turn, generation: Generation, prompt: Sequence[int], text
 
 def _reason(turn: Turn, generation: Generation) -> EndReason:
     # A warm-up is complete when the prompt has been run, whatever became of the token that is thrown away.
-    return generation.result.finish_reason if turn.request.generate else "stop"
+    if not turn.request.generate:
+        return "stop"
+    reason = generation.result.finish_reason
+    return "length" if reason == "timeout" else reason  # OpenAI's formats have one word for an answer cut short
 
 
 def _usage(turn: Turn, generation: Generation | None) -> Usage:

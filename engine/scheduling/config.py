@@ -1,28 +1,43 @@
-"""Sizes of one engine's scheduler."""
+"""Sizes and rules of one engine's scheduler."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+PolicyName = Literal["fcfs", "priority", "fair"]
+POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Sizes of one engine.
+    """Sizes of one engine and how it chooses.
 
     `blocks`: KV blocks; `step_tokens`: most tokens of one step; `max_running`: most requests in one step;
-    `max_waiting`: most requests beyond those; `aging`: seconds of waiting that outweigh one level of service, so that
-    a low class delays a request but never starves it.
+    `max_waiting`: most requests beyond those; `policy`: who goes first (docs/engine.md); `aging`: seconds of waiting
+    that outweigh one level of service, so that a low class is delayed and never starved; `max_preemptions`: how often
+    one request may lose its KV; `max_queue_seconds`: a request whose first step is predicted to be further away is
+    refused, None never refuses one for that.
     """
 
     blocks: int
     step_tokens: int = 2048
     max_running: int = 64
     max_waiting: int = 1024
+    policy: PolicyName = "fair"
     aging: float = 30.0
+    max_preemptions: int = 3
+    max_queue_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_running < 1 or self.max_waiting < 1 or self.aging < 0:
             raise ValueError("max_running and max_waiting must be positive, aging must not be negative")
+        if self.max_preemptions < 0:
+            raise ValueError("max_preemptions must not be negative")
+        if self.max_queue_seconds is not None and self.max_queue_seconds <= 0:
+            raise ValueError("max_queue_seconds must be positive, or None for no limit")
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy {self.policy!r} is unknown; use one of {', '.join(POLICIES)}")
         if self.step_tokens < self.max_running:
             # Otherwise decodes alone could fill every step and a prompt would never start.
             raise ValueError(

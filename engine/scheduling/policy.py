@@ -1,13 +1,14 @@
-"""What a scheduling policy decides: which waiting request is admitted next.
+"""What a scheduling policy decides: who is admitted next, who may be preempted for whom, who pays for what.
 
-A policy holds the waiting requests; the scheduler asks it for one at a time and admits or passes over it. Pure: time
-and state come in as arguments.
+A policy holds the waiting requests; the scheduler asks it for one at a time and admits it or passes over it. Whatever
+the policy, the scheduler never preempts the first in line (smallest `rank`) and lets it preempt anybody else. Pure:
+time and state come in as arguments.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol
 
@@ -16,6 +17,27 @@ from engine.wire import ServiceClass
 
 by_rank = attrgetter("rank")
 LEVELS: dict[ServiceClass, int] = {"premium": -1, "standard": 0, "batch": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """What a waiting request lacks to be admitted."""
+
+    row: bool
+    """All rows of the step are taken."""
+    blocks: int
+    """KV blocks missing; none if not positive."""
+    needs: int
+    """KV blocks that it would hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A running request that may be preempted: neither the first in line nor preempted too often already."""
+
+    request: Request
+    frees: int
+    """KV blocks that become available."""
 
 
 class Policy(Protocol):
@@ -29,12 +51,21 @@ class Policy(Protocol):
         """All waiting requests."""
         ...
 
+    @property
+    def work(self) -> int:
+        """Tokens that all waiting requests are expected to need, `Request.work` of each."""
+        ...
+
+    def ahead(self, request: Request) -> int:
+        """The part of `work` that would be admitted before a new request."""
+        ...
+
     def join(self, request: Request) -> None:
-        """A new request waits."""
+        """A new request waits; sets its `rank`."""
         ...
 
     def rejoin(self, request: Request) -> None:
-        """A preempted request waits again, in its old place."""
+        """A running request has been preempted and waits again, in its old place."""
         ...
 
     def leave(self, request: Request) -> None:
@@ -50,48 +81,43 @@ class Policy(Protocol):
         ...
 
     def pass_over(self, request: Request) -> None:
-        """`first()` cannot be admitted in this step, and need not hold up those behind it."""
+        """`first()` cannot be admitted in this step, for a reason that need not hold up those behind it."""
         ...
 
-    def admit(self, request: Request) -> None:
-        """`first()` runs from now on."""
+    def admit(self, request: Request, cached: int) -> None:
+        """`first()` runs from now on; `cached` of its tokens need not be computed."""
         ...
 
+    def generated(self, request: Request, tokens: int) -> None:
+        """A running request has gained output tokens."""
+        ...
 
-class Line:
-    """One line by arrival and service class, a level of service weighing as much as `aging` seconds of waiting."""
+    def finish(self, request: Request) -> None:
+        """A running request has ended."""
+        ...
 
-    def __init__(self, aging: float) -> None:
-        self._aging = aging
-        self._line: list[Request] = []
-        self._next = 0
-        self._arrivals = 0
+    def may_preempt(self, request: Request, victim: Request) -> bool:
+        """Whether a running request that lacks KV blocks may take them from another one."""
+        ...
 
-    def __len__(self) -> int:
-        return len(self._line)
+    def within_share(self, request: Request) -> bool:
+        """Whether a waiting request could have running ones preempted for it, if there is no room; O(1)."""
+        ...
 
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._line)
+    def claim(
+        self, request: Request, shortage: Shortage, running: Sequence[Request], victims: Callable[[], Sequence[Victim]]
+    ) -> Sequence[Request]:
+        """Those of `victims()`, which come cheapest first, that make room for a waiting request; none if not enough."""
+        ...
 
-    def join(self, request: Request) -> None:
-        self._arrivals += 1
-        request.rank = (request.arrival + LEVELS[request.service] * self._aging, self._arrivals)
-        self.rejoin(request)
+    def share(self, request: Request) -> tuple[Hashable, float]:
+        """With whom a running request shares its part of a step's prompt tokens, and the weight of that part."""
+        ...
 
-    def rejoin(self, request: Request) -> None:
-        insort(self._line, request, key=by_rank)
+    def check_integrity(self, running: Sequence[Request]) -> None:
+        """Compare the policy's books with who waits and runs.
 
-    def leave(self, request: Request) -> None:
-        del self._line[bisect_left(self._line, request.rank, key=by_rank)]
-
-    def open(self, now: float) -> None:
-        self._next = 0
-
-    def first(self) -> Request | None:
-        return self._line[self._next] if self._next < len(self._line) else None
-
-    def pass_over(self, request: Request) -> None:
-        self._next += 1
-
-    def admit(self, request: Request) -> None:
-        del self._line[self._next]
+        Raises:
+            RuntimeError: they differ.
+        """
+        ...

@@ -2,12 +2,15 @@
 
 There is no prefill phase and no decode phase. A step has one token budget; requests that decode take one token each,
 then prompts take what is left, in chunks if they must, so that a long prompt never stops the others (the scheme is
-vLLM's V1 scheduler). Requests stand in one line, by arrival and service class, and keep their place for life:
+vLLM's V1 scheduler). Who goes first is the policy's decision (`engine/scheduling/policy.py`). Whatever it is:
 
-* Admission is in line order. A request enters when blocks for all its known tokens are available plus one for each
-  request already running; a later one never overtakes it because it is smaller.
-* When blocks run out, the request in need preempts one *behind* it, the cheapest to recompute. If there is none, it
-  waits with its KV intact. So the first in line always progresses, and there is no livelock.
+* A request enters when blocks for all its known tokens are available plus one for each request already running; no
+  later one overtakes it because it is smaller.
+* When blocks run out, the request in need preempts the one that has least to compute again, of those that the policy
+  lets it preempt. If there is none, it waits with its KV intact.
+* The *first in line*, which of those that run is the oldest by `rank`, is never preempted and may preempt anybody, so
+  that it progresses in every step. `rank` is fixed for life, so that everybody who runs long enough becomes the first.
+* Nobody is preempted more than `max_preemptions` times (`engine/scheduling/preemption.py` says why all still end).
 * A preempted request runs its tokens again later; its full blocks stay in the prefix cache as long as they can.
 
 Steps run one after another, so that blocks freed by `commit` are reusable at once: nothing launched touches them.
@@ -17,14 +20,33 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from engine.kv import BLOCK_SIZE, BlockPool
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request, RequestError, State
 from engine.scheduling.config import SchedulerConfig
-from engine.scheduling.policy import Line, Policy, by_rank
+from engine.scheduling.deadlines import Deadlines
+from engine.scheduling.forecast import Forecast
+from engine.scheduling.policies import policy_named
+from engine.scheduling.policy import Policy, Shortage, Victim, by_rank
+from engine.scheduling.preemption import Preemption, blocks_of
 from engine.scheduling.prefixes import Prefixes
+from engine.scheduling.shares import PromptTokens
+from engine.scheduling.stopping import stop_reason
 from engine.wire import FinishReason, ModelInfo
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step in the making."""
+
+    now: float
+    decodes: dict[str, int] = field(default_factory=dict)
+    """Tokens of the requests that decode, by id."""
+    prompts: PromptTokens | None = None
+    """The requests in their prompts, once the decodes are known."""
+    preempted: list[Request] = field(default_factory=list)
 
 
 class Scheduler:
@@ -41,10 +63,13 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._running: list[Request] = []
         """In line order."""
-        self._policy: Policy = Line(config.aging)
+        self._prefixes = Prefixes(self.pool)
+        self._policy: Policy = policy_named(config.policy, config.aging, self._prefixes)
         """Holds the waiting requests."""
         self._waiting_tokens = 0
-        self._prefixes = Prefixes(self.pool)
+        self._preemption = Preemption(self.pool, config.max_preemptions, self.context)
+        self._deadlines = Deadlines()
+        self._forecast = Forecast()
 
     def __len__(self) -> int:
         """Live requests."""
@@ -65,21 +90,30 @@ class Scheduler:
         prefilling = sum(request.uncomputed for request in self._running if request.uncomputed > 1)
         return self._waiting_tokens + prefilling
 
+    @property
+    def queue_seconds(self) -> float:
+        """Predicted seconds until a request behind all others would start."""
+        return self._queue_seconds(self._policy.work)
+
     def add(self, request: Request) -> None:
-        """Put a request into the line. Its prompt must be shorter than `context`.
+        """Put a request into the queue. Its prompt must be shorter than `context`.
 
         Raises:
-            RequestError: its id is taken or the engine is full.
+            RequestError: its id is taken, the engine is full, or the queue is longer than the request may wait.
         """
         if len(request.prompt) >= self.context:
             raise ValueError(f"request {request.id}: a prompt of {len(request.prompt)} tokens can never be served")
         if request.id in self._requests:
             raise RequestError(f"id: {request.id!r} is a live request; choose another id")
         if len(self._requests) >= self.config.max_requests:
-            raise RequestError(f"the engine is full ({len(self._requests)} requests); try again", "overloaded")
+            retry = self._forecast.seconds(self._forecast.request_tokens)
+            raise RequestError(f"the engine is full ({len(self._requests)} requests); try again", "overloaded", retry)
+        self._refuse_if_hopeless(request)
         self._requests[request.id] = request
+        request.work = self._work(request)
         self._policy.join(request)
         self._waiting_tokens += request.length
+        self._deadlines.add(request, len(self._requests))
 
     def cancel(self, id: str, reason: FinishReason = "cancelled") -> Request | None:
         """End a request wherever it is and free its blocks; None if there is no such request."""
@@ -88,26 +122,34 @@ class Scheduler:
             self._finish(request, reason)
         return request
 
+    def expire(self, now: float) -> list[Request]:
+        """End the requests that have missed a time limit of theirs, and return them.
+
+        Who never ran ends with "error": it could not be served in time. Who did ends with "timeout" and what it has.
+        """
+        missed = self._deadlines.due(now)
+        for request in missed:
+            self._finish(request, "error" if request.first_scheduled is None else "timeout")
+        return missed
+
     def schedule(self, now: float) -> StepPlan:
         """Choose the next step's rows and give them the blocks they write to."""
-        budget = self.config.step_tokens
-        counts: dict[str, int] = {}
-        preempted: list[Request] = []
-        decoding = [request for request in self._running if request.uncomputed == 1]
-        prefilling = [request for request in self._running if request.uncomputed > 1]
-        for request in decoding + prefilling:
-            if request.state is not State.RUNNING:  # it has become a victim of this very loop
-                continue
-            count = min(request.uncomputed, budget)
-            if count == 0:
-                break
-            if self._make_room(request, count, preempted):
-                counts[request.id] = count
-                budget -= count
-        self._admit(counts, budget, now)
+        step = _Step(now)
+        for request in [request for request in self._running if request.uncomputed == 1]:
+            if request.state is State.RUNNING and self._make_room(request, step):  # not a victim of this very loop
+                step.decodes[request.id] = 1
+        prompts = PromptTokens(self.config.step_tokens - len(step.decodes), self._policy.share)
+        for request in self._running:
+            if request.uncomputed > 1:
+                prompts.add(request)
+        step.prompts = prompts
+        self._admit(step, prompts)
+        counts = step.decodes | prompts.counts()
         rows = [self._row(self._requests[id], count) for id, count in counts.items()]
         rows.sort(key=lambda row: row.count > 1)
-        return StepPlan(rows, preempted)
+        plan = StepPlan(rows, step.preempted)
+        self._forecast.step(now, plan.tokens)
+        return plan
 
     def reserve(self, plan: StepPlan, depths: Mapping[str, int]) -> dict[str, int]:
         """Give rows that decode blocks for drafts of up to `depths` tokens; how many tokens each may draft.
@@ -128,7 +170,7 @@ class Scheduler:
             )
             if not row.sample or depth < 1:
                 continue
-            missing = _blocks(request.length + depth) - len(request.block_table)
+            missing = blocks_of(request.length + depth) - len(request.block_table)
             if missing > 0:
                 request.block_table += self.pool.allocate(missing)
             granted[request.id] = depth
@@ -148,14 +190,16 @@ class Scheduler:
             reason = None
             for said, token in enumerate(result.tokens, 1):
                 request.output.append(token)
-                reason = self._stop_reason(request)
+                reason = stop_reason(request, self._model.eos_token_ids, self.context)
                 if reason is not None:
                     result = result.first(said)
                     break
             self.output_tokens += len(result.tokens)
+            self._policy.generated(request, len(result.tokens))
             # All of these but the last have run: they are the confirmed part of the draft.
             self._prefixes.publish(request, row.start + row.count + max(len(result.tokens) - 1, 0))
             if reason is not None:
+                self._forecast.answered(len(request.prompt), len(request.output))
                 self._finish(request, reason)
             else:
                 self._give_back(request)
@@ -170,21 +214,24 @@ class Scheduler:
         """
         self.pool.check_integrity(request.block_table for request in self._running)
         self._prefixes.check_integrity(self._running)
+        self._policy.check_integrity(self._running)
         if len(self._running) + len(self._policy) != len(self._requests):
             raise RuntimeError("a request is lost between queue and running set")
         if self._waiting_tokens != sum(request.length for request in self._policy):
             raise RuntimeError("waiting tokens are counted wrongly")
         if any(request.block_table or request.computed for request in self._policy):
             raise RuntimeError("a waiting request holds KV blocks")
+        if self._preemption.reserved != sum(request.reserved_blocks for request in self._running):
+            raise RuntimeError("reserved KV blocks are counted wrongly")
 
-    def _admit(self, counts: dict[str, int], budget: int, now: float) -> None:
-        """Move requests from the queue into this step while budget, blocks and rows last."""
+    def _admit(self, step: _Step, prompts: PromptTokens) -> None:
+        """Move requests from the queue into the step while tokens, rows and blocks last."""
         policy = self._policy
-        policy.open(now)
+        policy.open(step.now)
         passed_over = 0
-        while budget > 0 and len(self._running) < self.config.max_running:
-            request = policy.first()
-            if request is None:
+        while (request := policy.first()) is not None and prompts.has_room(request):
+            no_row = len(self._running) >= self.config.max_running
+            if no_row and not policy.within_share(request):
                 return
             hits = self._prefixes.match(request)
             if self._prefixes.underway(request, len(hits)):
@@ -193,13 +240,34 @@ class Scheduler:
                 if passed_over == self.config.max_running:  # a bound on the work of one step
                     return
                 continue
-            blocks = _blocks(request.length) - len(hits)
-            if blocks + self.pool.idle(hits) + len(self._running) > self.pool.available:
+            blocks = self._preemption.blocks_at_admission(request) - len(hits)
+            missing = self._missing(blocks, hits)
+            if not self._preemption.may_run(request, self._running):
                 return
-            policy.admit(request)
-            self._start(request, hits, blocks, now)
-            counts[request.id] = min(request.uncomputed, budget)
-            budget -= counts[request.id]
+            if no_row or missing > 0:
+                self._clear(request, Shortage(no_row, missing, blocks + len(hits)), step)
+                no_row = len(self._running) >= self.config.max_running
+                missing = self._missing(blocks, hits)
+            if no_row or missing > 0:
+                return
+            policy.admit(request, len(hits) * BLOCK_SIZE)
+            self._start(request, hits, blocks, step.now)
+            prompts.add(request)
+
+    def _missing(self, blocks: int, hits: list[int]) -> int:
+        """How many blocks too few are available for a request that needs `blocks` beside its cached ones."""
+        return blocks + self.pool.idle(hits) + len(self._running) - self.pool.available
+
+    def _clear(self, request: Request, shortage: Shortage, step: _Step) -> None:
+        """Preempt what has to make room for a waiting request, if the policy has anything that does."""
+
+        def victims() -> list[Victim]:
+            allowed = self._preemption.victims(self._running, first=self._running[0])
+            return [Victim(other, self._preemption.frees(other)) for other in allowed]
+
+        if self._running:
+            for victim in self._policy.claim(request, shortage, self._running, victims):
+                self._preempt(victim, step)
 
     def _start(self, request: Request, hits: list[int], blocks: int, now: float) -> None:
         self._waiting_tokens -= request.length
@@ -207,6 +275,7 @@ class Scheduler:
         self.pool.share(hits)
         request.block_table = hits + self.pool.allocate(blocks)
         request.computed = len(hits) * BLOCK_SIZE
+        self._preemption.reserve(request)
         if request.first_scheduled is None:
             request.first_scheduled = now
             request.cached = request.computed
@@ -215,65 +284,97 @@ class Scheduler:
         insort(self._running, request, key=by_rank)
         self._prefixes.begin(request)
 
-    def _make_room(self, request: Request, count: int, preempted: list[Request]) -> bool:
-        """Extend the block table over the next `count` tokens, at the cost of requests further behind if need be.
+    def _make_room(self, request: Request, step: _Step) -> bool:
+        """Extend a decoding request's block table over its next token, at the cost of others if need be.
 
-        Only a decoding request can be in need (a prompt gets all its blocks at admission), and decodes are scheduled
-        first, in line order: so a victim is never part of the step yet.
+        Only who decodes can be in need: a prompt gets all its blocks at admission.
         """
-        missing = _blocks(request.computed + count) - len(request.block_table)
+        missing = blocks_of(request.length) - len(request.block_table)
         while missing > self.pool.available:
-            behind = self._running[bisect_left(self._running, request.rank, key=by_rank) + 1 :]
-            if not behind:
+            first = self._running[0]
+            others = (
+                other
+                for other in self._running
+                if other is not request and (request is first or self._policy.may_preempt(request, other))
+            )
+            victims = self._preemption.victims(others, first)
+            if not victims:
                 return False
-            victim = min(behind, key=lambda other: (other.computed, -other.rank[1]))
-            self._leave(victim, State.WAITING)
-            self._policy.rejoin(victim)
-            self._waiting_tokens += victim.length
-            preempted.append(victim)
-            victim.preemptions += 1
-            self.preemptions += 1
+            self._preempt(victims[0], step)
         if missing > 0:
             request.block_table += self.pool.allocate(missing)
         return True
 
+    def _preempt(self, victim: Request, step: _Step) -> None:
+        step.decodes.pop(victim.id, None)
+        if step.prompts is not None:
+            step.prompts.discard(victim)
+        self._release(victim)
+        victim.move_to(State.WAITING)
+        victim.work = self._work(victim)
+        self._policy.rejoin(victim)
+        self._waiting_tokens += victim.length
+        step.preempted.append(victim)
+        victim.preemptions += 1
+        self.preemptions += 1
+
     def _give_back(self, request: Request) -> None:
         """Return the blocks behind the next token to run, which were for a draft that was not confirmed."""
-        kept = _blocks(request.length)
+        kept = max(blocks_of(request.length), request.reserved_blocks)
         if len(request.block_table) > kept:
             self.pool.release(request.block_table[kept:])
             del request.block_table[kept:]
-
-    def _stop_reason(self, request: Request) -> FinishReason | None:
-        sampling, token = request.sampling, request.output[-1]
-        ends = token in sampling.stop_token_ids or (not sampling.ignore_eos and token in self._model.eos_token_ids)
-        if ends and len(request.output) > sampling.min_tokens:
-            return "stop"
-        if len(request.output) >= sampling.max_tokens or request.length >= self.context:
-            return "length"
-        return None
 
     def _row(self, request: Request, count: int) -> Row:
         return Row(request, request.computed, count, sample=count == request.uncomputed)
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
+        """End a request wherever it is."""
         request.finish = reason
         del self._requests[request.id]
-        self._leave(request, State.FINISHED)
-
-    def _leave(self, request: Request, state: State) -> None:
-        """Take a request out of the running set, whose blocks it gives back, or out of the queue."""
         if request.state is State.RUNNING:
-            del self._running[bisect_left(self._running, request.rank, key=by_rank)]
-            self._prefixes.abandon(request)
-            self.pool.release(request.block_table)
-            request.block_table = []
-            request.computed = 0
+            self._policy.finish(request)
+            self._release(request)
         else:
             self._policy.leave(request)
             self._waiting_tokens -= request.length
-        request.move_to(state)
+        request.move_to(State.FINISHED)
+        if not self._requests:
+            self._forecast.idle()
 
+    def _release(self, request: Request) -> None:
+        """Take a request out of the running set, and its blocks back."""
+        del self._running[bisect_left(self._running, request.rank, key=by_rank)]
+        self._prefixes.abandon(request)
+        self.pool.release(request.block_table)
+        request.block_table = []
+        request.computed = 0
+        self._preemption.release(request)
 
-def _blocks(tokens: int) -> int:
-    return -(-tokens // BLOCK_SIZE)
+    def _work(self, request: Request) -> int:
+        return request.length + self._forecast.output(request.sampling.max_tokens - len(request.output))
+
+    def _refuse_if_hopeless(self, request: Request) -> None:
+        """
+        Raises:
+            RequestError: by the policy's own order, the request would start later than it or the engine lets it wait.
+        """
+        limits = [limit for limit in (request.queue_timeout, self.config.max_queue_seconds) if limit is not None]
+        if not limits:
+            return
+        seconds = self._queue_seconds(self._policy.ahead(request))
+        if seconds > min(limits):
+            raise RequestError(
+                f"the engine is busy: this request would wait about {seconds:.0f} s, {min(limits):g} s at most are "
+                "allowed; try again later",
+                "overloaded",
+                seconds - min(limits),
+            )
+
+    def _queue_seconds(self, ahead: int) -> float:
+        """Predicted time until a request starts that `ahead` tokens of others go before; 0 if nothing is known."""
+        tokens = float(ahead)
+        tokens += sum(request.uncomputed for request in self._running if request.uncomputed > 1)
+        if len(self._running) >= self.config.max_running:
+            tokens += self._forecast.request_tokens  # about that much runs until somebody ends and leaves a row
+        return self._forecast.seconds(tokens) or 0.0

@@ -10,17 +10,22 @@ from typing import Any
 from engine.kv import BLOCK_SIZE
 from engine.plan import Row, StepPlan
 from engine.request import Request
-from engine.scheduling.config import SchedulerConfig
+from engine.scheduling.config import PolicyName, SchedulerConfig
 from engine.scheduling.scheduler import Scheduler
 from engine.wire import SamplingParams
 from tests.engine.ledger_runner import VOCABULARY, LedgerRunner, expected_output, model_info
+
+_OF_REQUEST = {"tenant", "weight", "service", "queue_timeout", "timeout"}
 
 
 class Bench:
     """A scheduler with a ledger runner and a clock that ticks once per step."""
 
+    policy: PolicyName = "fair"
+    """Unless the configuration says otherwise."""
+
     def __init__(self, blocks: int = 16, *, context: int = 256, **config: Any) -> None:
-        defaults = {"step_tokens": 32, "max_running": 8}
+        defaults = {"step_tokens": 32, "max_running": 8, "policy": self.policy}
         self.scheduler = Scheduler(SchedulerConfig(blocks=blocks, **defaults | config), model_info(context))
         self.runner = LedgerRunner(blocks)
         self.requests: dict[str, Request] = {}
@@ -37,7 +42,7 @@ class Bench:
             id=id,
             prompt=prompt,
             arrival=fields.pop("arrival", self.now),
-            service=fields.pop("service", "standard"),
+            **{name: fields.pop(name) for name in _OF_REQUEST & fields.keys()},
             sampling=SamplingParams(max_tokens=max_tokens, **({"ignore_eos": True} | fields)),
         )
         self.scheduler.add(request)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.request import State
+from engine.scheduling.config import POLICIES, PolicyName
 from tests.engine.ledger_runner import VOCABULARY
 from tests.engine.scheduler_bench import Bench
 from tests.engine.speculation.drafts import ledger_drafts
@@ -23,25 +24,38 @@ Workload = st.lists(
         st.integers(0, 6),  # step in which it arrives
         st.one_of(st.none(), st.integers(0, 12)),  # step in which it is cancelled
         st.booleans(),  # wants prompt log-probabilities
+        st.sampled_from(["anna", "ben", "carl"]),  # whose it is
     ),
     min_size=1,
     max_size=10,
 )
 
 
+@pytest.mark.parametrize("policy", POLICIES)
 @settings(max_examples=150)
-@given(Workload, st.integers(4, 9), st.integers(4, 40), st.integers(1, 4), st.one_of(st.none(), st.randoms()))
+@given(
+    Workload,
+    st.integers(4, 9),
+    st.integers(4, 40),
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.one_of(st.none(), st.randoms()),
+)
 def test_any_workload_in_a_tiny_cache_finishes_with_the_right_tokens(
-    workload: list[tuple[int, int, int, str, int, int | None, bool]],
+    policy: PolicyName,
+    workload: list[tuple[int, int, int, str, int, int | None, bool, str]],
     blocks: int,
     step_tokens: int,
     max_running: int,
+    max_preemptions: int,
     drafts: random.Random | None,
 ) -> None:
-    bench = Bench(blocks, step_tokens=step_tokens, max_running=max_running)
+    bench = Bench(
+        blocks, step_tokens=step_tokens, max_running=max_running, policy=policy, max_preemptions=max_preemptions
+    )
     bench.draft = drafts and ledger_drafts(drafts)
     arrivals: dict[int, list[Callable[[], object]]] = {}
-    for index, (length, output, prefix, service, arrival, cancelled, logprobs) in enumerate(workload):
+    for index, (length, output, prefix, service, arrival, cancelled, logprobs, tenant) in enumerate(workload):
         prompt = [(prefix + position) % VOCABULARY for position in range(length - 1)] + [index]
 
         def add(
@@ -50,8 +64,11 @@ def test_any_workload_in_a_tiny_cache_finishes_with_the_right_tokens(
             output: int = output,
             service: str = service,
             logprobs: bool = logprobs,
+            tenant: str = tenant,
         ) -> None:
-            bench.add(id, prompt, output, service=service, prompt_logprobs=0 if logprobs else None)
+            weight = 2.0 if tenant == "carl" else 1.0
+            scores = 0 if logprobs else None
+            bench.add(id, prompt, output, service=service, tenant=tenant, weight=weight, prompt_logprobs=scores)
 
         arrivals.setdefault(arrival, []).append(add)
         if cancelled is not None:
@@ -67,14 +84,15 @@ def test_any_workload_in_a_tiny_cache_finishes_with_the_right_tokens(
         ran = bench.step()
         # Work conservation: there is always a row while there is a request, and always one of the first in line.
         assert ran or not len(bench.scheduler)
-        assert first is None or first.id in ran
+        assert first is None or first.id in ran or min(row.request.rank for row in bench.plan.rows) < first.rank
         assert sum(ran.values()) <= step_tokens
         assert len(ran) <= max_running
     else:
         pytest.fail("some request starved")
     bench.assert_correct()
-    for index, (_, output, _, _, _, cancelled, _) in enumerate(workload):
+    for index, (_, output, _, _, _, cancelled, *_) in enumerate(workload):
         request = bench.requests[str(index)]
         assert request.state is State.FINISHED
+        assert request.preemptions <= max_preemptions
         assert cancelled is not None or len(request.output) == output or request.length == bench.scheduler.context
     assert bench.scheduler.pool.available == blocks

@@ -1,0 +1,206 @@
+"""The real scheduler without a model: requests in, times out. A step takes as long as a cost model says.
+
+No clock, no randomness: the same arrivals give the same times. The tests prove the policies' promises with it, and
+`bench.fairness` replays traces.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from engine.kv import BLOCK_SIZE
+from engine.plan import Sampled, StepPlan
+from engine.request import Request, RequestError
+from engine.scheduling.config import SchedulerConfig
+from engine.scheduling.scheduler import Scheduler
+from engine.wire import ModelInfo, SamplingParams, ServiceClass
+
+OUTPUT_COST = 2
+"""Of an output token, in input tokens, where services are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request. Its answer has exactly `output` tokens."""
+
+    at: float
+    tenant: str
+    prompt: list[int]
+    output: int
+    service: ServiceClass = "standard"
+    weight: float = 1.0
+    queue_timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of a step: `base + token * tokens + row * rows`."""
+
+    base: float
+    token: float
+    row: float
+
+    def seconds(self, plan: StepPlan) -> float:
+        return self.base + self.token * plan.tokens + self.row * len(plan.rows)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of an arrival. Times are absolute, None for what did not happen."""
+
+    arrival: Arrival
+    started: float | None = None
+    first_token: float | None = None
+    ended: float | None = None
+    refused: RequestError | None = None
+    """It was not even let into the queue."""
+    expired: bool = False
+    """It waited longer than its `queue_timeout`."""
+    preemptions: int = 0
+    cached: int = 0
+
+    @property
+    def ttft(self) -> float | None:
+        return None if self.first_token is None else self.first_token - self.arrival.at
+
+
+@dataclass(slots=True)
+class Simulation:
+    """One run."""
+
+    outcomes: list[Outcome]
+    seconds: float = 0.0
+    tokens: int = 0
+    """All that were run, those that were run again included."""
+    windows: list[dict[str, float]] = field(default_factory=list)
+    """By window: the service, by weight, of each tenant that had somebody waiting all the time."""
+
+    def ttfts(self, tenant: str) -> list[float]:
+        return [
+            outcome.ttft for outcome in self.outcomes if outcome.arrival.tenant == tenant and outcome.ttft is not None
+        ]
+
+    @property
+    def jain(self) -> float:
+        """Mean over the windows in which at least two tenants were waiting; 1 if there are none."""
+        indices = [jain(list(window.values())) for window in self.windows if len(window) > 1]
+        return sum(indices) / len(indices) if indices else 1.0
+
+
+def jain(values: Sequence[float]) -> float:
+    """Jain's fairness index: 1 if all are equal, 1/n if one has everything."""
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
+
+
+def simulate(
+    arrivals: Iterable[Arrival],
+    config: SchedulerConfig,
+    cost: Cost,
+    *,
+    context: int = 1_000_000,
+    window: float = 1.0,
+    observe: Callable[[Scheduler, StepPlan, float], None] | None = None,
+) -> Simulation:
+    """Run all arrivals to their end.
+
+    Args:
+        context: most tokens of a request.
+        window: seconds over which services are compared.
+        observe: called with the scheduler, every plan before its commit, and the time when it began.
+    """
+    model = ModelInfo("simulated", "r", context, 1 << 31, (), BLOCK_SIZE, "none", "none")
+    scheduler = Scheduler(config, model)
+    coming = sorted(arrivals, key=lambda arrival: arrival.at)
+    outcomes = [Outcome(arrival) for arrival in coming]
+    run = Simulation(outcomes)
+    requests: dict[str, tuple[Request, Outcome]] = {}
+    services = _Services(window)
+    now, index = 0.0, 0
+    while index < len(coming) or len(scheduler):
+        if not len(scheduler):
+            now = max(now, coming[index].at)
+        while index < len(coming) and coming[index].at <= now:
+            request = _request(coming[index], str(index))
+            try:
+                scheduler.add(request)
+                requests[request.id] = (request, outcomes[index])
+                services.live[request.tenant] += 1
+            except RequestError as error:
+                outcomes[index].refused = error
+            index += 1
+        for request in scheduler.expire(now):
+            requests.pop(request.id)[1].expired = True
+            services.live[request.tenant] -= 1
+        plan = scheduler.schedule(now)
+        if observe is not None:
+            observe(scheduler, plan, now)
+        services.begin(now, scheduler)
+        began, now = now, now + cost.seconds(plan)
+        run.tokens += plan.tokens
+        gained = scheduler.commit(plan, [Sampled([0]) if row.sample else Sampled() for row in plan.rows])
+        services.ran(plan)
+        for request, sampled in gained:
+            outcome = requests[request.id][1]
+            outcome.started = request.first_scheduled
+            if sampled.tokens and outcome.first_token is None:
+                outcome.first_token, outcome.cached = now, request.cached
+            if request.finish is not None:
+                outcome.ended, outcome.preemptions = now, request.preemptions
+                services.live[request.tenant] -= 1
+                del requests[request.id]
+        run.seconds += now - began
+    run.windows = services.windows
+    return run
+
+
+class _Services:
+    """What each tenant was given, window by window."""
+
+    def __init__(self, window: float) -> None:
+        self.live: Counter[str] = Counter()
+        self.windows: list[dict[str, float]] = []
+        self._window = window
+        self._until = window
+        self._given: defaultdict[str, float] = defaultdict(float)
+        self._waiting: set[str] | None = None
+        self._most: dict[str, int] = {}
+        """Tokens that each request had computed at most: what is computed again is no service."""
+
+    def begin(self, now: float, scheduler: Scheduler) -> None:
+        """A step begins."""
+        if now >= self._until:
+            if self._waiting:
+                self.windows.append({tenant: self._given[tenant] for tenant in self._waiting})
+            self._given.clear()
+            self._waiting = None
+            self._until = now + self._window
+        running = Counter(request.tenant for request in scheduler.running)
+        waiting = {tenant for tenant, live in self.live.items() if live > running[tenant]}
+        self._waiting = waiting if self._waiting is None else self._waiting & waiting
+
+    def ran(self, plan: StepPlan) -> None:
+        for row in plan.rows:
+            request, end = row.request, row.start + row.count
+            most = self._most.get(request.id, request.cached)
+            prompt = min(end, len(request.prompt)) - min(most, len(request.prompt))
+            self._most[request.id] = max(most, end)
+            self._given[request.tenant] += (max(prompt, 0) + OUTPUT_COST * row.sample) / request.weight
+            if request.finish is not None:
+                del self._most[request.id]
+
+
+def _request(arrival: Arrival, id: str) -> Request:
+    return Request(
+        id,
+        arrival.prompt,
+        SamplingParams(max_tokens=arrival.output, ignore_eos=True),
+        arrival.at,
+        tenant=arrival.tenant,
+        weight=arrival.weight,
+        service=arrival.service,
+        queue_timeout=arrival.queue_timeout,
+        chain_root=arrival.tenant.encode(),
+    )

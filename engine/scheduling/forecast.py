@@ -1,0 +1,56 @@
+"""How fast an engine is, and so how long a queue takes. Pure: told of times, it reads no clock."""
+
+from __future__ import annotations
+
+_DECAY = 0.98
+"""Of what earlier steps and answers weigh, per step and per answer."""
+_FIRST_GUESS = 128.0
+"""Output tokens of an answer before any has ended."""
+
+
+class Forecast:
+    """Moving averages: tokens per second over the last steps, output tokens over the last answers."""
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = 0.0
+        self._outputs, self._answers = _FIRST_GUESS, 1.0
+        self._prompts = 0.0
+        self._running: tuple[float, int] | None = None
+        """When the step that runs was planned, and its tokens."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Prompt and output tokens run per second of work; 0 while nothing is known."""
+        return self._tokens / self._seconds if self._seconds > 0 else 0.0
+
+    def step(self, now: float, tokens: int) -> None:
+        """A step of `tokens` begins, and the one before it has ended if there was one since `idle`."""
+        if self._running is not None:
+            began, ran = self._running
+            self._tokens = self._tokens * _DECAY + ran
+            self._seconds = self._seconds * _DECAY + max(now - began, 0.0)
+        self._running = (now, tokens) if tokens else None
+
+    def idle(self) -> None:
+        """There is no work: time until the next step is no step's."""
+        self._running = None
+
+    def answered(self, prompt: int, output: int) -> None:
+        """A request has ended by itself."""
+        self._prompts = self._prompts * _DECAY + prompt
+        self._outputs = self._outputs * _DECAY + output
+        self._answers = self._answers * _DECAY + 1
+
+    def output(self, most: int) -> int:
+        """Output tokens expected of a request that may have `most`."""
+        return min(most, round(self._outputs / self._answers))
+
+    @property
+    def request_tokens(self) -> float:
+        """Tokens of one request, prompt and output."""
+        return (self._prompts + self._outputs) / self._answers
+
+    def seconds(self, tokens: float) -> float | None:
+        """How long `tokens` take; None while nothing is known."""
+        rate = self.tokens_per_second
+        return tokens / rate if rate > 0 else None

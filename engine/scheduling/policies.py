@@ -1,0 +1,21 @@
+"""The policies by name."""
+
+from __future__ import annotations
+
+from engine.kv import BLOCK_SIZE
+from engine.scheduling.config import PolicyName
+from engine.scheduling.fair import Fair
+from engine.scheduling.line import Line
+from engine.scheduling.policy import Policy
+from engine.scheduling.prefixes import Prefixes
+
+
+def policy_named(name: PolicyName, aging: float, prefixes: Prefixes) -> Policy:
+    """A policy with nobody waiting. `aging`: seconds of waiting that outweigh one level of service."""
+    match name:
+        case "fcfs":
+            return Line(aging=0.0)
+        case "priority":
+            return Line(aging)
+        case "fair":
+            return Fair(aging, lambda request: len(prefixes.match(request)) * BLOCK_SIZE)

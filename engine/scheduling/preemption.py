@@ -1,0 +1,80 @@
+"""Who may lose its KV to make room, and what who may not is promised instead. Pure.
+
+A request that has been preempted `limit` times is *safe*: it is admitted with blocks for its longest possible answer
+and keeps them to its end. Everybody can still end, by this argument. Who is first in line progresses in every step: if
+it is safe it needs nothing more, and if not it may take all blocks that are not reserved, into which its own longest
+answer fits, because nobody is admitted while that would be untrue of anybody who runs. So the first in line ends, then
+the next one; and when nobody runs, whoever waits fits, as no context is larger than the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from engine.kv import BLOCK_SIZE, BlockPool
+from engine.request import Request
+
+
+class Preemption:
+    """The rules for one pool of KV blocks. `context`: most tokens of one request."""
+
+    def __init__(self, pool: BlockPool, limit: int, context: int) -> None:
+        self.reserved = 0
+        """Blocks of safe requests that run."""
+        self._pool = pool
+        self._limit = limit
+        self._context = context
+
+    def is_safe(self, request: Request) -> bool:
+        """Whether a request has been preempted as often as it may be."""
+        return request.preemptions >= self._limit
+
+    def blocks_at_admission(self, request: Request) -> int:
+        """Blocks of all known tokens; of the longest answer for a safe request."""
+        return self._longest(request) if self.is_safe(request) else blocks_of(request.length)
+
+    def may_run(self, request: Request, running: Sequence[Request]) -> bool:
+        """Whether, with this request, the longest answer of anybody who runs still fits beside all that is reserved."""
+        safe = self.is_safe(request)
+        if not safe and not self.reserved:
+            return True
+        reserved = self.reserved + (self._longest(request) if safe else 0)
+        others = [self._longest(other) for other in running if not other.reserved_blocks]
+        if not safe:
+            others.append(self._longest(request))
+        return reserved + max(others, default=0) <= self._pool.total - self._pool.withheld
+
+    def reserve(self, request: Request) -> None:
+        """A request begins to run with its blocks: if it is safe, they stay its own."""
+        if self.is_safe(request):
+            request.reserved_blocks = len(request.block_table)
+            self.reserved += request.reserved_blocks
+
+    def release(self, request: Request) -> None:
+        """A request runs no longer."""
+        self.reserved -= request.reserved_blocks
+        request.reserved_blocks = 0
+
+    def victims(self, requests: Iterable[Request], first: Request) -> list[Request]:
+        """Those of some running requests that may be preempted, who has least to compute again first."""
+        allowed = [request for request in requests if request is not first and not self.is_safe(request)]
+        allowed.sort(key=lambda request: (self._recompute(request), -request.rank[1]))
+        return allowed
+
+    def frees(self, request: Request) -> int:
+        """Blocks that a waiting request gains by the preemption of a running one: its own and the one to grow into."""
+        return self._pool.private(request.block_table) + 1
+
+    def _recompute(self, request: Request) -> int:
+        """Tokens that would have to run again; blocks that others use as well stay readable."""
+        blocks = request.block_table[: blocks_of(request.computed)]
+        return request.computed - (len(blocks) - self._pool.private(blocks)) * BLOCK_SIZE
+
+    def _longest(self, request: Request) -> int:
+        """Blocks of a request's longest possible answer, whose last token is never run."""
+        longest = min(len(request.prompt) + request.sampling.max_tokens, self._context) - 1
+        return blocks_of(max(longest, request.length))
+
+
+def blocks_of(tokens: int) -> int:
+    return -(-tokens // BLOCK_SIZE)

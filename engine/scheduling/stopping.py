@@ -1,0 +1,19 @@
+"""When an answer has come to its end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from engine.request import Request
+from engine.wire import FinishReason
+
+
+def stop_reason(request: Request, eos_token_ids: Container[int], context: int) -> FinishReason | None:
+    """Why the last output token is the last one, None if it is not. `context`: most tokens of a request."""
+    sampling, token = request.sampling, request.output[-1]
+    ends = token in sampling.stop_token_ids or (not sampling.ignore_eos and token in eos_token_ids)
+    if ends and len(request.output) > sampling.min_tokens:
+        return "stop"
+    if len(request.output) >= sampling.max_tokens or request.length >= context:
+        return "length"
+    return None
