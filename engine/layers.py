@@ -13,10 +13,13 @@ from typing import Protocol
 import torch
 
 import kernels
+from engine.adapters.manifest import Module
 from engine.config import ModelConfig
-from kernels import AttentionPlan
+from kernels import AttentionPlan, LoraExperts, LoraPlan
 
 Targets = dict[str, torch.Tensor]
+Base = tuple[torch.Tensor, torch.Tensor | None]
+"""Weight [out, in] and bias [out] of one module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +33,29 @@ class Step:
     """[T], where each token's KV goes."""
     plans: dict[int | None, AttentionPlan]
     """By window."""
+    lora: LoraPlan | None = None
+    """None: no row has an adapter."""
 
 
 class FeedForward(Protocol):
-    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+    def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor: ...
     def targets(self, prefix: str) -> Targets: ...
     def pack(self) -> None: ...
+    def base(self, module: Module) -> Base: ...
 
 
 class Linear:
-    """A weight [out, in] with an optional bias, filled from one checkpoint tensor or several stacked ones."""
+    """A weight [out, in] with an optional bias, filled from one checkpoint tensor or several stacked ones.
 
-    __slots__ = ("bias", "sizes", "weight")
+    `site` is what adapters call it (`engine.adapters.layout`).
+    """
 
-    def __init__(self, inputs: int, sizes: tuple[int, ...], *, bias: bool, device: torch.device, dtype: torch.dtype):
+    __slots__ = ("bias", "site", "sizes", "weight")
+
+    def __init__(
+        self, site: str, inputs: int, sizes: tuple[int, ...], *, bias: bool, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.site = site
         self.sizes = list(sizes)
         self.weight = torch.empty(sum(sizes), inputs, device=device, dtype=dtype)
         self.bias = torch.empty(sum(sizes), device=device, dtype=dtype) if bias else None
@@ -60,8 +72,21 @@ class Linear:
     def pack(self) -> None:
         self.weight = kernels.pack_weight(self.weight)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return kernels.linear(x, self.weight, self.bias)
+    def base(self, part: int) -> Base:
+        """One of the stacked parts as it was loaded."""
+        weight = self.weight.to_dense() if self.weight.is_mkldnn else self.weight
+        bias = None if self.bias is None else torch.split(self.bias, self.sizes)[part]
+        return torch.split(weight, self.sizes)[part], bias
+
+    def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
+        out = kernels.linear(x, self.weight, self.bias)
+        if lora is not None:
+            kernels.adapt_linear(x, out, lora, self.site)
+        return out
+
+
+_QKV = ("q_proj", "k_proj", "v_proj")
+_GATE_UP = ("gate_proj", "up_proj")
 
 
 class Attention:
@@ -72,12 +97,21 @@ class Attention:
         self._window = config.windows[layer]
         self._eps = config.norm_eps
         queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        self._qkv = Linear(config.hidden_size, (queries, keys, keys), bias=config.qkv_bias, device=device, dtype=dtype)
-        self._output = Linear(queries, (config.hidden_size,), bias=config.output_bias, device=device, dtype=dtype)
+        self._qkv = Linear(
+            f"{layer}.qkv",
+            config.hidden_size,
+            (queries, keys, keys),
+            bias=config.qkv_bias,
+            device=device,
+            dtype=dtype,
+        )
+        self._output = Linear(
+            f"{layer}.output", queries, (config.hidden_size,), bias=config.output_bias, device=device, dtype=dtype
+        )
         self._qk_norm = torch.empty(2, config.head_dim, device=device, dtype=dtype) if config.qk_norm else None
 
     def targets(self, prefix: str) -> Targets:
-        found = self._qkv.targets(*(f"{prefix}.{name}" for name in ("q_proj", "k_proj", "v_proj")))
+        found = self._qkv.targets(*(f"{prefix}.{name}" for name in _QKV))
         found |= self._output.targets(f"{prefix}.o_proj")
         if self._qk_norm is not None:
             query, key = self._qk_norm
@@ -92,45 +126,52 @@ class Attention:
             counts = torch.tensor((self._heads, self._kv_heads), device=self._qk_norm.device)
             self._qk_norm = self._qk_norm.repeat_interleave(counts, dim=0)
 
+    def base(self, module: Module) -> Base:
+        return self._output.base(0) if module == "o_proj" else self._qkv.base(_QKV.index(module))
+
     def __call__(self, x: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor], step: Step) -> torch.Tensor:
         rotated = self._heads + self._kv_heads
-        heads = self._qkv(x).view(len(x), rotated + self._kv_heads, self._dim)
+        heads = self._qkv(x, step.lora).view(len(x), rotated + self._kv_heads, self._dim)
         query_key, value = heads[:, :rotated], heads[:, rotated:]
         if self._qk_norm is not None:
             query_key = kernels.rms_norm(query_key, self._qk_norm, self._eps)
         kernels.rotary_embedding(query_key, step.cos, step.sin)
         query, key = query_key[:, : self._heads], query_key[:, self._heads :]
         kernels.store_kv(key, value, *cache, step.slots)
-        return self._output(kernels.paged_attention(query, key, value, *cache, step.plans[self._window]))
+        seen = kernels.paged_attention(query, key, value, *cache, step.plans[self._window])
+        return self._output(seen, step.lora)
 
 
 class Mlp:
     """SwiGLU."""
 
-    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
-        width, inner = config.hidden_size, config.intermediate_size
-        self._gate_up = Linear(width, (inner, inner), bias=config.mlp_bias, device=device, dtype=dtype)
-        self._down = Linear(inner, (width,), bias=config.mlp_bias, device=device, dtype=dtype)
+    def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
+        width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self._gate_up = Linear(f"{layer}.gate_up", width, (inner, inner), bias=bias, device=device, dtype=dtype)
+        self._down = Linear(f"{layer}.down", inner, (width,), bias=bias, device=device, dtype=dtype)
 
     def targets(self, prefix: str) -> Targets:
         prefix += ".mlp"
-        return self._gate_up.targets(f"{prefix}.gate_proj", f"{prefix}.up_proj") | self._down.targets(
-            f"{prefix}.down_proj"
-        )
+        gate_up = self._gate_up.targets(*(f"{prefix}.{name}" for name in _GATE_UP))
+        return gate_up | self._down.targets(f"{prefix}.down_proj")
 
     def pack(self) -> None:
         self._gate_up.pack()
         self._down.pack()
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._down(kernels.silu_and_mul(self._gate_up(x)))
+    def base(self, module: Module) -> Base:
+        return self._down.base(0) if module == "down_proj" else self._gate_up.base(_GATE_UP.index(module))
+
+    def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
+        return self._down(kernels.silu_and_mul(self._gate_up(x, lora)), lora)
 
 
 class MixtureOfExperts:
     """Mixtral's sparse mixture of SwiGLU experts."""
 
-    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
         experts, width, inner = config.experts, config.hidden_size, config.intermediate_size
+        self._sites = (f"{layer}.router", f"{layer}.experts.gate_up", f"{layer}.experts.down")
         self._experts_per_token = config.experts_per_token
         self._router = torch.empty(experts, width, device=device, dtype=dtype)
         self._gate_up = torch.empty(experts, 2 * inner, width, device=device, dtype=dtype)
@@ -148,5 +189,11 @@ class MixtureOfExperts:
     def pack(self) -> None:
         """Grouped GEMMs read the plain layout."""
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return kernels.moe(x, self._router, self._gate_up, self._down, self._experts_per_token)
+    def base(self, module: Module) -> Base:
+        if module != "router":
+            raise KeyError(module)
+        return self._router, None
+
+    def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
+        adapted = None if lora is None else LoraExperts(lora, *self._sites)
+        return kernels.moe(x, self._router, self._gate_up, self._down, self._experts_per_token, adapted)

@@ -7,10 +7,13 @@ from pathlib import Path
 import torch
 
 import kernels
+from engine.adapters.layout import HEAD
+from engine.adapters.manifest import Module
 from engine.config import ModelConfig
 from engine.kv_cache import KVCache
-from engine.layers import Attention, FeedForward, Linear, MixtureOfExperts, Mlp, Step, Targets
+from engine.layers import Attention, Base, FeedForward, Linear, MixtureOfExperts, Mlp, Step, Targets
 from engine.weights import load_weights
+from kernels import LoraPlan
 
 
 class DecoderLayer:
@@ -22,7 +25,7 @@ class DecoderLayer:
         self._input_norm, self._post_norm = self._norms
         self._attention = Attention(config, layer, device, dtype)
         self._feed_forward: FeedForward = (
-            MixtureOfExperts(config, device, dtype) if config.experts else Mlp(config, device, dtype)
+            MixtureOfExperts(config, layer, device, dtype) if config.experts else Mlp(config, layer, device, dtype)
         )
 
     def targets(self, prefix: str) -> Targets:
@@ -51,7 +54,11 @@ class DecoderLayer:
             x = kernels.add_rms_norm(x, residual, self._input_norm, self._eps)
         x = self._attention(x, cache, step)
         x = kernels.add_rms_norm(x, residual, self._post_norm, self._eps)
-        return self._feed_forward(x)
+        return self._feed_forward(x, step.lora)
+
+    def base(self, module: Module) -> Base:
+        attention = module in ("q_proj", "k_proj", "v_proj", "o_proj")
+        return self._attention.base(module) if attention else self._feed_forward.base(module)
 
 
 class Decoder:
@@ -63,7 +70,7 @@ class Decoder:
         self._embedding = torch.empty(config.vocabulary, config.hidden_size, device=device, dtype=dtype)
         self._layers = [DecoderLayer(config, layer, device, dtype) for layer in range(config.layers)]
         self._norm = torch.empty(config.hidden_size, device=device, dtype=dtype)
-        self._head = Linear(config.hidden_size, (config.vocabulary,), bias=False, device=device, dtype=dtype)
+        self._head = Linear(HEAD, config.hidden_size, (config.vocabulary,), bias=False, device=device, dtype=dtype)
         if config.tied_embeddings:
             self._head.weight = self._embedding
 
@@ -82,15 +89,27 @@ class Decoder:
     def __call__(self, tokens: torch.Tensor, cache: KVCache, step: Step) -> torch.Tensor:
         """Run tokens [T] through all layers, writing their KV -> normalised hidden states [T, hidden]."""
         residual = kernels.embedding(tokens, self._embedding)
+        if step.lora is not None:
+            kernels.adapt_embedding(tokens, residual, step.lora)
         x = None
         for layer, layer_cache in zip(self._layers, cache.layers, strict=True):
             x = layer(x, residual, layer_cache, step)
         assert x is not None
         return kernels.add_rms_norm(x, residual, self._norm, self.config.norm_eps)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits [rows, vocabulary], in the model's dtype, for hidden states [rows, hidden]."""
-        return self._head(hidden)
+    def logits(self, hidden: torch.Tensor, lora: LoraPlan | None = None) -> torch.Tensor:
+        """Logits [rows, vocabulary], in the model's dtype, for hidden states [rows, hidden] that `lora` plans."""
+        return self._head(hidden, lora)
+
+    def base(self, module: Module, layer: int | None) -> Base:
+        """What adapters change: weight [out, in] and bias [out], or the embedding [vocabulary, hidden].
+
+        Raises:
+            KeyError: it is a stack of experts.
+        """
+        if module == "embed_tokens":
+            return self._embedding, None
+        return self._head.base(0) if layer is None else self._layers[layer].base(module)
 
     def _targets(self) -> Targets:
         found = {"model.embed_tokens.weight": self._embedding, "model.norm.weight": self._norm}

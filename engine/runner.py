@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 import kernels
+from engine.adapters.bank import AdapterBank, AdapterSource
+from engine.adapters.layout import HEAD
 from engine.checkpoint import revision_digest
 from engine.config import ModelConfig
 from engine.kv import BLOCK_SIZE
@@ -27,6 +30,7 @@ from engine.rope import RotaryEmbedding
 from engine.sampling import Sampler, token_logprobs
 from engine.speculation.verification import confirmed
 from engine.wire import ModelInfo, TokenLogprob
+from kernels import LoraAdapter, LoraPlan, LoraWorkspace
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 
@@ -58,6 +62,7 @@ class ModelRunner:
         device: str = "cpu",
         dtype: Dtype = "auto",
         name: str | None = None,
+        adapters: AdapterSource | None = None,
     ) -> None:
         """Load a checkpoint in Hugging Face format.
 
@@ -65,6 +70,7 @@ class ModelRunner:
             blocks: KV blocks of `BLOCK_SIZE` tokens.
             dtype: of weights, activations and KV; "auto" is the stored one, and bfloat16 for float16.
             name: what clients call the model; the directory's name unless given.
+            adapters: where the adapters are that requests may name; `bank` loads them.
 
         Raises:
             CheckpointError: the directory holds nothing that this engine can serve.
@@ -90,6 +96,10 @@ class ModelRunner:
             device=str(self._device),
             dtype=dtype,
         )
+        self._lora = LoraWorkspace(self._cache.sectors)
+        self.bank: AdapterBank | None = None
+        if adapters is not None:
+            self.bank = AdapterBank(config, self.info.revision, self._cache.sectors, self._model.base, adapters)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> list[Sampled]:
@@ -107,12 +117,13 @@ class ModelRunner:
         logprobs: list[TokenLogprob | None] = []
         if sampled:
             positions, requests, drafts = zip(*sampled, strict=True)
-            logits = self._model.logits(hidden.index_select(0, self._to_device(torch.tensor(positions))))
+            last = hidden.index_select(0, self._to_device(torch.tensor(positions)))
+            logits = self._model.logits(last, self._head_plan(batch, requests, np.ones(len(requests), np.int64)))
             tokens, logprobs = self._sampler(logits, requests, drafts)
         results: list[Sampled] = [Sampled()] * len(plan.rows)
         first = 0
         for row, end, place in zip(batch.rows, batch.ends, batch.order, strict=True):
-            prompt = self._prompt_logprobs(hidden[end - row.tokens : end - len(row.draft)], row)
+            prompt = self._prompt_logprobs(batch, hidden[end - row.tokens : end - len(row.draft)], row)
             if not row.sample:
                 results[place] = Sampled(prompt_logprobs=prompt)
                 continue
@@ -161,13 +172,36 @@ class ModelRunner:
             )
             for window in set(self.config.windows)
         }
-        step = Step(cos, sin, self._to_device(torch.from_numpy(slots)), plans)
+        lora = self._adapt([row.request for row in rows], counts)
+        step = Step(cos, sin, self._to_device(torch.from_numpy(slots)), plans, lora)
         return _Batch(rows, order, ends.tolist(), self._to_device(torch.tensor(tokens)), step)
+
+    def _adapt(self, requests: Sequence[Request], counts: npt.NDArray[np.int64]) -> LoraPlan | None:
+        """The plan of a step in which `requests[i]` has `counts[i]` tokens."""
+        if all(request.adapter is None for request in requests):
+            return None
+        adapters = self._adapters(requests)
+        self._lora.hold(adapters)
+        return self._lora.plan(adapters, counts)
+
+    def _head_plan(self, batch: _Batch, requests: Sequence[Request], counts: npt.NDArray[np.int64]) -> LoraPlan | None:
+        """The plan for logits of some of the batch's requests, if an adapter of the batch changes them."""
+        if batch.step.lora is None or not batch.step.lora.reaches(HEAD):
+            return None
+        return self._lora.plan(self._adapters(requests), counts)
+
+    def _adapters(self, requests: Sequence[Request]) -> list[LoraAdapter | None]:
+        return [None if request.adapter is None else self._adapter(request.adapter) for request in requests]
+
+    def _adapter(self, version: str) -> LoraAdapter:
+        if self.bank is None:
+            raise RuntimeError("this runner has no adapters")
+        return self.bank.adapter(version)
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
 
-    def _prompt_logprobs(self, hidden: torch.Tensor, row: Row) -> list[TokenLogprob] | None:
+    def _prompt_logprobs(self, batch: _Batch, hidden: torch.Tensor, row: Row) -> list[TokenLogprob] | None:
         """Log-probabilities of the prompt tokens that follow the row's positions; hidden is [row.count, hidden]."""
         request = row.request
         tops = request.sampling.prompt_logprobs
@@ -178,6 +212,7 @@ class ModelRunner:
         found: list[TokenLogprob] = []
         for begin in range(0, len(targets), size):
             piece = targets[begin : begin + size]
-            logits = self._model.logits(hidden[begin : begin + len(piece)])
+            lora = self._head_plan(batch, [request], np.array([len(piece)]))
+            logits = self._model.logits(hidden[begin : begin + len(piece)], lora)
             found += token_logprobs(logits, piece, [tops] * len(piece))
         return found

@@ -11,7 +11,7 @@ import torch
 from kernels import onednn, reference
 from kernels.attention import AttentionPlan, plan_attention
 from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite
-from kernels.lora.ops import adapt_embedding, adapt_experts, adapt_linear
+from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_linear
 from kernels.lora.plan import LoraPlan, LoraWorkspace
 from kernels.reference import (
     add_rms_norm,
@@ -30,6 +30,7 @@ __all__ = [
     "AttentionPlan",
     "LoraAdapter",
     "LoraEmbedding",
+    "LoraExperts",
     "LoraLayout",
     "LoraPart",
     "LoraPlan",

@@ -55,7 +55,7 @@ class LoraEmbedding:
     """Where A^T [vocabulary, rank] begins."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class LoraLayout:
     """Of the images of all adapters that have the same ranks on the same layers. Compared by identity.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 
@@ -68,6 +70,32 @@ def adapt_experts(
                     ends = torch.searchsorted(chosen, numbers, right=True, out_int32=True)
                     delta = F.grouped_mm(F.grouped_mm(inputs, down.transpose(1, 2), offs=ends), up, offs=ends)
                     out[:, piece.begin : piece.end].index_add_(0, rows, delta.to(out.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class LoraExperts:
+    """A plan for the three layers of a mixture of experts, whose rows are sorted by expert.
+
+    `order` [T * k] says of each row which of the T * k pairs (token, choice) it is.
+    """
+
+    plan: LoraPlan
+    router: str
+    gate_up: str
+    down: str
+
+    def adapt_router(self, x: torch.Tensor, logits: torch.Tensor) -> None:
+        adapt_linear(x, logits, self.plan, self.router)
+
+    def adapt_gate_up(self, x: torch.Tensor, out: torch.Tensor, experts: torch.Tensor, order: torch.Tensor) -> None:
+        self._adapt(x, out, self.gate_up, experts, order)
+
+    def adapt_down(self, x: torch.Tensor, out: torch.Tensor, experts: torch.Tensor, order: torch.Tensor) -> None:
+        self._adapt(x, out, self.down, experts, order)
+
+    def _adapt(self, x: torch.Tensor, out: torch.Tensor, site: str, experts: torch.Tensor, order: torch.Tensor) -> None:
+        if self.plan.reaches(site):
+            adapt_experts(x, out, self.plan, site, experts, order.argsort().view(experts.shape))
 
 
 def _expand(shrunk: torch.Tensor | None, out: torch.Tensor, site: SlotSite, run: Run) -> None:

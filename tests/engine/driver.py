@@ -27,14 +27,15 @@ def drive(
     chunk: int | None = None,
     seed: int = 0,
     draft: Callable[[Request], Sequence[int]] = lambda _: (),
+    blocks: int = BLOCKS,
 ) -> list[list[Sampled]]:
     """Run all requests side by side until each has `max_tokens` tokens; what each row gave, by request.
 
     `chunk` limits the tokens of a row; 0 draws a limit for every row, so that chunks and decodes mix. `draft` guesses
-    the next tokens of a request that decodes.
+    the next tokens of a request that decodes. Blocks from `blocks` on are not used.
     """
     generator = random.Random(seed)
-    free = list(range(BLOCKS))
+    free = list(range(blocks))
     generator.shuffle(free)
     given: list[list[Sampled]] = [[] for _ in requests]
     while True:

@@ -11,6 +11,7 @@ import engine.runner
 from engine.config import CheckpointError
 from engine.plan import Row, StepPlan
 from engine.runner import ModelRunner
+from kernels import LoraPlan
 from tests.engine.checkpoints import CONTEXT, EOS, VOCABULARY, random_prompt
 from tests.engine.conftest import Checkpoint
 from tests.engine.driver import BLOCKS, drive, request, tokens_of
@@ -98,9 +99,9 @@ def test_prompt_logprobs_are_computed_in_bounded_pieces(runner: ModelRunner, mon
     rows: list[int] = []
     logits = runner._model.logits
 
-    def spy(hidden: torch.Tensor) -> torch.Tensor:
+    def spy(hidden: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
         rows.append(len(hidden))
-        return logits(hidden)
+        return logits(hidden, lora)
 
     monkeypatch.setattr(runner._model, "logits", spy)
     pieces = drive(runner, [request(random_prompt(40), prompt_logprobs=3, max_tokens=1)])

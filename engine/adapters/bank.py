@@ -1,0 +1,132 @@
+"""The weights of adapters on host and device: prepared once as images, copied into sectors of the KV cache's memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+import torch
+
+from engine.adapters.config import AdapterError
+from engine.adapters.image import BaseWeight, build_image
+from engine.adapters.layout import SiteShape, lay_out, shape
+from engine.adapters.manifest import Manifest
+from engine.adapters.storage import RegistryError
+from engine.config import ModelConfig
+from kernels import LoraAdapter, LoraLayout
+
+logger = logging.getLogger(__name__)
+
+
+class AdapterSource(Protocol):
+    """Where versions come from: `engine.adapters.registry.Registry`."""
+
+    def manifest(self, version: str) -> Manifest: ...
+    def path(self, version: str) -> Path: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    layout: LoraLayout
+    sectors: torch.Tensor
+    """[n, elements of a sector] on the host."""
+
+
+class AdapterBank:
+    """Adapters of one model in an arena [sectors, elements]. Implements `engine.adapters.loads.Bank`.
+
+    `prepare` and `install` may run beside steps and each other: they write only what nobody reads yet.
+    """
+
+    def __init__(
+        self, config: ModelConfig, revision: str, arena: torch.Tensor, base: BaseWeight, source: AdapterSource
+    ) -> None:
+        """`revision` names the base model's checkpoint and `base` gives its weights."""
+        self.sector_bytes = arena.shape[1] * arena.element_size()
+        self._config = config
+        self._arena = arena
+        self._base = base
+        self._revision = revision
+        self._source = source
+        self._lock = threading.Lock()
+        self._layouts: WeakValueDictionary[tuple[SiteShape, ...], LoraLayout] = WeakValueDictionary()
+        self._images: dict[str, _Image] = {}
+        self._adapters: dict[str, LoraAdapter] = {}
+        cuda = arena.device.type == "cuda"
+        self._stream = torch.cuda.Stream(arena.device) if cuda else None  # type: ignore[no-untyped-call]
+
+    def prepare(self, version: str) -> int:
+        """Read, check and pack an adapter on the host; returns the sectors that it needs.
+
+        Raises:
+            AdapterError: it cannot be served; the message is for the client.
+        """
+        try:
+            manifest, folder = self._source.manifest(version), self._source.path(version)
+        except RegistryError as error:
+            logger.warning("adapter %s cannot be fetched: %s", version, error)
+            raise AdapterError("cannot be fetched from the registry; see the engine's log") from error
+        if self._revision not in manifest.bases:
+            raise AdapterError("is not for this base model; add it to the registry with this model as its base")
+        layout = self._layout(shape(self._config, manifest))
+        size = self._arena.shape[1]
+        count = -(-layout.elements // size)
+        sectors = torch.zeros(count, size, dtype=self._arena.dtype, pin_memory=self._stream is not None)
+        build_image(sectors.view(-1), folder, manifest, layout, self._config, self._base)
+        with self._lock:
+            self._images[version] = _Image(layout, sectors)
+        return count
+
+    def install(self, version: str, sectors: Sequence[int]) -> None:
+        """Copy a prepared adapter to these sectors; when it returns, steps may use it."""
+        with self._lock:
+            image = self._images[version]
+        if len(sectors) != len(image.sectors):
+            raise ValueError(f"adapter {version} has {len(image.sectors)} sectors, not {len(sectors)}")
+        where = torch.tensor(sectors, device=self._arena.device)
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.default_stream(self._arena.device))  # which zeroed these sectors
+        with torch.cuda.stream(self._stream):
+            for sector, content in zip(sectors, image.sectors, strict=True):
+                self._arena[sector].copy_(content, non_blocking=True)
+        if self._stream is not None:
+            self._stream.synchronize()
+        with self._lock:
+            self._adapters[version] = LoraAdapter(image.layout, where)
+
+    def remove(self, version: str) -> None:
+        """Give up the copy on the device: zeros, because KV blocks must be finite and vectors may not be as such."""
+        with self._lock:
+            adapter = self._adapters.pop(version, None)
+        if adapter is not None:
+            self._arena.index_fill_(0, adapter.sectors, 0)
+
+    def forget(self, version: str) -> None:
+        """Drop the copy on the host."""
+        with self._lock:
+            self._images.pop(version, None)
+
+    def adapter(self, version: str) -> LoraAdapter:
+        """An adapter that is installed.
+
+        Raises:
+            RuntimeError: it is not.
+        """
+        with self._lock:
+            found = self._adapters.get(version)
+        if found is None:
+            raise RuntimeError(f"adapter {version} is not on the device")
+        return found
+
+    def _layout(self, shapes: tuple[SiteShape, ...]) -> LoraLayout:
+        """One layout for all adapters of a shape."""
+        with self._lock:
+            layout = self._layouts.get(shapes)
+            if layout is None:
+                layout = self._layouts[shapes] = lay_out(shapes, self._arena.dtype)
+        return layout
