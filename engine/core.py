@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -22,6 +23,7 @@ from engine.plan import Runner, Sampled, StepPlan
 from engine.request import Request, RequestError
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.scheduler import Scheduler
+from engine.speculation.speculator import Speculator
 from engine.validation import validate
 from engine.wire import ErrorKind, Generate, Load, ModelInfo, Output, TokenLogprob, Usage
 
@@ -47,6 +49,7 @@ class EngineCore:
         config: SchedulerConfig,
         *,
         rope_regime: Callable[[int], int] | None = None,
+        speculator: Speculator | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -55,6 +58,7 @@ class EngineCore:
         self.model = msgspec.structs.replace(model, context=self._scheduler.context)
         """What clients are told: its context is what this engine can hold."""
         self._rope_regime = rope_regime
+        self._speculator = speculator
         self._clock = clock
         self._ended: list[Output] = []
         """Last words of requests that ended between steps."""
@@ -96,7 +100,7 @@ class EngineCore:
         """End a request now and free its blocks; its last output comes from the next step. Unknown ids are ignored."""
         request = self._scheduler.cancel(id)
         if request is not None:
-            self._runner.release(request)
+            self._release(request)
             self._ended.append(Output(id, finish="cancelled", usage=_usage(request)))
 
     def step(self) -> list[Output]:
@@ -106,11 +110,14 @@ class EngineCore:
         outputs += [self._expired(request) for request in self._scheduler.expire(begun)]
         plan = self._scheduler.schedule(begun)
         for request in plan.preempted:
-            self._runner.release(request)
+            self._release(request)
         if not plan:
             return outputs
         try:
-            sampled = self._runner.execute(plan)
+            if self._speculator is None:
+                sampled = self._runner.execute(plan)
+            else:
+                plan, sampled = self._speculate(plan, self._speculator)
             _check(plan, sampled)
         except Exception:
             # Whatever a row did to the runner ends with this step: its requests go, all others stay.
@@ -123,7 +130,7 @@ class EngineCore:
             if output is not None:
                 outputs.append(output)
             if request.finish is not None:
-                self._runner.release(request)
+                self._release(request)
         elapsed = self._clock() - begun
         self._step_seconds += _SMOOTHING * (elapsed - self._step_seconds) if self._step_seconds else elapsed
         return outputs
@@ -156,7 +163,7 @@ class EngineCore:
 
     def _expired(self, request: Request) -> Output:
         """The last words of a request that has missed a time limit."""
-        self._runner.release(request)
+        self._release(request)
         if request.finish == "timeout":
             return Output(request.id, finish="timeout", usage=_usage(request))
         return Output(
@@ -168,9 +175,29 @@ class EngineCore:
             retry_after=self._scheduler.queue_seconds or None,
         )
 
+    def _speculate(self, plan: StepPlan, speculator: Speculator) -> tuple[StepPlan, list[Sampled]]:
+        """Put drafts into the plan and run it; what ran, and what came of it.
+
+        Once the drafts are in the plan nobody changes them: the runner answers how much of them was right.
+        """
+        depths = speculator.depths(plan)
+        if depths:
+            drafts = speculator.propose(plan, self._scheduler.reserve(plan, depths))
+            plan = StepPlan([replace(row, draft=drafts.get(row.request.id, ())) for row in plan.rows], plan.preempted)
+        begun = self._clock()
+        sampled = self._runner.execute(plan)
+        speculator.observe(plan, sampled, self._clock() - begun)
+        return plan, sampled
+
+    def _release(self, request: Request) -> None:
+        """A request has finished or lost its blocks."""
+        self._runner.release(request)
+        if self._speculator is not None:
+            self._speculator.release(request)
+
     def _fail(self, request: Request, message: str, kind: ErrorKind) -> Output:
         self._scheduler.cancel(request.id, "error")
-        self._runner.release(request)
+        self._release(request)
         return Output(request.id, finish="error", usage=_usage(request), error=message, error_kind=kind)
 
 

@@ -134,11 +134,27 @@ class ModelRunner:
             first += len(drawn)
         return results
 
+    @torch.inference_mode()
+    def guess(self, rows: Sequence[Row], drafted: Sequence[Sequence[int]]) -> list[int]:
+        """Run rows without adapters and choose the token after each that samples, `drafted` being known for it already.
+
+        Such a row may lie behind the request's known tokens (count == 0): then its draft is what it runs.
+        """
+        batch = self._batch(rows, adapted=False)
+        hidden = self._model(batch.tokens, self._cache, batch.step)
+        sampling = [place for place, row in enumerate(rows) if row.sample]
+        if not sampling:
+            return []
+        ends = dict(zip(batch.order, batch.ends, strict=True))
+        last = self._to_device(torch.tensor([ends[place] - 1 for place in sampling]))
+        logits = self._model.logits(hidden.index_select(0, last))
+        return self._sampler.choose(logits, [rows[place].request for place in sampling], drafted)
+
     def release(self, request: Request) -> None:
         """Forget what sampling keeps of a finished or preempted request."""
         self._sampler.release(request)
 
-    def _batch(self, rows: Sequence[Row]) -> _Batch:
+    def _batch(self, rows: Sequence[Row], *, adapted: bool = True) -> _Batch:
         # Decodes first, longest first; then drafts and prompts by length: neighbours share calls of the attention.
         order = sorted(range(len(rows)), key=lambda i: (rows[i].tokens, -rows[i].start))
         rows = [rows[i] for i in order]
@@ -172,7 +188,7 @@ class ModelRunner:
             )
             for window in set(self.config.windows)
         }
-        lora = self._adapt([row.request for row in rows], counts)
+        lora = self._adapt([row.request for row in rows], counts) if adapted else None
         step = Step(cos, sin, self._to_device(torch.from_numpy(slots)), plans, lora)
         return _Batch(rows, order, ends.tolist(), self._to_device(torch.tensor(tokens)), step)
 

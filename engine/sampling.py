@@ -40,13 +40,9 @@ class Sampler:
 
         A row's token comes after its request's known tokens and those of its draft, if `drafts` (one per row) has any.
         """
-        drafts = drafts or [()] * len(requests)
         scored = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
         raw = logits[scored].float() if scored else None
-        if any(self._adjusts(request, len(draft)) for request, draft in zip(requests, drafts, strict=True)):
-            logits = self._adjust(logits.float(), requests, drafts)
-        positions = [request.length + len(draft) for request, draft in zip(requests, drafts, strict=True)]
-        tokens = self._choose(logits, requests, positions)
+        tokens = self.choose(logits, requests, drafts)
         logprobs: list[TokenLogprob | None] = [None] * len(requests)
         if raw is not None:
             tops = [requests[row].sampling.logprobs or 0 for row in scored]
@@ -54,6 +50,17 @@ class Sampler:
             for row, logprob in zip(scored, found, strict=True):
                 logprobs[row] = logprob
         return tokens, logprobs
+
+    def choose(
+        self, logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[Sequence[int]] | None = None
+    ) -> list[int]:
+        """The same without log-probabilities; may change the logits."""
+        drafts = drafts or [()] * len(requests)
+        if any(self._adjusts(request, len(draft)) for request, draft in zip(requests, drafts, strict=True)):
+            logits = self._adjust(logits.float(), requests, drafts)
+        return self._choose(
+            logits, requests, [request.length + len(draft) for request, draft in zip(requests, drafts, strict=True)]
+        )
 
     def release(self, request: Request) -> None:
         """Forget a finished or preempted request."""

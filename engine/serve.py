@@ -63,12 +63,6 @@ CONFIGURATION_ERROR = 2
     "run prompts faster.",
 )
 @click.option(
-    "--adapters",
-    metavar="URL",
-    help="Registry of LoRA adapters: a folder, or an address such as s3://bucket/path. The gateway that names them "
-    "needs the same.",
-)
-@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -84,7 +78,6 @@ def main(
     kv_tokens: int,
     max_running: int,
     step_tokens: int,
-    adapters: str | None,
     log_level: str,
 ) -> None:
     """Serve one model: token ids in, token ids out, as MessagePack frames over a WebSocket.
@@ -109,18 +102,15 @@ def main(
     # Before torch is loaded: engines share a machine's cores, so that threads without work must sleep, not spin.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    from engine.adapters.registry import Registry, RegistryError
     from engine.config import CheckpointError
     from engine.runner import ModelRunner
 
     try:
-        if adapters is not None:
-            Registry(adapters)
         config = SchedulerConfig(blocks=-(-kv_tokens // BLOCK_SIZE), step_tokens=step_tokens, max_running=max_running)
         runner = ModelRunner(model, blocks=config.blocks, device=device, dtype=dtype, name=name)
     except CheckpointError as error:
         _fail(f"{model}: {error}")
-    except (ValueError, RegistryError) as error:
+    except ValueError as error:
         _fail(str(error))
     core = EngineCore(runner, runner.info, config, rope_regime=runner.config.rope_regime)
     # What was loaded lives as long as the process: collections need not look at it again.

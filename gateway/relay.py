@@ -44,18 +44,11 @@ class TryNext(Exception):
 
 
 async def relay(
-    turn: Turn,
-    engine: Engine,
-    prompt: Sequence[int],
-    sampling: SamplingParams,
-    announce: Callable[[], None],
-    *,
-    adapter: str | None = None,
+    turn: Turn, engine: Engine, prompt: Sequence[int], sampling: SamplingParams, announce: Callable[[], None]
 ) -> Streamed:
     """Stream the answer of `engine` into `turn` until it ends or the turn is cancelled.
 
     Args:
-        adapter: version of a LoRA adapter.
         announce: tells the turn where it runs. Called at once, or, where the answer must match a grammar, when the
             engine has taken the request up: until then a grammar that it cannot compile may still refuse the turn.
 
@@ -79,7 +72,6 @@ async def relay(
                 sampling,
                 text=text,
                 stop=turn.request.stop,
-                adapter=adapter,
                 salt=_salt(turn.principal.tenant),
                 grammar=format.grammar if format else None,
             )

@@ -1,0 +1,41 @@
+"""How often drafted tokens are right, estimated per request from what became of its drafts. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_PRIOR, _PRIOR_WEIGHT = 0.6, 4.0
+"""What is expected of a source of drafts before it has made any, and how many drafted tokens this counts for."""
+_OWN_MEMORY = 0.9
+"""What a request's older tokens count beside its newest draft: texts change between prose, lists and quotations."""
+_COMMON_MEMORY = 0.98
+
+
+@dataclass(slots=True)
+class Tally:
+    """Drafted tokens that were right, of those that were checked; older ones count less."""
+
+    right: float = 0.0
+    checked: float = 0.0
+
+    def add(self, drafted: int, right: int, memory: float) -> None:
+        # Tokens after the first wrong one say nothing: what they were guessed to follow was wrong.
+        self.right = memory * self.right + right
+        self.checked = memory * self.checked + min(right + 1, drafted)
+
+
+class Acceptance:
+    """The rate of one source of drafts: over all requests, and what each request adds to it."""
+
+    def __init__(self) -> None:
+        self._common = Tally(_PRIOR * _PRIOR_WEIGHT, _PRIOR_WEIGHT)
+
+    def observe(self, own: Tally, drafted: int, right: int) -> None:
+        """The first `right` of `drafted` tokens of one request, whose tally is `own`, were right."""
+        own.add(drafted, right, _OWN_MEMORY)
+        self._common.add(drafted, right, _COMMON_MEMORY)
+
+    def rate(self, own: Tally) -> float:
+        """Probability that a drafted token is right if those before it were: the request's own, drawn to the common."""
+        common = self._common.right / self._common.checked
+        return (own.right + _PRIOR_WEIGHT * common) / (own.checked + _PRIOR_WEIGHT)

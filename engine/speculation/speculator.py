@@ -1,0 +1,201 @@
+"""Says what each step drafts, and learns from what became of it. Pure but for the draft model, which it only calls.
+
+Drafts come from two sources: the request's own text (`engine.speculation.ngram`) and a draft model. A request uses the
+one whose guesses are right more often. How many tokens it drafts is decided anew in every step from measured rates and
+costs (`engine.speculation.depth`); so that these do not grow stale, a step now and then does the opposite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from engine.plan import Row, Sampled, StepPlan
+from engine.request import Request
+from engine.speculation.acceptance import Acceptance, Tally
+from engine.speculation.costs import StepCosts
+from engine.speculation.depth import Candidate, choose_depths
+from engine.speculation.ngram import LONGEST, SHORTEST, NgramIndex
+
+Speculate = Literal["off", "ngram", "draft", "auto"]
+
+MODEL = 0
+"""The draft model as a source; an n-gram match is the source of its length."""
+_PROBE_STEPS = 64
+"""Steps after which something that was not chosen is tried; doubled each time that it still does not pay, ..."""
+_MOST_PROBE_STEPS = 512
+"""... up to this."""
+_PROBE_TOKENS = 4
+"""Tokens of a try."""
+_PROBE_SHARE = 0.02
+"""What a draft model may read for the sake of a try, as a share of the time since it was last used."""
+
+
+class Drafter(Protocol):
+    """A draft model as the speculator sees it."""
+
+    costs: StepCosts
+
+    def limit(self, request: Request) -> int: ...
+    def lag(self, request: Request) -> int: ...
+    def propose(self, depths: Mapping[Request, int]) -> dict[str, tuple[int, ...]]: ...
+    def release(self, request: Request) -> None: ...
+
+
+@dataclass(slots=True)
+class _History:
+    """What is kept of one request."""
+
+    index: NgramIndex = field(default_factory=NgramIndex)
+    tallies: dict[int, Tally] = field(default_factory=dict)
+    match: int = 0
+    """N-gram match of this step, and what followed it."""
+    continuation: tuple[int, ...] = ()
+    source: int = MODEL
+    """Where this step's draft comes from."""
+
+
+@dataclass(slots=True)
+class _Trial:
+    """When a source was last used, and how long it may rest."""
+
+    step: int = 0
+    rest: int = _PROBE_STEPS
+
+
+class Speculator:
+    """The drafts of one engine.
+
+    `tokens` is the most that a request drafts in a step. With `adaptive` false it always drafts that many, whether it
+    pays or not.
+    """
+
+    def __init__(self, *, ngrams: bool, model: Drafter | None = None, tokens: int = 8, adaptive: bool = True) -> None:
+        self.drafted = self.accepted = 0
+        """Tokens since the start."""
+        self._ngrams = ngrams
+        self._model = model
+        self._tokens = tokens
+        self._adaptive = adaptive
+        sources = [*range(SHORTEST, LONGEST + 1)] * ngrams + [MODEL] * (model is not None)
+        self._acceptance = {source: Acceptance() for source in sources}
+        self._trials = {source: _Trial() for source in sources}
+        self._trying: set[int] = set()
+        """Sources that are used in this step although it does not pay."""
+        self._histories: dict[str, _History] = {}
+        self._costs = StepCosts()
+        self._step = 0
+        self._plain_step = 0
+        """Steps in which requests decoded, and the last of them without drafts."""
+
+    def depths(self, plan: StepPlan) -> dict[str, int]:
+        """How many tokens each request should draft in a step; those that should not are left out."""
+        decoding = [row.request for row in plan.rows if row.count == 1 and row.sample]
+        if not decoding:
+            return {}
+        candidates = [one for request in decoding if request.speculate and (one := self._candidate(request))]
+        self._step += 1
+        if not self._adaptive:
+            return {one.id: one.limit for one in candidates}
+        chosen: dict[str, int] = {}
+        if candidates and self._step - self._plain_step <= _PROBE_STEPS:
+            chosen = choose_depths(
+                candidates,
+                tokens=plan.tokens,
+                requests=len(decoding),
+                target=self._costs.seconds,
+                draft=self._model_seconds,
+            )
+            chosen |= self._tries(candidates, chosen, self._costs.seconds(plan.tokens))
+        if not chosen:
+            self._plain_step = self._step
+        return chosen
+
+    def propose(self, plan: StepPlan, granted: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+        """The drafts of a step: up to so many tokens for each request."""
+        drafts = {}
+        modelled: dict[Request, int] = {}
+        for row in plan.rows:
+            request, depth = row.request, granted.get(row.request.id)
+            if depth is None:
+                continue
+            history = self._histories[request.id]
+            if history.source == MODEL:
+                modelled[request] = depth
+            else:
+                drafts[request.id] = history.continuation[:depth]
+        if self._model is not None and modelled:
+            drafts |= self._model.propose(modelled)
+        return drafts
+
+    def observe(self, plan: StepPlan, sampled: Sequence[Sampled], seconds: float) -> None:
+        """Learn from a step that took so long, drafting not included."""
+        self._costs.observe(plan.tokens, seconds)
+        for row, result in zip(plan.rows, sampled, strict=True):
+            if row.draft:
+                self._learn(row, len(result.tokens) - 1)
+
+    def release(self, request: Request) -> None:
+        """Forget a request that has finished or lost its blocks."""
+        self._histories.pop(request.id, None)
+        if self._model is not None:
+            self._model.release(request)
+
+    def _candidate(self, request: Request) -> Candidate | None:
+        """The better source of drafts for a request, if there is any."""
+        history = self._histories.get(request.id)
+        if history is None:
+            history = self._histories[request.id] = _History()
+        left = request.sampling.max_tokens - len(request.output) - 1
+        limit = min(self._tokens, left)
+        found = None
+        if self._ngrams:
+            index = history.index
+            index.extend(request.tokens(len(index), request.length))
+            history.match, history.continuation = index.propose(limit) if limit > 0 else (0, ())
+            if history.match:
+                history.source = history.match
+                found = Candidate(request.id, self._rate(history, history.match), len(history.continuation), left=left)
+        if self._model is not None:
+            limit = min(limit, self._model.limit(request))
+            rate = self._rate(history, MODEL)
+            if limit > 0 and (found is None or rate > found.rate):
+                history.source = MODEL
+                lag = self._model.lag(request)
+                found = Candidate(request.id, rate, limit, modelled=True, lag=lag, left=left)
+        return found if found is not None and found.limit > 0 else None
+
+    def _rate(self, history: _History, source: int) -> float:
+        return self._acceptance[source].rate(history.tallies.setdefault(source, Tally()))
+
+    def _tries(self, candidates: Sequence[Candidate], chosen: Mapping[str, int], step_seconds: float) -> dict[str, int]:
+        """Drafts that are not chosen, of sources that have rested long enough."""
+        tries: dict[str, int] = {}
+        self._trying.clear()
+        for one in candidates:
+            source = self._histories[one.id].source
+            trial = self._trials[source]
+            rested = self._step - trial.step
+            if one.id in chosen:
+                trial.rest = _PROBE_STEPS
+            elif rested >= trial.rest and source not in self._trying:
+                if self._model_seconds(one.lag) > _PROBE_SHARE * rested * step_seconds:
+                    continue
+                self._trying.add(source)
+                tries[one.id] = min(one.limit, _PROBE_TOKENS)
+        return tries
+
+    def _model_seconds(self, tokens: int) -> float:
+        return self._model.costs.seconds(tokens) if self._model is not None else 0.0
+
+    def _learn(self, row: Row, right: int) -> None:
+        history = self._histories[row.request.id]
+        source = history.source
+        self._acceptance[source].observe(history.tallies[source], len(row.draft), right)
+        trial = self._trials[source]
+        trial.step = self._step
+        if source in self._trying:
+            trial.rest = min(2 * trial.rest, _MOST_PROBE_STEPS)
+        self.drafted += len(row.draft)
+        self.accepted += right

@@ -1,0 +1,119 @@
+"""Engines that draft, against transformers and against themselves without drafts: the same tokens, in fewer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.core import EngineCore, SchedulerConfig
+from engine.runner import ModelRunner
+from engine.speculation.draft_model import DraftModel
+from engine.speculation.speculator import Speculator
+from engine.wire import Generate, SamplingParams
+from tests.engine.checkpoints import oracle_greedy, random_prompt
+from tests.engine.composition import Transcript, serve
+from tests.engine.conftest import Checkpoint
+
+DRAFTERS = ["ngram", "draft", "auto"]
+BLOCKS = 32
+
+# Biases that leave a few tokens, so that a random model repeats itself when it is sampled.
+FEW = dict.fromkeys(range(20, 26), 8.0)
+SAMPLED: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "logit_bias": FEW}
+PENALISED = SAMPLED | {"repetition_penalty": 1.1, "presence_penalty": 0.4, "frequency_penalty": 0.2}
+
+
+@cache
+def runner_for(directory: Path, device: str) -> ModelRunner:
+    return ModelRunner(directory, blocks=BLOCKS, device=device, dtype="float32")
+
+
+def speculator_for(drafter: str, draft: Path, device: str, **how: Any) -> Speculator:
+    model = DraftModel(runner_for(draft, device), BLOCKS) if drafter != "ngram" else None
+    return Speculator(ngrams=drafter != "draft", model=model, **{"tokens": 5, "adaptive": False} | how)
+
+
+def core_for(directory: Path, device: str, speculator: Speculator | None = None, **config: int) -> EngineCore:
+    runner = runner_for(directory, device)
+    sizes = {"blocks": BLOCKS, "step_tokens": 64, "max_running": 4} | config
+    return EngineCore(runner, runner.info, SchedulerConfig(**sizes), speculator=speculator)
+
+
+Models = Callable[[], tuple[Path, Path]]
+
+
+@pytest.fixture
+def target(checkpoint: Checkpoint) -> Path:
+    return checkpoint("llama")
+
+
+@pytest.fixture
+def similar(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A draft model that is often right: the target with some noise on its weights."""
+    return _noisy(target, tmp_path_factory.getbasetemp() / "similar")
+
+
+def _noisy(directory: Path, to: Path) -> Path:
+    from transformers import AutoModelForCausalLM
+
+    if not to.exists():
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(1)
+            for parameter in model.parameters():
+                parameter.add_(0.03 * parameter.std() * torch.randn_like(parameter) if parameter.dim() > 1 else 0)
+        model.save_pretrained(to)
+    return to
+
+
+def requests(**sampling: Any) -> list[Generate]:
+    """Prompts that repeat themselves, so that n-grams have something to find."""
+    made = []
+    for index, length in enumerate((3, 12, 25, 40, 7, 18)):
+        prompt = random_prompt(length, seed=index) * 2
+        fields = {"max_tokens": 30 + index, "ignore_eos": True, "seed": index, "temperature": 0.0} | sampling
+        made.append(Generate(str(index), prompt, SamplingParams(**fields)))
+    return made
+
+
+def together(core: EngineCore, asked: list[Generate]) -> dict[str, Transcript]:
+    return serve(core, [(2 * index, request) for index, request in enumerate(asked)])
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_greedy_tokens_equal_transformers(drafter: str, target: Path, similar: Path, device: str) -> None:
+    speculator = speculator_for(drafter, similar, device)
+    transcripts = together(core_for(target, device, speculator), asked := requests())
+    for request in asked:
+        expected = oracle_greedy(target, request.prompt, request.sampling.max_tokens)
+        assert transcripts[request.id].tokens == expected
+    assert 0 < speculator.accepted < speculator.drafted
+
+
+@pytest.mark.parametrize("sampling", [SAMPLED, PENALISED], ids=["sampled", "penalised"])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_sampled_tokens_equal_those_without_drafts(
+    drafter: str, sampling: dict[str, Any], target: Path, similar: Path, device: str
+) -> None:
+    speculator = speculator_for(drafter, similar, device)
+    asked = requests(**sampling)
+    drafted = together(core_for(target, device, speculator), asked)
+    plain = together(core_for(target, device), asked)
+    assert {id: one.tokens for id, one in drafted.items()} == {id: one.tokens for id, one in plain.items()}
+    assert 0 < speculator.accepted < speculator.drafted
+
+
+def test_a_draft_model_that_equals_the_model_is_always_right(target: Path, device: str) -> None:
+    """Greedy and sampled, with penalties: its guesses are the draws of the target."""
+    for sampling in ({}, PENALISED):
+        speculator = speculator_for("draft", target, device)
+        # A runner of its own: the draft model's KV must not be the target's.
+        speculator._model = DraftModel(ModelRunner(target, blocks=BLOCKS, device=device, dtype="float32"), BLOCKS)
+        together(core_for(target, device, speculator), requests(**sampling))
+        assert speculator.drafted > 100
+        assert speculator.accepted == speculator.drafted
