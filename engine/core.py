@@ -18,6 +18,7 @@ from dataclasses import replace
 
 import msgspec
 
+from engine.grammar.constraints import Constraints
 from engine.kv import root_hash
 from engine.plan import Runner, Sampled, StepPlan
 from engine.request import Request, RequestError
@@ -39,7 +40,8 @@ class EngineCore:
     """One model replica.
 
     `rope_regime` maps a prompt's length to the family of rotary frequencies it gets, for models where that varies:
-    KV is shared only within one. `clock` gives seconds that never go back.
+    KV is shared only within one. `constraints` serves grammars; without it requests that have one are refused. `clock`
+    gives seconds that never go back.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class EngineCore:
         *,
         rope_regime: Callable[[int], int] | None = None,
         speculator: Speculator | None = None,
+        constraints: Constraints | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -57,17 +60,25 @@ class EngineCore:
         self._scheduler = Scheduler(config, model)
         self.model = msgspec.structs.replace(model, context=self._scheduler.context)
         """What clients are told: its context is what this engine can hold."""
+        self.wake: Callable[[], None] = lambda: None
+        """Called, in any thread, when a core that has been idle may have something to do. Set by whoever hosts it."""
         self._rope_regime = rope_regime
         self._speculator = speculator
+        self._constraints = constraints
         self._clock = clock
         self._ended: list[Output] = []
         """Last words of requests that ended between steps."""
         self._step_seconds = 0.0
 
+    def __len__(self) -> int:
+        """Live requests, those included that wait for something before they can run."""
+        return len(self._scheduler) + (0 if self._constraints is None else len(self._constraints))
+
     @property
     def idle(self) -> bool:
-        """Nothing to do: `step` would return nothing."""
-        return len(self._scheduler) == 0 and not self._ended
+        """Nothing to do: `step` would return nothing until something is added or `wake` is called."""
+        compiled = self._constraints is not None and self._constraints.ready
+        return len(self._scheduler) == 0 and not self._ended and not compiled
 
     def add(self, generate: Generate) -> None:
         """Accept a request; its outputs come from `step`.
@@ -78,52 +89,74 @@ class EngineCore:
         validate(generate, self.model)
         regime = self._rope_regime(len(generate.prompt)) if self._rope_regime else 0
         root = root_hash(self.model.revision, generate.adapter, self.model.dtype, generate.salt, regime)
-        self._scheduler.add(
-            Request(
-                id=generate.id,
-                prompt=generate.prompt,
-                sampling=generate.sampling,
-                arrival=self._clock(),
-                adapter=generate.adapter,
-                tenant=generate.tenant,
-                weight=generate.weight,
-                service=generate.service,
-                grammar=generate.grammar,
-                queue_timeout=generate.queue_timeout,
-                timeout=generate.timeout,
-                speculate=generate.speculate,
-                chain_root=root,
-            )
+        request = Request(
+            id=generate.id,
+            prompt=generate.prompt,
+            sampling=generate.sampling,
+            arrival=self._clock(),
+            adapter=generate.adapter,
+            tenant=generate.tenant,
+            weight=generate.weight,
+            service=generate.service,
+            grammar=generate.grammar,
+            queue_timeout=generate.queue_timeout,
+            timeout=generate.timeout,
+            speculate=generate.speculate,
+            chain_root=root,
         )
+        if request.id in self._scheduler or (self._constraints is not None and request.id in self._constraints):
+            raise RequestError(f"id: {request.id!r} is a live request; choose another id")
+        if len(self) >= self.config.max_requests:
+            retry_after = self._scheduler.queue_seconds or None
+            raise RequestError(f"the engine is full ({len(self)} requests); try again", "overloaded", retry_after)
+        if request.grammar is None:
+            self._scheduler.add(request)
+        elif self._constraints is None:
+            raise RequestError("grammar: not supported by this engine; leave it out")
+        else:
+            self._constraints.add(request, lambda: self.wake())
 
     def cancel(self, id: str) -> None:
         """End a request now and free its blocks; its last output comes from the next step. Unknown ids are ignored."""
         request = self._scheduler.cancel(id)
         if request is not None:
             self._release(request)
+        elif self._constraints is not None:
+            request = self._constraints.cancel(id)
+        if request is not None:
             self._ended.append(Output(id, finish="cancelled", usage=_usage(request)))
 
     def step(self) -> list[Output]:
         """Run one step; at most one output per request."""
         outputs, self._ended = self._ended, []
         begun = self._clock()
+        if self._constraints is not None and self._constraints.ready:
+            outputs += self._collect(self._constraints)
         outputs += [self._expired(request) for request in self._scheduler.expire(begun)]
         plan = self._scheduler.schedule(begun)
         for request in plan.preempted:
             self._release(request)
         if not plan:
             return outputs
+        masks = None
         try:
-            if self._speculator is None:
-                sampled = self._runner.execute(plan)
-            else:
-                plan, sampled = self._speculate(plan, self._speculator)
+            if self._speculator is not None:
+                plan = self._drafted(plan, self._speculator)
+            masks = None if self._constraints is None else self._constraints.start(plan.rows)
+            launched = self._clock()
+            sampled = self._runner.execute(plan) if masks is None else self._runner.execute(plan, masks)
+            if self._speculator is not None:
+                self._speculator.observe(plan, sampled, self._clock() - launched)
             _check(plan, sampled)
         except Exception:
+            if masks is not None:
+                masks.settle()
             # Whatever a row did to the runner ends with this step: its requests go, all others stay.
             logger.exception("a step of %d requests and %d tokens failed", len(plan.rows), plan.tokens)
             message = "the engine failed while it ran this request; try again"
             return outputs + [self._fail(row.request, message, "internal") for row in plan.rows]
+        if masks is not None:
+            outputs += self._end_failed_grammars(plan)
         starts = {row.request.id: row.start for row in plan.rows}
         for request, result in self._scheduler.commit(plan, sampled):
             output = _output(request, result, starts[request.id])
@@ -135,12 +168,42 @@ class EngineCore:
         self._step_seconds += _SMOOTHING * (elapsed - self._step_seconds) if self._step_seconds else elapsed
         return outputs
 
+    def _collect(self, constraints: Constraints) -> list[Output]:
+        """Put requests whose grammar is compiled into the line; the last words of those that cannot be served."""
+        failed: list[Output] = []
+        for request, error in constraints.collect():
+            try:
+                if error is not None:
+                    raise error
+                self._scheduler.add(request)
+            except RequestError as refusal:
+                failed.append(
+                    Output(
+                        request.id,
+                        finish="error",
+                        usage=_usage(request),
+                        error=str(refusal),
+                        error_kind=refusal.kind,
+                        retry_after=refusal.retry_after,
+                    )
+                )
+        return failed
+
+    def _end_failed_grammars(self, plan: StepPlan) -> list[Output]:
+        """End requests whose grammar cannot be followed any further within the limits of one step."""
+        matchers = [(row.request, row.request.matcher) for row in plan.rows]
+        return [
+            self._fail(request, f"grammar: {matcher.error}; simplify it", "internal")
+            for request, matcher in matchers
+            if matcher is not None and matcher.error is not None
+        ]
+
     def load(self) -> Load:
         """A snapshot for routers and metrics."""
         scheduler, pool = self._scheduler, self._scheduler.pool
         return Load(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
+            waiting=len(self) - len(scheduler.running),
             waiting_tokens=scheduler.uncomputed_tokens,
             total_blocks=pool.total,
             free_blocks=pool.free,
@@ -175,19 +238,17 @@ class EngineCore:
             retry_after=self._scheduler.queue_seconds or None,
         )
 
-    def _speculate(self, plan: StepPlan, speculator: Speculator) -> tuple[StepPlan, list[Sampled]]:
-        """Put drafts into the plan and run it; what ran, and what came of it.
+    def _drafted(self, plan: StepPlan, speculator: Speculator) -> StepPlan:
+        """The plan with drafts, as far as grammars allow them.
 
-        Once the drafts are in the plan nobody changes them: the runner answers how much of them was right.
+        Once they are in the plan nobody changes them: the runner answers how much of them was right.
         """
         depths = speculator.depths(plan)
-        if depths:
-            drafts = speculator.propose(plan, self._scheduler.reserve(plan, depths))
-            plan = StepPlan([replace(row, draft=drafts.get(row.request.id, ())) for row in plan.rows], plan.preempted)
-        begun = self._clock()
-        sampled = self._runner.execute(plan)
-        speculator.observe(plan, sampled, self._clock() - begun)
-        return plan, sampled
+        if not depths:
+            return plan
+        drafts = speculator.propose(plan, self._scheduler.reserve(plan, depths))
+        rows = [replace(row, draft=_legal(row.request, drafts.get(row.request.id, ()))) for row in plan.rows]
+        return StepPlan(rows, plan.preempted)
 
     def _release(self, request: Request) -> None:
         """A request has finished or lost its blocks."""
@@ -199,6 +260,10 @@ class EngineCore:
         self._scheduler.cancel(request.id, "error")
         self._release(request)
         return Output(request.id, finish="error", usage=_usage(request), error=message, error_kind=kind)
+
+
+def _legal(request: Request, draft: tuple[int, ...]) -> tuple[int, ...]:
+    return draft if request.matcher is None or not draft else tuple(request.matcher.truncate_draft(draft))
 
 
 def _check(plan: StepPlan, sampled: Sequence[Sampled]) -> None:
@@ -221,6 +286,7 @@ def _output(request: Request, result: Sampled, start: int) -> Output | None:
         logprobs=None if result.logprobs is None else list(result.logprobs),
         prompt_logprobs=prompt_logprobs,
         finish=request.finish,
+        grammar_complete=request.finish == "stop" and request.matcher is not None and request.matcher.complete,
         usage=_usage(request) if first or request.finish is not None else None,
     )
 

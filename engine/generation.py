@@ -175,7 +175,7 @@ class Generation(AsyncIterator[Delta]):
         self.prompt_logprobs += output.prompt_logprobs or []
         if output.tokens and self._first_token is None:
             self._first_token = time.monotonic()
-        stopped_by_token = output.finish == "stop"
+        stopped_by_token = output.finish == "stop" and not output.grammar_complete
         for index, token in enumerate(output.tokens):
             self._received += 1
             if stopped_by_token and index == len(output.tokens) - 1:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from engine.request import Request
 from engine.wire import TokenLogprob
@@ -66,11 +69,28 @@ class Sampled:
         return Sampled(self.tokens[:count], logprobs, self.prompt_logprobs)
 
 
+class TokenMasks(Protocol):
+    """Which tokens may be sampled in the rows whose request has a grammar, computed while the model runs the step.
+
+    A row that samples has 1 + len(draft) positions that a token is chosen at: behind its known tokens, and behind each
+    token of its draft. Its masks are neighbours in this order. Rows without a grammar have none.
+    """
+
+    @property
+    def offsets(self) -> Mapping[str, int]:
+        """Index of the first mask of each request that has any."""
+        ...
+
+    def wait(self) -> npt.NDArray[np.int32]:
+        """All masks [positions, ceil(vocabulary / 32)]: token t is legal if bit t % 32 of word t // 32 is set."""
+        ...
+
+
 class Runner(Protocol):
     """Owns every tensor: weights, KV cache, sampling state. Knows nothing of queues."""
 
-    def execute(self, plan: StepPlan) -> list[Sampled]:
-        """Run one step; returns one `Sampled` per row."""
+    def execute(self, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
+        """Run one step; returns one `Sampled` per row. `masks`: see there; None if no row has a grammar."""
         ...
 
     def release(self, request: Request) -> None:

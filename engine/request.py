@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from engine.wire import ErrorKind, FinishReason, Grammar, SamplingParams, ServiceClass
 
@@ -16,6 +18,23 @@ class RequestError(Exception):
         self.kind = kind
         self.retry_after = retry_after
         """Seconds after which an overloaded engine expects to take the request."""
+
+
+class TokenMatcher(Protocol):
+    """A request's place in its grammar; `engine.grammar.matcher.Matcher` says what the methods mean."""
+
+    @property
+    def finished(self) -> bool: ...
+
+    @property
+    def complete(self) -> bool: ...
+
+    @property
+    def error(self) -> str | None: ...
+
+    def consume(self, token: int) -> None: ...
+
+    def truncate_draft(self, draft: Sequence[int]) -> list[int]: ...
 
 
 class State(enum.Enum):
@@ -55,6 +74,8 @@ class Request:
     queue_timeout: float | None = None
     timeout: float | None = None
     speculate: bool = True
+    matcher: TokenMatcher | None = None
+    """Where the output is in the grammar, if there is one; it survives preemptions."""
 
     state: State = State.WAITING
     output: list[int] = field(default_factory=list)

@@ -24,7 +24,7 @@ from engine.kv import BLOCK_SIZE
 from engine.kv_cache import KVCache
 from engine.layers import Step
 from engine.model import Decoder
-from engine.plan import Row, Sampled, StepPlan
+from engine.plan import Row, Sampled, StepPlan, TokenMasks
 from engine.request import Request
 from engine.rope import RotaryEmbedding
 from engine.sampling import Sampler, token_logprobs
@@ -102,7 +102,7 @@ class ModelRunner:
             self.bank = AdapterBank(config, self.info.revision, self._cache.sectors, self._model.base, adapters)
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> list[Sampled]:
+    def execute(self, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
         """Run one step; one `Sampled` per row, in the plan's order."""
         batch = self._batch(plan.rows)
         hidden = self._model(batch.tokens, self._cache, batch.step)
@@ -119,7 +119,7 @@ class ModelRunner:
             positions, requests, drafts = zip(*sampled, strict=True)
             last = hidden.index_select(0, self._to_device(torch.tensor(positions)))
             logits = self._model.logits(last, self._head_plan(batch, requests, np.ones(len(requests), np.int64)))
-            tokens, logprobs = self._sampler(logits, requests, drafts)
+            tokens, logprobs = self._sampler(logits, requests, drafts, masks)
         results: list[Sampled] = [Sampled()] * len(plan.rows)
         first = 0
         for row, end, place in zip(batch.rows, batch.ends, batch.order, strict=True):

@@ -1,8 +1,9 @@
 """Turns logits into tokens: penalties and biases, truncation, and draws that do not depend on the batch.
 
-Order, as in transformers: logit bias, repetition, presence and frequency penalties, `min_tokens`, temperature, top-k,
-top-p, min-p. Reported log-probabilities are those of the model itself, the log-softmax of the unmodified logits (as in
-vLLM's default mode), so that they do not change with the sampling parameters.
+Order, as in transformers: logit bias, repetition, presence and frequency penalties, `min_tokens`, the grammar's mask,
+temperature, top-k, top-p, min-p; what is drawn from is thus the model's distribution over legal tokens. Reported
+log-probabilities are those of the model itself, the log-softmax of the unmodified logits (as in vLLM's default mode),
+so that they do not change with the sampling parameters.
 
 A draw needs one uniform number, which is a hash of (seed, position) computed on the host; the token is where the
 cumulative distribution, in vocabulary order, passes it. The same request thus gives the same tokens in any batch and
@@ -19,6 +20,7 @@ import torch
 
 import kernels
 from engine.penalties import Penalties
+from engine.plan import TokenMasks
 from engine.request import Request
 from engine.wire import TokenLogprob
 
@@ -34,15 +36,20 @@ class Sampler:
         self._penalties = Penalties(vocabulary, device)
 
     def __call__(
-        self, logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[Sequence[int]] | None = None
+        self,
+        logits: torch.Tensor,
+        requests: Sequence[Request],
+        drafts: Sequence[Sequence[int]] | None = None,
+        masks: TokenMasks | None = None,
     ) -> tuple[list[int], list[TokenLogprob | None]]:
         """Choose a token for each row of logits [rows, vocabulary], and log-probabilities where they were asked for.
 
         A row's token comes after its request's known tokens and those of its draft, if `drafts` (one per row) has any.
+        `masks` say which tokens are legal for requests with a grammar.
         """
         scored = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
         raw = logits[scored].float() if scored else None
-        tokens = self.choose(logits, requests, drafts)
+        tokens = self.choose(logits, requests, drafts, masks)
         logprobs: list[TokenLogprob | None] = [None] * len(requests)
         if raw is not None:
             tops = [requests[row].sampling.logprobs or 0 for row in scored]
@@ -52,12 +59,18 @@ class Sampler:
         return tokens, logprobs
 
     def choose(
-        self, logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[Sequence[int]] | None = None
+        self,
+        logits: torch.Tensor,
+        requests: Sequence[Request],
+        drafts: Sequence[Sequence[int]] | None = None,
+        masks: TokenMasks | None = None,
     ) -> list[int]:
         """The same without log-probabilities; may change the logits."""
         drafts = drafts or [()] * len(requests)
         if any(self._adjusts(request, len(draft)) for request, draft in zip(requests, drafts, strict=True)):
             logits = self._adjust(logits.float(), requests, drafts)
+        if masks is not None:
+            logits = self._constrain(logits, requests, drafts, masks)
         return self._choose(
             logits, requests, [request.length + len(draft) for request, draft in zip(requests, drafts, strict=True)]
         )
@@ -70,9 +83,12 @@ class Sampler:
         return bool(request.sampling.logit_bias) or Penalties.apply_to(request) or bool(self._forbidden(request, ahead))
 
     def _forbidden(self, request: Request, ahead: int) -> tuple[int, ...]:
-        """Tokens that would end the request before `min_tokens`, `ahead` tokens after its known ones."""
+        """Tokens that would end the request before `min_tokens`, `ahead` tokens after its known ones.
+
+        With a grammar there are none: its masks take account of `min_tokens`.
+        """
         sampling = request.sampling
-        if len(request.output) + ahead >= sampling.min_tokens:
+        if len(request.output) + ahead >= sampling.min_tokens or request.matcher is not None:
             return ()
         return sampling.stop_token_ids + (() if sampling.ignore_eos else self._eos)
 
@@ -96,6 +112,24 @@ class Sampler:
                 for token in self._forbidden(request, len(draft))
             ],
         )
+        return logits
+
+    def _constrain(
+        self,
+        logits: torch.Tensor,
+        requests: Sequence[Request],
+        drafts: Sequence[Sequence[int]],
+        masks: TokenMasks,
+    ) -> torch.Tensor:
+        rows = [row for row, request in enumerate(requests) if request.id in masks.offsets]
+        chosen = [masks.offsets[requests[row].id] + len(drafts[row]) for row in rows]
+        bits = torch.from_numpy(masks.wait()[chosen]).to(self._device, non_blocking=True)
+        if len(rows) == len(requests):
+            kernels.apply_token_bitmask(logits, bits)
+        else:
+            constrained = logits[rows]
+            kernels.apply_token_bitmask(constrained, bits)
+            logits[rows] = constrained
         return logits
 
     def _scatter(self, logits: torch.Tensor, entries: list[tuple[int, int, float]]) -> None:

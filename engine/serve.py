@@ -103,6 +103,8 @@ def main(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["OMP_NUM_THREADS"] = str(threads)
     from engine.config import CheckpointError
+    from engine.grammar.compiler import GrammarCompiler
+    from engine.grammar.constraints import Constraints
     from engine.runner import ModelRunner
 
     try:
@@ -112,7 +114,8 @@ def main(
         _fail(f"{model}: {error}")
     except ValueError as error:
         _fail(str(error))
-    core = EngineCore(runner, runner.info, config, rope_regime=runner.config.rope_regime)
+    constraints = Constraints(GrammarCompiler(model, runner.info), runner.info.vocabulary, threads=threads)
+    core = EngineCore(runner, runner.info, config, rope_regime=runner.config.rope_regime, constraints=constraints)
     # What was loaded lives as long as the process: collections need not look at it again.
     gc.collect()
     gc.freeze()
@@ -120,6 +123,8 @@ def main(
         asyncio.run(_serve(core, listen))
     except (OSError, ValueError) as error:
         _fail(f"cannot listen at {listen}: {error}")
+    finally:
+        constraints.close()
 
 
 async def _serve(core: EngineCore, listen: str) -> None:

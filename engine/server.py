@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import logging
 import queue
 import threading
@@ -63,7 +64,8 @@ class EngineServer:
         self._core = core
         self._max_backlog_bytes = max_backlog_bytes
         self._load: Load = core.load()
-        self._inbox: queue.SimpleQueue[Generate | Cancel | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Generate | Cancel | _Signal] = queue.SimpleQueue()
+        core.wake = lambda: self._inbox.put(_Signal.WAKE)
         self._connections: dict[str, _Connection] = {}
         self._next_key = 0
         self._failed = asyncio.Event()
@@ -86,7 +88,7 @@ class EngineServer:
                 yield _address(server, listen)
             finally:
                 heartbeat.cancel()
-                self._inbox.put(None)
+                self._inbox.put(_Signal.STOP)
                 await asyncio.to_thread(thread.join)
         if self._failure is not None:
             raise RuntimeError("the engine's core failed") from self._failure
@@ -115,8 +117,10 @@ class EngineServer:
                 checked = loop.time()
             outputs = []
             for message in _drain(self._inbox, block=core.idle):
-                if message is None:
+                if message is _Signal.STOP:
                     return
+                if message is _Signal.WAKE:
+                    continue
                 if isinstance(message, Cancel):
                     core.cancel(message.id)
                     continue
@@ -201,6 +205,13 @@ class EngineServer:
         self._inbox.put(msgspec.structs.replace(frame, id=f"{key}/{frame.id}"))
 
 
+class _Signal(enum.Enum):
+    """Messages to the core's thread that no client sends."""
+
+    WAKE = enum.auto()
+    STOP = enum.auto()
+
+
 class _Violation(Exception):
     """A client broke the protocol; its connection is closed with `code`."""
 
@@ -257,7 +268,7 @@ class _Connection:
                     self._backlog_bytes -= len(frame)
 
 
-def _drain(inbox: queue.SimpleQueue[Generate | Cancel | None], *, block: bool) -> list[Generate | Cancel | None]:
+def _drain(inbox: queue.SimpleQueue[Generate | Cancel | _Signal], *, block: bool) -> list[Generate | Cancel | _Signal]:
     """Everything in the inbox, after waiting for something if `block`."""
     messages = [inbox.get()] if block else []
     with contextlib.suppress(queue.Empty):

@@ -12,6 +12,7 @@ MAX_SALT_BYTES = 1024
 MAX_LOGPROBS = 20
 MAX_STOP_TOKENS = 64
 MAX_LOGIT_BIASES = 1024
+MAX_GRAMMAR_BYTES = 128 * 1024
 
 
 def validate(request: Generate, model: ModelInfo) -> None:
@@ -24,8 +25,8 @@ def validate(request: Generate, model: ModelInfo) -> None:
         raise RequestError(f"salt: at most {MAX_SALT_BYTES} bytes; send a digest")
     if request.adapter is not None:
         raise RequestError(f"adapter: {request.adapter!r} is not loaded; leave it out to use the base model")
-    if request.grammar is not None:
-        raise RequestError("grammar: not supported by this engine; leave it out")
+    if request.grammar is not None and len(request.grammar.source.encode()) > MAX_GRAMMAR_BYTES:
+        raise RequestError(f"grammar: more than {MAX_GRAMMAR_BYTES} bytes; shorten it")
     if not request.prompt:
         raise RequestError("prompt: is empty; send at least one token")
     if len(request.prompt) >= model.context:

@@ -57,13 +57,15 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     min_tokens: int = 0
 
 
-class Grammar(msgspec.Struct, frozen=True):
+class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an answer must match, from its first character to its last."""
 
     kind: GrammarKind
     source: str
     """json_schema: the schema as JSON; json_object: empty; regex: the expression; choice: a JSON list of strings; lark:
     the grammar in Lark's notation."""
+    lenient: bool = False
+    """json_schema: ignore keywords that cannot be enforced instead of refusing the request."""
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate", omit_defaults=True):
@@ -136,7 +138,8 @@ class Usage(msgspec.Struct, frozen=True):
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one request gained in one step. Those with its first token and its end carry `usage`, the end also `finish`.
 
-    With finish == "stop" the last token is the one that stopped the answer: an end-of-sequence or stop token.
+    With finish == "stop" the last token is the one that stopped the answer, an end-of-sequence or stop token, unless
+    `grammar_complete`: then the answer's grammar allowed nothing more, and the last token belongs to the answer.
     """
 
     id: str
@@ -151,6 +154,7 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     error_kind: ErrorKind | None = None
     retry_after: float | None = None
     """With error_kind == "overloaded": seconds after which the engine expects to take such a request, if it knows."""
+    grammar_complete: bool = False
 
 
 class Load(msgspec.Struct, frozen=True):

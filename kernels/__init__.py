@@ -15,6 +15,7 @@ from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_
 from kernels.lora.plan import LoraPlan, LoraWorkspace
 from kernels.reference import (
     add_rms_norm,
+    apply_token_bitmask,
     argmax,
     embedding,
     moe,
@@ -40,6 +41,7 @@ __all__ = [
     "adapt_experts",
     "adapt_linear",
     "add_rms_norm",
+    "apply_token_bitmask",
     "argmax",
     "embedding",
     "linear",

@@ -75,6 +75,9 @@ class Scheduler:
         """Live requests."""
         return len(self._requests)
 
+    def __contains__(self, id: str) -> bool:
+        return id in self._requests
+
     @property
     def running(self) -> Sequence[Request]:
         return self._running
@@ -190,6 +193,8 @@ class Scheduler:
             reason = None
             for said, token in enumerate(result.tokens, 1):
                 request.output.append(token)
+                if request.matcher is not None:
+                    request.matcher.consume(token)
                 reason = stop_reason(request, self._model.eos_token_ids, self.context)
                 if reason is not None:
                     result = result.first(said)

@@ -11,8 +11,12 @@ from engine.wire import FinishReason
 def stop_reason(request: Request, eos_token_ids: Container[int], context: int) -> FinishReason | None:
     """Why the last output token is the last one, None if it is not. `context`: most tokens of a request."""
     sampling, token = request.sampling, request.output[-1]
-    ends = token in sampling.stop_token_ids or (not sampling.ignore_eos and token in eos_token_ids)
-    if ends and len(request.output) > sampling.min_tokens:
+    if request.matcher is not None:
+        ends = request.matcher.finished  # which takes account of stop tokens
+    else:
+        ends = token in sampling.stop_token_ids or (not sampling.ignore_eos and token in eos_token_ids)
+        ends = ends and len(request.output) > sampling.min_tokens
+    if ends:
         return "stop"
     if len(request.output) >= sampling.max_tokens or request.length >= context:
         return "length"

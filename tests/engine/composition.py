@@ -47,6 +47,9 @@ class Transcript:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
     finish: str | None = None
+    grammar_complete: bool = False
+    error: str | None = None
+    error_kind: str | None = None
     usage: Usage | None = None
 
     def add(self, output: Output) -> None:
@@ -54,6 +57,9 @@ class Transcript:
         self.logprobs += output.logprobs or []
         self.prompt_logprobs += output.prompt_logprobs or []
         self.finish = output.finish or self.finish
+        self.grammar_complete |= output.grammar_complete
+        self.error = output.error or self.error
+        self.error_kind = output.error_kind or self.error_kind
         self.usage = output.usage or self.usage
 
 

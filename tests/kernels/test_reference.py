@@ -183,3 +183,13 @@ def check_attention(
     key, value = (torch.cat(parts).to(device) for parts in zip(*new, strict=True))
     output = reference.paged_attention(query.to(device), key, value, caches[0].to(device), caches[1].to(device), plan)
     close(output.view(tokens, heads, dim), expected)
+
+
+@pytest.mark.parametrize("vocabulary", [1, 31, 32, 33, 100])
+def test_a_token_bitmask_keeps_the_tokens_whose_bit_is_set(vocabulary: int, device: torch.device) -> None:
+    logits = random(3, vocabulary, device=device)
+    bits = np.random.default_rng(vocabulary).integers(-(2**31), 2**31, (3, -(-vocabulary // 32)), dtype=np.int32)
+    legal = [[int(row[token // 32]) >> (token % 32) & 1 for token in range(vocabulary)] for row in bits]
+    expected = logits.cpu().masked_fill(torch.tensor(legal) == 0, -math.inf)
+    kernels.apply_token_bitmask(logits, torch.from_numpy(bits).to(device))
+    assert torch.equal(logits.cpu(), expected)

@@ -1,0 +1,100 @@
+"""What llguidance must know of a checkpoint's tokenizer: the bytes of every token, as the client's text has them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from tokenizers import Tokenizer
+
+from engine.detokenizer import TokenBytes, UnsupportedDecoder
+from engine.request import RequestError
+
+Bits = npt.NDArray[np.int32]
+"""A bit for each token of a vocabulary, the lowest first: [words], or [positions, words]."""
+_PARSER_LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+
+
+class GrammarTokens:
+    """A vocabulary as grammars see it.
+
+    The bytes of a token come from the table that clients turn tokens into text with, so that a grammar holds for the
+    text that is shown, whatever the tokenizer's family is.
+
+    Takes 1 s for a vocabulary of 128,000, the last third of it without letting other threads run.
+    """
+
+    def __init__(self, directory: Path, vocabulary: int, eos_token_ids: Sequence[int]) -> None:
+        """Read tokenizer.json.
+
+        Args:
+            vocabulary: rows of the model's output; tokens beyond the tokenizer's own are never legal.
+
+        Raises:
+            RequestError: there is none, or grammars cannot be used with it.
+        """
+        file = directory / "tokenizer.json"
+        if not file.is_file():
+            raise RequestError("grammar: the model's checkpoint has no tokenizer.json, which grammars need")
+        tokenizer = Tokenizer.from_file(str(file))
+        try:
+            pieces = TokenBytes(tokenizer)
+        except UnsupportedDecoder as error:
+            raise RequestError(f"grammar: not supported with the model's tokenizer: {error}") from error
+        first = [pieces(token, first=True) for token in range(vocabulary)]
+        inside = [pieces(token) for token in range(vocabulary)]
+        self.words = -(-vocabulary // 32)
+        """Of a bitmask row: one bit per token."""
+        strips = pieces.leading_spaces > 0
+        changed = [a != b or (strips and b.startswith(b" ")) for a, b in zip(first, inside, strict=True)]
+        self.not_first = self.bits([token for token, differs in enumerate(changed) if differs])
+        """Tokens that mean something else at the start of a text, where decoding strips a space; None if none does."""
+        if all(differs for differs, piece in zip(changed, inside, strict=True) if piece):
+            raise RequestError("grammar: not supported with the model's tokenizer, which joins words with spaces")
+        self.eos = frozenset(token for token in eos_token_ids if 0 <= token < vocabulary)
+        if not self.eos:
+            raise RequestError("grammar: the model's checkpoint names no end-of-sequence token, which grammars need")
+        self.llguidance = LLTokenizer(
+            _Vocabulary(tokenizer, inside, pieces.special, min(self.eos)), eos_token=[*self.eos]
+        )
+
+    def compile(self, source: str) -> LLMatcher:
+        """A matcher of a grammar in llguidance's notation in its first state; it knows whether it is in error.
+
+        The first mask is computed: some faults show only there, and copies of the matcher profit from it.
+        """
+        matcher = LLMatcher(self.llguidance, source, log_level=0, limits=_PARSER_LIMITS)
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+        return matcher
+
+    def bits(self, tokens: Collection[int]) -> Bits | None:
+        """The bits of `tokens` [words]; None if there are none."""
+        if not tokens:
+            return None
+        bits = np.zeros(self.words * 32, np.uint8)
+        bits[[*tokens]] = 1
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+class _Vocabulary(TokenizerWrapper):
+    """The interface that llguidance reads a tokenizer through."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, pieces: Sequence[bytes], special: frozenset[int], eos: int) -> None:
+        control = {token for token in special if token < len(pieces)}
+        # Under its name in a Lark grammar; text never matches it.
+        self.tokens = [
+            (tokenizer.id_to_token(token) or "").encode() if token in control else piece
+            for token, piece in enumerate(pieces)
+        ]
+        self.special_token_ids = sorted(control)
+        self.eos_token_id = eos
+
+    def __call__(self, text: str) -> list[int]:
+        raise NotImplementedError("tokens are never forced, so that no text is ever tokenized")
