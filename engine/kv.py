@@ -72,11 +72,6 @@ class BlockPool:
         return self._lent_blocks
 
     @property
-    def withheld(self) -> int:
-        """Blocks of borrowers that do not rest."""
-        return self._lent_blocks - self._resting_blocks
-
-    @property
     def available(self) -> int:
         """Blocks that can be handed out: free ones, then cached and resting ones at the price of their content."""
         return len(self._free) + self.cached + self._resting_blocks

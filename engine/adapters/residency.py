@@ -41,17 +41,22 @@ class ResidencyConfig:
     sector_bytes: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise ValueError(f"the adapters' share must be above 0 and below 1, not {self.share}")
+        if not 0 <= self.share < 1:
+            raise ValueError(f"the adapters' share must be from 0 to below 1, not {self.share}")
         positive = [self.loads, self.sector_bytes, 1 if self.step_bytes is None else self.step_bytes]
         if min(self.host_bytes, self.wait) < 0 or min(positive) < 1:
             raise ValueError("host_bytes and wait must not be negative; loads, step_bytes and sector_bytes be positive")
 
 
+BASE_ONLY = ResidencyConfig(share=0.0)
+"""For an engine without adapters."""
+
+
 class Room(enum.Enum):
-    """Whether an adapter can be installed."""
+    """Whether an adapter can be brought in."""
 
     YES = "yes"
+    BYTES = "a step would read too many bytes of adapters"
     SHARE = "what others use fills the adapters' share"
     BLOCKS = "too few blocks are free"
     NEVER = "it is larger than what pinned adapters leave of the share"
@@ -224,6 +229,7 @@ class Residency:
         self._lift(adapter)
         adapter.move_to(AdapterState.RESIDENT)
         self._settle(adapter)
+        self._trim()
 
     def failed(self, version: str) -> None:
         """A load failed; nothing of it is kept. All requests that wait for it must be ended."""

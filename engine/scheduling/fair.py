@@ -75,6 +75,12 @@ class Fair:
     def leave(self, request: Request) -> None:
         self._queues[request.service].leave(request)
 
+    def withdraw(self, request: Request) -> None:
+        self.leave(request)
+
+    def restore(self, request: Request) -> None:
+        self._queues[request.service].join(request)
+
     def open(self, now: float) -> None:
         self._now = now
         for queue in self._queues.values():

@@ -46,6 +46,13 @@ class Line:
         del self._line[bisect_left(self._line, request.rank, key=by_rank)]
         self.work -= request.work
 
+    def withdraw(self, request: Request) -> None:
+        self._next -= bisect_left(self._line, request.rank, key=by_rank) < self._next
+        self.leave(request)
+
+    def restore(self, request: Request) -> None:
+        self.rejoin(request)
+
     def open(self, now: float) -> None:
         self._next = 0
 

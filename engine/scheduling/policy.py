@@ -72,6 +72,14 @@ class Policy(Protocol):
         """A waiting request has ended."""
         ...
 
+    def withdraw(self, request: Request) -> None:
+        """A waiting request stands aside, because its adapter cannot take it now; maybe in the middle of a step."""
+        ...
+
+    def restore(self, request: Request) -> None:
+        """A request that stood aside is back, in its old place."""
+        ...
+
     def open(self, now: float) -> None:
         """A step begins: nobody is passed over yet."""
         ...

@@ -16,14 +16,18 @@ from engine.request import Request
 
 
 class Preemption:
-    """The rules for one pool of KV blocks. `context`: most tokens of one request."""
+    """The rules for one pool of KV blocks.
 
-    def __init__(self, pool: BlockPool, limit: int, context: int) -> None:
+    `context`: most tokens of one request; `blocks`: of the pool, those that adapters never hold.
+    """
+
+    def __init__(self, pool: BlockPool, limit: int, context: int, blocks: int) -> None:
         self.reserved = 0
         """Blocks of safe requests that run."""
         self._pool = pool
         self._limit = limit
         self._context = context
+        self._blocks = blocks
 
     def is_safe(self, request: Request) -> bool:
         """Whether a request has been preempted as often as it may be."""
@@ -42,7 +46,7 @@ class Preemption:
         others = [self._longest(other) for other in running if not other.reserved_blocks]
         if not safe:
             others.append(self._longest(request))
-        return reserved + max(others, default=0) <= self._pool.total - self._pool.withheld
+        return reserved + max(others, default=0) <= self._blocks
 
     def reserve(self, request: Request) -> None:
         """A request begins to run with its blocks: if it is safe, they stay its own."""

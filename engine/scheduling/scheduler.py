@@ -10,6 +10,8 @@ vLLM's V1 scheduler). Who goes first is the policy's decision (`engine/schedulin
   lets it preempt. If there is none, it waits with its KV intact.
 * The *first in line*, which of those that run is the oldest by `rank`, is never preempted and may preempt anybody, so
   that it progresses in every step. `rank` is fixed for life, so that everybody who runs long enough becomes the first.
+* Who needs an adapter waits until it is on the device (`engine/scheduling/adapters.py`), and may be preempted, even as
+  the first in line, so that another adapter gets in.
 * Nobody is preempted more than `max_preemptions` times (`engine/scheduling/preemption.py` says why all still end).
 * A preempted request runs its tokens again later; its full blocks stay in the prefix cache as long as they can.
 
@@ -22,9 +24,11 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from engine.adapters.residency import BASE_ONLY, Residency, ResidencyConfig
 from engine.kv import BLOCK_SIZE, BlockPool
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request, RequestError, State
+from engine.scheduling.adapters import AdapterAdmission
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.deadlines import Deadlines
 from engine.scheduling.forecast import Forecast
@@ -52,11 +56,13 @@ class _Step:
 class Scheduler:
     """Queue, running set and KV bookkeeping of one engine."""
 
-    def __init__(self, config: SchedulerConfig, model: ModelInfo) -> None:
+    def __init__(self, config: SchedulerConfig, model: ModelInfo, adapters: ResidencyConfig = BASE_ONLY) -> None:
         self.config = config
         self.pool = BlockPool(config.blocks)
-        self.context = min(model.context, config.blocks * BLOCK_SIZE)
-        """Most tokens of one request: it alone always fits into the cache."""
+        self.adapters = AdapterAdmission(Residency(self.pool, adapters), adapters)
+        blocks = config.blocks - self.adapters.residency.share
+        self.context = min(model.context, blocks * BLOCK_SIZE)
+        """Most tokens of one request: it alone always fits into the cache, whatever adapters hold."""
         self.prefix_hit_tokens = self.prompt_tokens = self.output_tokens = self.preemptions = 0
         """Totals since the start."""
         self._model = model
@@ -67,7 +73,7 @@ class Scheduler:
         self._policy: Policy = policy_named(config.policy, config.aging, self._prefixes)
         """Holds the waiting requests."""
         self._waiting_tokens = 0
-        self._preemption = Preemption(self.pool, config.max_preemptions, self.context)
+        self._preemption = Preemption(self.pool, config.max_preemptions, self.context, blocks)
         self._deadlines = Deadlines()
         self._forecast = Forecast()
 
@@ -84,7 +90,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> Policy:
-        """Waiting requests: their number, and an iterator over them."""
+        """Waiting requests that stand in line: their number, and an iterator over them."""
         return self._policy
 
     @property
@@ -116,6 +122,9 @@ class Scheduler:
         request.work = self._work(request)
         self._policy.join(request)
         self._waiting_tokens += request.length
+        if request.adapter is not None:
+            self.adapters.arrive(request)
+            self._wait_for_adapter(request, request.arrival)
         self._deadlines.add(request, len(self._requests))
 
     def cancel(self, id: str, reason: FinishReason = "cancelled") -> Request | None:
@@ -138,6 +147,7 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan:
         """Choose the next step's rows and give them the blocks they write to."""
         step = _Step(now)
+        self._move_adapters(step)
         for request in [request for request in self._running if request.uncomputed == 1]:
             if request.state is State.RUNNING and self._make_room(request, step):  # not a victim of this very loop
                 step.decodes[request.id] = 1
@@ -220,11 +230,15 @@ class Scheduler:
         self.pool.check_integrity(request.block_table for request in self._running)
         self._prefixes.check_integrity(self._running)
         self._policy.check_integrity(self._running)
-        if len(self._running) + len(self._policy) != len(self._requests):
+        waiting = [request for request in self._requests.values() if request.state is State.WAITING]
+        self.adapters.check_integrity(self._running, self._policy)
+        if len(self._policy) + self.adapters.standing_aside != len(waiting) or len(self._running) + len(waiting) != len(
+            self
+        ):
             raise RuntimeError("a request is lost between queue and running set")
-        if self._waiting_tokens != sum(request.length for request in self._policy):
+        if self._waiting_tokens != sum(request.length for request in waiting):
             raise RuntimeError("waiting tokens are counted wrongly")
-        if any(request.block_table or request.computed for request in self._policy):
+        if any(request.block_table or request.computed for request in waiting):
             raise RuntimeError("a waiting request holds KV blocks")
         if self._preemption.reserved != sum(request.reserved_blocks for request in self._running):
             raise RuntimeError("reserved KV blocks are counted wrongly")
@@ -238,6 +252,9 @@ class Scheduler:
             no_row = len(self._running) >= self.config.max_running
             if no_row and not policy.within_share(request):
                 return
+            if request.adapter is not None and not self.adapters.admits(request):
+                self._withdraw(self.adapters.close(request.adapter))
+                continue
             hits = self._prefixes.match(request)
             if self._prefixes.underway(request, len(hits)):
                 policy.pass_over(request)
@@ -261,7 +278,8 @@ class Scheduler:
 
     def _missing(self, blocks: int, hits: list[int]) -> int:
         """How many blocks too few are available for a request that needs `blocks` beside its cached ones."""
-        return blocks + self.pool.idle(hits) + len(self._running) - self.pool.available
+        kept = len(self._running) + self.adapters.reserved
+        return blocks + self.pool.idle(hits) + kept - self.pool.available
 
     def _clear(self, request: Request, shortage: Shortage, step: _Step) -> None:
         """Preempt what has to make room for a waiting request, if the policy has anything that does."""
@@ -277,6 +295,8 @@ class Scheduler:
     def _start(self, request: Request, hits: list[int], blocks: int, now: float) -> None:
         self._waiting_tokens -= request.length
         request.move_to(State.RUNNING)
+        if request.adapter is not None:
+            self.adapters.start(request)
         self.pool.share(hits)
         request.block_table = hits + self.pool.allocate(blocks)
         request.computed = len(hits) * BLOCK_SIZE
@@ -296,6 +316,9 @@ class Scheduler:
         """
         missing = blocks_of(request.length) - len(request.block_table)
         while missing > self.pool.available:
+            if (aside := self.adapters.give_way()) is not None:
+                self._withdraw(aside)
+                continue
             first = self._running[0]
             others = (
                 other
@@ -319,9 +342,32 @@ class Scheduler:
         victim.work = self._work(victim)
         self._policy.rejoin(victim)
         self._waiting_tokens += victim.length
+        if victim.adapter is not None:
+            self.adapters.stop(victim, ended=False)
+            self._wait_for_adapter(victim, step.now)
         step.preempted.append(victim)
         victim.preemptions += 1
         self.preemptions += 1
+
+    def _move_adapters(self, step: _Step) -> None:
+        """Let requests into the line whose adapters can take them, and others out of it or of the running set."""
+        moves = self.adapters.relieve(step.now, len(self._running))
+        self._withdraw(moves.aside)
+        for request in moves.preempted:
+            if not self._preemption.is_safe(request):
+                self._preempt(request, step)
+        moves = self.adapters.advance(len(self._running))
+        self._withdraw(moves.aside)
+        for request in moves.opened:
+            self._policy.restore(request)
+
+    def _wait_for_adapter(self, request: Request, now: float) -> None:
+        if not self.adapters.wait(request, now):
+            self._withdraw([request])
+
+    def _withdraw(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self._policy.withdraw(request)
 
     def _give_back(self, request: Request) -> None:
         """Return the blocks behind the next token to run, which were for a draft that was not confirmed."""
@@ -340,8 +386,11 @@ class Scheduler:
         if request.state is State.RUNNING:
             self._policy.finish(request)
             self._release(request)
+            if request.adapter is not None:
+                self.adapters.stop(request, ended=True)
         else:
-            self._policy.leave(request)
+            if request.adapter is None or self.adapters.unwait(request):
+                self._policy.leave(request)
             self._waiting_tokens -= request.length
         request.move_to(State.FINISHED)
         if not self._requests:

@@ -35,23 +35,25 @@ def model_info(context: int = 256, eos: tuple[int, ...] = (EOS,), **overrides: o
     return ModelInfo(**(fields | overrides))  # type: ignore[arg-type]
 
 
-def next_token(tokens: Sequence[int]) -> int:
-    """The ledger's "model": a token that depends on all tokens before it."""
-    digest = hashlib.blake2b(struct.pack(f"<{len(tokens)}I", *tokens), digest_size=4).digest()
+def next_token(tokens: Sequence[int], adapter: str | None = None) -> int:
+    """The ledger's "model": a token that depends on all tokens before it, and on the adapter."""
+    packed = struct.pack(f"<{len(tokens)}I", *tokens) + (adapter or "").encode()
+    digest = hashlib.blake2b(packed, digest_size=4).digest()
     return int.from_bytes(digest, "little") % VOCABULARY
 
 
-def expected_output(prompt: Sequence[int], count: int) -> list[int]:
+def expected_output(prompt: Sequence[int], count: int, adapter: str | None = None) -> list[int]:
     """`count` tokens after `prompt`, end-of-sequence tokens ignored."""
     tokens = list(prompt)
     for _ in range(count):
-        tokens.append(next_token(tokens))
+        tokens.append(next_token(tokens, adapter))
     return tokens[len(prompt) :]
 
 
 class LedgerRunner:
     def __init__(self, blocks: int) -> None:
-        self.cells: list[tuple[int, int] | None] = [None] * (blocks * BLOCK_SIZE)
+        self.cells: list[tuple[object, ...] | None] = [None] * (blocks * BLOCK_SIZE)
+        """Token, position and adapter of what each cell holds."""
         self.step_tokens: list[int] = []
         """Tokens of every step that ran."""
         self.released: list[str] = []
@@ -64,7 +66,7 @@ class LedgerRunner:
                 cell = self._cell(row.request, position)
                 assert cell not in written, "two rows write the same cell"
                 written.add(cell)
-                self.cells[cell] = (self._tokens(row)[position], position)
+                self.cells[cell] = (self._tokens(row)[position], position, row.request.adapter)
         return [self._sample(row) for row in plan.rows]
 
     def release(self, request: Request) -> None:
@@ -74,14 +76,15 @@ class LedgerRunner:
         request, start, end = row.request, row.start, row.start + row.count
         history = self._tokens(row)
         read = [self.cells[self._cell(request, position)] for position in range(len(history))]
-        assert read == [(token, position) for position, token in enumerate(history)], "the KV cache was corrupted"
+        expected = [(token, position, request.adapter) for position, token in enumerate(history)]
+        assert read == expected, "the KV cache was corrupted"
         prompt_logprobs = None
         if request.sampling.prompt_logprobs is not None:
             successors = request.prompt[start + 1 : end + 1]
             prompt_logprobs = [TokenLogprob(token, -float(start + 1 + i)) for i, token in enumerate(successors)]
         if not row.sample:
             return Sampled(prompt_logprobs=prompt_logprobs)
-        drawn = [next_token(history[: end + ahead]) for ahead in range(1 + len(row.draft))]
+        drawn = [next_token(history[: end + ahead], request.adapter) for ahead in range(1 + len(row.draft))]
         tokens = drawn[: 1 + confirmed(row.draft, drawn)]
         logprobs = [TokenLogprob(token, -1.0) for token in tokens] if request.sampling.logprobs is not None else None
         return Sampled(tokens, logprobs, prompt_logprobs)

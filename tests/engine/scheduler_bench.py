@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from engine.adapters.residency import BASE_ONLY, ResidencyConfig
 from engine.kv import BLOCK_SIZE
 from engine.plan import Row, StepPlan
 from engine.request import Request
@@ -15,7 +16,7 @@ from engine.scheduling.scheduler import Scheduler
 from engine.wire import SamplingParams
 from tests.engine.ledger_runner import VOCABULARY, LedgerRunner, expected_output, model_info
 
-_OF_REQUEST = {"tenant", "weight", "service", "queue_timeout", "timeout"}
+_OF_REQUEST = {"adapter", "tenant", "weight", "service", "queue_timeout", "timeout"}
 
 
 class Bench:
@@ -24,9 +25,11 @@ class Bench:
     policy: PolicyName = "fair"
     """Unless the configuration says otherwise."""
 
-    def __init__(self, blocks: int = 16, *, context: int = 256, **config: Any) -> None:
+    def __init__(
+        self, blocks: int = 16, *, context: int = 256, adapters: ResidencyConfig = BASE_ONLY, **config: Any
+    ) -> None:
         defaults = {"step_tokens": 32, "max_running": 8, "policy": self.policy}
-        self.scheduler = Scheduler(SchedulerConfig(blocks=blocks, **defaults | config), model_info(context))
+        self.scheduler = Scheduler(SchedulerConfig(blocks=blocks, **defaults | config), model_info(context), adapters)
         self.runner = LedgerRunner(blocks)
         self.requests: dict[str, Request] = {}
         self.now = 0.0
@@ -42,6 +45,7 @@ class Bench:
             id=id,
             prompt=prompt,
             arrival=fields.pop("arrival", self.now),
+            chain_root=(fields.get("adapter") or "").encode(),
             **{name: fields.pop(name) for name in _OF_REQUEST & fields.keys()},
             sampling=SamplingParams(max_tokens=max_tokens, **({"ignore_eos": True} | fields)),
         )
@@ -57,10 +61,14 @@ class Bench:
             granted = self.scheduler.reserve(self.plan, {row.request.id: 9 for row in self.plan.rows})
             rows = [replace(row, draft=self.draft(row)[: granted.get(row.request.id, 0)]) for row in self.plan.rows]
             self.plan = StepPlan(rows, self.plan.preempted)
+        self._before_execution()
         self._assert_only_private_blocks_are_written()
         self.scheduler.commit(self.plan, self.runner.execute(self.plan))
         self.scheduler.check_integrity()
         return {row.request.id: row.tokens for row in self.plan.rows}
+
+    def _before_execution(self) -> None:
+        """What the core does between schedule and execution."""
 
     def _assert_only_private_blocks_are_written(self) -> None:
         users = Counter(block for request in self.scheduler.running for block in request.block_table)
@@ -80,4 +88,4 @@ class Bench:
     def assert_correct(self) -> None:
         """Every finished request has exactly the tokens it would have had alone."""
         for request in self.requests.values():
-            assert request.output == expected_output(request.prompt, len(request.output))
+            assert request.output == expected_output(request.prompt, len(request.output), request.adapter)

@@ -213,7 +213,7 @@ def test_a_failed_adapter_leaves_nothing_and_is_tried_again_by_the_next_request(
     residency.check_integrity()
 
 
-@pytest.mark.parametrize("config", [{"share": 0}, {"share": 1}, {"host_bytes": -1}, {"step_bytes": 0}, {"loads": 0}])
+@pytest.mark.parametrize("config", [{"share": -0.1}, {"share": 1}, {"host_bytes": -1}, {"step_bytes": 0}, {"loads": 0}])
 def test_senseless_sizes_are_refused(config: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must"):
         ResidencyConfig(**config)  # type: ignore[arg-type]
