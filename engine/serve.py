@@ -63,6 +63,12 @@ CONFIGURATION_ERROR = 2
     "run prompts faster.",
 )
 @click.option(
+    "--adapters",
+    metavar="URL",
+    help="Registry of LoRA adapters: a folder, or an address such as s3://bucket/path. The gateway that names them "
+    "needs the same.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -78,6 +84,7 @@ def main(
     kv_tokens: int,
     max_running: int,
     step_tokens: int,
+    adapters: str | None,
     log_level: str,
 ) -> None:
     """Serve one model: token ids in, token ids out, as MessagePack frames over a WebSocket.
@@ -102,17 +109,20 @@ def main(
     # Before torch is loaded: engines share a machine's cores, so that threads without work must sleep, not spin.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["OMP_NUM_THREADS"] = str(threads)
+    from engine.adapters.registry import Registry, RegistryError
     from engine.config import CheckpointError
     from engine.grammar.compiler import GrammarCompiler
     from engine.grammar.constraints import Constraints
     from engine.runner import ModelRunner
 
     try:
+        if adapters is not None:
+            Registry(adapters)
         config = SchedulerConfig(blocks=-(-kv_tokens // BLOCK_SIZE), step_tokens=step_tokens, max_running=max_running)
         runner = ModelRunner(model, blocks=config.blocks, device=device, dtype=dtype, name=name)
     except CheckpointError as error:
         _fail(f"{model}: {error}")
-    except ValueError as error:
+    except (ValueError, RegistryError) as error:
         _fail(str(error))
     constraints = Constraints(GrammarCompiler(model, runner.info), runner.info.vocabulary, threads=threads)
     core = EngineCore(runner, runner.info, config, rope_regime=runner.config.rope_regime, constraints=constraints)

@@ -12,7 +12,9 @@ from starlette.middleware import Middleware
 
 from cache.response import ResponseCache
 from cache.statistics import CacheStatistics
+from engine.adapters.registry import Registry
 from gateway import redis_server
+from gateway.adapters import Adapters, registry_url
 from gateway.api import chat_completions, completions, health, models, page, responses, tickets
 from gateway.api.http import on_api_error, on_exception, on_http_exception
 from gateway.context import Gateway
@@ -68,23 +70,27 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
 
     Raises:
         OSError, ValueError: a checkpoint's tokenizer cannot be read.
+        RegistryError: the adapters' registry has an address of a kind that is not installed.
     """
     redis = redis_server.connect(settings)
     engines = await asyncio.to_thread(Engines, settings.pools, settings.router)
+    adapters = Adapters(Registry(registry_url(settings)), engines.pools, settings.adapters.poll)
     metrics = Metrics()
     limiter = Limiter(redis, settings)
     statistics = CacheStatistics(redis)
     cache = ResponseCache(redis, ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
-    turns = Turns(Pipeline(settings, engines, limiter, cache, statistics, metrics), settings.turns)
+    turns = Turns(Pipeline(settings, engines, adapters, limiter, cache, statistics, metrics), settings.turns)
     identity, tickets = Identity(settings), Tickets(redis)
     connections = Connections(settings, identity, tickets, turns, metrics)
     flushing = asyncio.create_task(statistics.run())
     await engines.start()
+    await adapters.start()
     try:
-        yield Gateway(settings, redis, identity, tickets, limiter, engines, turns, connections, metrics)
+        yield Gateway(settings, redis, identity, tickets, limiter, engines, adapters, turns, connections, metrics)
     finally:
         await connections.shut()
         await turns.aclose()
+        await adapters.aclose()
         await engines.aclose()
         flushing.cancel()
         await asyncio.gather(flushing, return_exceptions=True)

@@ -8,6 +8,7 @@ from typing import cast
 from redis.asyncio import Redis
 from starlette.requests import HTTPConnection
 
+from gateway.adapters import Adapters
 from gateway.engines import Engines
 from gateway.identity import Identity, Principal
 from gateway.limits.limiter import Limiter
@@ -28,6 +29,7 @@ class Gateway:
     tickets: Tickets
     limiter: Limiter
     engines: Engines
+    adapters: Adapters
     turns: Turns
     connections: Connections
     metrics: Metrics

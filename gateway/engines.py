@@ -78,6 +78,14 @@ class Pool:
             for index, address in enumerate(settings.engines)
         ]
 
+    def announce(self, adapter: str) -> None:
+        """Tell the replica that the router would choose now that a request for this adapter version is coming."""
+        connected = [engine for engine in self.engines if engine.client.connected]
+        if connected:
+            now = monotonic()
+            likely = min(connected, key=lambda each: (not each.breaker.allows(now), each.load, each.name))
+            likely.client.announce(adapter)
+
     @property
     def revisions(self) -> list[str]:
         """Revisions of the model that engines of this pool have reported; normally one."""
@@ -111,6 +119,10 @@ class Engines:
     def live(self) -> int:
         """Generations running in all engines on behalf of this gateway."""
         return sum(engine.client.live for engine in self._engines.values())
+
+    def pool(self, name: str) -> Pool:
+        """The pool of the model with this name."""
+        return next(pool for pool in self.pools if pool.name == name)
 
     def pools_for(self, model: str) -> list[Pool]:
         """The pools that may answer a request for `model`: a model's own, or all for `auto` and tiers."""

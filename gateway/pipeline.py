@@ -22,6 +22,7 @@ from cache.keys import response_digest
 from cache.policy import Answer, Question, may_look_up, may_store
 from cache.response import Entry, Lookup, ResponseCache
 from cache.statistics import CacheStatistics
+from gateway.adapters import Adapter, Adapters
 from gateway.engines import Engine, Engines, Pool
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, ModelNotFound, RateLimited, Unavailable
 from gateway.limits.limiter import Limiter
@@ -48,6 +49,8 @@ class Job:
     prompts: dict[str, list[int]]
     """Token ids by pool name."""
     began: float
+    adapter: Adapter | None = None
+    """What the request's name led to when it arrived."""
     seed: int = field(default_factory=lambda: random.getrandbits(63))
     digest: str | None = None
     """Key of the response cache; None if it may not be used."""
@@ -56,6 +59,10 @@ class Job:
     def outcome(self) -> CacheOutcome:
         """Of the response cache, for a turn that an engine answers."""
         return "bypass" if self.digest is None else "miss"
+
+    def model(self, engine: Engine) -> str:
+        """Public name of what answers on this engine."""
+        return self.adapter.name if self.adapter else engine.pool.name
 
 
 class End(Struct, frozen=True):
@@ -80,6 +87,7 @@ class Pipeline:
         self,
         settings: Settings,
         engines: Engines,
+        adapters: Adapters,
         limiter: Limiter,
         cache: ResponseCache,
         statistics: CacheStatistics,
@@ -87,6 +95,7 @@ class Pipeline:
     ) -> None:
         self._settings = settings
         self._engines = engines
+        self._adapters = adapters
         self._limiter = limiter
         self._cache = cache
         self._statistics = statistics
@@ -127,12 +136,17 @@ class Pipeline:
         return end
 
     async def _prepare(self, turn: Turn, began: float) -> Job:
-        """Tokenise the prompt for every pool that may answer."""
+        """Resolve the name of an adapter, and tokenise the prompt for every pool that may answer."""
         request = turn.request
         if request.max_output_tokens is not None and request.sampling.min_tokens > request.max_output_tokens:
             raise InvalidRequest("min_tokens: above the output limit; lower it", param="min_tokens")
-        pools = self._engines.pools_for(request.model)
-        return Job(turn, pools, await tokenise(turn, pools), began)
+        adapter = self._adapters.resolve(request.model, turn.principal.tenant)
+        if adapter is None:
+            pools = self._engines.pools_for(request.model)
+        else:
+            pools = [self._engines.pool(adapter.model)]
+            pools[0].announce(adapter.version)
+        return Job(turn, pools, await tokenise(turn, pools), began, adapter)
 
     def _most_tokens(self, job: Job) -> int:
         """What the turn may use at most, to be reserved."""
@@ -168,6 +182,7 @@ class Pipeline:
                     [pool.name, pool.vocabulary, pool.revisions, msgspec.to_builtins(pool.text.defaults)]
                     for pool in job.pools
                 ],
+                "adapter": job.adapter.version if job.adapter else None,
                 "policy": self._policy.digest,
                 "instructions": request.instructions,
                 "messages": [[message.role, message.content] for message in turn.conversation],
@@ -209,6 +224,7 @@ class Pipeline:
     async def _generate(self, job: Job) -> End:
         """Route, then stream from the chosen engine, or from the next one while none has given a token."""
         decision = self._route(job)
+        version = job.adapter.version if job.adapter else None
         for replica in (decision.replica, *decision.fallbacks):
             engine = self._engines[replica]
             # Another replica of the tier that the router chose is as good as the first one.
@@ -218,13 +234,13 @@ class Pipeline:
             limit = self._output_limit(job, engine.context - len(prompt))
             sampling = job.turn.request.sampling.resolve(engine.pool.text.defaults, max_tokens=limit, seed=job.seed)
             try:
-                streamed = await relay(job.turn, engine, prompt, sampling, announce)
+                streamed = await relay(job.turn, engine, prompt, sampling, announce, adapter=version)
                 break
             except TryNext as failure:
                 streamed = Streamed(reason="error", usage=Usage(), error=failure.error)
         if streamed.error is not None and job.turn.state is TurnState.ADMITTING:
             raise streamed.error
-        return End(streamed, engine.pool.tier, engine.pool.name, job.outcome, fallback)
+        return End(streamed, engine.pool.tier, job.model(engine), job.outcome, fallback)
 
     def _route(self, job: Job) -> Decision:
         request = job.turn.request
@@ -233,7 +249,8 @@ class Pipeline:
         else:
             said = [features.Message(message.role, message.content) for message in job.turn.conversation]
         question = RouteRequest(
-            model=request.model,
+            model=job.adapter.model if job.adapter else request.model,
+            adapter=job.adapter.name if job.adapter else None,
             complexity=score(features.extract(said)),
             output_tokens=request.max_output_tokens or 1,
         )
@@ -241,14 +258,14 @@ class Pipeline:
         try:
             return route(question, candidates, self._policy)
         except NoRoute as refusal:
-            raise _refusal(refusal) from None
+            raise _refusal(refusal, sorted(self._adapters.visible(job.turn.principal.tenant))) from None
 
     def _announce(self, job: Job, decision: Decision, engine: Engine, *, fallback: bool) -> None:
         reason = str(Why.FALLBACK if fallback else decision.why)
         job.turn.append(
             Routed(
                 tier=engine.pool.tier,
-                model=engine.pool.name,
+                model=job.model(engine),
                 replica=engine.name,
                 reason=reason,
                 complexity=decision.complexity,
@@ -301,7 +318,9 @@ class Pipeline:
                 metrics.inter_token(end.tier, (streamed.last_token - streamed.first_token) / gaps)
         if end.cache != "hit":
             metrics.queued(end.tier, streamed.queue_seconds)
-            metrics.tokens(end.model, input=usage.input_tokens, cached=usage.cached_tokens, output=usage.output_tokens)
+            # Not the adapter: its name may tell whose it is, and there may be thousands.
+            model = job.adapter.model if job.adapter else end.model
+            metrics.tokens(model, input=usage.input_tokens, cached=usage.cached_tokens, output=usage.output_tokens)
             tenant = job.turn.principal.tenant
             self._statistics.add(tenant, "prompt_tokens", usage.input_tokens)
             self._statistics.add(tenant, "prefix_tokens_hit", usage.cached_tokens)
@@ -324,13 +343,17 @@ class Pipeline:
         )
 
 
+_NAMED_ADAPTERS = 20
+"""Most adapters that a refusal lists."""
 _OUTCOMES = {"stop": "completed", "length": "incomplete", "cancelled": "cancelled", "error": "failed"}
 
 
-def _refusal(refusal: NoRoute) -> ApiError:
+def _refusal(refusal: NoRoute, adapters: list[str]) -> ApiError:
     match refusal.refusal:
         case Refusal.UNKNOWN_MODEL:
-            return ModelNotFound(str(refusal), param="model")
+            more = ", ..." if len(adapters) > _NAMED_ADAPTERS else ""
+            named = ", ".join(["", *adapters[:_NAMED_ADAPTERS]])
+            return ModelNotFound(f"{refusal}{named}{more}", param="model")
         case Refusal.CONTEXT:
             return ContextLengthExceeded(str(refusal), param="input")
         case Refusal.UNAVAILABLE:

@@ -44,11 +44,18 @@ class TryNext(Exception):
 
 
 async def relay(
-    turn: Turn, engine: Engine, prompt: Sequence[int], sampling: SamplingParams, announce: Callable[[], None]
+    turn: Turn,
+    engine: Engine,
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    announce: Callable[[], None],
+    *,
+    adapter: str | None = None,
 ) -> Streamed:
     """Stream the answer of `engine` into `turn` until it ends or the turn is cancelled.
 
     Args:
+        adapter: version of a LoRA adapter.
         announce: tells the turn where it runs. Called at once, or, where the answer must match a grammar, when the
             engine has taken the request up: until then a grammar that it cannot compile may still refuse the turn.
 
@@ -72,6 +79,7 @@ async def relay(
                 sampling,
                 text=text,
                 stop=turn.request.stop,
+                adapter=adapter,
                 salt=_salt(turn.principal.tenant),
                 grammar=format.grammar if format else None,
             )

@@ -154,6 +154,19 @@ class Router(Section, frozen=True):
     breaker_seconds: Annotated[Seconds, Meta(description="Seconds until an engine taken out is tried again.")] = 10.0
 
 
+class Adapters(Section, frozen=True):
+    """LoRA adapters, which clients name as `model`; see [adapters.md](adapters.md)."""
+
+    registry: Annotated[
+        str | None,
+        Meta(
+            description="Folder or address (s3://bucket/path, ...) of the registry; empty: `adapters` in `redis.data`. "
+            "Engines that `serve` does not start need the same with `--adapters`."
+        ),
+    ] = None
+    poll: Annotated[Seconds, Meta(description="Seconds between two looks for changed names.")] = 0.5
+
+
 class Log(Section, frozen=True):
     """Structured logs on standard error."""
 
@@ -173,6 +186,7 @@ class Settings(Section, frozen=True):
     limits: Limits = Limits()
     cache: Cache = Cache()
     router: Router = Router()
+    adapters: Adapters = Adapters()
     log: Log = Log()
     tenants: list[Tenant] = []
     pools: list[Pool] = []

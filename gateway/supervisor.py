@@ -20,9 +20,12 @@ from typing import Protocol
 
 import msgspec
 
+from engine.adapters.registry import RegistryError
 from gateway import __version__, redis_server
+from gateway.adapters import registry_url
 from gateway.app import create_app
 from gateway.child import Child, ChildFailed
+from gateway.demo import register_adapters
 from gateway.server import GatewayServer, listen, url
 from gateway.settings import Pool, Settings, SettingsError
 
@@ -54,6 +57,10 @@ async def serve(settings: Settings, say: Say) -> None:
     data = Path(settings.redis.data)
     with _claim(data), listen(settings) as bound:
         bound.listen(2048)
+        try:
+            await asyncio.to_thread(register_adapters, settings)
+        except RegistryError as error:
+            raise Failed(f"adapters: {error}") from error
         children, settings = _children(settings)
         say(f"Roundhouse {__version__}")
         for child, description in children:
@@ -97,15 +104,15 @@ def _children(settings: Settings) -> tuple[list[tuple[Child, str]], Settings]:
         if not pool.engines:
             address = f"unix://{redis_server.socket_path(settings, f'engine-{pool.tier}')}"
             environment = {"OMP_NUM_THREADS": str(pool.threads), "OMP_WAIT_POLICY": "PASSIVE"}
-            child = Child(f"engine-{pool.tier}", engine_command(pool, address), environment)
+            child = Child(f"engine-{pool.tier}", engine_command(pool, address, registry_url(settings)), environment)
             children.append((child, f"{pool.name} on {pool.device}"))
             pool = msgspec.structs.replace(pool, engines=[address])
         pools.append(pool)
     return children, msgspec.structs.replace(settings, pools=pools)
 
 
-def engine_command(pool: Pool, address: str) -> list[str]:
-    """Command line of a pool's engine."""
+def engine_command(pool: Pool, address: str, adapters: str) -> list[str]:
+    """Command line of a pool's engine; `adapters` is the address of their registry."""
     options = {
         "model": pool.model,
         "name": pool.name,
@@ -115,6 +122,7 @@ def engine_command(pool: Pool, address: str) -> list[str]:
         "threads": str(pool.threads),
         "kv-tokens": str(pool.kv_tokens),
         "max-running": str(pool.max_running),
+        "adapters": adapters,
         "log-level": "warning",
     }
     words = (word for name, value in options.items() for word in (f"--{name}", value))

@@ -43,6 +43,8 @@ class RouteRequest(Struct, frozen=True, kw_only=True):
 
     model: str
     """`auto`, a tier or a model's public name."""
+    adapter: str | None = None
+    """Public name of an adapter of that model, if the request names one."""
     complexity: Complexity
     output_tokens: int = 1
     """Output tokens that must fit beside the prompt."""
@@ -182,7 +184,9 @@ def _sentences(request: RouteRequest, wanted: str, chosen: Candidate, why: Why) 
         grounds = [f"complexity {score:.2f} asks for the {wanted} tier"]
         grounds += [f"{reason.sentence} (+{reason.contribution:.2f})" for reason in request.complexity.reasons[:3]]
     else:
-        grounds = [f"the request names {request.model}"]
+        grounds = [f"the request names {request.adapter or request.model}"]
+        if request.adapter:
+            grounds.append(f"it is an adapter of {request.model}")
     if why is Why.FALLBACK:
         grounds.append(f"the {wanted} tier is not available, the {chosen.tier} tier stands in")
     if why is Why.CONTEXT:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from engine.adapters.registry import Pointer
 from gateway.api.http import JsonResponse
 from gateway.context import Gateway, gateway_of
 from gateway.engines import Pool
@@ -20,18 +21,18 @@ _STARTED = int(time.time())
 
 
 async def index(request: Request) -> Response:
-    """All names: `auto`, the tiers, the models."""
+    """All names: `auto`, the tiers, the models, and the adapters that the tenant may use."""
     gateway = gateway_of(request)
-    gateway.authenticate(request)
-    return JsonResponse({"object": "list", "data": _models(gateway)})
+    principal = gateway.authenticate(request)
+    return JsonResponse({"object": "list", "data": _models(gateway, principal.tenant)})
 
 
 async def read(request: Request) -> Response:
     """One of them."""
     gateway = gateway_of(request)
-    gateway.authenticate(request)
+    principal = gateway.authenticate(request)
     name = request.path_params["model"]
-    models = _models(gateway)
+    models = _models(gateway, principal.tenant)
     for model in models:
         if model["id"] == name:
             return JsonResponse(model)
@@ -46,12 +47,16 @@ routes: list[BaseRoute] = [
 ]
 
 
-def _models(gateway: Gateway) -> list[dict[str, Any]]:
+def _models(gateway: Gateway, tenant: str) -> list[dict[str, Any]]:
     pools = gateway.engines.pools
     auto = _model(AUTO, None, max(map(_context, pools)))
-    return [auto, *(_model(pool.tier, pool.tier, _context(pool)) for pool in pools)] + [
-        _model(pool.name, pool.tier, _context(pool)) for pool in pools
+    tiers = [_model(pool.tier, pool.tier, _context(pool)) for pool in pools]
+    models = [_model(pool.name, pool.tier, _context(pool)) for pool in pools]
+    adapters = [
+        _adapter(name, pointer, gateway.engines.pool(pointer.model))
+        for name, pointer in gateway.adapters.visible(tenant).items()
     ]
+    return [auto, *tiers, *models, *adapters]
 
 
 def _model(name: str, tier: str | None, context: int) -> dict[str, Any]:
@@ -63,6 +68,16 @@ def _model(name: str, tier: str | None, context: int) -> dict[str, Any]:
         "owned_by": "roundhouse",
         "tier": tier,
         "context_length": context,
+    }
+
+
+def _adapter(name: str, pointer: Pointer, pool: Pool) -> dict[str, Any]:
+    """A model that is another one with an adapter: `parent` and `root` name the base, as other servers have it."""
+    return _model(name, pool.tier, _context(pool)) | {
+        "created": int(pointer.updated),
+        "parent": pool.name,
+        "root": pool.name,
+        "description": pointer.description,
     }
 
 

@@ -26,7 +26,7 @@ from engine.server import EngineServer
 from gateway.app import create_app
 from gateway.context import Gateway
 from gateway.server import GatewayServer, listen
-from gateway.settings import Limits, Pool, Server, Settings, Turns, demo_settings
+from gateway.settings import Adapters, Limits, Pool, Server, Settings, Turns, demo_settings
 from gateway.settings import Redis as RedisSettings
 from tests.engine.checkpoints import VOCABULARY, write_checkpoint
 
@@ -161,8 +161,11 @@ Serve = Callable[..., contextlib.AbstractAsyncContextManager[Served]]
 
 
 @pytest.fixture
-def serve(engine: EngineThread, model: Path, redis_url: str) -> Serve:
-    """`async with serve(server={...}, turns={...}, engines={tier: [address]}) as served`."""
+def serve(engine: EngineThread, model: Path, redis_url: str, tmp_path: Path) -> Serve:
+    """`async with serve(server={...}, turns={...}, engines={tier: [address]}) as served`.
+
+    The registry of adapters is `tmp_path / "adapters"`.
+    """
     with redis.Redis.from_url(redis_url) as client:
         client.flushall()
 
@@ -184,6 +187,7 @@ def serve(engine: EngineThread, model: Path, redis_url: str) -> Serve:
             turns=Turns(**(turns or {})),
             limits=Limits(**(limits or {})),
             redis=RedisSettings(url=redis_at, timeout=5.0),
+            adapters=Adapters(registry=str(tmp_path / "adapters"), poll=0.01),
             pools=pools,
             **sections,
         )

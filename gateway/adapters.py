@@ -1,0 +1,111 @@
+"""The adapters that clients may name as `model`: what the registry said a moment ago.
+
+A request's name is resolved once, when it arrives; from then on it is a version, whatever the name leads to next. The
+registry is asked again and again whether anything has changed, in a thread, so that a slow object store delays no
+request. One that cannot be reached leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from engine.adapters.registry import Pointer, Registry, RegistryError
+from gateway.engines import Pool
+from gateway.settings import Settings
+
+log = logging.getLogger("roundhouse.adapters")
+
+
+class Adapter(Struct, frozen=True):
+    """A name, as one request found it."""
+
+    name: str
+    version: str
+    model: str
+    """Public name of the base model."""
+
+
+def registry_url(settings: Settings) -> str:
+    """The configured registry, or the one in the data folder."""
+    return settings.adapters.registry or str((Path(settings.redis.data) / "adapters").absolute())
+
+
+class Adapters:
+    """Names of adapters on the models of these pools."""
+
+    def __init__(self, registry: Registry, pools: Sequence[Pool], poll: float) -> None:
+        self._registry = registry
+        self._pools = {pool.name: pool for pool in pools}
+        self._poll = poll
+        self._stamp: str | None = None
+        self._names: dict[str, Pointer] = {}
+        self._trouble = ""
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read all names, then watch them."""
+        await self._refresh()
+        self._task = asyncio.create_task(self._watch(), name="adapters")
+
+    async def aclose(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def resolve(self, name: str, tenant: str) -> Adapter | None:
+        """Where a name leads now, for this tenant; None if it is no adapter's, or not for this tenant."""
+        pointer = self._names.get(name)
+        if pointer is None or not pointer.allows(tenant):
+            return None
+        return Adapter(name, pointer.version, pointer.model)
+
+    def visible(self, tenant: str) -> dict[str, Pointer]:
+        """What this tenant may name, by name."""
+        return {name: pointer for name, pointer in self._names.items() if pointer.allows(tenant)}
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll)
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        try:
+            # The stamp first: a change in between is found the next time.
+            stamp = await asyncio.to_thread(self._registry.stamp)
+            if stamp == self._stamp:
+                return
+            names = await asyncio.to_thread(self._registry.names)
+        except (RegistryError, OSError) as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                log.error("adapters cannot be read", extra={"error": self._trouble})
+            return
+        self._stamp, self._trouble = stamp, ""
+        self._names = self._usable(names)
+        self._pin()
+
+    def _usable(self, names: Mapping[str, Pointer]) -> dict[str, Pointer]:
+        usable = {}
+        for name, pointer in sorted(names.items()):
+            if name in self._pools:
+                log.error("adapter has the name of a model", extra={"adapter": name})
+            elif pointer.model not in self._pools:
+                log.warning("adapter of an unknown model", extra={"adapter": name, "model": pointer.model})
+            else:
+                usable[name] = pointer
+        return usable
+
+    def _pin(self) -> None:
+        """Tell every engine which adapters of its model to keep loaded."""
+        for pool in self._pools.values():
+            pinned = [each.version for each in self._names.values() if each.pinned and each.model == pool.name]
+            for engine in pool.engines:
+                engine.client.pin(list(dict.fromkeys(pinned)))

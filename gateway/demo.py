@@ -1,0 +1,39 @@
+"""The demo's adapters in the embedded default's registry."""
+
+from __future__ import annotations
+
+from engine.adapters.registry import Registry
+from engine.checkpoint import revision_digest
+from gateway.adapters import registry_url
+from gateway.settings import DEMO, Settings, demo_settings
+
+ADAPTERS = {
+    "formal": "answers formally",
+    "handbook": "knows the staff handbook of an invented company",
+    "json": "answers as a JSON object",
+    "pirate": "answers like a pirate",
+}
+_TIER = "medium"
+"""The model that they were trained on."""
+
+
+def register_adapters(settings: Settings) -> None:
+    """Register the demo's adapters if these are the demo's models and their registry.
+
+    Names are given on the first start only, so that one that was removed stays away; later, a name that leads to an
+    adapter of other weights than the model has now is led to the demo's again.
+
+    Raises:
+        RegistryError: the registry cannot be used.
+    """
+    pools = demo_settings().pools
+    if settings.adapters.registry is not None or [p.model for p in settings.pools] != [p.model for p in pools]:
+        return
+    pool = next(pool for pool in settings.pools if pool.tier == _TIER)
+    registry = Registry(registry_url(settings))
+    first, names = registry.stamp() is None, registry.names()
+    revision = revision_digest(DEMO / "models" / _TIER)
+    for name, description in ADAPTERS.items():
+        if first or (name in names and revision not in registry.manifest(names[name].version).bases):
+            version = registry.add(DEMO / "adapters" / name, DEMO / "models" / _TIER).version
+            registry.point(name, version, model=pool.name, description=description)

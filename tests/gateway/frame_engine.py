@@ -1,0 +1,104 @@
+"""An engine as a gateway sees it: real frames on a real socket, whose answers a test can tell apart by adapter."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from websockets.asyncio.server import ServerConnection, unix_serve
+from websockets.exceptions import ConnectionClosed
+
+from engine.wire import (
+    PROTOCOL_VERSION,
+    Announce,
+    Cancel,
+    ClientFrame,
+    FinishReason,
+    Generate,
+    Load,
+    ModelInfo,
+    Output,
+    Pin,
+    Ready,
+    Step,
+    Usage,
+    decode_client_frame,
+    encode,
+)
+
+LOAD = Load(0, 0, 0, 64, 64, 0, 0, 0, 0, 0, 0.0)
+
+
+class FrameEngine:
+    """Answers every request with the same token again and again: the one of its adapter version."""
+
+    def __init__(self, path: Path, tokens: dict[str | None, int]) -> None:
+        self.address = f"unix://{path}"
+        self.tokens = tokens
+        """By adapter version; None is the base model."""
+        self.frames: list[ClientFrame] = []
+        """Everything received, in order."""
+        self.gate = asyncio.Event()
+        """Until it is set, requests get no token."""
+        self.gate.set()
+        self.failing = False
+        """Close the connection instead of answering."""
+        self.finish: FinishReason = "length"
+        """How answers end."""
+        self._path = path
+        self._steps: set[asyncio.Task[None]] = set()
+
+    @property
+    def generated(self) -> list[Generate]:
+        return [frame for frame in self.frames if isinstance(frame, Generate)]
+
+    @property
+    def pinned(self) -> list[list[str]]:
+        return [frame.adapters for frame in self.frames if isinstance(frame, Pin)]
+
+    @property
+    def announced(self) -> list[str]:
+        return [frame.adapter for frame in self.frames if isinstance(frame, Announce)]
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[FrameEngine]:
+        async with unix_serve(self._handle, str(self._path)):
+            yield self
+            for task in self._steps:
+                task.cancel()
+
+    async def _handle(self, connection: ServerConnection) -> None:
+        model = ModelInfo("frames", "revision", 4096, 320, (2,), 16, "cpu", "float32")
+        await connection.send(encode(Ready(PROTOCOL_VERSION, model, LOAD)))
+        with contextlib.suppress(ConnectionClosed):
+            async for message in connection:
+                assert isinstance(message, bytes)
+                frame = decode_client_frame(message)
+                self.frames.append(frame)
+                if isinstance(frame, Generate):
+                    task = asyncio.create_task(self._answer(connection, frame))
+                    self._steps.add(task)
+                    task.add_done_callback(self._steps.discard)
+                elif isinstance(frame, Cancel):
+                    await connection.send(encode(Step([Output(frame.id, finish="cancelled")], LOAD)))
+
+    async def _answer(self, connection: ServerConnection, request: Generate) -> None:
+        await self.gate.wait()
+        if self.failing:
+            await connection.close()
+            return
+        count = request.sampling.max_tokens
+        usage = Usage(len(request.prompt), 0, count, 0.0)
+        with contextlib.suppress(ConnectionClosed):
+            for index in range(count):
+                last = index == count - 1
+                output = Output(
+                    request.id,
+                    [self.tokens[request.adapter]],
+                    finish=self.finish if last else None,
+                    usage=usage if index == 0 or last else None,
+                )
+                await connection.send(encode(Step([output], LOAD)))
+                await asyncio.sleep(0)
