@@ -83,7 +83,7 @@ class Adapters:
             if stamp == self._stamp:
                 return
             names = await asyncio.to_thread(self._registry.names)
-        except (RegistryError, OSError) as error:
+        except RegistryError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 log.error("adapters cannot be read", extra={"error": self._trouble})

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway import __version__
+from gateway.cli_adapters import adapter
 from gateway.settings import Settings, SettingsError, load
 
 T = TypeVar("T")
@@ -47,6 +48,8 @@ def main() -> None:
     Serve your own models: write a roundhouse.toml (docs/configuration.md), then
         roundhouse config check
         roundhouse serve
+    Serve your own LoRA adapters beside their base model:
+        roundhouse adapter add pirate runs/pirate --model llama-8b
     See what the caches save:
         roundhouse cache stats
     """
@@ -174,6 +177,9 @@ def cache_clear(config: str | None, tenant: str) -> None:
 
     _with_redis(config, clear)
     click.echo(f"stored answers of {tenant} are forgotten")
+
+
+main.add_command(adapter)
 
 
 def _load(config: str | None) -> Settings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from engine.adapters.registry import Registry
 from engine.checkpoint import revision_digest
 from gateway.adapters import registry_url
@@ -20,8 +22,8 @@ _TIER = "medium"
 def register_adapters(settings: Settings) -> None:
     """Register the demo's adapters if these are the demo's models and their registry.
 
-    Names are given on the first start only, so that one that was removed stays away; later, a name that leads to an
-    adapter of other weights than the model has now is led to the demo's again.
+    Names are given on the first start only, so that one that was removed stays away. Later on, a name whose adapter was
+    checked against another model than the demo has now is led to the demo's adapter of today.
 
     Raises:
         RegistryError: the registry cannot be used.
@@ -31,9 +33,12 @@ def register_adapters(settings: Settings) -> None:
         return
     pool = next(pool for pool in settings.pools if pool.tier == _TIER)
     registry = Registry(registry_url(settings))
-    first, names = registry.stamp() is None, registry.names()
+    marker, names = Path(registry.url) / ".demo", registry.names()
+    first = not marker.exists()
     revision = revision_digest(DEMO / "models" / _TIER)
     for name, description in ADAPTERS.items():
-        if first or (name in names and revision not in registry.manifest(names[name].version).bases):
+        stale = name in names and revision not in registry.manifest(names[name].version).bases
+        if stale or (first and name not in names):
             version = registry.add(DEMO / "adapters" / name, DEMO / "models" / _TIER).version
             registry.point(name, version, model=pool.name, description=description)
+    marker.touch()

@@ -86,19 +86,21 @@ def digests(canonical: bytes, weights: Path, *, progress: Callable[[int], object
 
 
 def _check_tensors(header: Mapping[str, Tensor], expected: Expected) -> None:
-    missing = sorted(expected.tensors.keys() - header.keys())
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise AdapterError(f"{WEIGHTS}: tensor {missing[0]!r}{more} is missing, which {CONFIG} asks for; save it again")
-    unexpected = sorted(header.keys() - expected.tensors.keys() - expected.base_copies.keys())
-    if unexpected:
-        raise AdapterError(f"{WEIGHTS}: tensor {unexpected[0]!r} {_why_unexpected(unexpected[0])}")
     for name, shape in expected.tensors.items():
-        if header[name].shape != shape:
+        if name in header and header[name].shape != shape:
             raise AdapterError(
                 f"{WEIGHTS}: tensor {name!r} has shape {list(header[name].shape)} where {CONFIG} and the base model's "
                 f"config.json imply {list(shape)}; is it an adapter of another base model?"
             )
+    missing = sorted(expected.tensors.keys() - header.keys())
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise AdapterError(
+            f"{WEIGHTS}: tensor {missing[0]!r}{more} is missing, which {CONFIG} asks for on this model; save it again"
+        )
+    unexpected = sorted(header.keys() - expected.tensors.keys() - expected.base_copies.keys())
+    if unexpected:
+        raise AdapterError(f"{WEIGHTS}: tensor {unexpected[0]!r} {_why_unexpected(unexpected[0])}")
 
 
 def _why_unexpected(name: str) -> str:

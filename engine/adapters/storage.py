@@ -89,6 +89,8 @@ class FolderStorage:
             return _bounded((self._root / name).read_bytes(), name, most)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise RegistryError(f"adapter registry {self._root} cannot be read: {error.strerror}") from error
 
     def write(self, name: str, content: bytes) -> None:
         path = self._root / name
@@ -109,6 +111,8 @@ class FolderStorage:
             status = (self._root / name).stat()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise RegistryError(f"adapter registry {self._root} cannot be read: {error.strerror}") from error
         return f"{status.st_ino}.{status.st_mtime_ns}.{status.st_size}"
 
     @contextlib.contextmanager
