@@ -214,6 +214,8 @@ class EngineCore:
             preemptions=scheduler.preemptions,
             step_seconds=self._step_seconds,
             queue_seconds=scheduler.queue_seconds,
+            drafted_tokens=self._speculator.drafted if self._speculator else 0,
+            accepted_tokens=self._speculator.accepted if self._speculator else 0,
         )
 
     def check_integrity(self) -> None:

@@ -77,6 +77,7 @@ class ModelRunner:
         """
         config = ModelConfig.from_directory(directory)
         self.config = config
+        self.blocks = blocks
         self._device = torch.device(device)
         if dtype == "auto":
             dtype = "float32" if config.stored_dtype == "float32" else "bfloat16"

@@ -17,6 +17,7 @@ import click
 from engine.core import EngineCore, SchedulerConfig
 from engine.kv import BLOCK_SIZE
 from engine.server import EngineServer
+from engine.speculation.speculator import Speculate, Speculator
 
 if TYPE_CHECKING:
     from engine.runner import Dtype
@@ -69,6 +70,19 @@ CONFIGURATION_ERROR = 2
     "needs the same.",
 )
 @click.option(
+    "--speculate",
+    type=click.Choice(["off", "ngram", "draft", "auto"]),
+    default="off",
+    help="Guess tokens and confirm several in one step: from what the text has said before (ngram), with a draft "
+    "model, or whichever guesses better (auto). Answers stay the same; it stops by itself where it does not pay.",
+)
+@click.option(
+    "--draft-model",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of a small model with the same tokenizer, for --speculate draft and auto.",
+)
+@click.option("--draft-tokens", type=click.IntRange(1, 15), default=8, help="Most tokens guessed per request and step.")
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -85,6 +99,9 @@ def main(
     max_running: int,
     step_tokens: int,
     adapters: str | None,
+    speculate: Speculate,
+    draft_model: Path | None,
+    draft_tokens: int,
     log_level: str,
 ) -> None:
     """Serve one model: token ids in, token ids out, as MessagePack frames over a WebSocket.
@@ -97,6 +114,7 @@ def main(
       python -m engine.server --model models/Qwen3-0.6B
       python -m engine.server --model models/Llama-3.1-8B --device cuda --kv-tokens 400000
       python -m engine.server --model deploy/demo/models/small --threads 1 --listen unix:///run/roundhouse/small.sock
+      python -m engine.server --model deploy/demo/models/large --speculate auto --draft-model deploy/demo/models/small
 
     \b
     A gateway connects to it by its address in a pool (roundhouse.toml):
@@ -114,7 +132,12 @@ def main(
     from engine.grammar.compiler import GrammarCompiler
     from engine.grammar.constraints import Constraints
     from engine.runner import ModelRunner
+    from engine.speculation.draft_model import DraftModel
 
+    if (speculate == "draft") > (draft_model is not None):
+        _fail("--speculate draft needs --draft-model; without one choose ngram or auto")
+    if draft_model is not None and speculate not in ("draft", "auto"):
+        _fail(f"--draft-model is of no use with --speculate {speculate}; choose draft or auto")
     try:
         if adapters is not None:
             Registry(adapters)
@@ -124,8 +147,22 @@ def main(
         _fail(f"{model}: {error}")
     except (ValueError, RegistryError) as error:
         _fail(str(error))
+    speculator = None
+    if speculate != "off":
+        try:
+            drafter = None if draft_model is None else DraftModel.from_directory(draft_model, runner, model)
+        except CheckpointError as error:
+            _fail(f"{draft_model}: {error}")
+        speculator = Speculator(ngrams=speculate != "draft", model=drafter, tokens=draft_tokens)
     constraints = Constraints(GrammarCompiler(model, runner.info), runner.info.vocabulary, threads=threads)
-    core = EngineCore(runner, runner.info, config, rope_regime=runner.config.rope_regime, constraints=constraints)
+    core = EngineCore(
+        runner,
+        runner.info,
+        config,
+        rope_regime=runner.config.rope_regime,
+        constraints=constraints,
+        speculator=speculator,
+    )
     # What was loaded lives as long as the process: collections need not look at it again.
     gc.collect()
     gc.freeze()

@@ -176,6 +176,9 @@ class Load(msgspec.Struct, frozen=True):
     """Moving average of one step's duration."""
     queue_seconds: float = 0.0
     """Predicted time until a request behind all those that wait would start."""
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    """Tokens that were guessed since the start, and those of them that were right."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

@@ -133,6 +133,16 @@ class Pool(Section, frozen=True):
     threads: Annotated[Positive, Meta(description="CPU threads of its engine.")] = 1
     kv_tokens: Annotated[Positive, Meta(description="Tokens its KV cache holds.")] = 32_768
     max_running: Annotated[Positive, Meta(description="Most requests in one step.")] = 64
+    speculate: Annotated[
+        Literal["off", "ngram", "draft", "auto"],
+        Meta(
+            description="Speculative decoding of an engine that `serve` starts: guesses from the text itself (ngram), "
+            "by a draft model, or by whichever is better (auto). Answers stay the same."
+        ),
+    ] = "off"
+    draft_model: Annotated[
+        str | None, Meta(description="Directory of a small checkpoint with the same tokenizer, for draft and auto.")
+    ] = None
     cost: Annotated[float, Meta(ge=0, description="Relative price of a token, for the router.")] = 1.0
 
 

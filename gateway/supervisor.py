@@ -123,8 +123,11 @@ def engine_command(pool: Pool, address: str, adapters: str) -> list[str]:
         "kv-tokens": str(pool.kv_tokens),
         "max-running": str(pool.max_running),
         "adapters": adapters,
+        "speculate": pool.speculate,
         "log-level": "warning",
     }
+    if pool.draft_model is not None:
+        options["draft-model"] = pool.draft_model
     words = (word for name, value in options.items() for word in (f"--{name}", value))
     return [sys.executable, "-m", "engine.server", *words]
 

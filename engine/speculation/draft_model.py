@@ -44,34 +44,34 @@ class _Progress:
 class DraftModel:
     """Guesses tokens with a model of its own. Its cost is measured in `costs`."""
 
-    def __init__(self, runner: ModelRunner, blocks: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, runner: ModelRunner, clock: Callable[[], float] = time.monotonic) -> None:
         self.costs = StepCosts()
-        self._runner = runner
+        self.runner = runner
         self._clock = clock
         self._progress: dict[str, _Progress] = {}
-        self._content: list[bytes | None] = [None] * blocks
+        self._content: list[bytes | None] = [None] * runner.blocks
         """The prefix whose KV of the draft model a block holds in full, by its hash."""
 
     @classmethod
-    def from_directory(
-        cls, directory: Path, target: ModelRunner, target_directory: Path, *, blocks: int, device: str, dtype: Dtype
-    ) -> DraftModel:
-        """Load the checkpoint of a draft model for `target`.
+    def from_directory(cls, directory: Path, target: ModelRunner, target_directory: Path) -> DraftModel:
+        """Load the checkpoint of a draft model for a runner and the checkpoint that it runs.
 
         Raises:
             CheckpointError: it cannot be served, or its tokens are not those of the target.
         """
-        runner = ModelRunner(directory, blocks=blocks, device=device, dtype=dtype)
-        mine, other = runner.info.vocabulary, target.info.vocabulary
+        info = target.info
+        dtype: Dtype = "float32" if info.dtype == "float32" else "bfloat16"
+        runner = ModelRunner(directory, blocks=target.blocks, device=info.device, dtype=dtype)
+        mine, other = runner.info.vocabulary, info.vocabulary
         if mine != other:
             raise CheckpointError(f"the draft model has {mine} tokens and the model {other}; choose one of its family")
         if _tokens(directory) != _tokens(target_directory):
             raise CheckpointError("the draft model's tokenizer is not the model's; choose one of its family")
-        return cls(runner, blocks)
+        return cls(runner)
 
     def limit(self, request: Request) -> int:
         """Most tokens that this model can guess for a request."""
-        return self._runner.info.context - request.length
+        return self.runner.info.context - request.length
 
     def lag(self, request: Request) -> int:
         """Known tokens, without the last, that this model has not run yet."""
@@ -96,7 +96,7 @@ class DraftModel:
             begun = self._clock()
             drawing = [row for row in rows if row.sample]
             drafted = [guesses.get(row.request.id, ()) for row in drawing]
-            drawn = self._runner.guess(rows, drafted)
+            drawn = self.runner.guess(rows, drafted)
             self.costs.observe(sum(row.tokens for row in rows), self._clock() - begun)
             rows = []
             for row, before, token in zip(drawing, drafted, drawn, strict=True):
@@ -112,7 +112,7 @@ class DraftModel:
     def release(self, request: Request) -> None:
         """Forget a request that has finished or lost its blocks."""
         self._progress.pop(request.id, None)
-        self._runner.release(request)
+        self.runner.release(request)
 
     def _settle(self, request: Request) -> _Progress:
         """Bring a request's progress up to date with what has become of its guesses, or of the blocks it was given."""

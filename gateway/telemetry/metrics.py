@@ -92,6 +92,8 @@ class Metrics:
                 "step_seconds": "Moving average of one step's duration.",
                 "preemptions": "Requests preempted since the engine started.",
                 "prefix_hit_tokens": "Prompt tokens found in the prefix cache since the engine started.",
+                "drafted_tokens": "Tokens guessed by speculative decoding since the engine started.",
+                "accepted_tokens": "Guessed tokens that were right since the engine started.",
             }.items()
         }
         self._redis_up = Gauge(

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -71,6 +72,42 @@ async def test_it_serves_a_checkpoint_until_sigterm(checkpoint: Checkpoint) -> N
             assert tokens == oracle_greedy(directory, prompt, 8)
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
+
+
+@pytest.mark.parametrize("how", ["ngram", "draft", "auto"])
+async def test_it_speculates_and_says_how_well(how: str, checkpoint: Checkpoint) -> None:
+    directory = checkpoint("llama")
+    options = ["--model", str(directory), "--speculate", how, "--draft-tokens", "3"]
+    if how != "ngram":
+        options += ["--draft-model", str(directory)]
+    async with engine_process(*options) as process:
+        address = str((await readiness(process))["address"])
+        async with EngineClient(address) as client:
+            await client.wait_connected()
+            prompt = random_prompt(12) * 3
+            # Long enough for a random model to run in circles.
+            sampling = msgspec.structs.replace(GREEDY, max_tokens=150)
+            async with client.generate(prompt, sampling) as generation:
+                tokens = [token async for delta in generation for token in delta.token_ids]
+            assert tokens == oracle_greedy(directory, prompt, 150)
+            assert client.load is not None
+            assert 0 < client.load.accepted_tokens <= client.load.drafted_tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--speculate", "draft"], "--speculate draft needs --draft-model; without one choose ngram or auto"),
+        (["--draft-model", "MODEL"], "--draft-model is of no use with --speculate off; choose draft or auto"),
+        (["--speculate", "auto", "--draft-model", "OTHER"], "the draft model has 300 tokens and the model 320"),
+    ],
+)
+async def test_a_draft_model_that_cannot_be_used_is_refused(
+    options: list[str], message: str, checkpoint: Checkpoint
+) -> None:
+    directories = {"MODEL": str(checkpoint("llama")), "OTHER": str(checkpoint("llama", vocab_size=300))}
+    result = CliRunner().invoke(main, ["--model", directories["MODEL"], *(directories.get(o, o) for o in options)])
+    assert (result.exit_code, message in result.output) == (2, True), result.output
 
 
 async def test_its_death_is_noticed(checkpoint: Checkpoint, tmp_path: Path) -> None:

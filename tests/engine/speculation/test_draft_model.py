@@ -39,7 +39,7 @@ class Engine:
     def __init__(self, directory: Path, device: str, *, blocks: int = 32, **config: int) -> None:
         runner = ModelRunner(directory, blocks=blocks, device=device, dtype="float32")
         self.drafter = Counted(directory, blocks=blocks, device=device, dtype="float32")
-        self.speculator = Speculator(ngrams=False, model=DraftModel(self.drafter, blocks), tokens=4, adaptive=False)
+        self.speculator = Speculator(ngrams=False, model=DraftModel(self.drafter), tokens=4, adaptive=False)
         sizes = SchedulerConfig(blocks, **{"step_tokens": 64, "max_running": 4} | config)
         self.core = EngineCore(runner, runner.info, sizes, speculator=self.speculator)
 
@@ -119,7 +119,7 @@ def test_a_long_text_is_read_in_pieces(directory: Path, device: str, monkeypatch
 def test_it_drafts_within_its_own_context(checkpoint: Checkpoint, device: str) -> None:
     target = ModelRunner(checkpoint("llama"), blocks=32, device=device)
     small = ModelRunner(checkpoint("llama", max_position_embeddings=64, seed=1), blocks=32, device=device)
-    speculator = Speculator(ngrams=False, model=DraftModel(small, 32), tokens=4, adaptive=False)
+    speculator = Speculator(ngrams=False, model=DraftModel(small), tokens=4, adaptive=False)
     core = EngineCore(target, target.info, SchedulerConfig(32), speculator=speculator)
     [transcript] = serve(core, [(0, ask("a", random_prompt(50), max_tokens=60))]).values()
     assert len(transcript.tokens) == 60
@@ -137,9 +137,7 @@ def test_nothing_is_kept_of_requests_that_are_gone(directory: Path, device: str)
 
 
 def _load(draft: Path, target: Path) -> DraftModel:
-    return DraftModel.from_directory(
-        draft, ModelRunner(target, blocks=4), target, blocks=4, device="cpu", dtype="float32"
-    )
+    return DraftModel.from_directory(draft, ModelRunner(target, blocks=4), target)
 
 
 def test_a_model_with_another_vocabulary_is_refused(checkpoint: Checkpoint) -> None:

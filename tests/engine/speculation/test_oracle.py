@@ -34,7 +34,7 @@ def runner_for(directory: Path, device: str) -> ModelRunner:
 
 
 def speculator_for(drafter: str, draft: Path, device: str, **how: Any) -> Speculator:
-    model = DraftModel(runner_for(draft, device), BLOCKS) if drafter != "ngram" else None
+    model = DraftModel(runner_for(draft, device)) if drafter != "ngram" else None
     return Speculator(ngrams=drafter != "draft", model=model, **{"tokens": 5, "adaptive": False} | how)
 
 
@@ -113,7 +113,7 @@ def test_a_draft_model_that_equals_the_model_is_always_right(target: Path, devic
     for sampling in ({}, PENALISED):
         speculator = speculator_for("draft", target, device)
         # A runner of its own: the draft model's KV must not be the target's.
-        speculator._model = DraftModel(ModelRunner(target, blocks=BLOCKS, device=device, dtype="float32"), BLOCKS)
+        speculator._model = DraftModel(ModelRunner(target, blocks=BLOCKS, device=device, dtype="float32"))
         together(core_for(target, device, speculator), requests(**sampling))
         assert speculator.drafted > 100
         assert speculator.accepted == speculator.drafted

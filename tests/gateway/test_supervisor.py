@@ -1,0 +1,19 @@
+"""What `serve` starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.serve import main
+from gateway.settings import Pool
+from gateway.supervisor import engine_command
+
+
+def test_an_engine_is_told_how_to_speculate(tmp_path: Path) -> None:
+    pool = Pool(tier="large", name="l", model=str(tmp_path), speculate="auto", draft_model=str(tmp_path / "draft"))
+    (tmp_path / "draft").mkdir()
+    _, module, name, *options = engine_command(pool, "unix:///engine.sock", "adapters")
+    assert (module, name) == ("-m", "engine.server")
+    told = main.make_context("engine", options).params
+    assert (told["speculate"], told["draft_model"]) == ("auto", tmp_path / "draft")
+    assert (told["model"], told["listen"]) == (tmp_path, "unix:///engine.sock")
