@@ -13,11 +13,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from engine.adapters.config import AdapterError
-from engine.adapters.layout import EMBEDDING, Place, place
+from engine.adapters.layout import Place, place
 from engine.adapters.manifest import BaseBias, Manifest, Module, Target
 from engine.adapters.tensors import WEIGHTS
 from engine.config import ModelConfig
 from kernels import LoraLayout, LoraSite
+from kernels.lora.layout import EMBEDDING
 
 BaseWeight = Callable[[Module, int | None], tuple[torch.Tensor, torch.Tensor | None]]
 """Weight and bias of one module of the base model: `Decoder.base`."""

@@ -14,9 +14,9 @@ import torch
 from engine.adapters.manifest import Manifest, Module
 from engine.config import ModelConfig
 from kernels import LoraEmbedding, LoraLayout, LoraPart, LoraSite
-from kernels.lora.layout import CHUNK
+from kernels.lora.layout import CHUNK, EMBEDDING
 
-EMBEDDING, HEAD = "embedding", "head"
+HEAD = "head"
 
 
 @dataclass(frozen=True, slots=True)

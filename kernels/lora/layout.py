@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 
 CHUNK = 8
+EMBEDDING = "embedding"
+"""What the token embedding is called; it is no site of a layout like the others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from kernels.lora.layout import CHUNK
-from kernels.lora.plan import LoraPlan, Run
-from kernels.lora.slots import LoraSlots, SlotSite, Span
+from kernels.lora.layout import CHUNK, EMBEDDING
+from kernels.lora.plan import Batched, LoraPlan, Rows, Single
+from kernels.lora.slots import LoraSlots, Span, Views
 
 
 def adapt_linear(x: torch.Tensor, out: torch.Tensor, plan: LoraPlan, site: str) -> None:
@@ -20,15 +20,20 @@ def adapt_linear(x: torch.Tensor, out: torch.Tensor, plan: LoraPlan, site: str) 
     as an adapter has elements.
     """
     for slots, runs in plan.groups:
-        found = slots.sites.get(site)
-        if found is None:
-            continue
         for run in runs:
-            shrunk = None
-            if found.down is not None:
-                lanes = _rows(x, run.gather).to(slots.dtype).view(run.lanes, run.depth, -1)
-                shrunk = torch.bmm(lanes, _lanes(found.down, run).mT)
-            _expand(shrunk, out, found, run)
+            if isinstance(run, Single):
+                views = slots.single(site, run.slot)
+                if views is not None:
+                    shrunk = None if views.down is None else _take(x, run.rows) @ views.down
+                    _expand_single(shrunk, out, views, run)
+                continue
+            views = slots.batch(site, run.first, run.lanes)
+            if views is not None:
+                shrunk = None
+                if views.down is not None:
+                    lanes = x.index_select(0, run.gather).to(slots.batched_dtype).view(run.lanes, run.depth, -1)
+                    shrunk = torch.bmm(lanes, views.down)
+                _expand_batched(shrunk, out, views, run)
 
 
 def adapt_embedding(tokens: torch.Tensor, out: torch.Tensor, plan: LoraPlan) -> None:
@@ -37,14 +42,20 @@ def adapt_embedding(tokens: torch.Tensor, out: torch.Tensor, plan: LoraPlan) -> 
     With rank r: moves r width e bytes per adapter and (r + 2 width) e per row; 2 r width FLOPs per row.
     """
     for slots, runs in plan.groups:
-        embedding, found = slots.layout.embedding, slots.embedding
-        if embedding is None or found is None:
+        if slots.layout.embedding is None:
             continue
-        units = embedding.site.parts[0].rank // CHUNK
         for run in runs:
-            begin = _rows(tokens, run.gather).view(run.lanes, run.depth, 1) * units + embedding.rows // CHUNK
-            rows = _units(slots, run, begin + torch.arange(units, device=out.device))
-            _expand(rows.to(slots.dtype), out, found, run)
+            if isinstance(run, Single):
+                rows = _embedding_rows(slots, _take(tokens, run.rows)[None], slice(run.slot, run.slot + 1))
+                views = slots.single(EMBEDDING, run.slot)
+                assert views is not None
+                _expand_single(rows[0], out, views, run)
+            else:
+                lanes = tokens.index_select(0, run.gather).view(run.lanes, run.depth)
+                rows = _embedding_rows(slots, lanes, slice(run.first, run.first + run.lanes))
+                views = slots.batch(EMBEDDING, run.first, run.lanes)
+                assert views is not None
+                _expand_batched(rows.to(slots.batched_dtype), out, views, run)
 
 
 def adapt_experts(
@@ -55,21 +66,22 @@ def adapt_experts(
     The k rows of token t are at `places[t]` ([T, k]). Moves what `adapt_linear` does, of the experts that are hit only.
     """
     for slots, runs in plan.groups:
-        found = slots.sites.get(site)
-        if found is None:
-            continue
         for run in runs:
-            chosen, order = _rows(experts, run.rows).flatten().sort(stable=True)
-            rows = _rows(places, run.rows).flatten()[order]
-            inputs = x.index_select(0, rows).to(slots.dtype)
-            for span in found.spans:
+            if not isinstance(run, Single):
+                continue  # layouts with experts are planned as single runs only
+            views = slots.single(site, run.slot)
+            if views is None:
+                continue
+            chosen, order = _take(experts, run.rows).flatten().sort(stable=True)
+            rows = _take(places, run.rows).flatten()[order]
+            inputs = x.index_select(0, rows)
+            for span in views.spans:
                 for piece in span.pieces:
                     assert piece.down is not None
-                    down, up = piece.down[run.first], piece.up[run.first]
-                    numbers = torch.arange(len(down), device=x.device)
+                    numbers = torch.arange(len(piece.down), device=x.device)
                     ends = torch.searchsorted(chosen, numbers, right=True, out_int32=True)
-                    delta = F.grouped_mm(F.grouped_mm(inputs, down.transpose(1, 2), offs=ends), up, offs=ends)
-                    out[:, piece.begin : piece.end].index_add_(0, rows, delta.to(out.dtype))
+                    delta = F.grouped_mm(F.grouped_mm(inputs, piece.down, offs=ends), piece.up, offs=ends)
+                    out[:, piece.begin : piece.end].index_add_(0, rows, delta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,53 +110,67 @@ class LoraExperts:
             adapt_experts(x, out, self.plan, site, experts, order.argsort().view(experts.shape))
 
 
-def _expand(shrunk: torch.Tensor | None, out: torch.Tensor, site: SlotSite, run: Run) -> None:
-    """Multiply by B and add; shrunk is [lanes, depth, ranks of all parts]."""
-    if site.scale is None and site.offset is None:
-        for span in site.spans:
+def _expand_single(shrunk: torch.Tensor | None, out: torch.Tensor, views: Views, run: Single) -> None:
+    """Multiply by B and add; shrunk is [rows, ranks of all parts]."""
+    affine = views.scale is not None or views.offset is not None
+    total = _take(out, run.rows).float() if affine else None
+    for span in views.spans:
+        for piece in span.pieces:
             assert shrunk is not None
-            whole = span.end - span.begin == site.columns
-            _add(out if whole else out[:, span.begin : span.end], _delta(shrunk, span, run), run.rows)
+            some = shrunk[:, piece.low : piece.high]
+            if total is not None:
+                total[:, piece.begin : piece.end] += some @ piece.up
+            elif isinstance(run.rows, slice):
+                out[run.rows, piece.begin : piece.end].addmm_(some, piece.up)
+            else:
+                out[:, piece.begin : piece.end].index_add_(0, run.rows, some @ piece.up)
+    if total is not None:
+        if views.scale is not None:
+            total *= views.scale[run.slot]
+        if views.offset is not None:
+            total += views.offset[run.slot]
+        out[run.rows] = total.to(out.dtype)
+
+
+def _expand_batched(shrunk: torch.Tensor | None, out: torch.Tensor, views: Views, run: Batched) -> None:
+    """The same for lanes; shrunk is [lanes, depth, ranks of all parts]."""
+    if views.scale is None and views.offset is None:
+        for span in views.spans:
+            assert shrunk is not None
+            whole = span.end - span.begin == views.columns
+            target = out if whole else out[:, span.begin : span.end]
+            target.index_add_(0, run.rows, _delta(shrunk, span, run).to(out.dtype))
         return
-    total = _rows(out, run.rows).float()
-    for span in site.spans:
+    total = out.index_select(0, run.rows).float()
+    for span in views.spans:
         assert shrunk is not None
         total[:, span.begin : span.end] += _delta(shrunk, span, run)
-    if site.scale is not None:
-        total *= site.scale.index_select(0, run.slots)
-    if site.offset is not None:
-        total += site.offset.index_select(0, run.slots)
-    if isinstance(run.rows, slice):
-        out[run.rows] = total.to(out.dtype)
-    else:
-        out.index_copy_(0, run.rows, total.to(out.dtype))
+    if views.scale is not None:
+        total *= views.scale.index_select(0, run.slots)
+    if views.offset is not None:
+        total += views.offset.index_select(0, run.slots)
+    out.index_copy_(0, run.rows, total.to(out.dtype))
 
 
-def _delta(shrunk: torch.Tensor, span: Span, run: Run) -> torch.Tensor:
+def _delta(shrunk: torch.Tensor, span: Span, run: Batched) -> torch.Tensor:
     """What a span's columns gain, [rows, columns of the span]."""
-    pieces = [torch.bmm(shrunk[..., piece.low : piece.high], _lanes(piece.up, run)) for piece in span.pieces]
+    pieces = [torch.bmm(shrunk[..., piece.low : piece.high], piece.up) for piece in span.pieces]
     delta = (pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)).flatten(0, 1)
     return delta if run.valid is None else delta.index_select(0, run.valid)
 
 
-def _add(out: torch.Tensor, delta: torch.Tensor, rows: torch.Tensor | slice) -> None:
-    if isinstance(rows, slice):
-        out[rows] += delta
-    else:
-        out.index_add_(0, rows, delta.to(out.dtype))
-
-
-def _rows(x: torch.Tensor, rows: torch.Tensor | slice) -> torch.Tensor:
+def _take(x: torch.Tensor, rows: Rows) -> torch.Tensor:
     return x[rows] if isinstance(rows, slice) else x.index_select(0, rows)
 
 
-def _lanes(weights: torch.Tensor, run: Run) -> torch.Tensor:
-    return weights[run.first : run.first + run.lanes]
-
-
-def _units(slots: LoraSlots, run: Run, units: torch.Tensor) -> torch.Tensor:
-    """Read units [lanes, depth, n] of CHUNK elements of the lanes' images in the arena -> [lanes, depth, n * CHUNK]."""
+def _embedding_rows(slots: LoraSlots, tokens: torch.Tensor, lanes: slice) -> torch.Tensor:
+    """Rows of A^T from the arena: tokens [lanes, depth] of the adapters in slots `lanes` -> [lanes, depth, rank]."""
+    embedding = slots.layout.embedding
+    assert embedding is not None
+    units = embedding.site.parts[0].rank // CHUNK
     per_sector = slots.arena.shape[1] // CHUNK
-    pages = _lanes(slots.pages, run).gather(1, (units // per_sector).flatten(1)).view(units.shape)
-    places = (pages * per_sector + units % per_sector).flatten()
-    return slots.arena.view(-1, CHUNK).index_select(0, places).view(*units.shape[:2], -1)
+    begins = tokens[..., None] * units + embedding.rows // CHUNK
+    wanted = (begins + torch.arange(units, device=tokens.device)).flatten(1)
+    sectors = slots.pages[lanes].gather(1, wanted // per_sector)
+    found = slots.arena.view(-1, CHUNK).index_select(0, (sectors * per_sector + wanted % per_sector).flatten())
+    return found.view(*tokens.shape, -1)

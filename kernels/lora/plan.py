@@ -20,18 +20,31 @@ Ints = npt.NDArray[np.int64]
 
 _CALL_ROWS = 16
 """What a product of its own costs, in rows of padding that it spares."""
+_LONG = 64
+"""Tokens from which an adapter always has products of its own."""
+
+Rows = torch.Tensor | slice
+"""Tokens of the batch; a slice where they are neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Single:
+    """The adapter in one slot, by itself."""
+
+    slot: int
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Batched:
     """Adapters in neighbouring slots [first, first + lanes) with `depth` tokens each, some of them padding."""
 
     first: int
     lanes: int
     depth: int
-    gather: torch.Tensor | slice
+    gather: torch.Tensor
     """[lanes * depth] tokens of the batch."""
-    rows: torch.Tensor | slice
+    rows: torch.Tensor
     """The same without padding."""
     valid: torch.Tensor | None
     """Where in `gather` the rows are; None: everywhere."""
@@ -43,7 +56,7 @@ class Run:
 class LoraPlan:
     """What the ops need to know of a batch: for each layout its slots and how they are served."""
 
-    groups: tuple[tuple[LoraSlots, tuple[Run, ...]], ...]
+    groups: tuple[tuple[LoraSlots, tuple[Single | Batched, ...]], ...]
 
     def reaches(self, site: str) -> bool:
         """Whether any adapter has something for a layer."""
@@ -88,11 +101,11 @@ class LoraWorkspace:
         return LoraPlan(tuple(groups)) if groups else None
 
 
-def _runs(segments: list[tuple[int, Ints]], batched: bool, device: torch.device) -> list[Run]:
+def _runs(segments: list[tuple[int, Ints]], batched: bool, device: torch.device) -> list[Single | Batched]:
     """Runs that cover segments (slot, tokens), by slot: one over all with few tokens, and one for each other."""
     depth = best_depth([len(tokens) for _, tokens in segments]) if batched else 0
     few = [(slot, tokens) for slot, tokens in segments if len(tokens) <= depth]
-    runs = [_single(slot, tokens, device) for slot, tokens in segments if len(tokens) > depth]
+    runs: list[Single | Batched] = [_single(slot, tokens, device) for slot, tokens in segments if len(tokens) > depth]
     if few:
         runs.append(_batched(few, depth, device))
     return runs
@@ -106,19 +119,16 @@ def best_depth(counts: Sequence[int]) -> int:
         batched = _CALL_ROWS + len(counts) * depth if depth else 0
         return batched + sum(alone) + _CALL_ROWS * len(alone)
 
-    return min({0, *counts}, key=lambda depth: (cost(depth), -depth))
+    depths = {0, *(count for count in counts if count < _LONG)}
+    return min(depths, key=lambda depth: (cost(depth), -depth))
 
 
-def _single(slot: int, tokens: Ints, device: torch.device) -> Run:
-    rows: torch.Tensor | slice
-    if int(tokens[-1] - tokens[0]) + 1 == len(tokens):
-        rows = slice(int(tokens[0]), int(tokens[-1]) + 1)
-    else:
-        rows = torch.from_numpy(tokens).to(device)
-    return Run(slot, 1, len(tokens), rows, rows, None, torch.full((len(tokens),), slot, device=device))
+def _single(slot: int, tokens: Ints, device: torch.device) -> Single:
+    begin, end = int(tokens[0]), int(tokens[-1]) + 1
+    return Single(slot, slice(begin, end) if end - begin == len(tokens) else torch.from_numpy(tokens).to(device))
 
 
-def _batched(segments: list[tuple[int, Ints]], depth: int, device: torch.device) -> Run:
+def _batched(segments: list[tuple[int, Ints]], depth: int, device: torch.device) -> Batched:
     first, lanes = segments[0][0], segments[-1][0] - segments[0][0] + 1
     gather = np.zeros((lanes, depth), np.int64)
     used = np.zeros((lanes, depth), bool)
@@ -129,6 +139,6 @@ def _batched(segments: list[tuple[int, Ints]], depth: int, device: torch.device)
     gathered = torch.from_numpy(gather.reshape(-1)).to(device)
     slots = torch.from_numpy(first + valid // depth).to(device)
     if len(valid) == used.size:
-        return Run(first, lanes, depth, gathered, gathered, None, slots)
+        return Batched(first, lanes, depth, gathered, gathered, None, slots)
     where = torch.from_numpy(valid).to(device)
-    return Run(first, lanes, depth, gathered, gathered.index_select(0, where), where, slots)
+    return Batched(first, lanes, depth, gathered, gathered.index_select(0, where), where, slots)

@@ -1,27 +1,30 @@
-"""Copies of the adapters of a step, side by side, so that batched products can run over them."""
+"""Copies of the adapters of a step, side by side, so that one product can serve several of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from kernels.lora.layout import LoraAdapter, LoraLayout, LoraPart, LoraSite, read_image
+from kernels.lora.layout import EMBEDDING, LoraAdapter, LoraLayout, LoraPart, LoraSite, read_image
+
+_MAX_VIEWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One part of a site in all slots; ranks [low, high) of those of the whole site are its own."""
+    """One part of a site."""
 
     begin: int
     end: int
     low: int
     high: int
-    up: torch.Tensor
-    """[slots, rank, end - begin], or [slots, experts, rank, end - begin]."""
+    """Its ranks among those of the site's parts together."""
     down: torch.Tensor | None
-    """[slots, experts, rank, width], for experts only."""
+    """A^T [experts, width, rank], for experts only."""
+    up: torch.Tensor
+    """B [rank, end - begin], with a dimension for lanes or experts in front."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +37,11 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotSite:
-    """The weights of one site in all slots."""
+class Views:
+    """One site's weights in neighbouring slots (lanes), or in a single one."""
 
     down: torch.Tensor | None
-    """[slots, ranks of all parts, width]; None for experts and the embedding, and where there are no parts."""
+    """A^T [width, ranks of all parts], with a dimension for lanes in front; None for experts and the embedding."""
     spans: tuple[Span, ...]
     scale: torch.Tensor | None
     """[slots, columns] in fp32, as `offset`."""
@@ -52,10 +55,14 @@ class LoraSlots:
     def __init__(self, layout: LoraLayout, arena: torch.Tensor) -> None:
         self.layout = layout
         self.arena = arena
-        self.dtype = torch.float32 if arena.device.type == "cpu" else arena.dtype
-        """Of the copies."""
         self.slot: dict[LoraAdapter, int] = {}
         self._storage: tuple[torch.Tensor, ...] = ()
+        self._cached: dict[tuple[str, int, int], Views] = {}
+        self._sites = dict(layout.sites)
+        if layout.embedding is not None:
+            self._sites[EMBEDDING] = layout.embedding.site
+        # Products of few rows, as batched ones are, are faster in fp32 on the CPU.
+        self.batched_dtype = torch.float32 if arena.device.type == "cpu" else arena.dtype
         self._resize(1)
 
     def hold(self, adapters: Mapping[LoraAdapter, None]) -> None:
@@ -78,23 +85,30 @@ class LoraSlots:
                 self.slot[adapter] = target = next(free)
                 self._load(adapter, target)
 
+    def batch(self, site: str, first: int, lanes: int) -> Views | None:
+        """A site in slots [first, first + lanes), for batched products; None if the layout does not have it."""
+        return self._view(site, first, lanes)
+
+    def single(self, site: str, slot: int) -> Views | None:
+        """A site in one slot, in the arena's type."""
+        return self._view(site, slot, 0)
+
     def _resize(self, capacity: int) -> None:
         """Make room for `capacity` adapters; those that are here move to the first slots."""
-        layout, device = self.layout, self.arena.device
-        pages = -(-layout.elements // self.arena.shape[1]) if layout.embedding else 0
-        storage = (
-            torch.empty(capacity, layout.factors, dtype=self.dtype, device=device),
-            torch.empty(capacity, layout.vectors, dtype=torch.float32, device=device),
-            torch.empty(capacity, pages, dtype=torch.int64, device=device),
-        )
+        layout, arena = self.layout, self.arena
+        pages = -(-layout.elements // arena.shape[1]) if layout.embedding else 0
+        shapes = [(layout.factors, arena.dtype), (layout.vectors, torch.float32), (pages, torch.int64)]
+        if arena.dtype != self.batched_dtype:
+            shapes.append((layout.factors, self.batched_dtype))
+        storage = tuple(torch.empty(capacity, size, dtype=dtype, device=arena.device) for size, dtype in shapes)
         for target, (adapter, slot) in enumerate(self.slot.items()):
             for new, old in zip(storage, self._storage, strict=True):
                 new[target] = old[slot]
             self.slot[adapter] = target
         self._storage = storage
-        self._factors, self._vectors, self.pages = storage
-        self.sites = {name: self._site(site) for name, site in layout.sites.items()}
-        self.embedding = None if layout.embedding is None else self._site(layout.embedding.site)
+        self._factors, self._vectors, self.pages, *_ = storage
+        self._batched = storage[-1] if arena.dtype != self.batched_dtype else self._factors
+        self._cached.clear()
 
     def _load(self, adapter: LoraAdapter, slot: int) -> None:
         factors, vectors = self.layout.factors, self.layout.vectors
@@ -102,38 +116,53 @@ class LoraSlots:
         image = read_image(self.arena, adapter, 0, factors + width * vectors)
         self._factors[slot] = image[:factors]
         self._vectors[slot] = image[factors:].view(torch.float32)
+        if self._batched is not self._factors:
+            self._batched[slot] = self._factors[slot]
         if self.layout.embedding:
             self.pages[slot] = adapter.sectors
 
-    def _site(self, site: LoraSite) -> SlotSite:
+    def _view(self, name: str, first: int, lanes: int) -> Views | None:
+        site = self._sites.get(name)
+        if site is None:
+            return None
+        found = self._cached.get((name, first, lanes))
+        if found is None:
+            if len(self._cached) >= _MAX_VIEWS:
+                self._cached.clear()
+            found = self._cached[name, first, lanes] = self._build(site, first, lanes)
+        return found
+
+    def _build(self, site: LoraSite, first: int, lanes: int) -> Views:
+        memory = self._batched[first : first + lanes] if lanes else self._factors[first]
+
+        def matrix(begin: int, *shape: int) -> torch.Tensor:
+            size = torch.Size(shape)
+            return memory[..., begin : begin + size.numel()].view(*memory.shape[:-1], *size)
+
+        def pieces() -> Iterator[Piece]:
+            low = 0
+            for part in site.parts:
+                yield Piece(part.begin, part.end, low, low + part.rank, *factors(part))
+                low += part.rank
+
+        def factors(part: LoraPart) -> tuple[torch.Tensor | None, torch.Tensor]:
+            columns = part.end - part.begin
+            if site.experts == 1:
+                return None, matrix(part.up, part.rank, columns)
+            down = matrix(part.down, site.experts, part.rank, site.width)
+            return down.mT, matrix(part.up, site.experts, part.rank, columns)
+
         down = None
         if site.parts and site.experts == 1 and site.width:
-            down = self._view(site.parts[0].down, sum(part.rank for part in site.parts), site.width)
-        scale, offset = (self._vector(begin, site.columns) for begin in (site.scale, site.offset))
-        return SlotSite(down, tuple(_spans(self._pieces(site))), scale, offset, site.columns)
-
-    def _pieces(self, site: LoraSite) -> Iterable[Piece]:
-        low = 0
-        for part in site.parts:
-            yield Piece(part.begin, part.end, low, low + part.rank, *self._factors_of(site, part))
-            low += part.rank
-
-    def _factors_of(self, site: LoraSite, part: LoraPart) -> tuple[torch.Tensor, torch.Tensor | None]:
-        columns = part.end - part.begin
-        if site.experts == 1:
-            return self._view(part.up, part.rank, columns), None
-        up = self._view(part.up, site.experts, part.rank, columns)
-        return up, self._view(part.down, site.experts, part.rank, site.width)
-
-    def _view(self, begin: int, *shape: int) -> torch.Tensor:
-        size = torch.Size(shape)
-        return self._factors[:, begin : begin + size.numel()].view(-1, *size)
-
-    def _vector(self, begin: int | None, columns: int) -> torch.Tensor | None:
-        return None if begin is None else self._vectors[:, begin : begin + columns]
+            down = matrix(site.parts[0].down, sum(part.rank for part in site.parts), site.width).mT
+        scale, offset = (
+            None if begin is None else self._vectors[:, begin : begin + site.columns]
+            for begin in (site.scale, site.offset)
+        )
+        return Views(down, tuple(_spans(pieces())), scale, offset, site.columns)
 
 
-def _spans(pieces: Iterable[Piece]) -> Iterable[Span]:
+def _spans(pieces: Iterator[Piece]) -> Iterator[Span]:
     run: list[Piece] = []
     for piece in pieces:
         if run and run[-1].end != piece.begin:

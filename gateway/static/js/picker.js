@@ -1,4 +1,4 @@
-/** Who answers the next message: the router's choice, a tier, one model by name, or an adapter of a model. */
+/** Who answers the next message: the router's choice, a tier, or one model by name. */
 
 import { el } from "./dom.js";
 
@@ -12,21 +12,17 @@ const TIERS = [
 /**
  * @param {HTMLSelectElement} select
  * @param {{get: () => string, set: (value: string) => void}} memory
- * @returns {{models: (models: import("./api.js").Model[]) => void, value: () => string}}
+ * @returns {{models: (names: string[]) => void, value: () => string}}
  */
 export function picker(select, memory) {
   const tiers = new Set(TIERS.map(([value]) => value));
-  const fill = (models) => {
-    const bases = models.filter(({ name, parent }) => !parent && !tiers.has(name));
+  const fill = (names) => {
+    const models = names.filter((name) => !tiers.has(name));
     select.replaceChildren(
       ...TIERS.map(([value, label]) => el("option", { value }, label)),
-      ...group("Models", bases),
-      ...bases.flatMap((base) =>
-        group(
-          `Adapters of ${base.name}`,
-          models.filter(({ parent }) => parent === base.name),
-        ),
-      ),
+      ...(models.length > 0
+        ? [el("optgroup", { label: "Models" }, ...models.map((name) => el("option", { value: name }, name)))]
+        : []),
     );
     select.value = memory.get() || "auto";
     // A remembered model may be gone.
@@ -36,9 +32,3 @@ export function picker(select, memory) {
   fill([]);
   return { models: fill, value: () => select.value };
 }
-
-/** A group of options, unless it would be empty. */
-const group = (label, models) =>
-  models.length > 0
-    ? [el("optgroup", { label }, ...models.map(({ name, title }) => el("option", { value: name, title: title || null }, name)))]
-    : [];

@@ -1,0 +1,242 @@
+"""Measures decode steps over the number of distinct adapters in the batch, beside the limit for the same bytes.
+
+    python -m bench.adapters                  the demo's medium model, 64 requests, rank 16 on all linear layers
+    python -m bench.adapters --quick          a smoke run
+
+All requests decode in one batch; request i uses adapter i modulo n. The adapters are random, in peft's format, and take
+the engine's own way: checked, prepared, installed in blocks of the KV cache. The roofline is the time that reading the
+base's weights, the batch's KV and the n adapters once takes, at the bandwidth that is measured around the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from tqdm import tqdm
+
+from bench.measure import Machine, mean, probe
+from bench.report import Environment
+
+if TYPE_CHECKING:
+    from engine.config import ModelConfig
+    from engine.runner import ModelRunner
+
+_RESULTS = Path(__file__).parent / "results"
+_MEDIUM = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"
+_WARM_STEPS = 3
+
+
+class Point(msgspec.Struct, frozen=True):
+    """Decode steps with one number of distinct adapters; 0 is the base model alone."""
+
+    adapters: int
+    step_seconds: float
+    """Median over all steps of a run, then over the runs."""
+    tokens_per_second: float
+    step_bytes: int
+    """Of weights, KV and adapters that a step has to read."""
+    roofline_seconds: float
+    """Time to read them once."""
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """All points of one model."""
+
+    model: str
+    dtype: str
+    batch: int
+    rank: int
+    context: int
+    """Tokens of each request's KV in the middle of a run."""
+    adapter_bytes: int
+    """Of one adapter on the device."""
+    repeats: int
+    machine: Machine
+    points: list[Point]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _parser().parse_args(argv)
+    if arguments.quick:
+        arguments.counts, arguments.batch, arguments.steps, arguments.repeats = [1, 2, 4], 4, 4, 1
+        arguments.prompt_tokens, arguments.probe_bytes = 8, 1 << 20
+    # As in the engine's own process: engines share a machine's cores, so that threads without work must sleep.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    environment = Environment.here()
+    curve = _measure(arguments)
+    text = markdown(curve, environment)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    stem = arguments.output / f"adapters-{curve.model}-{curve.dtype}"
+    record = msgspec.json.encode({"environment": environment, "curve": curve})
+    stem.with_suffix(".json").write_bytes(msgspec.json.format(record) + b"\n")
+    stem.with_suffix(".md").write_text(text)
+    plot(curve, stem.with_suffix(".png"))
+    print(text)
+
+
+def _measure(arguments: argparse.Namespace) -> Curve:
+    """Run every number of adapters `repeats` times, in an order that rotates."""
+    import torch
+
+    from bench.random_adapters import RandomAdapters
+    from engine.kv import BLOCK_SIZE
+    from engine.runner import ModelRunner
+
+    counts = [0, *arguments.counts]
+    blocks = arguments.batch * -(-(arguments.prompt_tokens + _WARM_STEPS + arguments.steps) // BLOCK_SIZE)
+    seconds: defaultdict[int, list[float]] = defaultdict(list)
+    before = probe(arguments.dtype, arguments.probe_bytes)
+    with tempfile.TemporaryDirectory() as folder:
+        source = RandomAdapters(Path(folder), arguments.model, rank=arguments.rank, count=max(counts))
+        sectors = source.sectors(getattr(torch, arguments.dtype))
+        total = blocks + sectors * max(counts)
+        runner = ModelRunner(arguments.model, blocks=total, dtype=arguments.dtype, adapters=source)
+        assert runner.bank is not None
+        for index, version in enumerate(source.versions):
+            first = blocks + index * sectors
+            runner.bank.install(version, range(first, first + runner.bank.prepare(version)))
+        with tqdm(total=arguments.repeats * len(counts), unit="run", disable=None) as progress:
+            for turn in range(arguments.repeats):
+                for count in counts[turn % len(counts) :] + counts[: turn % len(counts)]:
+                    progress.set_postfix_str(f"{count} adapters")
+                    seconds[count].append(_decode(runner, source.versions[:count], arguments))
+                    progress.update()
+        adapter_bytes = sectors * runner.bank.sector_bytes
+    machine = mean(before, probe(arguments.dtype, arguments.probe_bytes))
+    context = arguments.prompt_tokens + _WARM_STEPS + arguments.steps // 2
+    base_bytes = _base_bytes(runner.config, arguments.batch * context, getattr(torch, arguments.dtype).itemsize)
+    return Curve(
+        model=arguments.model.resolve().name,
+        dtype=arguments.dtype,
+        batch=arguments.batch,
+        rank=arguments.rank,
+        context=context,
+        adapter_bytes=adapter_bytes,
+        repeats=arguments.repeats,
+        machine=machine,
+        points=[
+            _point(count, seconds[count], arguments.batch, base_bytes + count * adapter_bytes, machine)
+            for count in counts
+        ],
+    )
+
+
+def _decode(runner: ModelRunner, versions: Sequence[str], arguments: argparse.Namespace) -> float:
+    """Median seconds of a decode step of the whole batch, after its prompts and a few steps to warm up."""
+    from engine.kv import BLOCK_SIZE
+    from engine.plan import Row, StepPlan
+    from engine.request import Request
+    from engine.wire import SamplingParams
+
+    generator = random.Random(0)
+    requests = []
+    for index in range(arguments.batch):
+        prompt = [generator.randrange(3, runner.info.vocabulary) for _ in range(arguments.prompt_tokens)]
+        request = Request(str(index), prompt, SamplingParams(temperature=0.0), arrival=0.0)
+        request.adapter = versions[index % len(versions)] if versions else None
+        length = -(-(len(prompt) + _WARM_STEPS + arguments.steps) // BLOCK_SIZE)
+        request.block_table = list(range(index * length, (index + 1) * length))
+        requests.append(request)
+    times = []
+    for _ in range(1 + _WARM_STEPS + arguments.steps):
+        rows = [Row(request, request.computed, request.uncomputed, sample=True) for request in requests]
+        begun = time.perf_counter()
+        results = runner.execute(StepPlan(rows))
+        times.append(time.perf_counter() - begun)
+        for request, result in zip(requests, results, strict=True):
+            request.computed = request.length
+            request.output += result.tokens
+    for request in requests:
+        runner.release(request)
+    return statistics.median(times[1 + _WARM_STEPS :])
+
+
+def _base_bytes(config: ModelConfig, tokens: int, size: int) -> int:
+    """What a step reads of a dense model's weights, without the embedding's rows, and of the KV of `tokens` tokens."""
+    head_dim, hidden = config.head_dim, config.hidden_size
+    attention = hidden * head_dim * 2 * (config.heads + config.kv_heads)
+    weights = config.layers * (attention + 3 * hidden * config.intermediate_size) + hidden * config.vocabulary
+    return size * (weights + tokens * 2 * config.layers * config.kv_heads * head_dim)
+
+
+def _point(adapters: int, seconds: Sequence[float], batch: int, step_bytes: int, machine: Machine) -> Point:
+    step = statistics.median(seconds)
+    return Point(adapters, step, batch / step, step_bytes, step_bytes / machine.read_bandwidth)
+
+
+def markdown(curve: Curve, environment: Environment) -> str:
+    """The curve as a table, and what it was measured on."""
+    base = curve.points[0].tokens_per_second
+    lines = [
+        f"### {curve.model}, {curve.dtype}: {curve.batch} requests decode, adapters of rank {curve.rank} on all linear "
+        "layers",
+        "",
+        "| distinct adapters | output tokens/s | of the base's | step (ms) | read per step (MB) | roofline (ms) |",
+        "|--:|--:|--:|--:|--:|--:|",
+        *(
+            f"| {point.adapters or 'none'} | {point.tokens_per_second:,.0f} | {point.tokens_per_second / base:.0%} "
+            f"| {1e3 * point.step_seconds:.2f} | {point.step_bytes / 1e6:.1f} | {1e3 * point.roofline_seconds:.2f} |"
+            for point in curve.points
+        ),
+        "",
+        f"- one adapter is {curve.adapter_bytes / 1e6:.2f} MB on the device; {curve.context} tokens of context",
+        f"- {environment.date}, revision {environment.revision}, torch {environment.torch}, {environment.cpu}, "
+        f"{environment.cores} cores; measured around the runs: reading {curve.machine.read_bandwidth / 1e9:.1f} GB/s; "
+        f"medians of {curve.repeats}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def plot(curve: Curve, path: Path) -> None:
+    """Throughput over distinct adapters, with the base's and the roofline's."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    base, *points = curve.points
+    counts = [point.adapters for point in points]
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    axes.plot(counts, [curve.batch / point.roofline_seconds for point in points], "--", color="#999", label="roofline")
+    axes.axhline(base.tokens_per_second, color="#4477aa", linestyle=":", label="base model, no adapters")
+    axes.plot(counts, [point.tokens_per_second for point in points], "o-", color="#cc5544", label="measured")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set_ylim(bottom=0, top=1.5 * base.tokens_per_second)
+    axes.set_xlabel(f"distinct adapters among {curve.batch} requests (rank {curve.rank})")
+    axes.set_ylabel("output tokens per second")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.adapters", description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", type=Path, default=_MEDIUM, help="directory of a dense checkpoint")
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=64, help="requests that decode together")
+    parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], help="distinct adapters")
+    parser.add_argument("--prompt-tokens", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=60, help="decode steps of a run")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--probe-bytes", type=int, default=1 << 29, help="how much the bandwidth's probe reads")
+    parser.add_argument("--output", type=Path, default=_RESULTS)
+    parser.add_argument("--quick", action="store_true", help="a smoke run")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""A checkpoint with adapters of every kind for its architecture: what an engine serves, and what peft says to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from engine.adapters.bank import AdapterBank
+from engine.adapters.format import check_adapter
+from engine.adapters.manifest import Manifest
+from engine.request import Request
+from engine.runner import Dtype, ModelRunner
+from tests.engine.adapters.zoo import ZOO, peft_greedy, peft_logits, write_adapter
+from tests.engine.checkpoints import oracle_greedy, oracle_logits
+from tests.engine.driver import request
+
+BLOCKS, LENT = 400, 2000
+"""For KV, and behind them for adapters."""
+
+
+@dataclass
+class Collection:
+    """Adapters by kind, which is their version here; an `engine.adapters.bank.AdapterSource`."""
+
+    base: Path
+    folders: dict[str, Path]
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+
+    @classmethod
+    def of_everything(cls, base: Path, architecture: str, folder: Path) -> Collection:
+        kinds = [name for name, kind in ZOO.items() if kind.architecture == architecture]
+        folders = {name: write_adapter(folder / str(seed), base, name, seed=seed) for seed, name in enumerate(kinds)}
+        return cls(base, folders)
+
+    def manifest(self, version: str) -> Manifest:
+        if version not in self.manifests:
+            self.manifests[version] = check_adapter(self.folders[version], self.base)
+        return self.manifests[version]
+
+    def path(self, version: str) -> Path:
+        return self.folders[version]
+
+    def runner(self, *kinds: str, device: str = "cpu", dtype: Dtype = "auto") -> ModelRunner:
+        """With these adapters installed in the last blocks, the last one first."""
+        runner = ModelRunner(self.base, blocks=BLOCKS + LENT, device=device, dtype=dtype, adapters=self)
+        free = iter(range(BLOCKS + LENT - 1, BLOCKS - 1, -1))
+        for kind in kinds:
+            bank = bank_of(runner)
+            bank.install(kind, [next(free) for _ in range(bank.prepare(kind))])
+        return runner
+
+    def logits(self, kind: str | None, tokens: list[int]) -> torch.Tensor:
+        """The oracle's, of every position."""
+        if kind is None:
+            return oracle_logits(self.base, tokens)
+        return peft_logits(self.base, self.folders[kind], tokens)
+
+    def greedy(self, kind: str | None, prompt: list[int], new_tokens: int) -> list[int]:
+        """The oracle's answer."""
+        if kind is None:
+            return oracle_greedy(self.base, prompt, new_tokens)
+        return peft_greedy(self.base, self.folders[kind], prompt, new_tokens)
+
+    def mixture(self) -> list[str | None]:
+        """All kinds, every third with company of its own, and base rows between."""
+        kinds: list[str | None] = []
+        for index, kind in enumerate(self.folders):
+            kinds += [kind, *([kind, None] if index % 3 == 0 else [])]
+        return kinds
+
+
+def bank_of(runner: ModelRunner) -> AdapterBank:
+    assert runner.bank is not None
+    return runner.bank
+
+
+def ask(kind: str | None, prompt: list[int], **sampling: object) -> Request:
+    """A greedy request with an adapter."""
+    one = request(prompt, str(kind), **sampling)
+    one.adapter = kind
+    return one
