@@ -4,9 +4,11 @@ The counters are those of VTC ("Fairness in Serving Large Language Models", arXi
 input token that has to be computed, nothing for a cached one, 2 for an output token, each divided by its weight; the
 one with the lowest counter goes next. Tokens that a preempted request computes again are free: it did not want that.
 
-* Who had nothing waiting is lifted to the class's *floor*, so that idleness earns no credit. The floor is at least the
-  lowest counter of those that wait, as in the paper, and rises at the class's mean rate besides (the virtual time of
-  WF2Q+), so that an endless row of new tenants cannot keep an old one waiting.
+* Who had nothing waiting is lifted to the *floor* of its class less a credit, so that idleness earns no more than that.
+  The floor is at least the lowest counter of those that wait, as in the paper, and rises at the class's mean rate
+  besides (the virtual time of WF2Q+), so that a row of new tenants does not push an old one back for ever.
+* A tenant that has waited `aging` seconds without being served gets one turn whatever its counter, but a class gives
+  away only one such turn in `aging` seconds.
 * Classes have counters of their own: what a tenant lets run in the background does not cost it its place in front. A
   class goes before a lower one unless that has waited, without being served, `aging` seconds longer for every level.
   It then gets one turn, however much waits in it.
@@ -17,11 +19,11 @@ one with the lowest counter goes next. Tokens that a preempted request computes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from engine.request import Request
-from engine.scheduling.flows import OUTPUT_COST, PASS_WINDOW, Flow, ServiceQueue
-from engine.scheduling.policy import LEVELS, Shortage, Victim
+from engine.scheduling.flows import INPUT_COST, OUTPUT_COST, PASS_WINDOW, Flow, ServiceQueue
+from engine.scheduling.policy import LEVELS, Share, Shortage, Victim
 from engine.wire import ServiceClass
 
 PROMPT_FACTOR = 4.0
@@ -84,7 +86,7 @@ class Fair:
     def open(self, now: float) -> None:
         self._now = now
         for queue in self._queues.values():
-            queue.open()
+            queue.open(now)
 
     def first(self) -> Request | None:
         tops = [(queue.turn, queue.level, flow) for queue in self._queues.values() if (flow := queue.top()) is not None]
@@ -135,7 +137,8 @@ class Fair:
         """Requests of lower classes give way, and those of tenants that keep their share without them.
 
         A share is by weight among the tenants of the class, of the rows or KV blocks that the class has. Because the
-        other tenant still has its share afterwards, it cannot claim the same room back.
+        other tenant still has its share afterwards, it cannot claim the same room back. It must also have had more, by
+        at least what would have to be computed again: else that would be wasted on a difference that passes by itself.
         """
         if not self.within_share(request):
             return ()
@@ -160,8 +163,9 @@ class Fair:
                 flow = queue.flow(other.tenant)
                 keeps_rows = (rows[flow] - 1) * queue.weight >= queue.rows * flow.weight
                 keeps_blocks = (held[flow] - size) * queue.weight >= total * flow.weight
+                waste = INPUT_COST * victim.recompute / mine.weight
                 keeps_share = (row and keeps_rows) or (blocks > 0 and keeps_blocks)
-                if flow is mine or flow.counter < mine.counter or not entitled or not keeps_share:
+                if flow is mine or not entitled or not keeps_share or flow.counter - mine.counter <= waste:
                     continue
                 rows[flow] -= 1
                 held[flow] -= size
@@ -173,11 +177,12 @@ class Fair:
                 return chosen
         return ()
 
-    def share(self, request: Request) -> tuple[Hashable, float]:
-        """Prompt tokens are shared between tenants, less for those that have more requests running already."""
+    def share(self, request: Request) -> Share:
+        """Of a step's prompt tokens a tenant that has paid less gets more; among equals, weights and classes decide."""
         queue = self._queues[request.service]
         flow = queue.flow(request.tenant)
-        return (queue.level, request.tenant), flow.weight * PROMPT_FACTOR**-queue.level / max(flow.rows, 1)
+        factor = PROMPT_FACTOR**-queue.level
+        return Share((queue.level, request.tenant), flow.weight * factor, (flow.counter - queue.floor) / factor)
 
     def check_integrity(self, running: Sequence[Request]) -> None:
         rows = Counter((request.service, request.tenant) for request in running)

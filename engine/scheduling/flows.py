@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -27,7 +28,6 @@ _Entry = tuple[float, int, int, "Flow"]
 class Flow:
     """One tenant in one service class."""
 
-    queue: ServiceQueue
     tenant: str
     number: int
     weight: float
@@ -45,6 +45,8 @@ class Flow:
     """How often a cached prefix has gone before `line[0]`."""
     rows: int = 0
     """Running requests."""
+    since: float = 0.0
+    """Since when it has been waiting without being served."""
     entry: _Entry | None = None
     """Where this flow stands in one of its queue's heaps; every other entry of it is stale."""
 
@@ -62,10 +64,16 @@ class ServiceQueue:
         """Since when it has been waiting without being served."""
         self.weight = 0.0
         """Of all flows that have requests."""
+        self.floor = 0.0
+        """What flows have paid on average, by weight, since the class was idle; at least the lowest counter."""
         self.rows = self.waiting = self.work = 0
-        self._penalty = level * aging
+        self._aging = aging
+        self._now = 0.0
+        self._out_of_turn = -math.inf
+        """When a flow was last served out of turn."""
+        self._patience: OrderedDict[Flow, None] = OrderedDict()
+        """The flows that have somebody waiting; who was served longest ago first."""
         self._flows: dict[str, Flow] = {}
-        self._floor = 0.0
         self._backlog: list[_Entry] = []
         """A heap of the flows that have somebody waiting. Their counters may have grown since they were put in."""
         self._passed: list[Flow] = []
@@ -78,7 +86,7 @@ class ServiceQueue:
     @property
     def turn(self) -> float:
         """The class with the smallest turn goes next."""
-        return self.since + self._penalty
+        return self.since + self.level * self._aging
 
     @property
     def flows(self) -> int:
@@ -108,7 +116,7 @@ class ServiceQueue:
     def join(self, request: Request) -> None:
         flow = self._flows.get(request.tenant)
         if flow is None:
-            flow = self._flows[request.tenant] = Flow(self, request.tenant, next(self._numbers), request.weight)
+            flow = self._flows[request.tenant] = Flow(request.tenant, next(self._numbers), request.weight)
         if not flow.live:
             flow.entry = None
             self.weight += flow.weight
@@ -117,6 +125,7 @@ class ServiceQueue:
             flow.weight = request.weight
         if not flow.line:
             flow.counter = max(flow.counter, self._entry())
+            self._wait(flow, request.arrival)
         if not self.waiting:
             self.since = request.arrival
         self._enqueue(flow, request)
@@ -125,6 +134,8 @@ class ServiceQueue:
         flow = self._flows[request.tenant]
         flow.rows -= 1
         self.rows -= 1
+        if not flow.line:
+            self._wait(flow, now)
         if not self.waiting:
             self.since = now
         self._enqueue(flow, request)
@@ -134,8 +145,12 @@ class ServiceQueue:
         self._dequeue(flow, request)
         self._settle(flow)
 
-    def open(self) -> None:
+    def open(self, now: float) -> None:
         """A step begins: nobody is passed over yet."""
+        self._now = now
+        self._readmit()
+
+    def _readmit(self) -> None:
         for flow in self._passed:
             flow.passed.clear()
             if flow.line and flow.entry is None:
@@ -143,7 +158,15 @@ class ServiceQueue:
         self._passed.clear()
 
     def top(self) -> Flow | None:
-        """The flow to be served next."""
+        """The flow to be served next: the one with the lowest counter, or now and then one that has waited too long."""
+        lowest = self._lowest()
+        if lowest is None or self._now - self._out_of_turn < self._aging:
+            return lowest
+        patient = next(iter(self._patience))
+        overdue = self._now - patient.since > self._aging > 0 and patient.entry is not None
+        return patient if overdue else lowest
+
+    def _lowest(self) -> Flow | None:
         heap = self._backlog
         while heap:
             entry = heap[0]
@@ -165,6 +188,8 @@ class ServiceQueue:
 
     def admit(self, request: Request, cached: int, now: float) -> None:
         flow = self._flows[request.tenant]
+        if flow is not self._lowest():
+            self._out_of_turn = now
         flow.overtaken = 0 if request is flow.line[0] else flow.overtaken + 1
         self._dequeue(flow, request)
         flow.rows += 1
@@ -172,12 +197,14 @@ class ServiceQueue:
         self._admissions += 1
         flow.served = self._admissions
         self.since = now
+        if flow.line:
+            self._wait(flow, now)
         if request.first_scheduled is None:
             self.charge(flow, INPUT_COST * (request.length - cached))
 
     def charge(self, flow: Flow, cost: float) -> None:
         flow.counter += cost / flow.weight
-        self._floor += cost / self.weight
+        self.floor += cost / self.weight
 
     def finish(self, request: Request) -> None:
         flow = self._flows[request.tenant]
@@ -225,14 +252,19 @@ class ServiceQueue:
 
     def _entry(self) -> float:
         """The counter that who comes back starts from at least."""
-        self.open()
-        flow = self.top()
+        self._readmit()
+        flow = self._lowest()
         if flow is not None:
-            self._floor = max(self._floor, flow.counter)
-        entry = max(self._floor - CREDIT, 0.0)
+            self.floor = max(self.floor, flow.counter)
+        entry = max(self.floor - CREDIT, 0.0)
         while self._idle and (self._idle[0][0] <= entry or self._idle[0][3].entry is not self._idle[0]):
             self._forget(heapq.heappop(self._idle))
         return entry
+
+    def _wait(self, flow: Flow, since: float) -> None:
+        flow.since = since
+        self._patience[flow] = None
+        self._patience.move_to_end(flow)
 
     def _enqueue(self, flow: Flow, request: Request) -> None:
         insort(flow.line, request, key=by_rank)
@@ -245,6 +277,8 @@ class ServiceQueue:
         flow.passed.discard(request)
         self._count(flow, request, -1)
         self._withhold(flow)
+        if not flow.line:
+            del self._patience[flow]
 
     def _count(self, flow: Flow, request: Request, sign: int) -> None:
         cost = INPUT_COST * request.length + OUTPUT_COST * (request.work - request.length)
@@ -269,9 +303,9 @@ class ServiceQueue:
         self.weight -= flow.weight
         if not self.rows and not self.waiting:  # a fresh start for everybody
             self._flows.clear()
-            for entries in (self._backlog, self._passed, self._idle):
+            for entries in (self._backlog, self._passed, self._idle, self._patience):
                 entries.clear()
-            self._floor = self.weight = 0.0
+            self.floor = self.weight = 0.0
             return
         flow.entry = (flow.counter, flow.served, flow.number, flow)
         heapq.heappush(self._idle, flow.entry)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from engine.request import Request
-from engine.scheduling.policy import LEVELS, Shortage, Victim, by_rank
+from engine.scheduling.policy import LEVELS, Share, Shortage, Victim, by_rank
 
 
 class Line:
@@ -82,8 +82,8 @@ class Line:
     ) -> Sequence[Request]:
         return ()
 
-    def share(self, request: Request) -> tuple[Hashable, float]:
-        return None, 1.0
+    def share(self, request: Request) -> Share:
+        return Share(None)
 
     def check_integrity(self, running: Sequence[Request]) -> None:
         if self.work != sum(request.work for request in self._line) or self._line != sorted(self._line, key=by_rank):

@@ -38,6 +38,19 @@ class Victim:
     request: Request
     frees: int
     """KV blocks that become available."""
+    recompute: int
+    """Tokens that will have to run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of a step's prompt tokens."""
+
+    key: Hashable
+    """Requests with the same key are served from the same part, in their order."""
+    weight: float = 1.0
+    paid: float = 0.0
+    """Tokens by weight that it has had, those of its running prompts included; who has had less goes first."""
 
 
 class Policy(Protocol):
@@ -118,8 +131,8 @@ class Policy(Protocol):
         """Those of `victims()`, which come cheapest first, that make room for a waiting request; none if not enough."""
         ...
 
-    def share(self, request: Request) -> tuple[Hashable, float]:
-        """With whom a running request shares its part of a step's prompt tokens, and the weight of that part."""
+    def share(self, request: Request) -> Share:
+        """From which part of a step's prompt tokens a request is served."""
         ...
 
     def check_integrity(self, running: Sequence[Request]) -> None:

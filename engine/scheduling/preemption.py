@@ -62,14 +62,14 @@ class Preemption:
     def victims(self, requests: Iterable[Request], first: Request) -> list[Request]:
         """Those of some running requests that may be preempted, who has least to compute again first."""
         allowed = [request for request in requests if request is not first and not self.is_safe(request)]
-        allowed.sort(key=lambda request: (self._recompute(request), -request.rank[1]))
+        allowed.sort(key=lambda request: (self.recompute(request), -request.rank[1]))
         return allowed
 
     def frees(self, request: Request) -> int:
         """Blocks that a waiting request gains by the preemption of a running one: its own and the one to grow into."""
         return self._pool.private(request.block_table) + 1
 
-    def _recompute(self, request: Request) -> int:
+    def recompute(self, request: Request) -> int:
         """Tokens that would have to run again; blocks that others use as well stay readable."""
         blocks = request.block_table[: blocks_of(request.computed)]
         return request.computed - (len(blocks) - self._pool.private(blocks)) * BLOCK_SIZE

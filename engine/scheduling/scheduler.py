@@ -286,7 +286,9 @@ class Scheduler:
 
         def victims() -> list[Victim]:
             allowed = self._preemption.victims(self._running, first=self._running[0])
-            return [Victim(other, self._preemption.frees(other)) for other in allowed]
+            return [
+                Victim(other, self._preemption.frees(other), self._preemption.recompute(other)) for other in allowed
+            ]
 
         if self._running:
             for victim in self._policy.claim(request, shortage, self._running, victims):
@@ -427,8 +429,10 @@ class Scheduler:
 
     def _queue_seconds(self, ahead: int) -> float:
         """Predicted time until a request starts that `ahead` tokens of others go before; 0 if nothing is known."""
-        tokens = float(ahead)
-        tokens += sum(request.uncomputed for request in self._running if request.uncomputed > 1)
+        prompts = sum(request.uncomputed for request in self._running if request.uncomputed > 1)
+        row = 0.0
         if len(self._running) >= self.config.max_running:
-            tokens += self._forecast.request_tokens  # about that much runs until somebody ends and leaves a row
-        return self._forecast.seconds(tokens) or 0.0
+            # About one request's tokens run until somebody ends and leaves a row, and no more than are still to come.
+            left = sum(self._work(request) - request.length for request in self._running)
+            row = min(self._forecast.request_tokens, left)
+        return self._forecast.seconds(ahead + prompts + row) or 0.0

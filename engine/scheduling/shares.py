@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import pairwise
 
 from engine.request import Request
+from engine.scheduling.policy import Share
 
 
-def fair_shares(demands: Sequence[int], weights: Sequence[float], budget: int) -> list[int]:
-    """Weighted max-min fair shares, in whole tokens: nobody gets more than they want, nobody can be given more except
-    at the cost of one who has less for their weight. What is left of rounding goes to the first.
+def fair_shares(demands: Sequence[int], weights: Sequence[float], starts: Sequence[float], budget: int) -> list[int]:
+    """Fill up from the lowest: who starts low gets tokens first, until all that want more are level.
+
+    Whoever gets `n` tokens is at `start + n / weight` afterwards; with equal starts these are the weighted max-min fair
+    shares. In whole tokens, nobody more than they want, all that can be given; what rounding leaves goes to the lowest.
     """
+    hungry = sorted((index for index, demand in enumerate(demands) if demand > 0), key=starts.__getitem__)
+    ends = {index: starts[index] + demands[index] / weights[index] for index in hungry}
     shares = [0] * len(demands)
-    hungry = [index for index, demand in enumerate(demands) if demand > 0]
-    while hungry and budget > 0:
-        level = budget / sum(weights[index] for index in hungry)
-        sated = [index for index in hungry if demands[index] <= level * weights[index]]
-        if not sated:
-            for index in hungry:
-                shares[index] = int(level * weights[index])
-            rest = budget - sum(shares[index] for index in hungry)
-            for index in hungry:
-                extra = min(rest, demands[index] - shares[index])
-                shares[index] += extra
-                rest -= extra
-            break
-        for index in sated:
-            shares[index] = min(demands[index], budget)
-            budget -= shares[index]
-        hungry = [index for index in hungry if index not in sated]
+    if hungry and budget > 0:
+        level = _level([(starts[index], ends[index], weights[index]) for index in hungry], budget)
+        for index in hungry:
+            shares[index] = min(demands[index], max(int((level - starts[index]) * weights[index]), 0))
+    rest = budget - sum(shares)
+    for index in hungry:
+        extra = min(rest, demands[index] - shares[index])
+        shares[index] += extra
+        rest -= extra
     return shares
+
+
+def _level(spans: Sequence[tuple[float, float, float]], budget: float) -> float:
+    """How high `budget` fills spans of (start, end, tokens per level)."""
+    levels = sorted({level for start, end, _ in spans for level in (start, end)})
+    for low, high in pairwise(levels):
+        speed = sum(weight for start, end, weight in spans if start <= low < end)
+        if speed * (high - low) >= budget:
+            return low + budget / speed
+        budget -= speed * (high - low)
+    return levels[-1]
 
 
 class PromptTokens:
@@ -38,7 +47,7 @@ class PromptTokens:
     Whoever is first of all gets at least one token.
     """
 
-    def __init__(self, budget: int, share: Callable[[Request], tuple[Hashable, float]]) -> None:
+    def __init__(self, budget: int, share: Callable[[Request], Share]) -> None:
         self._budget = budget
         self._share = share
         self._demand = 0
@@ -48,15 +57,15 @@ class PromptTokens:
         """Whether one more prompt would get tokens: some are left, or its group has none of its own yet."""
         if self._demand < self._budget:
             return True
-        return self._share(request)[0] not in self._groups and len(self._groups) < self._budget
+        return self._share(request).key not in self._groups and len(self._groups) < self._budget
 
     def add(self, request: Request) -> None:
-        self._groups.setdefault(self._share(request)[0], []).append(request)
+        self._groups.setdefault(self._share(request).key, []).append(request)
         self._demand += request.uncomputed
 
     def discard(self, request: Request) -> None:
         """Take out a request, which must still be as far as it was, if it is in."""
-        key = self._share(request)[0]
+        key = self._share(request).key
         group = self._groups.get(key, [])
         if request in group:
             group.remove(request)
@@ -67,12 +76,17 @@ class PromptTokens:
     def counts(self) -> dict[str, int]:
         """Tokens by id of the requests that get any."""
         groups = list(self._groups.values())
-        demands = [sum(request.uncomputed for request in group) for group in groups]
-        if self._demand > self._budget:
-            weights = [self._share(group[0])[1] for group in groups]
-            demands = fair_shares(demands, weights, self._budget)
+        given = [sum(request.uncomputed for request in group) for group in groups]
+        if self._demand > self._budget > 0:
+            # Whoever is first of all must not have to wait, however far ahead its group is.
+            given = [demand - (index == 0) for index, demand in enumerate(given)]
+            shares = [self._share(group[0]) for group in groups]
+            weights = [share.weight for share in shares]
+            starts = [share.paid - demand / share.weight for share, demand in zip(shares, given, strict=True)]
+            given = fair_shares(given, weights, starts, self._budget - 1)
+            given[0] += 1
         counts = {}
-        for group, left in zip(groups, demands, strict=True):
+        for group, left in zip(groups, given, strict=True):
             for request in group:
                 count = min(request.uncomputed, left)
                 if count == 0:

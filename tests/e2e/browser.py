@@ -180,7 +180,9 @@ class ScriptedRoad:
 
 
 async def _models(request: Request) -> Response:
-    return JsonResponse({"object": "list", "data": [{"id": f"scripted-{tier}"} for tier in ("small", "large")]})
+    models: list[dict[str, str]] = [{"id": f"scripted-{tier}"} for tier in ("small", "large")]
+    adapter = {"id": "pirate", "parent": "scripted-small", "description": "answers like a pirate"}
+    return JsonResponse({"object": "list", "data": [*models, adapter]})
 
 
 class ScriptedServer:
@@ -218,8 +220,10 @@ class ScriptedServer:
         turns = Turns(self.road, settings.turns)
         connections = Connections(settings, identity, tickets_, turns, metrics)
         limiter = Limiter(redis, settings)
-        engines = cast(Any, None)  # no route of this application asks for engines
-        self.gateway = Gateway(settings, redis, identity, tickets_, limiter, engines, turns, connections, metrics)
+        engines = adapters = cast(Any, None)  # no route of this application asks for them
+        self.gateway = Gateway(
+            settings, redis, identity, tickets_, limiter, engines, adapters, turns, connections, metrics
+        )
         app.state.gateway = self.gateway
         yield
         await connections.shut()

@@ -315,12 +315,15 @@ def test_retry_asks_past_the_cache(tab: Visit, server: ScriptedServer) -> None:
     assert [turn.request.cache for turn in server.road.turns] == ["default", "no-store"]
 
 
-def test_the_picker_names_tiers_and_models_and_is_remembered(tab: Visit, server: ScriptedServer) -> None:
+def test_the_picker_names_tiers_models_and_adapters_and_is_remembered(tab: Visit, server: ScriptedServer) -> None:
     """What is picked answers the next message, after a reload too."""
     picker = tab.page.get_by_label("Who answers")
     expect(picker.locator("option")).to_have_text(
-        ["Auto", "Small", "Medium", "Large", "scripted-small", "scripted-large"]
+        ["Auto", "Small", "Medium", "Large", "scripted-small", "scripted-large", "pirate"]
     )
+    groups = picker.locator("optgroup")
+    assert [group.get_attribute("label") for group in groups.all()] == ["Models", "Adapters of scripted-small"]
+    expect(groups.last.locator("option")).to_have_attribute("title", "answers like a pirate")
     picker.select_option("large")
     tab.page.reload()
     connected(tab.page)

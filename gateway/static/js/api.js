@@ -24,14 +24,21 @@ export class ApiFailure extends Error {
 export const loadConfig = () => request("ui/config.json");
 
 /**
- * Public names of the models.
+ * @typedef {object} Model
+ * @property {string} name what a request names
+ * @property {string | undefined} parent an adapter's base model
+ * @property {string} title what it is, for people
+ */
+
+/**
+ * The models, and the adapters that this key may use.
  *
  * @param {string} key
- * @returns {Promise<string[]>}
+ * @returns {Promise<Model[]>}
  */
 export async function loadModels(key) {
   const { data } = await request("v1/models", { headers: authorization(key) });
-  return data.map((model) => model.id);
+  return data.map(({ id, parent, description }) => ({ name: id, parent, title: description ?? "" }));
 }
 
 /**

@@ -1,4 +1,4 @@
-/** Who answers the next message: the router's choice, a tier, or one model by name. */
+/** Who answers the next message: the router's choice, a tier, one model by name, or an adapter of a model. */
 
 import { el } from "./dom.js";
 
@@ -12,17 +12,21 @@ const TIERS = [
 /**
  * @param {HTMLSelectElement} select
  * @param {{get: () => string, set: (value: string) => void}} memory
- * @returns {{models: (names: string[]) => void, value: () => string}}
+ * @returns {{models: (models: import("./api.js").Model[]) => void, value: () => string}}
  */
 export function picker(select, memory) {
   const tiers = new Set(TIERS.map(([value]) => value));
-  const fill = (names) => {
-    const models = names.filter((name) => !tiers.has(name));
+  const fill = (models) => {
+    const bases = models.filter(({ name, parent }) => !parent && !tiers.has(name));
     select.replaceChildren(
       ...TIERS.map(([value, label]) => el("option", { value }, label)),
-      ...(models.length > 0
-        ? [el("optgroup", { label: "Models" }, ...models.map((name) => el("option", { value: name }, name)))]
-        : []),
+      ...group("Models", bases),
+      ...bases.flatMap((base) =>
+        group(
+          `Adapters of ${base.name}`,
+          models.filter(({ parent }) => parent === base.name),
+        ),
+      ),
     );
     select.value = memory.get() || "auto";
     // A remembered model may be gone.
@@ -32,3 +36,9 @@ export function picker(select, memory) {
   fill([]);
   return { models: fill, value: () => select.value };
 }
+
+/** A group of options, unless it would be empty. */
+const group = (label, models) =>
+  models.length > 0
+    ? [el("optgroup", { label }, ...models.map(({ name, title }) => el("option", { value: name, title: title || null }, name)))]
+    : [];
