@@ -234,7 +234,10 @@ class EngineClient:
             frame = await self._receive(connection)
             if not isinstance(frame, Step):
                 raise ProtocolError("the engine introduced itself twice")
+            adapters = self.load.adapters if self.load is not None else None
             self.load = frame.load
+            if frame.load.adapters is None and adapters is not None:
+                self.load = msgspec.structs.replace(frame.load, adapters=adapters)
             for output in frame.outputs:
                 generation = self._live.get(output.id)
                 if generation is not None:

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 
+from engine.adapters.loader import Loader
+from engine.adapters.loads import Bank, Prepare
+from engine.adapters.residency import BASE_ONLY, ResidencyConfig
 from engine.grammar.constraints import Constraints
 from engine.kv import root_hash
 from engine.plan import Runner, Sampled, StepPlan
@@ -25,8 +28,8 @@ from engine.request import Request, RequestError
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.speculator import Speculator
-from engine.validation import validate
-from engine.wire import ErrorKind, Generate, Load, ModelInfo, Output, TokenLogprob, Usage
+from engine.validation import is_adapter_version, validate
+from engine.wire import MAX_RESIDENT_NAMED, ErrorKind, Generate, Load, ModelInfo, Output, TokenLogprob, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +43,8 @@ class EngineCore:
     """One model replica.
 
     `rope_regime` maps a prompt's length to the family of rotary frequencies it gets, for models where that varies:
-    KV is shared only within one. `constraints` serves grammars; without it requests that have one are refused. `clock`
-    gives seconds that never go back.
+    KV is shared only within one. `bank` serves adapters, as far as `residency` lets it, and `constraints` grammars;
+    without them requests that have one are refused. `clock` gives seconds that never go back.
     """
 
     def __init__(
@@ -53,11 +56,19 @@ class EngineCore:
         rope_regime: Callable[[int], int] | None = None,
         speculator: Speculator | None = None,
         constraints: Constraints | None = None,
+        bank: Bank | None = None,
+        residency: ResidencyConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
         self._runner = runner
-        self._scheduler = Scheduler(config, model)
+        if bank is None:
+            residency = BASE_ONLY
+        else:
+            residency = replace(residency or ResidencyConfig(), sector_bytes=bank.sector_bytes)
+        self._scheduler = Scheduler(config, model, residency)
+        self._adapters = self._scheduler.adapters
+        self._loader = None if bank is None else Loader(bank, lambda: self.wake())
         self.model = msgspec.structs.replace(model, context=self._scheduler.context)
         """What clients are told: its context is what this engine can hold."""
         self.wake: Callable[[], None] = lambda: None
@@ -66,6 +77,8 @@ class EngineCore:
         self._speculator = speculator
         self._constraints = constraints
         self._clock = clock
+        self.resident_adapters: tuple[str, ...] = ()
+        """At most `MAX_RESIDENT_NAMED` versions on the device, those asked for last. Any thread may read it."""
         self._ended: list[Output] = []
         """Last words of requests that ended between steps."""
         self._step_seconds = 0.0
@@ -78,7 +91,19 @@ class EngineCore:
     def idle(self) -> bool:
         """Nothing to do: `step` would return nothing until something is added or `wake` is called."""
         compiled = self._constraints is not None and self._constraints.ready
-        return len(self._scheduler) == 0 and not self._ended and not compiled
+        loaded = self._loader is not None and self._loader.ready
+        return len(self._scheduler) == 0 and not self._ended and not compiled and not loaded
+
+    @property
+    def stalled(self) -> bool:
+        """All requests wait for loads of adapters: no step has rows before `wake` is called or a request ends."""
+        if self._loader is None or self._ended or self._loader.ready:
+            return False
+        return 0 < len(self._scheduler) == self._adapters.standing_aside and self._adapters.residency.loading > 0
+
+    @property
+    def serves_adapters(self) -> bool:
+        return self._loader is not None
 
     def add(self, generate: Generate) -> None:
         """Accept a request; its outputs come from `step`.
@@ -86,7 +111,7 @@ class EngineCore:
         Raises:
             RequestError: it is refused; nothing else is affected.
         """
-        validate(generate, self.model)
+        validate(generate, self.model, adapters=self.serves_adapters)
         regime = self._rope_regime(len(generate.prompt)) if self._rope_regime else 0
         root = root_hash(self.model.revision, generate.adapter, self.model.dtype, generate.salt, regime)
         request = Request(
@@ -115,6 +140,23 @@ class EngineCore:
             raise RequestError("grammar: not supported by this engine; leave it out")
         else:
             self._constraints.add(request, lambda: self.wake())
+            if request.adapter is not None:
+                self._adapters.prefetch.announce(request.adapter)
+
+    def announce(self, adapter: str) -> None:
+        """A request for this adapter version is about to come: begin to load it, if there is room."""
+        if self.serves_adapters and is_adapter_version(adapter):
+            self._adapters.prefetch.announce(adapter)
+
+    def pin(self, adapters: Iterable[str]) -> None:
+        """Load these adapter versions ahead and keep them, and no others."""
+        if self.serves_adapters:
+            self._adapters.prefetch.pin(filter(is_adapter_version, adapters))
+
+    def close(self) -> None:
+        """End the thread that loads adapters. The core must not be used any more."""
+        if self._loader is not None:
+            self._loader.close()
 
     def cancel(self, id: str) -> None:
         """End a request now and free its blocks; its last output comes from the next step. Unknown ids are ignored."""
@@ -133,9 +175,13 @@ class EngineCore:
         if self._constraints is not None and self._constraints.ready:
             outputs += self._collect(self._constraints)
         outputs += [self._expired(request) for request in self._scheduler.expire(begun)]
+        if self._loader is not None and self._loader.ready:
+            outputs += self._take_loaded(self._loader)
         plan = self._scheduler.schedule(begun)
         for request in plan.preempted:
             self._release(request)
+        if self._loader is not None:
+            outputs += self._move_adapters(self._loader)
         if not plan:
             return outputs
         masks = None
@@ -189,6 +235,37 @@ class EngineCore:
                 )
         return failed
 
+    def _take_loaded(self, loader: Loader) -> list[Output]:
+        """Tell the scheduler which loads have ended; the last words of requests whose adapter could not be loaded."""
+        failed: list[Output] = []
+        for loaded in loader.take():
+            job = loaded.job
+            if loaded.error is not None:
+                message, kind = str(loaded.error), loaded.error.kind
+                logger.warning("adapter %s: %s", job.version, message)
+                failed += [self._fail(request, message, kind) for request in self._adapters.failed(job.version)]
+            elif isinstance(job, Prepare):
+                self._adapters.prepared(job.version, loaded.sectors)
+            else:
+                self._adapters.installed(job.version)
+        self._name_residents()
+        return failed
+
+    def _name_residents(self) -> None:
+        self.resident_adapters = tuple(self._adapters.residency.resident[-MAX_RESIDENT_NAMED:])
+
+    def _move_adapters(self, loader: Loader) -> list[Output]:
+        """Do what the scheduler has decided about adapters, before their sectors are used for something else."""
+        residency = self._adapters.residency
+        removed = residency.take_removed()
+        if removed:
+            loader.remove(removed)
+            self._name_residents()
+        loader.forget(residency.take_forgotten())
+        for job in self._adapters.take_jobs():
+            loader.submit(job)
+        return [self._fail(request, message, "invalid") for request, message in self._adapters.take_refused()]
+
     def _end_failed_grammars(self, plan: StepPlan) -> list[Output]:
         """End requests whose grammar cannot be followed any further within the limits of one step."""
         matchers = [(row.request, row.request.matcher) for row in plan.rows]
@@ -216,6 +293,9 @@ class EngineCore:
             queue_seconds=scheduler.queue_seconds,
             drafted_tokens=self._speculator.drafted if self._speculator else 0,
             accepted_tokens=self._speculator.accepted if self._speculator else 0,
+            lent_blocks=pool.lent,
+            adapter_loads=self._adapters.residency.loads,
+            adapter_evictions=self._adapters.residency.evictions,
         )
 
     def check_integrity(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from engine.adapters.residency import ResidencyConfig
 from engine.core import EngineCore, SchedulerConfig
 from engine.kv import BLOCK_SIZE
 from engine.server import EngineServer
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 CONFIGURATION_ERROR = 2
 """Exit status when this engine cannot run with what it was given; trying again would not help."""
+_ADAPTERS = ResidencyConfig()
+"""What adapters may hold unless told otherwise."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True})
@@ -83,6 +86,30 @@ CONFIGURATION_ERROR = 2
 )
 @click.option("--draft-tokens", type=click.IntRange(1, 15), default=8, help="Most tokens guessed per request and step.")
 @click.option(
+    "--adapter-share",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=_ADAPTERS.share,
+    help="Most of the KV cache that adapters hold together. It bounds the context: a request has the rest for itself.",
+)
+@click.option(
+    "--adapter-host-bytes",
+    type=click.IntRange(min=0),
+    default=_ADAPTERS.host_bytes,
+    help="Memory for prepared adapters; beyond it those go that were not used for longest.",
+)
+@click.option(
+    "--adapter-step-bytes",
+    type=click.IntRange(min=1),
+    help="Most bytes of different adapters in one step, which reads each of them once: fewer keep steps short, more "
+    "let more adapters run at once. No limit unless given.",
+)
+@click.option(
+    "--adapter-wait",
+    type=click.FloatRange(min=0),
+    default=_ADAPTERS.wait,
+    help="Seconds that an adapter waits for others before one of them takes no more requests.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -102,6 +129,10 @@ def main(
     speculate: Speculate,
     draft_model: Path | None,
     draft_tokens: int,
+    adapter_share: float,
+    adapter_host_bytes: int,
+    adapter_step_bytes: int | None,
+    adapter_wait: float,
     log_level: str,
 ) -> None:
     """Serve one model: token ids in, token ids out, as MessagePack frames over a WebSocket.
@@ -139,10 +170,12 @@ def main(
     if draft_model is not None and speculate not in ("draft", "auto"):
         _fail(f"--draft-model is of no use with --speculate {speculate}; choose draft or auto")
     try:
-        if adapters is not None:
-            Registry(adapters)
+        source = None if adapters is None else Registry(adapters)
+        residency = ResidencyConfig(
+            share=adapter_share, host_bytes=adapter_host_bytes, step_bytes=adapter_step_bytes, wait=adapter_wait
+        )
         config = SchedulerConfig(blocks=-(-kv_tokens // BLOCK_SIZE), step_tokens=step_tokens, max_running=max_running)
-        runner = ModelRunner(model, blocks=config.blocks, device=device, dtype=dtype, name=name)
+        runner = ModelRunner(model, blocks=config.blocks, device=device, dtype=dtype, name=name, adapters=source)
     except CheckpointError as error:
         _fail(f"{model}: {error}")
     except (ValueError, RegistryError) as error:
@@ -162,6 +195,8 @@ def main(
         rope_regime=runner.config.rope_regime,
         constraints=constraints,
         speculator=speculator,
+        bank=runner.bank,
+        residency=residency,
     )
     # What was loaded lives as long as the process: collections need not look at it again.
     gc.collect()
@@ -171,6 +206,7 @@ def main(
     except (OSError, ValueError) as error:
         _fail(f"cannot listen at {listen}: {error}")
     finally:
+        core.close()
         constraints.close()
 
 

@@ -34,6 +34,7 @@ from engine.wire import (
     PROTOCOL_VERSION,
     Announce,
     Cancel,
+    ClientFrame,
     Generate,
     Load,
     Output,
@@ -53,6 +54,10 @@ _INTEGRITY_SECONDS = 10.0
 """The books are compared when the engine becomes idle, at most this often."""
 
 
+_STALLED_SECONDS = 0.1
+"""How often requests that wait for loads only are looked at, for time limits of theirs."""
+
+
 class EngineServer:
     """Serves one core at one address.
 
@@ -64,9 +69,11 @@ class EngineServer:
         self._core = core
         self._max_backlog_bytes = max_backlog_bytes
         self._load: Load = core.load()
-        self._inbox: queue.SimpleQueue[Generate | Cancel | _Signal] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[ClientFrame | _Signal] = queue.SimpleQueue()
         core.wake = lambda: self._inbox.put(_Signal.WAKE)
         self._connections: dict[str, _Connection] = {}
+        self._pinned: dict[str, list[str]] = {}
+        """Adapters that connections want to be kept."""
         self._next_key = 0
         self._failed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -116,17 +123,14 @@ class EngineServer:
                 core.check_integrity()
                 checked = loop.time()
             outputs = []
-            for message in _drain(self._inbox, block=core.idle):
+            wait = None if core.idle else _STALLED_SECONDS if core.stalled else 0.0
+            for message in _drain(self._inbox, wait):
                 if message is _Signal.STOP:
                     return
-                if message is _Signal.WAKE:
-                    continue
-                if isinstance(message, Cancel):
-                    core.cancel(message.id)
-                    continue
                 try:
-                    core.add(message)
+                    _hand_over(core, message)
                 except RequestError as error:
+                    assert isinstance(message, Generate)
                     outputs.append(_refusal(message.id, error))
             outputs += core.step()
             loop.call_soon_threadsafe(self._publish, outputs, core.load())
@@ -149,7 +153,8 @@ class EngineServer:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             for connection in self._connections.values():
-                connection.post(Step([], self._load))
+                load = msgspec.structs.replace(self._load, adapters=self._core.resident_adapters)
+                connection.post(Step([], load))
 
     async def _handle(self, websocket: ServerConnection) -> None:
         """One connection, from its introduction to the cancellation of what it left behind."""
@@ -160,7 +165,8 @@ class EngineServer:
         key = str(self._next_key)
         connection = _Connection(websocket, self._max_backlog_bytes)
         self._connections[key] = connection
-        connection.send(encode(Ready(PROTOCOL_VERSION, self._core.model, self._load)))
+        load = msgspec.structs.replace(self._load, adapters=self._core.resident_adapters)
+        connection.send(encode(Ready(PROTOCOL_VERSION, self._core.model, load)))
         writer = asyncio.create_task(connection.write())
         try:
             async for message in websocket:
@@ -175,6 +181,15 @@ class EngineServer:
             del self._connections[key]
             for id in connection.live:
                 self._inbox.put(Cancel(f"{key}/{id}"))
+            if key in self._pinned:
+                self._pin(key, [])
+
+    def _pin(self, key: str, adapters: list[str]) -> None:
+        """One connection's adapters to keep; the core keeps those of all connections."""
+        self._pinned[key] = adapters
+        if not adapters:
+            del self._pinned[key]
+        self._inbox.put(Pin(list(dict.fromkeys(each for pinned in self._pinned.values() for each in pinned))))
 
     def _receive(self, connection: _Connection, key: str, message: str | bytes) -> None:
         if isinstance(message, str):
@@ -189,13 +204,17 @@ class EngineServer:
                 connection.ending.add(frame.id)
                 self._inbox.put(Cancel(f"{key}/{frame.id}"))
             return
-        if isinstance(frame, Announce | Pin):
+        if isinstance(frame, Announce):
+            self._inbox.put(frame)
+            return
+        if isinstance(frame, Pin):
+            self._pin(key, frame.adapters)
             return
         if frame.id in connection.live or frame.id in connection.ending:
             raise _Violation(CloseCode.POLICY_VIOLATION, "id of a live request used again")
         try:
             # Refused here, a request costs neither the core's time nor room in its inbox.
-            validate(frame, self._core.model)
+            validate(frame, self._core.model, adapters=self._core.serves_adapters)
             if sum(each.requests for each in self._connections.values()) >= self._core.config.max_requests:
                 raise RequestError("the engine is full; try again", "overloaded", self._load.queue_seconds or None)
         except RequestError as error:
@@ -268,13 +287,29 @@ class _Connection:
                     self._backlog_bytes -= len(frame)
 
 
-def _drain(inbox: queue.SimpleQueue[Generate | Cancel | _Signal], *, block: bool) -> list[Generate | Cancel | _Signal]:
-    """Everything in the inbox, after waiting for something if `block`."""
-    messages = [inbox.get()] if block else []
+def _drain(inbox: queue.SimpleQueue[ClientFrame | _Signal], wait: float | None) -> list[ClientFrame | _Signal]:
+    """Everything in the inbox, after waiting `wait` seconds, or without end if None, for something to come."""
+    messages = []
     with contextlib.suppress(queue.Empty):
+        messages.append(inbox.get(wait != 0, wait))
         while True:
             messages.append(inbox.get_nowait())
     return messages
+
+
+def _hand_over(core: EngineCore, message: ClientFrame | _Signal) -> None:
+    """
+    Raises:
+        RequestError: the request that the message brings is refused.
+    """
+    if isinstance(message, Generate):
+        core.add(message)
+    elif isinstance(message, Cancel):
+        core.cancel(message.id)
+    elif isinstance(message, Announce):
+        core.announce(message.adapter)
+    elif isinstance(message, Pin):
+        core.pin(message.adapters)
 
 
 def _refusal(id: str, error: RequestError) -> Output:

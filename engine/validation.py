@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 
 from engine.request import RequestError
@@ -15,16 +16,29 @@ MAX_LOGIT_BIASES = 1024
 MAX_GRAMMAR_BYTES = 128 * 1024
 
 
-def validate(request: Generate, model: ModelInfo) -> None:
+_VERSION = re.compile(r"[0-9a-f]{32,128}")
+
+
+def is_adapter_version(name: str) -> bool:
+    """Whether this can be the version of an adapter: a digest in hexadecimal."""
+    return _VERSION.fullmatch(name) is not None
+
+
+def validate(request: Generate, model: ModelInfo, *, adapters: bool = False) -> None:
     """Check everything about a request that does not depend on the engine's state.
+
+    Args:
+        adapters: whether the engine serves any. Which ones there are is found out when one is loaded.
 
     Raises:
         RequestError: the first thing that is wrong.
     """
     if len(request.salt) > MAX_SALT_BYTES:
         raise RequestError(f"salt: at most {MAX_SALT_BYTES} bytes; send a digest")
-    if request.adapter is not None:
-        raise RequestError(f"adapter: {request.adapter!r} is not loaded; leave it out to use the base model")
+    if request.adapter is not None and not adapters:
+        raise RequestError("adapter: this engine serves none; leave it out to use the base model")
+    if request.adapter is not None and not is_adapter_version(request.adapter):
+        raise RequestError("adapter: not a version; send 32 to 128 hexadecimal digits, as the registry names it")
     if request.grammar is not None and len(request.grammar.source.encode()) > MAX_GRAMMAR_BYTES:
         raise RequestError(f"grammar: more than {MAX_GRAMMAR_BYTES} bytes; shorten it")
     if not request.prompt:

@@ -19,6 +19,7 @@ MAX_STEP_BYTES = 64 * 1024 * 1024
 """Largest frame that a client accepts."""
 MAX_ID_LENGTH = 128
 MAX_PINNED = 10_000
+MAX_RESIDENT_NAMED = 256
 
 FinishReason = Literal["stop", "length", "timeout", "cancelled", "error"]
 """length: max_tokens or the context is reached; timeout: the request's own time limit."""
@@ -157,7 +158,7 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     grammar_complete: bool = False
 
 
-class Load(msgspec.Struct, frozen=True):
+class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     """A snapshot of the engine for routers and metrics."""
 
     running: int
@@ -179,6 +180,13 @@ class Load(msgspec.Struct, frozen=True):
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     """Tokens that were guessed since the start, and those of them that were right."""
+    lent_blocks: int = 0
+    """KV blocks that hold adapters."""
+    adapter_loads: int = 0
+    """Adapters copied to the device since the start, and those whose place there was taken."""
+    adapter_evictions: int = 0
+    adapters: tuple[str, ...] | None = None
+    """Versions on the device, at most `MAX_RESIDENT_NAMED`. Only the first frame and heartbeats say it."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

@@ -21,9 +21,6 @@ class Prefetch:
         self._pins: deque[str] = deque()
         self._announced: OrderedDict[str, None] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._pins) + len(self._announced)
-
     def announce(self, version: str) -> None:
         """A request for this version is about to arrive."""
         self._announced[version] = None

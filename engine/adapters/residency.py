@@ -114,14 +114,14 @@ class Residency:
 
     @property
     def resident(self) -> list[str]:
-        """Versions on the device."""
+        """Versions on the device, the one that was asked for last at the end."""
         return [each.version for each in self._adapters.values() if each.state is AdapterState.RESIDENT]
 
     # Requests.
 
     def hold(self, version: str) -> None:
         """A request that names this version has arrived. It makes one that has failed be tried again."""
-        adapter = self._adapters.setdefault(version, Adapter(version))
+        adapter = self._adapters[version] = self._adapters.pop(version, Adapter(version))
         self._lift(adapter)
         adapter.retry()
         adapter.requests += 1

@@ -24,7 +24,7 @@ def test_a_plain_request_is_accepted() -> None:
     ("fields", "message"),
     [
         ({"salt": b"x" * 1025}, "salt: at most 1024 bytes"),
-        ({"adapter": "pirate"}, "adapter: 'pirate' is not loaded"),
+        ({"adapter": "0" * 64}, "adapter: this engine serves none"),
         ({"prompt": []}, "prompt: is empty"),
         ({"prompt": [1] * 64}, "prompt: 64 tokens leave no room"),
         ({"prompt": [VOCABULARY]}, "prompt: token ids must be from 0 to 49"),
@@ -86,3 +86,16 @@ def test_a_bad_sampling_parameter_is_named(name: str, value: Any) -> None:
 def test_values_at_the_limit_are_accepted(name: str, value: Any) -> None:
     sampling = msgspec.structs.replace(SamplingParams(), **{name: value})
     validate(msgspec.structs.replace(GOOD, sampling=sampling), MODEL)
+
+
+@pytest.mark.parametrize(
+    "adapter", ["pirate", "", "0" * 31, "0" * 129, "F" * 64, "../../../../etc/passwd", "0" * 63 + "\n"]
+)
+def test_an_adapter_is_named_by_its_version(adapter: str) -> None:
+    with pytest.raises(RequestError, match="adapter: not a version; send 32 to 128 hexadecimal digits"):
+        validate(Generate("a", [1], SamplingParams(), adapter=adapter), model_info(), adapters=True)
+
+
+@pytest.mark.parametrize("adapter", ["0" * 32, "0123456789abcdef" * 4, "f" * 128, None])
+def test_a_version_that_may_exist_is_let_through(adapter: str | None) -> None:
+    validate(Generate("a", [1], SamplingParams(), adapter=adapter), model_info(), adapters=True)

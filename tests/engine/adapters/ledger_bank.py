@@ -31,7 +31,7 @@ class LedgerBank(LedgerRunner):
     def prepare(self, version: str) -> int:
         self.log.append(f"prepare {version}")
         if version.startswith("bad"):
-            raise AdapterError(f"adapter {version} is not registered")
+            raise AdapterError("is not registered")
         if version.startswith("broken"):
             raise ZeroDivisionError("secret")
         assert version not in self.host
