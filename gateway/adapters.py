@@ -19,6 +19,9 @@ from engine.adapters.registry import Pointer, Registry, RegistryError
 from gateway.engines import Pool
 from gateway.settings import Settings
 
+_START_SECONDS = 5.0
+"""How long a gateway waits for the names before it starts without them."""
+
 log = logging.getLogger("roundhouse.adapters")
 
 
@@ -49,8 +52,10 @@ class Adapters:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Read all names, then watch them."""
-        await self._refresh()
+        """Read all names, then watch them. A registry that is slow is not waited for."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_START_SECONDS):
+                await self._refresh()
         self._task = asyncio.create_task(self._watch(), name="adapters")
 
     async def aclose(self) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from engine.adapters.registry import Registry
 from engine.checkpoint import revision_digest
-from gateway.adapters import registry_url
 from gateway.settings import DEMO, Settings, demo_settings
 
 ADAPTERS = {
@@ -19,7 +18,7 @@ _TIER = "medium"
 """The model that they were trained on."""
 
 
-def register_adapters(settings: Settings) -> None:
+def register_adapters(settings: Settings, registry: Registry) -> None:
     """Register the demo's adapters if these are the demo's models and their registry.
 
     Names are given on the first start only, so that one that was removed stays away. Later on, a name whose adapter was
@@ -32,7 +31,6 @@ def register_adapters(settings: Settings) -> None:
     if settings.adapters.registry is not None or [p.model for p in settings.pools] != [p.model for p in pools]:
         return
     pool = next(pool for pool in settings.pools if pool.tier == _TIER)
-    registry = Registry(registry_url(settings))
     marker, names = Path(registry.url) / ".demo", registry.names()
     first = not marker.exists()
     revision = revision_digest(DEMO / "models" / _TIER)

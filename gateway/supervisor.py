@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from engine.adapters.registry import RegistryError
+from engine.adapters.registry import Registry, RegistryError
 from gateway import __version__, redis_server
 from gateway.adapters import registry_url
 from gateway.app import create_app
@@ -58,7 +58,7 @@ async def serve(settings: Settings, say: Say) -> None:
     with _claim(data), listen(settings) as bound:
         bound.listen(2048)
         try:
-            await asyncio.to_thread(register_adapters, settings)
+            await asyncio.to_thread(register_adapters, settings, Registry(registry_url(settings)))
         except RegistryError as error:
             raise Failed(f"adapters: {error}") from error
         children, settings = _children(settings)

@@ -168,15 +168,15 @@ def _check(config: AdapterConfig) -> None:
         if len(patterns) > _MAX_PATTERNS:
             raise AdapterError(f"{CONFIG}: {key} has {len(patterns)} entries; the most is {_MAX_PATTERNS}")
         for pattern in patterns:
-            _check_expression(key, pattern)
+            _check_expression(key, pattern, _whole(pattern))
     for key in ("target_modules", "exclude_modules"):
         value = getattr(config, key)
         if isinstance(value, str):
-            _check_expression(key, value)
+            _check_expression(key, value, value)
         elif len(value or ()) > _MAX_PATTERNS:
             raise AdapterError(f"{CONFIG}: {key} has {len(value)} entries; the most is {_MAX_PATTERNS}")
     for pattern in _listed(config.layers_pattern):
-        _check_expression("layers_pattern", pattern)
+        _check_expression("layers_pattern", pattern, _behind(pattern))
     for key, rank in {"r": config.r, **(config.rank_pattern or {})}.items():
         if not 1 <= rank <= MAX_RANK:
             where = "r" if key == "r" else f"rank_pattern[{key!r}]"
@@ -189,7 +189,7 @@ def _check(config: AdapterConfig) -> None:
 def _first_match(patterns: dict[str, Any], name: str, default: float) -> float:
     """peft's rule: the first pattern, in the file's order, that is the name or its end behind a dot."""
     for pattern, value in patterns.items():
-        if _compiled(rf"(.*\.)?({pattern})$").match(name):
+        if _compiled(_whole(pattern)).match(name):
             return float(value)
     return default
 
@@ -203,12 +203,19 @@ def _named(patterns: str | list[str], name: str) -> bool:
 
 def _layer_of(name: str, patterns: str | list[str] | None) -> int | None:
     """The index by which peft's `layers_to_transform` selects: the first numbered part, or the one behind a pattern."""
-    for pattern in _listed(patterns) or ["[^.]*"]:
-        begin = r".*?\." if pattern == "[^.]*" else r"(?:^|.*?\.)"
-        found = re.match(rf"{begin}{pattern}\.(?P<index>\d+)\.", name)
-        if found:
-            return int(found["index"])
-    return None
+    expressions = [_behind(pattern) for pattern in _listed(patterns)] or [r".*?\.[^.]*\.(?P<idx>\d+)\."]
+    found = next(filter(None, (_compiled(expression).match(name) for expression in expressions)), None)
+    return int(found["idx"]) if found else None
+
+
+def _whole(pattern: str) -> str:
+    """The expression that peft makes of a key of `rank_pattern` and `alpha_pattern`."""
+    return rf"(.*\.)?({pattern})$"
+
+
+def _behind(pattern: str) -> str:
+    """The expression that peft makes of an entry of `layers_pattern`."""
+    return rf"(?:^|.*?\.){pattern}\.(?P<idx>\d+)\."
 
 
 @lru_cache(maxsize=2 * _MAX_PATTERNS)
@@ -221,12 +228,16 @@ def _listed(value: str | list[str] | None) -> list[str]:
     return [value] if isinstance(value, str) and value else list(value or ())
 
 
-def _check_expression(key: str, pattern: str) -> None:
-    """Refuse what is no regular expression, and those whose matching time is not bounded by a small polynomial."""
+def _check_expression(key: str, pattern: str, expression: str) -> None:
+    """Refuse what is no regular expression, and those whose matching time is not bounded by a small polynomial.
+
+    `expression` is what peft makes of the pattern: what can stand alone need not be part of another one.
+    """
     if len(pattern) > _MAX_PATTERN_LENGTH:
         raise AdapterError(f"{CONFIG}: {key}: an expression has more than {_MAX_PATTERN_LENGTH} characters; shorten it")
     try:
         re.compile(pattern)
+        _compiled(expression)
         unbounded = _unbounded(_parser.parse(pattern))
     except (re.error, RecursionError, OverflowError) as error:
         raise AdapterError(f"{CONFIG}: {key}: {pattern!r} is not a regular expression: {error}") from error

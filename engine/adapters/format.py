@@ -22,7 +22,6 @@ from engine.config import ModelConfig
 
 __all__ = ["CONFIG", "WEIGHTS", "AdapterError", "BaseBias", "Manifest", "Target", "check_adapter", "digests"]
 
-FORMAT = 1
 MAX_WEIGHTS_BYTES = 8 * 1024**3
 """Rank 128 on every linear of a 70B model in float32 is 6.6 GB."""
 _MAX_BASE_BYTES = 1024**4
@@ -54,7 +53,7 @@ def check_adapter(folder: Path, base: Path, *, progress: Callable[[int], object]
     version, weights_sha256 = digests(canonical, weights, progress=progress)
     content = (folder / CONFIG).read_bytes()
     return Manifest(
-        format=FORMAT,
+        format=1,
         version=version,
         config_sha256=hashlib.sha256(content).hexdigest(),
         weights_sha256=weights_sha256,

@@ -64,7 +64,7 @@ class BaseBias(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """An adapter that was found to be good, and for which base models."""
 
-    format: int
+    format: Literal[1]
     version: str
     """64 hex digits: BLAKE2b over the config as canonical JSON and the weights' file."""
     config_sha256: str

@@ -10,12 +10,13 @@ that an engine sees. See docs/adapters.md.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -59,7 +60,7 @@ class Pointer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class _Names(msgspec.Struct, frozen=True):
     names: dict[Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)], Pointer]
-    format: int = 1
+    format: Literal[1] = 1
 
 
 class Registry:
@@ -181,10 +182,7 @@ class Registry:
         Raises:
             RegistryError: there is no such name.
         """
-        pointer = self.names().get(name)
-        if pointer is None:
-            raise RegistryError(f"no adapter is named {name!r}; see `roundhouse adapter list`")
-        return pointer
+        return _existing(self.names(), name)
 
     def point(
         self,
@@ -205,9 +203,10 @@ class Registry:
             raise RegistryError(f"{name!r} cannot be a name: use 1 to 128 of A-Z a-z 0-9 _ . : -")
         if name in RESERVED or name == model:
             raise RegistryError(f"{name!r} is the name of a model or tier; choose another one")
-        self.manifest(version)
         pointer = Pointer(version, model, tenants, pinned, description, self._clock())
-        self._change(lambda names: {**names, name: pointer})
+        with self._changing() as names:
+            self.manifest(version)
+            names[name] = pointer
 
     def swap(self, name: str, version: str) -> Pointer:
         """Have an existing name lead to another version; returns where it led before.
@@ -215,9 +214,10 @@ class Registry:
         Raises:
             RegistryError: there is no such name or version.
         """
-        self.manifest(version)
-        before = self.resolve(name)
-        self._replace(name, version=version, updated=self._clock())
+        with self._changing() as names:
+            self.manifest(version)
+            before = _existing(names, name)
+            names[name] = msgspec.structs.replace(before, version=version, updated=self._clock())
         return before
 
     def pin(self, name: str, pinned: bool = True) -> None:
@@ -226,7 +226,8 @@ class Registry:
         Raises:
             RegistryError: there is no such name.
         """
-        self._replace(name, pinned=pinned)
+        with self._changing() as names:
+            names[name] = msgspec.structs.replace(_existing(names, name), pinned=pinned)
 
     def remove(self, name: str) -> None:
         """Forget a name; its version stays until it is pruned.
@@ -234,25 +235,20 @@ class Registry:
         Raises:
             RegistryError: there is no such name.
         """
-        self.resolve(name)
-        self._change(lambda names: {key: pointer for key, pointer in names.items() if key != name})
+        with self._changing() as names:
+            _existing(names, name)
+            del names[name]
 
-    def _replace(self, name: str, **fields: object) -> None:
-        def change(names: Mapping[str, Pointer]) -> dict[str, Pointer]:
-            if name not in names:
-                raise RegistryError(f"no adapter is named {name!r}; see `roundhouse adapter list`")
-            return {**names, name: msgspec.structs.replace(names[name], **fields)}
-
-        self._change(change)
-
-    def _change(self, change: Callable[[Mapping[str, Pointer]], dict[str, Pointer]]) -> None:
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[dict[str, Pointer]]:
+        """All names, which the body changes; written at its end unless it raises."""
         with self._storage.lock():
-            names = change(self.names())
+            names = self.names()
+            yield names
             if len(names) > MAX_NAMES:
                 raise RegistryError(f"{self.url} has {MAX_NAMES:,} names, which is the most; remove some")
-            self._storage.write(
-                NAMES, msgspec.json.format(msgspec.json.encode(_Names(names), order="sorted"), indent=1)
-            )
+            content = msgspec.json.encode(_Names(names), order="sorted")
+            self._storage.write(NAMES, msgspec.json.format(content, indent=1))
 
     def _manifest(self, version: str) -> Manifest | None:
         content = self._storage.read(f"{_object(version)}/{MANIFEST}", most=_MAX_MANIFEST_BYTES)
@@ -271,6 +267,12 @@ class Registry:
         extended = msgspec.structs.replace(known, bases=bases)
         self._storage.write(f"{_object(known.version)}/{MANIFEST}", _encode(extended))
         return extended
+
+
+def _existing(names: Mapping[str, Pointer], name: str) -> Pointer:
+    if name not in names:
+        raise RegistryError(f"no adapter is named {name!r}; see `roundhouse adapter list`")
+    return names[name]
 
 
 def _default_cache() -> Path:

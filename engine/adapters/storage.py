@@ -224,8 +224,11 @@ class ObjectStorage:
                         self._files.get_file(self._path(f"{name}/{file}"), str(folder / file))
                 check(folder)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with contextlib.suppress(OSError):  # another process was faster
+                try:
                     folder.rename(target)
+                except OSError as error:
+                    if not target.is_dir():  # else another process was faster
+                        raise RegistryError(f"{target} cannot be written: {error.strerror}") from error
         self._checked.add(name)
         return target
 

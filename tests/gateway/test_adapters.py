@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from engine.adapters.registry import Registry
 from engine.text import TextProcessor
 from engine.wire import Announce, Generate
+from gateway import adapters as adapters_module
 from gateway.errors import ModelNotFound, Unavailable
 from gateway.protocol.requests import Sampling
 from gateway.protocol.stream import Finished
@@ -297,6 +299,25 @@ async def test_a_registry_that_is_damaged_leaves_everything_as_it_was(
         names.write_text(content)
         registry.swap("pirate", versions[1])
         await leads_to(served, versions[1])
+
+
+async def test_a_registry_that_is_slow_is_not_waited_for(
+    serve: Serve, engine: FrameEngine, registry: Registry, versions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.point("pirate", versions[0], model="tiny-small")
+    answering = threading.Event()
+    stamp = Registry.stamp
+
+    def slow(self: Registry) -> str | None:
+        assert answering.wait(30)
+        return stamp(self)
+
+    monkeypatch.setattr(Registry, "stamp", slow)
+    monkeypatch.setattr(adapters_module, "_START_SECONDS", 0.05)
+    async with serve(engines={"small": [engine.address]}) as served:
+        assert text(await run(served, ask(model="small"))) == "xxxx"
+        answering.set()
+        await leads_to(served, versions[0])
 
 
 async def test_names_that_would_be_ambiguous_or_lead_nowhere_are_left_out(

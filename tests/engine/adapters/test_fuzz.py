@@ -94,7 +94,7 @@ def test_any_header(header: Any, length: int | None, tail: bytes, folder: Path, 
         optional={
             "r": st.integers(-3, 300),
             "target_modules": st.text(alphabet="q_proj.*+?()[]{}|\\0^$", max_size=12),
-            "rank_pattern": st.dictionaries(st.text(alphabet="qk_.*+?()|\\", max_size=8), st.integers(0, 9)),
+            "rank_pattern": st.dictionaries(st.text(alphabet="qk_.*+?()|\\i:<P>", max_size=10), st.integers(0, 9)),
             "use_dora": st.booleans(),
             "use_rslora": st.booleans(),
             "layers_to_transform": st.integers(-2, 4) | st.lists(st.integers(-2, 4)),

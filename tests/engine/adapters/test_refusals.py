@@ -130,6 +130,8 @@ def test_a_key_without_effect_is_accepted(adapter: Path, base: Path, harmless: d
         ({"layers_pattern": "layers"}, "layers_pattern needs layers_to_transform"),
         ({"exclude_modules": "("}, "exclude_modules.*not a regular expression"),
         ({"alpha_pattern": {"*": 3}}, "alpha_pattern.*not a regular expression"),
+        ({"rank_pattern": {"(?i)q_proj": 8}}, "rank_pattern.*not a regular expression"),
+        ({"layers_to_transform": [0], "layers_pattern": "(?P<idx>layers)"}, "layers_pattern.*not a regular expression"),
         ({"target_parameters": ["q_proj.weight"]}, "target_modules and target_parameters both name"),
         ({"target_parameters": ["embed_tokens.weight"]}, "target_parameters names 'model.embed_tokens'"),
         ({"target_modules": ["embed_tokens"], "lora_bias": True}, "lora_bias.*embed_tokens"),
