@@ -88,6 +88,31 @@ def test_requests_with_adapters_get_the_tokens_of_their_adapter(hosted: Hosted) 
         assert tokens(outputs[id]) == expected_output(prompt, 4, adapter)
 
 
+def test_a_prefix_is_shared_within_an_adapter_and_a_salt_only(hosted: Hosted) -> None:
+    prompt = list(range(40))
+    order = [(V, b""), (V, b"x"), (W, b""), (None, b""), (None, b"x"), (V, b""), (W, b""), (V, b"x"), (None, b"")]
+    cached = []
+    for id, (adapter, salt) in enumerate(order):
+        hosted.ask(str(id), prompt, adapter=adapter, salt=salt)
+        last = hosted.drain()[str(id)][-1]
+        assert last.usage is not None
+        cached.append(last.usage.cached_tokens)
+    assert cached == [0] * 5 + [32] * 4
+
+
+def test_a_prefix_outlives_its_adapter_on_the_device() -> None:
+    """What identifies a prefix is the adapter's content: it is still right when the adapter comes back."""
+    hosted = Hosted(16, share=0.1)
+    prompt = list(range(40))
+    for id, adapter in enumerate([V, W, V]):
+        hosted.ask(str(id), prompt, adapter=adapter)
+        last = hosted.drain()[str(id)][-1]
+    assert hosted.bank.log.count(f"install {V}") == 2
+    assert last.usage is not None
+    assert last.usage.cached_tokens == 32
+    hosted.core.close()
+
+
 def test_no_step_waits_for_a_load(hosted: Hosted) -> None:
     hosted.bank.gate = threading.Semaphore(0)
     hosted.ask("a", [1, 2], adapter=V)
