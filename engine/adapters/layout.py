@@ -35,10 +35,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class SiteShape:
-    """What an adapter has at one site."""
+    """What an adapter has at one site; width, columns and experts are those of `Place`."""
 
-    place: Place
-    """Of any of the site's modules."""
+    site: str
+    width: int
+    columns: int
+    experts: int
     ranks: tuple[tuple[int, int, int], ...]
     """(begin, end, rank) of its parts, by column; ranks are multiples of CHUNK."""
     scale: bool
@@ -95,7 +97,15 @@ def shape(config: ModelConfig, manifest: Manifest) -> tuple[SiteShape, ...]:
         places.setdefault(where.site, where)
         shifted.add(where.site)
     return tuple(
-        SiteShape(where, tuple(sorted(ranks.get(site, ()))), site in scaled, site in shifted)
+        SiteShape(
+            site,
+            where.width,
+            where.columns,
+            where.experts,
+            tuple(sorted(ranks.get(site, ()))),
+            site in scaled,
+            site in shifted,
+        )
         for site, where in sorted(places.items())
     )
 
@@ -112,26 +122,24 @@ def lay_out(shapes: Sequence[SiteShape], dtype: torch.dtype) -> LoraLayout:
 
     parts: list[tuple[LoraPart, ...]] = []
     for one in shapes:
-        where = one.place
-        width = 0 if where.site == EMBEDDING else where.width
-        downs = [take(where.experts * rank * width) for _, _, rank in one.ranks]
+        width = 0 if one.site == EMBEDDING else one.width
+        downs = [take(one.experts * rank * width) for _, _, rank in one.ranks]
         parts.append(
             tuple(
-                LoraPart(begin, end, rank, down, take(where.experts * rank * (end - begin)))
+                LoraPart(begin, end, rank, down, take(one.experts * rank * (end - begin)))
                 for (begin, end, rank), down in zip(one.ranks, downs, strict=True)
             )
         )
     factors, taken = taken, 0
     sites: dict[str, LoraSite] = {}
     for one, some in zip(shapes, parts, strict=True):
-        where = one.place
-        width = 0 if where.site == EMBEDDING else where.width
-        scale, offset = (take(where.columns) if wanted else None for wanted in (one.scale, one.offset))
-        sites[where.site] = LoraSite(width, where.columns, some, scale, offset, where.experts)
+        width = 0 if one.site == EMBEDDING else one.width
+        scale, offset = (take(one.columns) if wanted else None for wanted in (one.scale, one.offset))
+        sites[one.site] = LoraSite(width, one.columns, some, scale, offset, one.experts)
     vectors, taken = taken, factors + taken * torch.float32.itemsize // dtype.itemsize
     embedding = sites.pop(EMBEDDING, None)
     rows = 0
     for one in shapes:
-        if one.place.site == EMBEDDING:
-            rows = take(one.place.width * one.ranks[0][2])
+        if one.site == EMBEDDING:
+            rows = take(one.width * one.ranks[0][2])
     return LoraLayout(sites, factors, vectors, None if embedding is None else LoraEmbedding(embedding, rows), taken)

@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 _CALL_ROWS = 16
 """What a product of its own costs, in rows of padding that it spares."""
 _LONG = 64
-"""Tokens from which an adapter always has products of its own."""
+"""Tokens from which an adapter, or one row, always has products of its own."""
 
 Rows = torch.Tensor | slice
 """Tokens of the batch; a slice where they are neighbours."""
@@ -87,23 +87,39 @@ class LoraWorkspace:
 
     def plan(self, adapters: Sequence[LoraAdapter | None], counts: Ints) -> LoraPlan | None:
         """Plan a batch whose row i has `counts[i]` tokens for `adapters[i]`, all of which are held; None: only base."""
+        segments = _segments(adapters, counts)
         groups = []
-        numbers = {adapter: number for number, adapter in enumerate(dict.fromkeys(adapters))}
-        owner = np.repeat(np.array([numbers[adapter] for adapter in adapters]), counts)
-        order = np.argsort(owner, kind="stable")
-        ends = np.bincount(owner, minlength=len(numbers)).cumsum().tolist()
-        tokens = dict(zip(numbers, np.split(order, ends), strict=False))
         for slots in self._slots.values():
-            segments = sorted((slots.slot[adapter], tokens[adapter]) for adapter in tokens if adapter in slots.slot)
-            if segments:
+            found = sorted(
+                ((slots.slot[adapter], tokens) for adapter, tokens in segments if adapter in slots.slot),
+                key=lambda segment: segment[0],
+            )
+            if found:
                 batched = all(site.experts == 1 for site in slots.layout.sites.values())
-                groups.append((slots, tuple(_runs(segments, batched, self._arena.device))))
+                groups.append((slots, tuple(_runs(found, batched, self._arena.device))))
         return LoraPlan(tuple(groups)) if groups else None
+
+
+def _segments(adapters: Sequence[LoraAdapter | None], counts: Ints) -> list[tuple[LoraAdapter, Ints]]:
+    """The tokens of each long row, and those of all other rows of an adapter together."""
+    numbers = {adapter: number for number, adapter in enumerate(dict.fromkeys(adapters))}
+    known = list(numbers)
+    owners = np.repeat(np.array([numbers[adapter] for adapter in adapters]), counts)
+    ends = counts.cumsum()
+    segments = [
+        (adapters[row], np.arange(ends[row] - counts[row], ends[row]))
+        for row in np.flatnonzero(counts >= _LONG).tolist()
+    ]
+    short = np.flatnonzero(np.repeat(counts < _LONG, counts))
+    order = short[np.argsort(owners[short], kind="stable")]
+    bounds = np.bincount(owners[short], minlength=len(known)).cumsum()[:-1]
+    segments += zip(known, np.split(order, bounds), strict=True)
+    return [(adapter, tokens) for adapter, tokens in segments if adapter is not None and len(tokens)]
 
 
 def _runs(segments: list[tuple[int, Ints]], batched: bool, device: torch.device) -> list[Single | Batched]:
     """Runs that cover segments (slot, tokens), by slot: one over all with few tokens, and one for each other."""
-    depth = best_depth([len(tokens) for _, tokens in segments]) if batched else 0
+    depth = best_depth([len(tokens) for _, tokens in segments if len(tokens) < _LONG]) if batched else 0
     few = [(slot, tokens) for slot, tokens in segments if len(tokens) <= depth]
     runs: list[Single | Batched] = [_single(slot, tokens, device) for slot, tokens in segments if len(tokens) > depth]
     if few:
@@ -119,8 +135,7 @@ def best_depth(counts: Sequence[int]) -> int:
         batched = _CALL_ROWS + len(counts) * depth if depth else 0
         return batched + sum(alone) + _CALL_ROWS * len(alone)
 
-    depths = {0, *(count for count in counts if count < _LONG)}
-    return min(depths, key=lambda depth: (cost(depth), -depth))
+    return min({0, *counts}, key=lambda depth: (cost(depth), -depth))
 
 
 def _single(slot: int, tokens: Ints, device: torch.device) -> Single:

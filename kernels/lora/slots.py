@@ -77,13 +77,15 @@ class LoraSlots:
         free = iter([slot for slot in range(count) if slot not in taken])
         for adapter, slot in self.slot.items():
             if slot >= count:
-                self.slot[adapter] = target = next(free)
+                target = next(free)
                 for tensor in self._storage:
                     tensor[target] = tensor[slot]
+                self.slot[adapter] = target
         for adapter in adapters:
             if adapter not in self.slot:
-                self.slot[adapter] = target = next(free)
+                target = next(free)
                 self._load(adapter, target)
+                self.slot[adapter] = target
 
     def batch(self, site: str, first: int, lanes: int) -> Views | None:
         """A site in slots [first, first + lanes), for batched products; None if the layout does not have it."""

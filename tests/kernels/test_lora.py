@@ -15,7 +15,8 @@ import kernels
 from kernels import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite, LoraWorkspace
 from kernels.lora import reference
 from kernels.lora.layout import CHUNK
-from kernels.lora.plan import best_depth
+from kernels.lora.plan import Batched, Single, best_depth
+from kernels.lora.slots import LoraSlots
 
 SECTOR = 13 * CHUNK
 """Elements: neither a part nor a row of one ends with a sector."""
@@ -101,7 +102,7 @@ def random_layouts(dtype: torch.dtype) -> list[LoraLayout]:
 
 @DTYPES
 @given(
-    seed=st.integers(0, 2**20), steps=st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40)), min_size=1))
+    seed=st.integers(0, 2**20), steps=st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 90)), min_size=1))
 )
 def test_adapted_rows_equal_the_specification(
     dtype: torch.dtype, tolerance: float, seed: int, steps: list[list[tuple[int, int]]]
@@ -227,8 +228,39 @@ def test_batching_never_pads_more_than_calls_would_cost(counts: list[int]) -> No
 
 
 def test_decodes_share_one_product_and_a_prompt_goes_alone() -> None:
+    one = layout(torch.float32, (8, 8, 8))
+    arena = Arena([one] * 4, torch.float32, 0)
+    first, *_ = arena.adapters
+    workspace = LoraWorkspace(arena.memory)
+    workspace.hold(arena.adapters)
+    plan = workspace.plan([*arena.adapters, first, None], np.array([1, 1, 1, 1, 100, 5]))
+    assert plan is not None
+    ((_, (prompt, decodes)),) = plan.groups
+    assert isinstance(prompt, Single)
+    assert prompt.rows == slice(4, 104)
+    assert isinstance(decodes, Batched)
+    assert (decodes.lanes, decodes.depth, decodes.rows.tolist()) == (4, 1, [0, 1, 2, 3])
+
+
+def test_padding_is_worth_a_call_as_long_as_it_is_short() -> None:
     assert best_depth([1] * 64) == 1
-    assert best_depth([1, 1, 1, 512]) == 1
-    assert best_depth([512]) == 0
-    assert best_depth([64] * 3) == 0
+    assert best_depth([1, 1, 1, 60]) == 1
     assert best_depth([3, 1, 2, 3]) == 3
+
+
+def test_an_adapter_that_could_not_be_copied_is_copied_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = layout(torch.float32, (8, 8, 8))
+    arena = Arena([one, one], torch.float32, 0)
+    workspace = LoraWorkspace(arena.memory)
+    workspace.hold(arena.adapters[:1])
+    with monkeypatch.context() as broken, pytest.raises(MemoryError):
+        broken.setattr(LoraSlots, "_load", lambda *_: (_ for _ in ()).throw(MemoryError))
+        workspace.hold(arena.adapters)
+    workspace.hold(arena.adapters)
+    plan = workspace.plan(arena.adapters, np.array([2, 2]))
+    assert plan is not None
+    x, out = torch.randn(4, WIDTH), torch.zeros(4, sum(SIZES))
+    expected = out.clone()
+    kernels.adapt_linear(x, out, plan, "a")
+    reference.adapt_linear(x, expected, arena.memory, segments(arena.adapters, [2, 2]), "a")
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4)

@@ -96,7 +96,7 @@ def test_nothing_overlaps_and_everything_is_aligned(
 
 
 def ranks(shapes: tuple[SiteShape, ...]) -> dict[str, int]:
-    return {one.place.site: sum(rank for *_, rank in one.ranks) for one in shapes if one.place.site != EMBEDDING}
+    return {one.site: sum(rank for *_, rank in one.ranks) for one in shapes if one.site != EMBEDDING}
 
 
 def test_parts_of_one_layer_are_side_by_side(configs: dict[bool, ModelConfig]) -> None:
@@ -104,3 +104,8 @@ def test_parts_of_one_layer_are_side_by_side(configs: dict[bool, ModelConfig]) -
     ends = [place(config, module, 0) for module in ("q_proj", "k_proj", "v_proj")]
     assert [(one.begin, one.end) for one in ends] == [(0, 64), (64, 80), (80, 96)]
     assert {one.site for one in ends} == {"0.qkv"}
+
+
+def test_the_order_in_which_modules_are_named_does_not_matter(configs: dict[bool, ModelConfig]) -> None:
+    targets = [Target(module, 1, 8, 1.0, ("a",), ("b",)) for module in DENSE]
+    assert shape(configs[False], manifest(targets, [])) == shape(configs[False], manifest(targets[::-1], []))
