@@ -13,7 +13,7 @@ _FRESH = 64
 """Steps after which an estimate is half as good as a new one."""
 _FORGOTTEN = 1024
 """Steps after which an estimate is dropped: what is not seen any more may have changed."""
-_EXACT = 16
+_EXACT = 32
 """Sizes up to here are told apart; larger ones in quarters of an octave."""
 
 
@@ -83,4 +83,4 @@ def _size(tokens: int) -> float:
     """The size that steps of so many tokens are counted under."""
     if tokens <= _EXACT:
         return float(tokens)
-    return _EXACT * 2 ** (math.floor(4 * math.log2(tokens / _EXACT)) / 4)
+    return _EXACT * 2 ** (round(4 * math.log2(tokens / _EXACT)) / 4)

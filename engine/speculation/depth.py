@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 _MARGIN = 1.02
 """Drafts must promise this much more than none, or noise would switch them on and off."""
+_LEAST_WORTH = 0.05
+"""A token that is less probable than this is not drafted at any price."""
 _SMALL_LAG = 32
 """Tokens that a draft model may be behind without that being a reason not to use it."""
 _HORIZON = 64
@@ -73,9 +75,14 @@ def _best(
     The best drafts of a given total are the most probable tokens, and a token is less probable than the one before it.
     So there is one order in which to add them, and all that is left to find is where to stop.
     """
-    items = [
-        (one.rate**level, -level, index) for index, one in enumerate(candidates) for level in range(1, one.limit + 1)
-    ]
+    items: list[tuple[float, int, int]] = []
+    for index, one in enumerate(candidates):
+        worth = one.rate
+        for level in range(1, one.limit + 1):
+            if worth < _LEAST_WORTH:
+                break
+            items.append((worth, -level, index))
+            worth *= one.rate
     items.sort(reverse=True)
     plain = requests / max(target(tokens), 1e-9)
     best, best_count = plain * _MARGIN, 0

@@ -11,29 +11,36 @@ from collections.abc import Sequence
 LONGEST = 4
 SHORTEST = 2
 """Tokens of a match. One token alone says little about what follows."""
+_OCCURRENCES = 16
+"""How many earlier occurrences are compared, latest first, before the longest match among them is taken."""
 
 
 class NgramIndex:
-    """Where each n-gram of one text was last seen. It grows with the text, in O(1) per token."""
+    """Where each pair of tokens occurs in one text. It grows with the text, in O(1) per token."""
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
-        self._next: dict[int, dict[tuple[int, ...], int]] = {n: {} for n in range(LONGEST, SHORTEST - 1, -1)}
-        """Position that follows the last occurrence of an n-gram, by n; the end of the text is not one yet."""
+        self._latest: dict[tuple[int, int], int] = {}
+        """Position that follows the latest occurrence of a pair, those at the very end of the text left out."""
+        self._earlier: list[int] = []
+        """For each position, the one that follows the occurrence before that of the pair before it; 0 for none."""
 
     def __len__(self) -> int:
         return len(self._tokens)
 
     def extend(self, new: Sequence[int]) -> None:
         """Append tokens to the text."""
-        tokens, known = self._tokens, len(self._tokens)
+        tokens, latest, earlier = self._tokens, self._latest, self._earlier
+        position = len(tokens)
         tokens += new
-        for n, following in self._next.items():
-            first = max(known, n)
-            if first >= len(tokens):
-                continue
-            grams = zip(*(tokens[first - n + offset : len(tokens) - n + offset] for offset in range(n)), strict=True)
-            following.update(zip(grams, range(first, len(tokens)), strict=True))
+        while position < len(tokens):
+            if position < SHORTEST:
+                earlier.append(0)
+            else:
+                pair = (tokens[position - 2], tokens[position - 1])
+                earlier.append(latest.get(pair, 0))
+                latest[pair] = position
+            position += 1
 
     def propose(self, count: int) -> tuple[int, tuple[int, ...]]:
         """Length of the longest match, and the `count` tokens that followed it; (0, ()) without a match.
@@ -41,11 +48,26 @@ class NgramIndex:
         A match whose continuation reaches the end of the text is a repetition, which is taken to go on.
         """
         tokens = self._tokens
-        for n, following in self._next.items():
-            position = following.get(tuple(tokens[-n:]))
-            if position is not None:
-                period = tokens[position:]
-                if len(period) < count:
-                    period = period * -(-count // len(period))
-                return n, tuple(period[:count])
-        return 0, ()
+        position = self._latest.get((tokens[-2], tokens[-1]), 0) if len(tokens) > SHORTEST else 0
+        if position == 0:
+            return 0, ()
+        best, length = position, 0
+        for _ in range(_OCCURRENCES):
+            match = self._match(position)
+            if match > length:
+                best, length = position, match
+            position = self._earlier[position]
+            if length == LONGEST or position == 0:
+                break
+        period = tokens[best : best + count]
+        if len(period) < count:
+            period = period * -(-count // len(period))
+        return length, tuple(period[:count])
+
+    def _match(self, position: int) -> int:
+        """How many tokens before a position equal those at the end, up to `LONGEST`; the pair does."""
+        tokens = self._tokens
+        length = SHORTEST
+        while length < min(LONGEST, position) and tokens[position - 1 - length] == tokens[-1 - length]:
+            length += 1
+        return length

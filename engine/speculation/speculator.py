@@ -26,6 +26,8 @@ _PROBE_STEPS = 64
 """Steps after which something that was not chosen is tried; doubled each time that it still does not pay, ..."""
 _MOST_PROBE_STEPS = 512
 """... up to this."""
+_SLEEP_STEPS = 8
+"""Steps for which a draft model that does not pay is not even considered."""
 _PROBE_TOKENS = 4
 """Tokens of a try."""
 _PROBE_SHARE = 0.02
@@ -49,9 +51,8 @@ class _History:
 
     index: NgramIndex = field(default_factory=NgramIndex)
     tallies: dict[int, Tally] = field(default_factory=dict)
-    match: int = 0
-    """N-gram match of this step, and what followed it."""
     continuation: tuple[int, ...] = ()
+    """What followed this step's n-gram match."""
     source: int = MODEL
     """Where this step's draft comes from."""
 
@@ -88,28 +89,27 @@ class Speculator:
         self._step = 0
         self._plain_step = 0
         """Steps in which requests decoded, and the last of them without drafts."""
+        self._asleep_until = 0
 
     def depths(self, plan: StepPlan) -> dict[str, int]:
         """How many tokens each request should draft in a step; those that should not are left out."""
         decoding = [row.request for row in plan.rows if row.count == 1 and row.sample]
         if not decoding:
             return {}
-        candidates = [one for request in decoding if request.speculate and (one := self._candidate(request))]
         self._step += 1
+        if self._step < self._asleep_until:
+            return {}
+        if self._adaptive and self._step - self._plain_step > _PROBE_STEPS:
+            self._plain_step = self._step
+            return {}
+        candidates = [one for request in decoding if request.speculate and (one := self._candidate(request))]
         if not self._adaptive:
             return {one.id: one.limit for one in candidates}
-        chosen: dict[str, int] = {}
-        if candidates and self._step - self._plain_step <= _PROBE_STEPS:
-            chosen = choose_depths(
-                candidates,
-                tokens=plan.tokens,
-                requests=len(decoding),
-                target=self._costs.seconds,
-                draft=self._model_seconds,
-            )
-            chosen |= self._tries(candidates, chosen, self._costs.seconds(plan.tokens))
+        chosen = self._choose(candidates, plan.tokens, len(decoding)) if candidates else {}
         if not chosen:
             self._plain_step = self._step
+            if candidates and not self._ngrams:
+                self._asleep_until = self._step + _SLEEP_STEPS
         return chosen
 
     def propose(self, plan: StepPlan, granted: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -153,10 +153,10 @@ class Speculator:
         if self._ngrams:
             index = history.index
             index.extend(request.tokens(len(index), request.length))
-            history.match, history.continuation = index.propose(limit) if limit > 0 else (0, ())
-            if history.match:
-                history.source = history.match
-                found = Candidate(request.id, self._rate(history, history.match), len(history.continuation), left=left)
+            match, history.continuation = index.propose(limit) if limit > 0 else (0, ())
+            if match:
+                history.source = match
+                found = Candidate(request.id, self._rate(history, match), limit, left=left)
         if self._model is not None:
             limit = min(limit, self._model.limit(request))
             rate = self._rate(history, MODEL)
@@ -168,6 +168,12 @@ class Speculator:
 
     def _rate(self, history: _History, source: int) -> float:
         return self._acceptance[source].rate(history.tallies.setdefault(source, Tally()))
+
+    def _choose(self, candidates: Sequence[Candidate], tokens: int, requests: int) -> dict[str, int]:
+        """Drafts that pay, and now and then one to see whether it does."""
+        target, draft = self._costs.seconds, self._model_seconds
+        chosen = choose_depths(candidates, tokens=tokens, requests=requests, target=target, draft=draft)
+        return chosen | self._tries(candidates, chosen, target(tokens))
 
     def _tries(self, candidates: Sequence[Candidate], chosen: Mapping[str, int], step_seconds: float) -> dict[str, int]:
         """Drafts that are not chosen, of sources that have rested long enough."""

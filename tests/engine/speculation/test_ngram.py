@@ -5,16 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.speculation.ngram import LONGEST, SHORTEST, NgramIndex
+from engine.speculation.ngram import _OCCURRENCES, LONGEST, SHORTEST, NgramIndex
 
-TEXT = st.lists(st.integers(0, 3), max_size=40)
+TEXT = st.lists(st.integers(0, 3), max_size=60)
 
 
 def search(text: list[int], count: int) -> tuple[int, tuple[int, ...]]:
-    """The same by looking through the whole text."""
+    """The same by looking through the text, at as many occurrences of its last pair as the index looks at."""
+    pairs = [at for at in range(len(text) - 1, SHORTEST - 1, -1) if text[at - SHORTEST : at] == text[-SHORTEST:]]
     for n in range(LONGEST, SHORTEST - 1, -1):
-        for position in range(len(text) - 1, n - 1, -1):
-            if text[position - n : position] == text[-n:]:
+        for position in pairs[:_OCCURRENCES]:
+            if position >= n and text[position - n : position] == text[-n:]:
                 continued = list(text)
                 for _ in range(count):
                     continued.append(continued[position + len(continued) - len(text)])

@@ -66,8 +66,12 @@ class World:
             self._ids += 1
             sampling = SamplingParams(max_tokens=length, ignore_eos=True)
             self.core.add(Generate(str(self._ids), [self._ids % VOCABULARY, 1], sampling))
+        said = 0
         while not self.core.idle:
-            self.core.step()
+            for output in self.core.step():
+                assert output.error is None
+                said += len(output.tokens)
+        assert said == count * length
         self.core.check_integrity()
         return count * length / (self.now - begun)
 
@@ -135,8 +139,9 @@ class TimedDrafter:
 @pytest.mark.parametrize("requests", [1, 4])
 def test_a_cheap_and_good_draft_model_pays(requests: int) -> None:
     plain = World(waits_for_weights, speculate=False).serve(requests)
-    drafted = World(waits_for_weights, draft=lambda tokens: 0.1, rate=0.8).serve(requests)
-    assert drafted > 1.8 * plain
+    world = World(waits_for_weights, draft=lambda tokens: 0.1, rate=0.8)
+    world.serve(requests)
+    assert world.serve(requests) > 1.9 * plain
 
 
 @pytest.mark.parametrize(
@@ -225,7 +230,7 @@ def test_a_request_can_refuse_drafts() -> None:
 def test_a_draft_model_that_fails_costs_the_requests_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(waits_for_weights, draft=lambda tokens: 0.1)
     world.core.add(Generate("a", [1], SamplingParams(max_tokens=50, ignore_eos=True)))
-    for _ in range(8):
+    for _ in range(12):
         world.core.step()
     with monkeypatch.context() as patch:
         patch.setattr(world.drafter, "propose", lambda depths: 1 / 0)

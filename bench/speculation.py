@@ -1,0 +1,244 @@
+"""What speculative decoding brings: acceptance and tokens/s with and without it, on the demo's models.
+
+    python -m bench.speculation                          all models, workloads and concurrencies
+    python -m bench.speculation --target large --draft small --concurrency 1
+    python -m bench.speculation --quick                  a smoke run
+
+Questions are those of the demo's exam, asked through the chat template, greedy and sampled; the repetitive text is a
+conversation in which the same question is asked again, so that the answer stands in the prompt. All ways to speculate
+run in one process on the same runner, one after the other in an order that rotates from repeat to repeat; a speed-up is
+the median over the repeats of tokens/s with, over tokens/s without, in the same repeat. The first repeat is not
+counted: in it an engine learns what pays. "draft, always" drafts `--tokens` tokens in every step, to show what the
+decision is worth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from tqdm import tqdm
+
+from bench.report import Environment
+from deploy.demo.conversations import Question, build_exam
+from deploy.demo.corpus import HERE, load_intents, split_corpus
+from engine.core import EngineCore, SchedulerConfig
+from engine.runner import Dtype, ModelRunner
+from engine.speculation.draft_model import DraftModel
+from engine.speculation.speculator import Speculator
+from engine.text import TextProcessor
+from engine.wire import Generate, SamplingParams
+
+_RESULTS = Path(__file__).parent / "results"
+_BLOCKS = 2048
+_SHORTEST = 80
+"""Characters of a question's canonical answer: one word is no workload."""
+_WORKLOADS = ("questions", "questions, sampled", "repetitive text")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One way to speculate, on one workload at one concurrency."""
+
+    target: str
+    draft: str
+    workload: str
+    concurrency: int
+    way: str
+    tokens_per_second: float
+    speedup: float
+    """Over no speculation in the same repeat, median."""
+    acceptance: float | None
+    """Share of drafted tokens that were right."""
+    drafted: float
+    """Drafted tokens per token of the answers."""
+    same: float
+    """Share of requests with the same tokens as without speculation."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Some requests through one engine."""
+
+    seconds: float
+    tokens: list[list[int]]
+    drafted: int
+    accepted: int
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _parser().parse_args(argv)
+    if arguments.quick:
+        arguments.target, arguments.draft, arguments.repeats = ["medium"], ["small"], 1
+        arguments.concurrency, arguments.requests, arguments.new_tokens = [1, 2], 2, 12
+    rows: list[Row] = []
+    for target in arguments.target or ["medium", "large"]:
+        for draft in arguments.draft or {"medium": ["small"]}.get(target, ["small", "medium"]):
+            rows += _compare(target, draft, arguments)
+    environment = Environment.here()
+    text = markdown(rows, arguments, environment)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    record = msgspec.json.encode({"environment": environment, "rows": rows})
+    (arguments.output / "speculation.json").write_bytes(msgspec.json.format(record) + b"\n")
+    (arguments.output / "speculation.md").write_text(text)
+    print(text)
+
+
+def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[Row]:
+    """All workloads and concurrencies of one pair of models."""
+    models = HERE / "models"
+    dtype: Dtype = arguments.dtype
+    runner = ModelRunner(models / target, blocks=_BLOCKS, dtype=dtype)
+    model = DraftModel.from_directory(models / draft, runner, models / target)
+
+    def speculator(model: DraftModel | None, *, ngrams: bool, adaptive: bool = True) -> Speculator:
+        return Speculator(ngrams=ngrams, model=model, tokens=arguments.tokens, adaptive=adaptive)
+
+    def fresh() -> DraftModel:
+        """The same weights and KV, with nothing learnt."""
+        return DraftModel(model.runner)
+
+    ways: dict[str, Callable[[], Speculator | None]] = {
+        "off": lambda: None,
+        "ngram": lambda: speculator(None, ngrams=True),
+        "draft": lambda: speculator(fresh(), ngrams=False),
+        "auto": lambda: speculator(fresh(), ngrams=True),
+        "draft, always": lambda: speculator(fresh(), ngrams=False, adaptive=False),
+    }
+    texts = TextProcessor.from_directory(models / target)
+    rows = []
+    for workload in _WORKLOADS:
+        for concurrency in arguments.concurrency:
+            cores = {way: _core(runner, make()) for way, make in ways.items()}
+            runs: dict[str, list[Run]] = {way: [] for way in ways}
+            order = list(ways)
+            title = f"{target} with {draft}, {workload}, {concurrency} at once"
+            for repeat in tqdm(range(1 + arguments.repeats), title, leave=False):
+                count = max(arguments.requests, concurrency)
+                asked = _requests(workload, count, arguments.new_tokens, texts, repeat)
+                for way in order[repeat % len(order) :] + order[: repeat % len(order)]:
+                    runs[way].append(_serve(*cores[way], asked, concurrency, repeat))
+            rows += [_row(target, draft, workload, concurrency, way, runs) for way in ways]
+    return rows
+
+
+def _core(runner: ModelRunner, speculator: Speculator | None) -> tuple[EngineCore, Speculator | None]:
+    config = SchedulerConfig(blocks=_BLOCKS)
+    return EngineCore(runner, runner.info, config, speculator=speculator), speculator
+
+
+@cache
+def _questions() -> list[Question]:
+    return [one for one in build_exam(split_corpus(load_intents())) if len(one.answer) > _SHORTEST]
+
+
+def _requests(workload: str, count: int, new_tokens: int, texts: TextProcessor, repeat: int) -> list[Generate]:
+    generator = random.Random(f"{workload} {repeat}")
+    sampling = SamplingParams(max_tokens=new_tokens, temperature=0.7 if workload.endswith("sampled") else 0.0)
+    prompts = []
+    for question in generator.sample(_questions(), count):
+        messages = list(question.messages)
+        if workload == "repetitive text":
+            messages += [{"role": "assistant", "content": question.answer}, messages[-1]]
+        prompts.append(texts.encode_chat(messages))
+    return [
+        Generate(f"{repeat}-{index}", prompt, msgspec.structs.replace(sampling, seed=index))
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def _serve(
+    core: EngineCore, speculator: Speculator | None, asked: Sequence[Generate], concurrency: int, repeat: int
+) -> Run:
+    """So many requests at a time; the next one comes when one has ended. Nobody finds a prefix of an earlier repeat."""
+    before = (speculator.drafted, speculator.accepted) if speculator else (0, 0)
+    waiting = [msgspec.structs.replace(request, salt=bytes([repeat])) for request in reversed(asked)]
+    tokens: dict[str, list[int]] = {request.id: [] for request in asked}
+    begun = time.perf_counter()
+    live = 0
+    while waiting or live:
+        while waiting and live < concurrency:
+            core.add(waiting.pop())
+            live += 1
+        for output in core.step():
+            tokens[output.id] += output.tokens
+            live -= output.finish is not None
+    seconds = time.perf_counter() - begun
+    after = (speculator.drafted, speculator.accepted) if speculator else (0, 0)
+    return Run(seconds, list(tokens.values()), after[0] - before[0], after[1] - before[1])
+
+
+def _row(target: str, draft: str, workload: str, concurrency: int, way: str, runs: dict[str, list[Run]]) -> Row:
+    counted, plain = runs[way][1:], runs["off"][1:]
+    said = [sum(map(len, run.tokens)) for run in counted]
+    rates = [count / run.seconds for count, run in zip(said, counted, strict=True)]
+    plain_rates = [sum(map(len, run.tokens)) / run.seconds for run in plain]
+    drafted = sum(run.drafted for run in counted)
+    pairs = [
+        one == other
+        for run, off in zip(counted, plain, strict=True)
+        for one, other in zip(run.tokens, off.tokens, strict=True)
+    ]
+    return Row(
+        target=target,
+        draft="-" if way in ("off", "ngram") else draft,
+        workload=workload,
+        concurrency=concurrency,
+        way=way,
+        tokens_per_second=statistics.median(rates),
+        speedup=statistics.median(rate / off for rate, off in zip(rates, plain_rates, strict=True)),
+        acceptance=sum(run.accepted for run in counted) / drafted if drafted else None,
+        drafted=drafted / sum(said),
+        same=statistics.fmean(pairs),
+    )
+
+
+def markdown(rows: Sequence[Row], arguments: argparse.Namespace, environment: Environment) -> str:
+    """The table, and what it was measured on."""
+    lines = [
+        f"# Speculative decoding, {arguments.dtype}, {environment.date}",
+        "",
+        f"`python -m bench.speculation`: {arguments.requests} requests, at most {arguments.new_tokens} tokens each, "
+        f"{arguments.repeats} repeats, up to {arguments.tokens} drafted tokens; {environment.cpu}, "
+        f"{environment.cores} cores, one thread, torch {environment.torch}, revision {environment.revision}.",
+        "",
+        "| model | workload | at once | speculation | draft model | tokens/s | speed-up | accepted | drafted per token "
+        "| same answers |",
+        "|---|---|--:|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        accepted = "-" if row.acceptance is None else f"{row.acceptance:.0%}"
+        speedup = f"**{row.speedup:.2f}**" if row.speedup > 1.02 else f"{row.speedup:.2f}"
+        cells = (
+            *(row.target, row.workload, str(row.concurrency), row.way, row.draft),
+            *(f"{row.tokens_per_second:,.0f}", speedup, accepted, f"{row.drafted:.2f}", f"{row.same:.0%}"),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.speculation", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--target", action="append", choices=["medium", "large"], help="both unless given")
+    parser.add_argument("--draft", action="append", choices=["small", "medium"], help="all smaller ones unless given")
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16], help="requests at once")
+    parser.add_argument("--requests", type=int, default=48, help="in each run")
+    parser.add_argument("--new-tokens", type=int, default=128, help="of an answer, at most")
+    parser.add_argument("--repeats", type=int, default=3, help="of each run, beside the first")
+    parser.add_argument("--tokens", type=int, default=8, help="most drafted tokens per request and step")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="the demo's is float32")
+    parser.add_argument("--quick", action="store_true", help="a smoke run")
+    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder for the table and its JSON")
+    return parser
+
+
+if __name__ == "__main__":
+    import torch
+
+    # As the demo's engines run: several of them share a machine.
+    torch.set_num_threads(1)
+    main()
