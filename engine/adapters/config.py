@@ -19,10 +19,14 @@ import msgspec
 CONFIG = "adapter_config.json"
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 MAX_RANK = 256
-_MAX_PATTERNS = 8192
+_MAX_ENTRIES = 8192
+"""Of any list or table."""
 _MAX_PATTERN_LENGTH = 1024
 _MAX_UNBOUNDED = 4
-"""Unbounded repetitions on any path through an expression: matching a module's name stays below a million steps."""
+"""Repetitions on any path through an expression, those that peft adds included: matching a module's name stays below a
+few million steps."""
+_MAX_REPEATING = 64
+"""Keys of `rank_pattern` and `alpha_pattern` together that have repetitions: each is matched against every module."""
 
 
 class AdapterError(ValueError):
@@ -108,6 +112,15 @@ _REFUSED = {
     "use_qalora": "train a LoRA without pooled inputs",
     "velora_config": "it has no effect after training: set it to null",
 }
+_SIZED = (
+    "alpha_pattern",
+    "exclude_modules",
+    "layers_pattern",
+    "layers_to_transform",
+    "rank_pattern",
+    "target_modules",
+    "target_parameters",
+)
 _CHANGES_BASE = ("corda", "loftq", "lora_ga", "olora", "pissa")
 """Values (or beginnings of values) of `init_lora_weights` with which peft changes the base weights, also on loading."""
 
@@ -163,20 +176,22 @@ def _check(config: AdapterConfig) -> None:
         raise AdapterError(f"{CONFIG}: layers_pattern needs layers_to_transform")
     if config.lora_bias and config.use_dora:
         raise AdapterError(f"{CONFIG}: lora_bias is not supported together with use_dora, by peft either")
-    for key in ("rank_pattern", "alpha_pattern"):
-        patterns = getattr(config, key) or {}
-        if len(patterns) > _MAX_PATTERNS:
-            raise AdapterError(f"{CONFIG}: {key} has {len(patterns)} entries; the most is {_MAX_PATTERNS}")
-        for pattern in patterns:
-            _check_expression(key, pattern, _whole(pattern))
+    for key in _SIZED:
+        value = getattr(config, key)
+        if isinstance(value, list | dict) and len(value) > _MAX_ENTRIES:
+            raise AdapterError(f"{CONFIG}: {key} has {len(value)} entries; the most is {_MAX_ENTRIES}")
+    patterns = [(key, each) for key in ("rank_pattern", "alpha_pattern") for each in getattr(config, key) or ()]
+    if sum(_check_expression(key, each, _whole(each)) > 1 for key, each in patterns) > _MAX_REPEATING:
+        raise AdapterError(
+            f"{CONFIG}: rank_pattern and alpha_pattern: more than {_MAX_REPEATING} expressions have repetitions; list "
+            "the modules by name"
+        )
     for key in ("target_modules", "exclude_modules"):
         value = getattr(config, key)
         if isinstance(value, str):
             _check_expression(key, value, value)
-        elif len(value or ()) > _MAX_PATTERNS:
-            raise AdapterError(f"{CONFIG}: {key} has {len(value)} entries; the most is {_MAX_PATTERNS}")
-    for pattern in _listed(config.layers_pattern):
-        _check_expression("layers_pattern", pattern, _behind(pattern))
+    for each in _listed(config.layers_pattern):
+        _check_expression("layers_pattern", each, _behind(each))
     for key, rank in {"r": config.r, **(config.rank_pattern or {})}.items():
         if not 1 <= rank <= MAX_RANK:
             where = "r" if key == "r" else f"rank_pattern[{key!r}]"
@@ -218,7 +233,7 @@ def _behind(pattern: str) -> str:
     return rf"(?:^|.*?\.){pattern}\.(?P<idx>\d+)\."
 
 
-@lru_cache(maxsize=2 * _MAX_PATTERNS)
+@lru_cache(maxsize=2 * _MAX_ENTRIES)
 def _compiled(expression: str) -> re.Pattern[str]:
     """`re` keeps 512 of these itself; a config may have thousands, and each is matched against every module."""
     return re.compile(expression)
@@ -228,24 +243,26 @@ def _listed(value: str | list[str] | None) -> list[str]:
     return [value] if isinstance(value, str) and value else list(value or ())
 
 
-def _check_expression(key: str, pattern: str, expression: str) -> None:
+def _check_expression(key: str, pattern: str, expression: str) -> int:
     """Refuse what is no regular expression, and those whose matching time is not bounded by a small polynomial.
 
-    `expression` is what peft makes of the pattern: what can stand alone need not be part of another one.
+    `expression` is what peft makes of the pattern: what can stand alone need not be part of another one. Returns how
+    many repetitions it has.
     """
     if len(pattern) > _MAX_PATTERN_LENGTH:
         raise AdapterError(f"{CONFIG}: {key}: an expression has more than {_MAX_PATTERN_LENGTH} characters; shorten it")
     try:
         re.compile(pattern)
         _compiled(expression)
-        unbounded = _unbounded(_parser.parse(pattern))
+        unbounded = _unbounded(_parser.parse(expression))
     except (re.error, RecursionError, OverflowError) as error:
         raise AdapterError(f"{CONFIG}: {key}: {pattern!r} is not a regular expression: {error}") from error
     if unbounded > _MAX_UNBOUNDED:
         raise AdapterError(
-            f"{CONFIG}: {key}: {pattern!r} could take very long to match; use at most {_MAX_UNBOUNDED} repetitions in "
-            "a row and repeat no groups, or list the modules by name"
+            f"{CONFIG}: {key}: {pattern!r} could take very long to match; use fewer repetitions and repeat no "
+            "groups, or list the modules by name"
         )
+    return unbounded
 
 
 def _unbounded(parsed: Any) -> int:

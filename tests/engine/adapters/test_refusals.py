@@ -168,9 +168,34 @@ def test_an_expression_that_may_take_for_ever_is_refused(adapter: Path, base: Pa
     assert "very long" in said or "shorten" in said
 
 
-def test_a_list_of_too_many_patterns_is_refused(adapter: Path, base: Path) -> None:
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "q_proj",
+        r"^model\.layers\.\d+\.self_attn\..*q_proj",
+        r".*\.(q_proj|w1)",
+        r"model\.layers\.[012]\.(?:self_)?attn.q_proj",
+        r"(?:.*?(?:text|model).*?(?:self_attn|mlp).*?(?:q_proj|up_proj))|(?:model\.layers\.[\d]{1,}\.q_proj)",
+    ],
+)
+@pytest.mark.parametrize("key", ["target_modules", "rank_pattern"])
+def test_the_usual_expressions_are_accepted(adapter: Path, base: Path, key: str, expression: str) -> None:
+    if key == "target_modules":
+        edit_config(adapter, target_modules=expression if expression != "q_proj" else ".*q_proj")
+    else:
+        edit_config(adapter, rank_pattern={expression: 8})
+    assert len(check_adapter(adapter, base).targets) == 3
+
+
+def test_tables_and_lists_have_a_limit(adapter: Path, base: Path) -> None:
     edit_config(adapter, rank_pattern={f"x{number}": 4 for number in range(9000)})
     assert "rank_pattern has 9000 entries" in refusal(adapter, base)
+    edit_config(adapter, rank_pattern={f"x{number}.*": 4 for number in range(65)})
+    assert "more than 64 expressions have repetitions" in refusal(adapter, base)
+    edit_config(adapter, rank_pattern={}, layers_to_transform=list(range(9000)))
+    assert "layers_to_transform has 9000 entries" in refusal(adapter, base)
+    edit_config(adapter, layers_to_transform=None, target_parameters=["x"] * 9000)
+    assert "target_parameters has 9000 entries" in refusal(adapter, base)
 
 
 @pytest.mark.parametrize(
