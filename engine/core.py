@@ -290,7 +290,7 @@ class EngineCore:
             output_tokens=scheduler.output_tokens,
             preemptions=scheduler.preemptions,
             step_seconds=self._step_seconds,
-            queue_seconds=scheduler.queue_seconds,
+            predicted_queue_seconds=scheduler.queue_seconds,
             drafted_tokens=self._speculator.drafted if self._speculator else 0,
             accepted_tokens=self._speculator.accepted if self._speculator else 0,
             lent_blocks=pool.lent,

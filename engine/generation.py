@@ -29,10 +29,12 @@ class EngineGone(Exception):
 class RequestFailed(Exception):
     """The engine ended this request with an error. The message names the field and the remedy."""
 
-    def __init__(self, message: str, *, kind: ErrorKind, started: bool) -> None:
+    def __init__(self, message: str, *, kind: ErrorKind, started: bool, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.kind = kind
         self.started = started
+        self.retry_after = retry_after
+        """Seconds after which an overloaded engine expects to take the request, if it knows."""
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -186,7 +188,8 @@ class Generation(AsyncIterator[Delta]):
                 return
         if output.finish == "error":
             message = output.error or "the engine failed without saying why"
-            self.fail(RequestFailed(message, kind=output.error_kind or "internal", started=self._delivered))
+            kind = output.error_kind or "internal"
+            self.fail(RequestFailed(message, kind=kind, started=self._delivered, retry_after=output.retry_after))
         elif output.finish is not None:
             self._flush()
             self._finish("stop" if self._stops.matched is not None else output.finish)

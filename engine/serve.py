@@ -17,8 +17,10 @@ import click
 from engine.adapters.residency import ResidencyConfig
 from engine.core import EngineCore, SchedulerConfig
 from engine.kv import BLOCK_SIZE
+from engine.scheduling.config import POLICIES
 from engine.server import EngineServer
 from engine.speculation.speculator import Speculate, Speculator
+from engine.wire import PolicyName
 
 if TYPE_CHECKING:
     from engine.runner import Dtype
@@ -65,6 +67,18 @@ _ADAPTERS = ResidencyConfig()
     default=2048,
     help="Most tokens in one step; longer prompts run in chunks. Fewer stream more smoothly beside long prompts, more "
     "run prompts faster.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(POLICIES),
+    default="fair",
+    help="Who goes first: in order of arrival (fcfs), by service class and arrival (priority), or by service class and "
+    "equal shares of the tenants (fair).",
+)
+@click.option(
+    "--max-queue-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Refuse requests whose first step is predicted to be further away; they may name a shorter time themselves.",
 )
 @click.option(
     "--adapters",
@@ -125,6 +139,8 @@ def main(
     kv_tokens: int,
     max_running: int,
     step_tokens: int,
+    policy: PolicyName,
+    max_queue_seconds: float | None,
     adapters: str | None,
     speculate: Speculate,
     draft_model: Path | None,
@@ -174,7 +190,13 @@ def main(
         residency = ResidencyConfig(
             share=adapter_share, host_bytes=adapter_host_bytes, step_bytes=adapter_step_bytes, wait=adapter_wait
         )
-        config = SchedulerConfig(blocks=-(-kv_tokens // BLOCK_SIZE), step_tokens=step_tokens, max_running=max_running)
+        config = SchedulerConfig(
+            blocks=-(-kv_tokens // BLOCK_SIZE),
+            step_tokens=step_tokens,
+            max_running=max_running,
+            policy=policy,
+            max_queue_seconds=max_queue_seconds,
+        )
         runner = ModelRunner(model, blocks=config.blocks, device=device, dtype=dtype, name=name, adapters=source)
     except CheckpointError as error:
         _fail(f"{model}: {error}")

@@ -216,7 +216,9 @@ class EngineServer:
             # Refused here, a request costs neither the core's time nor room in its inbox.
             validate(frame, self._core.model, adapters=self._core.serves_adapters)
             if sum(each.requests for each in self._connections.values()) >= self._core.config.max_requests:
-                raise RequestError("the engine is full; try again", "overloaded", self._load.queue_seconds or None)
+                raise RequestError(
+                    "the engine is full; try again", "overloaded", self._load.predicted_queue_seconds or None
+                )
         except RequestError as error:
             connection.post(Step([_refusal(frame.id, error)], self._load))
             return

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterable
 
 from engine.request import RequestError
-from engine.wire import Generate, ModelInfo, SamplingParams
+from engine.wire import MAX_ID_LENGTH, Generate, ModelInfo, SamplingParams
 
 MAX_SALT_BYTES = 1024
 MAX_LOGPROBS = 20
 MAX_STOP_TOKENS = 64
 MAX_LOGIT_BIASES = 1024
+MAX_SECONDS = 7 * 86_400.0
 MAX_GRAMMAR_BYTES = 128 * 1024
 
 
@@ -41,6 +42,12 @@ def validate(request: Generate, model: ModelInfo, *, adapters: bool = False) -> 
         raise RequestError("adapter: not a version; send 32 to 128 hexadecimal digits, as the registry names it")
     if request.grammar is not None and len(request.grammar.source.encode()) > MAX_GRAMMAR_BYTES:
         raise RequestError(f"grammar: more than {MAX_GRAMMAR_BYTES} bytes; shorten it")
+    if len(request.tenant) > MAX_ID_LENGTH:
+        raise RequestError(f"tenant: at most {MAX_ID_LENGTH} characters; send a digest")
+    _between("weight", request.weight, 0.01, 100.0)
+    for name, seconds in (("queue_timeout", request.queue_timeout), ("timeout", request.timeout)):
+        if seconds is not None and not 0 < seconds <= MAX_SECONDS:  # also refuses NaN
+            raise RequestError(f"{name}: must be above 0 and at most {MAX_SECONDS:g} seconds, not {seconds!r}")
     if not request.prompt:
         raise RequestError("prompt: is empty; send at least one token")
     if len(request.prompt) >= model.context:

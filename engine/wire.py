@@ -25,6 +25,8 @@ FinishReason = Literal["stop", "length", "timeout", "cancelled", "error"]
 """length: max_tokens or the context is reached; timeout: the request's own time limit."""
 ServiceClass = Literal["premium", "standard", "batch"]
 """premium is served first and batch last; waiting outweighs the difference in time, so that nothing starves."""
+PolicyName = Literal["fcfs", "priority", "fair"]
+"""Who goes first: by arrival; by class and arrival; or so that tenants get equal shares."""
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "lark"]
 ErrorKind = Literal["invalid", "overloaded", "internal"]
 """invalid: the request can never be served as it is; overloaded: try again later; internal: the engine failed."""
@@ -175,8 +177,8 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     preemptions: int
     step_seconds: float
     """Moving average of one step's duration."""
-    queue_seconds: float = 0.0
-    """Predicted time until a request behind all those that wait would start."""
+    predicted_queue_seconds: float = 0.0
+    """Time until a request behind all those that wait would start."""
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     """Tokens that were guessed since the start, and those of them that were right."""

@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+
+def retry_after_header(seconds: float) -> dict[str, str]:
+    """The header in whole seconds, never too early."""
+    return {"retry-after": str(max(1, math.ceil(seconds)))}
 
 
 class ApiError(Exception):
@@ -73,8 +79,7 @@ class RateLimited(ApiError):
     status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
 
     def __init__(self, message: str, *, retry_after: float, param: str | None = None, code: str | None = None) -> None:
-        headers = {"retry-after": str(max(1, round(retry_after + 0.5)))}
-        super().__init__(message, param=param, code=code, headers=headers)
+        super().__init__(message, param=param, code=code, headers=retry_after_header(retry_after))
         self.retry_after = retry_after
 
 

@@ -29,7 +29,8 @@ from gateway.limits.limiter import Limiter
 from gateway.prompts import tokenise
 from gateway.protocol.stream import CacheOutcome, Finished, Routed, TextDelta, Usage
 from gateway.relay import Streamed, TryNext, relay
-from gateway.settings import Settings
+from gateway.service import Share, share_of
+from gateway.settings import Settings, Tenant
 from gateway.telemetry.metrics import Metrics
 from gateway.turns import Turn, TurnState
 from router import features
@@ -49,6 +50,7 @@ class Job:
     prompts: dict[str, list[int]]
     """Token ids by pool name."""
     began: float
+    share: Share
     adapter: Adapter | None = None
     """What the request's name led to when it arrived."""
     seed: int = field(default_factory=lambda: random.getrandbits(63))
@@ -102,6 +104,7 @@ class Pipeline:
         self._metrics = metrics
         self._policy = Policy(medium_from=settings.router.medium_from, large_from=settings.router.large_from)
         self._secret = _cache_secret(settings)
+        self._tenants = {tenant.name: tenant for tenant in settings.tenants}
 
     async def run(self, turn: Turn) -> None:
         """See `gateway.turns.Road`. Measures what `_drive` does."""
@@ -140,13 +143,15 @@ class Pipeline:
         request = turn.request
         if request.max_output_tokens is not None and request.sampling.min_tokens > request.max_output_tokens:
             raise InvalidRequest("min_tokens: above the output limit; lower it", param="min_tokens")
+        name = turn.principal.tenant
+        share = share_of(self._tenants.get(name) or Tenant(name=name), request.service_tier)
         adapter = self._adapters.resolve(request.model, turn.principal.tenant)
         if adapter is None:
             pools = self._engines.pools_for(request.model)
         else:
             pools = [self._engines.pool(adapter.model)]
             pools[0].announce(adapter.version)
-        return Job(turn, pools, await tokenise(turn, pools), began, adapter)
+        return Job(turn, pools, await tokenise(turn, pools), began, share, adapter)
 
     def _most_tokens(self, job: Job) -> int:
         """What the turn may use at most, to be reserved."""
@@ -210,6 +215,7 @@ class Pipeline:
                 complexity=None,
                 cache="hit",
                 input_tokens=entry.input_tokens,
+                service_tier=job.share.tier,
             )
         )
         if entry.text:
@@ -234,7 +240,16 @@ class Pipeline:
             limit = self._output_limit(job, engine.context - len(prompt))
             sampling = job.turn.request.sampling.resolve(engine.pool.text.defaults, max_tokens=limit, seed=job.seed)
             try:
-                streamed = await relay(job.turn, engine, prompt, sampling, announce, adapter=version)
+                streamed = await relay(
+                    job.turn,
+                    engine,
+                    prompt,
+                    sampling,
+                    announce,
+                    share=job.share,
+                    adapter=version,
+                    queue_timeout=self._settings.turns.queue_timeout,
+                )
                 break
             except TryNext as failure:
                 streamed = Streamed(reason="error", usage=Usage(), error=failure.error)
@@ -272,6 +287,7 @@ class Pipeline:
                 reasons=decision.reasons,
                 cache=job.outcome,
                 input_tokens=len(job.prompts[engine.pool.name]),
+                service_tier=job.share.tier,
             )
         )
         self._metrics.routed(engine.pool.tier, reason)

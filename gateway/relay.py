@@ -14,9 +14,10 @@ from engine.text import TextProcessor
 from engine.wire import SamplingParams
 from gateway import prompts
 from gateway.engines import Engine
-from gateway.errors import ApiError, EngineFailed, InvalidRequest, Unavailable
+from gateway.errors import ApiError, EngineFailed, InvalidRequest, Unavailable, retry_after_header
 from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.stream import EndReason, TextDelta, Usage
+from gateway.service import Share
 from gateway.turns import Turn
 
 logger = logging.getLogger("roundhouse.engines")
@@ -50,12 +51,16 @@ async def relay(
     sampling: SamplingParams,
     announce: Callable[[], None],
     *,
+    share: Share,
     adapter: str | None = None,
+    queue_timeout: float | None = None,
 ) -> Streamed:
     """Stream the answer of `engine` into `turn` until it ends or the turn is cancelled.
 
     Args:
+        share: on whose account it is served.
         adapter: version of a LoRA adapter.
+        queue_timeout: seconds that it may wait in the engine for its first step.
         announce: tells the turn where it runs. Called at once, or, where the answer must match a grammar, when the
             engine has taken the request up: until then a grammar that it cannot compile may still refuse the turn.
 
@@ -82,6 +87,10 @@ async def relay(
                 adapter=adapter,
                 salt=_salt(turn.principal.tenant),
                 grammar=format.grammar if format else None,
+                tenant=share.tenant,
+                weight=share.weight,
+                service=share.service,
+                queue_timeout=queue_timeout,
             )
             async with generation:
                 turn.on_cancel(generation.cancel)
@@ -153,7 +162,8 @@ def _charge(engine: Engine, failure: EngineGone | RequestFailed, format: OutputF
         engine.breaker.succeeded()
         if failure.kind == "invalid":
             return _invalid(str(failure), format)
-        return Unavailable(f"the engine is full: {failure}", code="overloaded", headers={"retry-after": "2"})
+        retry = retry_after_header(2.0 if failure.retry_after is None else failure.retry_after)
+        return Unavailable(str(failure), code="overloaded", headers=retry)
     engine.breaker.failed(monotonic())
     if failure.started:
         return EngineFailed("the engine failed while it was answering; send the request again")

@@ -17,6 +17,8 @@ from typing import Annotated, Any, Literal, get_origin
 import msgspec
 from msgspec import Meta
 
+from engine.wire import PolicyName, ServiceClass
+
 DEMO = Path(__file__).resolve().parent.parent / "deploy" / "demo"
 
 Tier = Literal["small", "medium", "large"]
@@ -76,6 +78,13 @@ class Turns(Section, frozen=True):
     coalesce_window: Annotated[
         float, Meta(ge=0, le=1, description="Seconds in which deltas are merged while a client or the loop is behind.")
     ] = 0.03
+    queue_timeout: Annotated[
+        Seconds | None,
+        Meta(
+            description="Seconds a request may wait in an engine for its first step; one that would wait longer is "
+            "refused at once with 503 and `Retry-After`."
+        ),
+    ] = 120.0
     default_max_output_tokens: Annotated[
         Positive, Meta(description="Output limit of a request that names none (never beyond the context).")
     ] = 1024
@@ -117,6 +126,17 @@ class Tenant(Section, frozen=True):
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name in logs, statistics and Redis keys.")]
     keys: Annotated[list[ApiKey], Meta(description="Keys that act for this tenant.")] = []
     limits: Annotated[Limits | None, Meta(description="Limits of this tenant instead of `[limits]`.")] = None
+    weight: Annotated[
+        float, Meta(ge=0.01, le=100, description="Share of an engine beside other tenants of the same class.")
+    ] = 1.0
+    service: Annotated[
+        ServiceClass,
+        Meta(description="Class of requests that name no `service_tier`: premium goes first, batch last."),
+    ] = "standard"
+    services: Annotated[
+        list[ServiceClass],
+        Meta(description="Classes it may ask for beside its own: `service_tier` `priority` is premium, `flex` batch."),
+    ] = msgspec.field(default_factory=lambda: ["standard", "batch"])
 
 
 class Pool(Section, frozen=True):
@@ -133,6 +153,13 @@ class Pool(Section, frozen=True):
     threads: Annotated[Positive, Meta(description="CPU threads of its engine.")] = 1
     kv_tokens: Annotated[Positive, Meta(description="Tokens its KV cache holds.")] = 32_768
     max_running: Annotated[Positive, Meta(description="Most requests in one step.")] = 64
+    step_tokens: Annotated[
+        Positive,
+        Meta(description="Most tokens in one step: fewer let newcomers in sooner, more run long prompts faster."),
+    ] = 512
+    policy: Annotated[
+        PolicyName, Meta(description="Who goes first in its engine, see [engine.md](engine.md#who-goes-first).")
+    ] = "fair"
     speculate: Annotated[
         Literal["off", "ngram", "draft", "auto"],
         Meta(
@@ -278,5 +305,11 @@ def _check(settings: Settings) -> None:
     tiers = [pool.tier for pool in settings.pools]
     if len(set(tiers)) != len(tiers):
         raise SettingsError("pools: two pools serve the same tier")
+    for pool in settings.pools:
+        if pool.step_tokens < pool.max_running:
+            raise SettingsError(
+                f"pools: step_tokens ({pool.step_tokens}) of the {pool.tier} pool must be at least its max_running "
+                f"({pool.max_running})"
+            )
     if settings.router.medium_from > settings.router.large_from:
         raise SettingsError("router.medium_from must not be above router.large_from")

@@ -122,6 +122,8 @@ def engine_command(pool: Pool, address: str, adapters: str) -> list[str]:
         "threads": str(pool.threads),
         "kv-tokens": str(pool.kv_tokens),
         "max-running": str(pool.max_running),
+        "step-tokens": str(pool.step_tokens),
+        "policy": pool.policy,
         "adapters": adapters,
         "speculate": pool.speculate,
         "log-level": "warning",

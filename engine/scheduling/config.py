@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
-PolicyName = Literal["fcfs", "priority", "fair"]
+from engine.wire import PolicyName
+
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from engine.kv import BLOCK_SIZE
-from engine.scheduling.config import PolicyName
 from engine.scheduling.fair import Fair
 from engine.scheduling.line import Line
 from engine.scheduling.policy import Policy
 from engine.scheduling.prefixes import Prefixes
+from engine.wire import PolicyName
 
 
 def policy_named(name: PolicyName, aging: float, prefixes: Prefixes) -> Policy:

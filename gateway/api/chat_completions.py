@@ -28,6 +28,7 @@ class ChatCompletions:
         await choices.ended()
         return {
             **choices.envelope("chatcmpl-", "chat.completion"),
+            "service_tier": choices.routes[0].service_tier,
             "choices": [
                 {
                     "index": index,
@@ -77,7 +78,10 @@ def _chunk(
 
 
 def _envelope(choices: Choices) -> dict[str, Any]:
-    return choices.envelope("chatcmpl-", "chat.completion.chunk")
+    return {
+        **choices.envelope("chatcmpl-", "chat.completion.chunk"),
+        "service_tier": choices.routes[0].service_tier,
+    }
 
 
 def _logprobs(choices: Choices, entries: tuple[TokenLogprob, ...]) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from gateway.protocol.output_format import one_format, parse_response_format, pa
 from gateway.protocol.requests import (
     MAX_TOP_LOGPROBS,
     SamplingFields,
+    ServiceTier,
     TurnRequest,
     invalid_body,
     refuse_unsupported,
@@ -35,7 +36,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "moderation": (),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "service_tier": ("auto", "default"),
     "tool_choice": ("auto", "none"),
     "tools": ([],),
     "verbosity": ("medium",),
@@ -65,6 +65,7 @@ class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=T
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     metadata: Metadata | None = None
+    service_tier: ServiceTier | None = None
     response_format: Any = None
     structured_outputs: Any = None
     """Both: see `gateway.protocol.output_format`."""
@@ -86,7 +87,6 @@ class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=T
     moderation: Any = None
     prediction: Any = None
     reasoning_effort: Any = None
-    service_tier: Any = None
     tool_choice: Any = None
     tools: Any = None
     verbosity: Any = None
@@ -124,6 +124,7 @@ def parse_chat_completion_create(body: Mapping[str, Any], cache_control: str | N
         cache=create.cache_mode(cache_control),
         store=False,
         metadata=create.metadata or {},
+        service_tier=create.service_tier or "auto",
     )
     return request_choices([request], n=create.n, stream=create.stream, stream_options=create.stream_options)
 

@@ -213,6 +213,7 @@ class ResponseView:
             "output": output,
             "parallel_tool_calls": False,
             "previous_response_id": request.previous_response_id,
+            "service_tier": routed.service_tier if routed else request.service_tier,
             "store": request.store,
             "temperature": sampling.temperature,
             "text": {"format": request.format.shown if request.format else TEXT},

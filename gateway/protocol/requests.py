@@ -23,6 +23,8 @@ MAX_TOP_LOGPROBS = 20
 
 Role = Literal["system", "user", "assistant"]
 CacheMode = Literal["default", "no-store"]
+ServiceTier = Literal["auto", "default", "flex", "priority", "fast"]
+"""OpenAI's names for how soon a request is served; `gateway/service.py` says what they mean here."""
 
 
 class Message(Struct, frozen=True):
@@ -105,6 +107,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     previous_response_id: str | None = None
     store: bool = True
     metadata: dict[str, str] = {}
+    service_tier: ServiceTier = "auto"
 
 
 class RoundhouseOptions(Struct, frozen=True, forbid_unknown_fields=True):

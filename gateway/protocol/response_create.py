@@ -19,6 +19,7 @@ from gateway.protocol.requests import (
     MAX_TOP_LOGPROBS,
     Message,
     SamplingFields,
+    ServiceTier,
     TurnRequest,
     invalid_body,
     refuse_unsupported,
@@ -52,7 +53,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "moderation": (),
     "prompt": (),
     "reasoning": ({}, {"effort": "none"}, {"effort": None}, {"effort": None, "summary": None}),
-    "service_tier": ("auto", "default"),
     "tool_choice": ("auto", "none"),
     "tools": ([],),
     "truncation": ("disabled",),
@@ -74,6 +74,7 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     instructions: str | None = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
     metadata: Metadata | None = None
+    service_tier: ServiceTier | None = None
     previous_response_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     store: bool | None = None
     stream: bool | None = None
@@ -102,7 +103,6 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     moderation: Any = None
     prompt: Any = None
     reasoning: Any = None
-    service_tier: Any = None
     tool_choice: Any = None
     tools: Any = None
     truncation: Any = None
@@ -140,6 +140,7 @@ def parse_response_create(body: Mapping[str, Any], cache_control: str | None = N
         previous_response_id=create.previous_response_id,
         store=create.store is not False,
         metadata=create.metadata or {},
+        service_tier=create.service_tier or "auto",
     )
     return request, bool(create.stream)
 

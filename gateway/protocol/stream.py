@@ -43,6 +43,8 @@ class Routed(Struct, frozen=True, kw_only=True):
     cache: CacheOutcome = "miss"
     input_tokens: int = 0
     """Length of the prompt in this model's tokens."""
+    service_tier: str = "default"
+    """How soon it is served, in OpenAI's words."""
 
 
 class PromptScored(Struct, frozen=True):

@@ -92,6 +92,7 @@ class Metrics:
                 "adapter_evictions": "Adapters that have lost their place on the device since the engine started.",
                 "free_blocks": "KV blocks that hold nothing.",
                 "cached_blocks": "KV blocks that are kept for prefix hits only.",
+                "predicted_queue_seconds": "Predicted wait of a request behind all that wait in the engine.",
                 "step_seconds": "Moving average of one step's duration.",
                 "preemptions": "Requests preempted since the engine started.",
                 "prefix_hit_tokens": "Prompt tokens found in the prefix cache since the engine started.",

@@ -11,9 +11,9 @@ from engine.adapters.residency import BASE_ONLY, ResidencyConfig
 from engine.kv import BLOCK_SIZE
 from engine.plan import Row, StepPlan
 from engine.request import Request
-from engine.scheduling.config import PolicyName, SchedulerConfig
+from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.scheduler import Scheduler
-from engine.wire import SamplingParams
+from engine.wire import PolicyName, SamplingParams
 from tests.engine.ledger_runner import VOCABULARY, LedgerRunner, expected_output, model_info
 
 _OF_REQUEST = {"adapter", "tenant", "weight", "service", "queue_timeout", "timeout"}

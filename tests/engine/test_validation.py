@@ -29,6 +29,11 @@ def test_a_plain_request_is_accepted() -> None:
         ({"prompt": [1] * 64}, "prompt: 64 tokens leave no room"),
         ({"prompt": [VOCABULARY]}, "prompt: token ids must be from 0 to 49"),
         ({"prompt": [-1]}, "prompt: token ids"),
+        ({"tenant": "x" * 129}, "tenant: at most 128 characters"),
+        ({"weight": 0.0}, "weight: must be from 0.01 to 100"),
+        ({"weight": float("nan")}, "weight: must be from 0.01 to 100"),
+        ({"queue_timeout": 0.0}, "queue_timeout: must be above 0"),
+        ({"timeout": float("inf")}, "timeout: must be above 0"),
     ],
 )
 def test_a_bad_field_is_named(fields: dict[str, Any], message: str) -> None:

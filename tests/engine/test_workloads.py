@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.request import State
-from engine.scheduling.config import POLICIES, PolicyName
+from engine.scheduling.config import POLICIES
+from engine.wire import PolicyName
 from tests.engine.ledger_runner import VOCABULARY
 from tests.engine.scheduler_bench import Bench
 from tests.engine.speculation.drafts import ledger_drafts

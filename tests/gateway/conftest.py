@@ -62,11 +62,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class EngineThread:
-    """A real engine that serves on a loop of its own; `stop` is its death."""
+    """A real engine that serves on a loop of its own; `stop` is its death. `config` goes to the scheduler."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, **config: Any) -> None:
         runner = ModelRunner(model, blocks=KV_BLOCKS, name="tiny")
-        self.core = EngineCore(runner, runner.info, SchedulerConfig(blocks=KV_BLOCKS, step_tokens=256))
+        self.core = EngineCore(runner, runner.info, SchedulerConfig(KV_BLOCKS, **{"step_tokens": 256, **config}))
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()

@@ -9,6 +9,12 @@ from gateway.settings import Pool
 from gateway.supervisor import engine_command
 
 
+def test_an_engine_is_told_who_goes_first(tmp_path: Path) -> None:
+    pool = Pool(tier="large", name="l", model=str(tmp_path), policy="priority", step_tokens=128)
+    told = main.make_context("engine", engine_command(pool, "unix:///engine.sock", "adapters")[3:]).params
+    assert (told["policy"], told["step_tokens"]) == ("priority", 128)
+
+
 def test_an_engine_is_told_how_to_speculate(tmp_path: Path) -> None:
     pool = Pool(tier="large", name="l", model=str(tmp_path), speculate="auto", draft_model=str(tmp_path / "draft"))
     (tmp_path / "draft").mkdir()

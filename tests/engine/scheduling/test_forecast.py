@@ -6,8 +6,9 @@ import pytest
 
 from bench.simulation import Arrival, Cost, simulate
 from engine.request import RequestError
-from engine.scheduling.config import POLICIES, PolicyName, SchedulerConfig
+from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.scheduling.forecast import Forecast
+from engine.wire import PolicyName
 from tests.engine.scheduler_bench import Bench
 
 

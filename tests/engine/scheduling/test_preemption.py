@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.request import Request, State
-from engine.scheduling.config import POLICIES, PolicyName, SchedulerConfig
+from engine.scheduling.config import POLICIES, SchedulerConfig
+from engine.wire import PolicyName
 from tests.engine.scheduler_bench import Bench
 
 
