@@ -175,7 +175,7 @@ def test_an_expression_that_may_take_for_ever_is_refused(adapter: Path, base: Pa
         r"^model\.layers\.\d+\.self_attn\..*q_proj",
         r".*\.(q_proj|w1)",
         r"model\.layers\.[012]\.(?:self_)?attn.q_proj",
-        r"(?:.*?(?:text|model).*?(?:self_attn|mlp).*?(?:q_proj|up_proj))|(?:model\.layers\.[\d]{1,}\.q_proj)",
+        r"(?:.*?(?:text|model).*?(?:self_attn|mlp).*?(?:q_proj|w_proj))|(?:model\.layers\.[\d]{1,}\.q_proj)",
     ],
 )
 @pytest.mark.parametrize("key", ["target_modules", "rank_pattern"])
