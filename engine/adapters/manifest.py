@@ -78,7 +78,3 @@ class Manifest(msgspec.Struct, frozen=True):
     """Revisions (`ModelInfo.revision`) of the base models that it was checked against."""
     targets: tuple[Target, ...]
     base_biases: tuple[BaseBias, ...] = ()
-
-    @property
-    def uses_dora(self) -> bool:
-        return any(target.magnitude is not None for target in self.targets)
