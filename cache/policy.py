@@ -23,6 +23,8 @@ class Bypass(enum.StrEnum):
     """Log-probabilities are not stored."""
     WARM_UP = "warm_up"
     """Nothing was generated."""
+    TOOLS = "tools"
+    """It calls functions, or goes by what one has returned."""
     UNFINISHED = "unfinished"
     """Cut off, cancelled or failed."""
     INVALID = "invalid"
@@ -39,6 +41,8 @@ class Question(Struct, frozen=True, kw_only=True):
     no_store: bool = False
     logprobs: bool = False
     generate: bool = True
+    outputs: bool = False
+    """It goes on from what functions have returned."""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -47,6 +51,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     finished: bool
     """It ended of itself: by a stop token or stop string."""
     fallback: bool
+    calls: bool = False
+    """It calls functions."""
     valid: bool = True
     """It keeps to the output format that was asked for, if one was."""
     size: int
@@ -63,6 +69,8 @@ def may_look_up(question: Question, *, enabled: bool = True) -> Bypass | None:
         return Bypass.WARM_UP
     if question.logprobs:
         return Bypass.LOGPROBS
+    if question.outputs:
+        return Bypass.TOOLS
     return None if question.deterministic else Bypass.RANDOM
 
 
@@ -70,6 +78,8 @@ def may_store(answer: Answer, *, max_bytes: int) -> Bypass | None:
     """None if the answer to a request that was looked up may be stored, else the reason why not."""
     if not answer.finished:
         return Bypass.UNFINISHED
+    if answer.calls:
+        return Bypass.TOOLS
     if not answer.valid:
         return Bypass.INVALID
     if answer.fallback:

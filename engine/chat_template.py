@@ -36,6 +36,7 @@ class ChatTemplate:
             self._templates = {name: environment.from_string(source) for name, source in sources.items()}
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"chat template: {error}") from error
+        self._sources = dict(sources)
         self._literals = "\0".join(
             literal for source in sources.values() for literal in _literals(environment.parse(source))
         )
@@ -52,6 +53,10 @@ class ChatTemplate:
         if (path := directory / "chat_template.jinja").is_file():
             files["default"] = path.read_text("utf-8")
         return cls({**inline, **files}, _special_tokens(tokenizer_config))
+
+    def source(self, *, tools: bool) -> str:
+        """What the template says, with or without tools; empty if there is none."""
+        return (self._sources.get("tool_use") if tools else None) or self._sources.get("default") or ""
 
     def writes(self, token: str) -> bool:
         """Whether `token` is part of a template's own text."""

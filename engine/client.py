@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Self, TypedDict, Unpack
 
 import msgspec
@@ -137,11 +137,13 @@ class EngineClient:
         *,
         text: TextProcessor | None = None,
         stop: Sequence[str] = (),
+        shown: Collection[int] = (),
         **options: Unpack[GenerateOptions],
     ) -> Generation:
         """Start a request; iterate over what is returned for its deltas.
 
-        `text` turns tokens into text and is needed for `stop` strings; without it deltas carry token ids only. The
+        `text` turns tokens into text and is needed for `stop` strings; without it deltas carry token ids only.
+        `shown` are special tokens that become text like any other, because they mean something to the caller. The
         `options` are the other fields of `engine.wire.Generate`.
 
         Raises:
@@ -153,7 +155,9 @@ class EngineClient:
             raise EngineGone(f"engine {self.address} is not connected", started=False)
         self._next_id += 1
         id = str(self._next_id)
-        generation = Generation(id, self._cancel, sampling, prompt_tokens=len(prompt_ids), text=text, stop=stop)
+        generation = Generation(
+            id, self._cancel, sampling, prompt_tokens=len(prompt_ids), text=text, stop=stop, shown=shown
+        )
         frame = encode(Generate(id, list(prompt_ids), sampling, **options))
         if len(frame) > MAX_FRAME_BYTES:  # sent anyway, it would cost every request of this connection
             raise RequestFailed("prompt: too long for one message; shorten it", kind="invalid", started=False)

@@ -169,7 +169,7 @@ class EngineCore:
             self._ended.append(Output(id, finish="cancelled", usage=_usage(request)))
 
     def step(self) -> list[Output]:
-        """Run one step; at most one output per request."""
+        """Run one step; at most one output per request, after an empty one if its grammar has just been compiled."""
         outputs, self._ended = self._ended, []
         begun = self._clock()
         if self._constraints is not None and self._constraints.ready:
@@ -215,15 +215,18 @@ class EngineCore:
         return outputs
 
     def _collect(self, constraints: Constraints) -> list[Output]:
-        """Put requests whose grammar is compiled into the line; the last words of those that cannot be served."""
-        failed: list[Output] = []
+        """Put requests whose grammar is compiled into the line: first words of these, which tell their clients so, and
+        last words of those that cannot be served.
+        """
+        words: list[Output] = []
         for request, error in constraints.collect():
             try:
                 if error is not None:
                     raise error
                 self._scheduler.add(request)
+                words.append(Output(request.id))
             except RequestError as refusal:
-                failed.append(
+                words.append(
                     Output(
                         request.id,
                         finish="error",
@@ -233,7 +236,7 @@ class EngineCore:
                         retry_after=refusal.retry_after,
                     )
                 )
-        return failed
+        return words
 
     def _take_loaded(self, loader: Loader) -> list[Output]:
         """Tell the scheduler which loads have ended; the last words of requests whose adapter could not be loaded."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -107,9 +107,9 @@ _BYTE_OF = _byte_alphabet()
 class IncrementalDetokenizer:
     """Text of a growing token sequence: `push` returns what became certain, `flush` what is left at the end."""
 
-    def __init__(self, pieces: TokenBytes, *, skip_special: bool = True) -> None:
+    def __init__(self, pieces: TokenBytes, *, skip_special: bool = True, shown: Collection[int] = ()) -> None:
         self._pieces = pieces
-        self._skip = pieces.special if skip_special else frozenset[int]()
+        self._skip = pieces.special.difference(shown) if skip_special else frozenset[int]()
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._first = True
         self._strip = pieces.leading_spaces

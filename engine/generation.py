@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Self
 
 import msgspec
@@ -81,6 +81,7 @@ class Generation(AsyncIterator[Delta]):
         prompt_tokens: int,
         text: TextProcessor | None = None,
         stop: Sequence[str] = (),
+        shown: Collection[int] = (),
     ) -> None:
         if stop and text is None:
             raise ValueError("stop: stop strings need `text`, the processor that turns tokens into text")
@@ -91,7 +92,7 @@ class Generation(AsyncIterator[Delta]):
         """The engine has sent its last output for this request."""
         self._cancel = cancel
         self._min_tokens = sampling.min_tokens
-        self._detokenizer = text.detokenizer() if text else None
+        self._detokenizer = text.detokenizer(shown=shown) if text else None
         self._stops = StopMatcher(stop)
         self._begun = time.monotonic()
         self._first_token: float | None = None

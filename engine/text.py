@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -162,9 +162,18 @@ class TextProcessor:
         """Text of `tokens`; equal to the concatenated deltas of a `detokenizer`."""
         return detokenize(self._pieces, tokens, skip_special=skip_special)
 
-    def detokenizer(self, skip_special: bool = True) -> IncrementalDetokenizer:
-        """A fresh incremental detokenizer for one answer."""
-        return IncrementalDetokenizer(self._pieces, skip_special=skip_special)
+    def detokenizer(self, skip_special: bool = True, shown: Collection[int] = ()) -> IncrementalDetokenizer:
+        """A fresh incremental detokenizer for one answer; `shown` special tokens are text all the same."""
+        return IncrementalDetokenizer(self._pieces, skip_special=skip_special, shown=shown)
+
+    def template_source(self, *, tools: bool = False) -> str:
+        """The chat template that a conversation with or without tools gets; empty if there is none."""
+        return self._template.source(tools=tools)
+
+    def special_token(self, text: str) -> int | None:
+        """The special token that is written like this, if there is one."""
+        token: int | None = self._tokenizer.token_to_id(text)
+        return token if token in self.special_token_ids else None
 
     def token_bytes(self, token: int) -> bytes:
         """What `token` adds in the middle of a text; may be part of a character only. For log-probabilities."""

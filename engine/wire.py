@@ -141,6 +141,8 @@ class Usage(msgspec.Struct, frozen=True):
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one request gained in one step. Those with its first token and its end carry `usage`, the end also `finish`.
 
+    One that carries nothing tells that the request's grammar is compiled, and that it waits to be run.
+
     With finish == "stop" the last token is the one that stopped the answer, an end-of-sequence or stop token, unless
     `grammar_complete`: then the answer's grammar allowed nothing more, and the last token belongs to the answer.
     """

@@ -49,6 +49,8 @@ class Chat:
                         route = event
                     case "response.output_text.delta":
                         write(event["delta"])
+                    case "response.output_item.done" if event["item"]["type"] == "function_call":
+                        write(f"\n[calls {event['item']['name']} {event['item']['arguments']}]")
                     case "response.completed" | "response.incomplete" | "response.failed" as end:
                         if end == "response.failed":
                             raise ChatError(event["response"]["error"]["message"])

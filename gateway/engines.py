@@ -14,6 +14,7 @@ from engine.client import EngineClient
 from engine.text import TextProcessor
 from gateway.settings import Pool as PoolSettings
 from gateway.settings import Router as RouterSettings
+from gateway.tools.formats import tool_format
 from router.health import Breaker
 from router.route import Candidate
 
@@ -66,6 +67,8 @@ class Pool:
         self.tier = settings.tier
         self.name = settings.name
         self.text = TextProcessor.from_directory(directory)
+        self.tools = tool_format(self.text.template_source(tools=True), settings.tool_parser)
+        """How the model writes calls of functions."""
         self.vocabulary = _digest(directory)
         """Equal for pools whose prompts have the same token ids, so that a prompt is tokenised once for all of them."""
         self.engines = [

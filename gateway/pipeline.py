@@ -175,6 +175,7 @@ class Pipeline:
             no_store=request.cache == "no-store",
             logprobs=request.sampling.logprobs is not None or request.sampling.prompt_logprobs is not None,
             generate=request.generate,
+            outputs=bool(turn.conversation) and turn.conversation[-1].role == "tool",
         )
         bypass = may_look_up(question, enabled=self._settings.cache.enabled)
         if bypass:
@@ -190,7 +191,8 @@ class Pipeline:
                 "adapter": job.adapter.version if job.adapter else None,
                 "policy": self._policy.digest,
                 "instructions": request.instructions,
-                "messages": [[message.role, message.content] for message in turn.conversation],
+                "messages": [msgspec.to_builtins(message) for message in turn.conversation],
+                "tools": msgspec.to_builtins(request.tools) if request.tools else None,
                 "prompt": request.prompt,
                 "sampling": msgspec.to_builtins(request.sampling, str_keys=True),
                 "max_output_tokens": request.max_output_tokens or self._settings.turns.default_max_output_tokens,
@@ -302,6 +304,7 @@ class Pipeline:
             finished=end.streamed.reason == "stop",
             # A stop string ends an answer wherever its grammar happens to be.
             valid=format is None or (end.streamed.stop is None and format.holds(text)),
+            calls=bool(job.turn.log.calls),
             fallback=end.fallback,
             size=len(text.encode()),
         )

@@ -10,6 +10,7 @@ from engine.wire import TokenLogprob as EngineLogprob
 from gateway.engines import Pool
 from gateway.errors import InvalidRequest
 from gateway.protocol.stream import PromptScored, TokenLogprob
+from gateway.tools.prompt import template_messages, template_tools
 from gateway.turns import Turn
 
 LONG_TEXT = 20_000
@@ -22,33 +23,35 @@ async def tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
     Raises:
         InvalidRequest: a chat template refuses the conversation, or nothing is left of the prompt.
     """
-    raw = len(turn.request.prompt) if turn.request.prompt is not None else 0
-    if raw + sum(len(message.content) for message in turn.conversation) < LONG_TEXT:
+    request = turn.request
+    size = len(request.prompt) if request.prompt is not None else sum(message.size for message in turn.conversation)
+    if size + (request.tools.size if request.tools else 0) < LONG_TEXT:
         return _tokenise(turn, pools)
     return await asyncio.to_thread(_tokenise, turn, pools)
 
 
 def _tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
-    by_vocabulary: dict[str, list[int]] = {}
+    encoded: dict[tuple[str, str], list[int]] = {}
     prompts = {}
     for pool in pools:
-        if pool.vocabulary not in by_vocabulary:
-            by_vocabulary[pool.vocabulary] = _encode(turn, pool.text)
-        prompts[pool.name] = by_vocabulary[pool.vocabulary]
+        key = (pool.vocabulary, pool.tools.name)
+        if key not in encoded:
+            encoded[key] = _encode(turn, pool)
+        prompts[pool.name] = encoded[key]
     return prompts
 
 
-def _encode(turn: Turn, text: TextProcessor) -> list[int]:
-    request = turn.request
+def _encode(turn: Turn, pool: Pool) -> list[int]:
+    request, text = turn.request, pool.text
     if isinstance(request.prompt, str):
         ids = text.encode(request.prompt)
     elif request.prompt is not None:
         ids = list(request.prompt)
     else:
-        system = [{"role": "system", "content": request.instructions}] if request.instructions else []
-        said = [{"role": message.role, "content": message.content} for message in turn.conversation]
+        tools = request.tools.tools if request.tools and request.tools.active else ()
+        messages = template_messages(turn.conversation, pool.tools, tools, request.instructions)
         try:
-            ids = text.encode_chat(system + said)
+            ids = text.encode_chat(messages, tools=template_tools(tools) if pool.tools.native else None)
         except ChatTemplateError as error:
             raise InvalidRequest(f"the model's chat template refuses this conversation: {error}") from None
     if not ids:

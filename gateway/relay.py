@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from time import monotonic
 
@@ -15,9 +16,9 @@ from engine.wire import SamplingParams
 from gateway import prompts
 from gateway.engines import Engine
 from gateway.errors import ApiError, EngineFailed, InvalidRequest, Unavailable, retry_after_header
-from gateway.protocol.output_format import OutputFormat
-from gateway.protocol.stream import EndReason, TextDelta, Usage
+from gateway.protocol.stream import EndReason, Usage
 from gateway.service import Share
+from gateway.tools.answer import AnswerReader, Constraint, constraint, shown_tokens
 from gateway.turns import Turn
 
 logger = logging.getLogger("roundhouse.engines")
@@ -68,12 +69,13 @@ async def relay(
         TryNext: see there.
         InvalidRequest: the engine cannot serve the request, and the turn was not announced.
     """
-    text = engine.pool.text
+    request, text, format = turn.request, engine.pool.text, engine.pool.tools
+    held = constraint(request, format, text.special_token) if request.generate else None
+    reader = AnswerReader(request, format, _call_id)
     first: float | None = None
     last: float | None = None
     generation: Generation | None = None
-    format = turn.request.format if turn.request.generate else None
-    announced = format is None
+    announced = held is None
     if announced:
         announce()
     engine.breaker.attempt(monotonic())
@@ -83,10 +85,11 @@ async def relay(
                 prompt,
                 sampling,
                 text=text,
-                stop=turn.request.stop,
+                stop=request.stop,
+                shown=shown_tokens(request, format, text.special_token),
                 adapter=adapter,
                 salt=_salt(turn.principal.tenant),
-                grammar=format.grammar if format else None,
+                grammar=held.grammar if held else None,
                 tenant=share.tenant,
                 weight=share.weight,
                 service=share.service,
@@ -103,13 +106,16 @@ async def relay(
                     if first is None:
                         first = last
                         _show_scores(turn, generation, prompt, text)
-                    if turn.request.generate:
+                    if request.generate:
                         logprobs = tuple(prompts.logprob(entry, text) for entry in delta.logprobs or ())
-                        turn.append(TextDelta(delta.text, tuple(delta.token_ids), logprobs))
+                        for event in reader.read(delta.text, delta.token_ids, logprobs):
+                            turn.append(event)
                 if first is None and not turn.cancelled:  # the first token has ended the answer
                     _show_scores(turn, generation, prompt, text)
+                for event in reader.finish():
+                    turn.append(event)
     except (EngineGone, RequestFailed) as failure:
-        error = _charge(engine, failure, format)
+        error = _charge(engine, failure, held)
         if not failure.started and not isinstance(error, InvalidRequest):
             raise TryNext(error) from None
         if not announced:
@@ -155,13 +161,13 @@ def _usage(turn: Turn, generation: Generation | None) -> Usage:
     return Usage(usage.prompt_tokens, usage.cached_tokens, usage.output_tokens if turn.request.generate else 0)
 
 
-def _charge(engine: Engine, failure: EngineGone | RequestFailed, format: OutputFormat | None) -> ApiError:
+def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constraint | None) -> ApiError:
     """Tell the breaker, and what to tell the client."""
     logger.warning("engine failed", extra={"replica": engine.name, "started": failure.started, "error": str(failure)})
     if isinstance(failure, RequestFailed) and failure.kind != "internal":
         engine.breaker.succeeded()
         if failure.kind == "invalid":
-            return _invalid(str(failure), format)
+            return _invalid(str(failure), held)
         retry = retry_after_header(2.0 if failure.retry_after is None else failure.retry_after)
         return Unavailable(str(failure), code="overloaded", headers=retry)
     engine.breaker.failed(monotonic())
@@ -170,11 +176,15 @@ def _charge(engine: Engine, failure: EngineGone | RequestFailed, format: OutputF
     return Unavailable("no engine could answer; try again in a few seconds", headers={"retry-after": "2"})
 
 
-def _invalid(message: str, format: OutputFormat | None) -> InvalidRequest:
+def _invalid(message: str, held: Constraint | None) -> InvalidRequest:
     field, _, reason = message.partition(":")  # what is wrong, by the engine's convention
-    if field == "grammar" and format is not None:
-        return InvalidRequest(f"{format.param}:{reason}", param=format.param, code="invalid_value")
+    if field == "grammar" and held is not None:
+        return InvalidRequest(f"{held.param}:{reason}", param=held.param, code="invalid_value")
     return InvalidRequest(message, param=field if field.isidentifier() else None)
+
+
+def _call_id() -> str:
+    return "call_" + secrets.token_hex(12)
 
 
 def _salt(tenant: str) -> bytes:

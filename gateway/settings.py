@@ -170,6 +170,10 @@ class Pool(Section, frozen=True):
     draft_model: Annotated[
         str | None, Meta(description="Directory of a small checkpoint with the same tokenizer, for draft and auto.")
     ] = None
+    tool_parser: Annotated[
+        Literal["auto", "hermes", "llama", "mistral", "mistral-list", "pythonic", "neutral"],
+        Meta(description="How its model writes function calls; auto asks its chat template."),
+    ] = "auto"
     cost: Annotated[float, Meta(ge=0, description="Relative price of a token, for the router.")] = 1.0
 
 

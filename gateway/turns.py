@@ -23,8 +23,10 @@ from typing import Protocol, Self
 from gateway.errors import ApiError, Conflict, NotFound, PreviousResponseNotFound, Unavailable
 from gateway.identity import Principal
 from gateway.protocol.events import ResponseView
+from gateway.protocol.items import ItemState
 from gateway.protocol.log import Entry, TurnLog
-from gateway.protocol.requests import Message, TurnRequest
+from gateway.protocol.messages import check_answers
+from gateway.protocol.requests import Message, ToolCall, TurnRequest
 from gateway.protocol.stream import Finished, Routed, TurnEvent, Usage
 from gateway.settings import Turns as TurnSettings
 
@@ -79,6 +81,17 @@ class Turn:
     @property
     def finished(self) -> bool:
         return self.state is TurnState.FINISHED
+
+    @property
+    def answer(self) -> tuple[Message, ...]:
+        """What was answered, for a turn that continues this one. A call that was cut off cannot be answered to."""
+        calls = tuple(
+            ToolCall(item.call.id, item.call.name, item.text)
+            for item in self.log.items
+            if item.call is not None and item.state is ItemState.COMPLETED
+        )
+        text = self.log.text
+        return (Message("assistant", text, calls),) if text or calls else ()
 
     def append(self, event: TurnEvent) -> None:
         """Record an event and wake the viewers. The first `Routed` admits the turn, `Finished` ends it."""
@@ -328,8 +341,9 @@ class Turns:
                 f"Previous response with id '{previous_id}' failed and cannot be continued; send its input again.",
                 param="previous_response_id",
             )
-        answer = (Message("assistant", previous.log.text),) if previous.log.text else ()
-        return previous.conversation + answer
+        history = previous.conversation + previous.answer
+        check_answers(request.messages, history)
+        return history
 
     async def _run(self, turn: Turn) -> None:
         try:
@@ -373,4 +387,4 @@ class Turns:
 
 
 def _characters(turn: Turn) -> int:
-    return turn.log.characters + sum(len(message.content) for message in turn.conversation)
+    return turn.log.characters + turn.request.extent + sum(message.size for message in turn.conversation)

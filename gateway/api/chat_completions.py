@@ -13,7 +13,8 @@ from gateway.api.choices import Choices, respond
 from gateway.protocol.chat_completion_create import parse_chat_completion_create
 from gateway.protocol.choices import ChoicesRequest
 from gateway.protocol.events import logprob_objects
-from gateway.protocol.stream import Finished, TextDelta, TokenLogprob
+from gateway.protocol.log import Kind, TurnLog
+from gateway.protocol.stream import ArgumentsDelta, Finished, TextDelta, TokenLogprob
 
 
 class ChatCompletions:
@@ -32,9 +33,9 @@ class ChatCompletions:
             "choices": [
                 {
                     "index": index,
-                    "message": {"role": "assistant", "content": log.text, "refusal": None},
+                    "message": _message(log),
                     "logprobs": _logprobs(choices, log.logprobs),
-                    "finish_reason": log.finished and log.finished.reason,
+                    "finish_reason": _finish_reason(log),
                 }
                 for index, log in enumerate(choices.logs)
             ],
@@ -44,16 +45,26 @@ class ChatCompletions:
     async def chunks(self, choices: Choices) -> AsyncIterator[dict[str, Any]]:
         begun = set()
         async for index, entry in choices.entries():
-            event = entry.event
-            if not isinstance(event, TextDelta | Finished):
+            event, log = entry.event, choices.logs[index]
+            call = entry.item.call if entry.item is not None else None
+            called = call is not None and entry.kind is Kind.ITEM_ADDED
+            if not isinstance(event, TextDelta | ArgumentsDelta | Finished) and not called:
                 continue
             if index not in begun:
                 begun.add(index)
-                yield _chunk(choices, index, {"role": "assistant", "content": ""})
+                yield _chunk(choices, index, {"role": "assistant", "content": None if called else ""})
             if isinstance(event, Finished):
-                yield _chunk(choices, index, {}, finish_reason=event.reason)
-            elif event.text or event.logprobs:
-                yield _chunk(choices, index, {"content": event.text}, _logprobs(choices, event.logprobs))
+                yield _chunk(choices, index, {}, finish_reason=_finish_reason(log))
+            elif isinstance(event, TextDelta):
+                if event.text or event.logprobs:
+                    yield _chunk(choices, index, {"content": event.text}, _logprobs(choices, event.logprobs))
+            elif entry.item is not None and call is not None:
+                change: dict[str, Any] = {"index": log.calls.index(entry.item)}
+                if called:
+                    change |= {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+                elif isinstance(event, ArgumentsDelta):
+                    change |= {"function": {"arguments": event.text}}
+                yield _chunk(choices, index, {"tool_calls": [change]})
         if choices.request.include_usage:
             yield {**_envelope(choices), "choices": [], "usage": choices.usage()}
 
@@ -64,6 +75,24 @@ async def create(request: Request) -> Response:
 
 
 routes: list[BaseRoute] = [Route("/v1/chat/completions", create, methods=["POST"])]
+
+
+def _message(log: TurnLog) -> dict[str, Any]:
+    text, calls = log.text, log.calls
+    message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+    if calls:
+        message["tool_calls"] = [
+            {"id": item.call.id, "type": "function", "function": {"name": item.call.name, "arguments": item.text}}
+            for item in calls
+            if item.call is not None
+        ]
+    return message
+
+
+def _finish_reason(log: TurnLog) -> str | None:
+    if log.finished is None:
+        return None
+    return "tool_calls" if log.calls and log.finished.reason == "stop" else log.finished.reason
 
 
 def _chunk(

@@ -22,7 +22,7 @@ from gateway.errors import ApiError, ContextLengthExceeded, Unavailable
 from gateway.identity import Principal
 from gateway.protocol.choices import ChoicesRequest, total_usage
 from gateway.protocol.log import Entry, TurnLog
-from gateway.protocol.stream import Finished, Routed, TextDelta, TurnEvent
+from gateway.protocol.stream import ArgumentsDelta, Finished, Routed, TextDelta, TurnEvent
 from gateway.turns import Viewer
 
 CLIENT_CLOSED_REQUEST = 499
@@ -144,7 +144,7 @@ class Choices:
             for index, viewer in enumerate(self._viewers):
                 for entry in viewer.read():
                     _check(entry.event)
-                    if isinstance(entry.event, TextDelta):
+                    if isinstance(entry.event, TextDelta | ArgumentsDelta):
                         self._output_tokens += len(entry.event.token_ids)
                     yield index, entry
             if any(viewer.behind and not viewer.turn.finished for viewer in self._viewers):

@@ -21,10 +21,12 @@ from gateway.protocol.requests import (
     SamplingFields,
     ServiceTier,
     TurnRequest,
+    check_together,
     invalid_body,
     refuse_unsupported,
 )
 from gateway.protocol.response_create import Metadata
+from gateway.protocol.tools import parse_tools
 
 Tokens = Annotated[int, Meta(ge=1)]
 
@@ -36,8 +38,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "moderation": (),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "tool_choice": ("auto", "none"),
-    "tools": ([],),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -70,8 +70,12 @@ class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=T
     structured_outputs: Any = None
     """Both: see `gateway.protocol.output_format`."""
 
-    # Accepted: they cannot change the answer.
     parallel_tool_calls: bool | None = None
+    tool_choice: Any = None
+    tools: Any = None
+    """All three: see `gateway.protocol.tools`."""
+
+    # Accepted: they cannot change the answer.
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
@@ -87,8 +91,6 @@ class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=T
     moderation: Any = None
     prediction: Any = None
     reasoning_effort: Any = None
-    tool_choice: Any = None
-    tools: Any = None
     verbosity: Any = None
     web_search_options: Any = None
 
@@ -112,14 +114,18 @@ def parse_chat_completion_create(body: Mapping[str, Any], cache_control: str | N
     messages = parse_messages(create.messages, _DIALECT)
     if not messages:
         raise InvalidRequest("messages: empty; send at least one message", param="messages", code="invalid_value")
+    format = one_format(
+        parse_response_format(create.response_format), parse_structured_outputs(create.structured_outputs)
+    )
+    tools = parse_tools(create.tools, create.tool_choice, create.parallel_tool_calls, nested=True)
+    check_together(format, tools, "logprobs" if create.logprobs else None)
     request = TurnRequest(
         model=create.model or "auto",
         messages=messages,
         sampling=create.sampling(logprobs=_logprobs(create)),
         max_output_tokens=_output_limit(create),
-        format=one_format(
-            parse_response_format(create.response_format), parse_structured_outputs(create.structured_outputs)
-        ),
+        format=format,
+        tools=tools,
         stop=create.stop_strings(),
         cache=create.cache_mode(cache_control),
         store=False,

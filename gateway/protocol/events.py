@@ -10,10 +10,21 @@ import enum
 from typing import Any, cast
 
 from gateway.errors import ApiError
+from gateway.protocol.items import ItemState, OutputItem
 from gateway.protocol.log import Entry, Kind, TurnLog
 from gateway.protocol.output_format import TEXT
 from gateway.protocol.requests import TurnRequest
-from gateway.protocol.stream import Finished, LimitState, Routed, TextDelta, TokenLogprob, Usage
+from gateway.protocol.stream import (
+    ArgumentsDelta,
+    Finished,
+    LimitState,
+    Routed,
+    TextDelta,
+    TokenLogprob,
+    TurnEvent,
+    Usage,
+)
+from gateway.protocol.tools import Tool
 
 Event = dict[str, Any]
 
@@ -35,6 +46,8 @@ class ServerEventType(enum.StrEnum):
     PART_ADDED = "response.content_part.added"
     DELTA = "response.output_text.delta"
     TEXT_DONE = "response.output_text.done"
+    ARGUMENTS_DELTA = "response.function_call_arguments.delta"
+    ARGUMENTS_DONE = "response.function_call_arguments.done"
     PART_DONE = "response.content_part.done"
     ITEM_DONE = "response.output_item.done"
     COMPLETED = "response.completed"
@@ -87,7 +100,6 @@ class ResponseView:
 
     def __init__(self, response_id: str, created_at: int, request: TurnRequest, log: TurnLog) -> None:
         self._id = response_id
-        self._item_id = "msg_" + response_id.removeprefix("resp_")
         self._created_at = created_at
         self._request = request
         self._log = log
@@ -103,8 +115,7 @@ class ResponseView:
         """The `Response` object as it stands now."""
         finished = self._log.finished
         if finished is None:
-            item = [self._item("in_progress", self._log.text)] if self._log.characters else []
-            return self._response("in_progress", item)
+            return self._response("in_progress", [self._item(item) for item in self._log.items])
         return self._final(finished)
 
     def _body(self, entry: Entry) -> Event:
@@ -115,34 +126,36 @@ class ResponseView:
                 return {"type": ServerEventType.IN_PROGRESS, "response": self._response("in_progress", [])}
             case Kind.EVENT:
                 return self._extension(entry)
-            case Kind.ITEM_ADDED:
-                item = self._item("in_progress", None)
-                return {"type": ServerEventType.ITEM_ADDED, "output_index": 0, "item": item}
-            case Kind.PART_ADDED:
-                return {"type": ServerEventType.PART_ADDED, **self._position(), "part": self._part("")}
-            case Kind.DELTA:
-                delta = cast(TextDelta, entry.event)
-                return {
-                    "type": ServerEventType.DELTA,
-                    **self._position(),
-                    "delta": delta.text,
-                    "logprobs": logprob_objects(delta.logprobs, with_bytes=False),
-                }
-            case Kind.TEXT_DONE:
-                return {
-                    "type": ServerEventType.TEXT_DONE,
-                    **self._position(),
-                    "text": self._log.text,
-                    "logprobs": logprob_objects(self._log.logprobs, with_bytes=False),
-                }
-            case Kind.PART_DONE:
-                return {"type": ServerEventType.PART_DONE, **self._position(), "part": self._part(self._log.text)}
-            case Kind.ITEM_DONE:
-                item = self._item(self._item_status(), self._log.text)
-                return {"type": ServerEventType.ITEM_DONE, "output_index": 0, "item": item}
             case Kind.FINISHED:
                 finished = cast(Finished, entry.event)
                 return {"type": _TERMINAL[finished.reason], "response": self._final(finished)}
+            case kind:
+                return self._about_item(kind, cast(OutputItem, entry.item), entry.event)
+
+    def _about_item(self, kind: Kind, item: OutputItem, delta: TurnEvent | None) -> Event:
+        at: Event = {"output_index": item.index}
+        in_item = {**at, "item_id": self._item_id(item)}
+        in_part = {**in_item, "content_index": 0}
+        match kind, delta:
+            case Kind.ITEM_ADDED, _:
+                return {"type": ServerEventType.ITEM_ADDED, **at, "item": self._item(item, begun=True)}
+            case Kind.PART_ADDED, _:
+                return {"type": ServerEventType.PART_ADDED, **in_part, "part": self._part("", ())}
+            case Kind.DELTA, TextDelta():
+                logprobs = logprob_objects(delta.logprobs, with_bytes=False)
+                return {"type": ServerEventType.DELTA, **in_part, "delta": delta.text, "logprobs": logprobs}
+            case Kind.DELTA, ArgumentsDelta():
+                return {"type": ServerEventType.ARGUMENTS_DELTA, **in_item, "delta": delta.text}
+            case Kind.TEXT_DONE, _:
+                logprobs = logprob_objects(item.logprobs, with_bytes=False)
+                return {"type": ServerEventType.TEXT_DONE, **in_part, "text": item.text, "logprobs": logprobs}
+            case Kind.PART_DONE, _:
+                return {"type": ServerEventType.PART_DONE, **in_part, "part": self._part(item.text, item.logprobs)}
+            case Kind.ARGUMENTS_DONE, _:
+                return {"type": ServerEventType.ARGUMENTS_DONE, **in_item, "arguments": item.text}
+            case Kind.ITEM_DONE, _:
+                return {"type": ServerEventType.ITEM_DONE, **at, "item": self._item(item)}
+        raise RuntimeError(f"{kind.name} is not about an item")
 
     def _extension(self, entry: Entry) -> Event:
         match entry.event:
@@ -171,31 +184,35 @@ class ResponseView:
             case other:
                 raise RuntimeError(f"{type(other).__name__} has no Responses event")
 
-    def _position(self) -> Event:
-        return {"item_id": self._item_id, "output_index": 0, "content_index": 0}
+    def _item_id(self, item: OutputItem) -> str:
+        name = self._id.removeprefix("resp_") + (f"_{item.index}" if item.index else "")
+        return ("msg_" if item.call is None else "fc_") + name
 
-    def _item(self, status: str, text: str | None) -> Event:
-        content = [] if text is None else [self._part(text)]
-        return {"id": self._item_id, "type": "message", "role": "assistant", "status": status, "content": content}
+    def _item(self, item: OutputItem, *, begun: bool = False) -> Event:
+        """`begun`: as it was when it was opened."""
+        shown: Event = {
+            "id": self._item_id(item),
+            "status": (ItemState.OPEN if begun else item.state).value,
+            "type": "message" if item.call is None else "function_call",
+        }
+        if item.call is not None:
+            arguments = "" if begun else item.text
+            return {**shown, "call_id": item.call.id, "name": item.call.name, "arguments": arguments}
+        content = [] if begun else [self._part(item.text, item.logprobs)]
+        return {**shown, "role": "assistant", "content": content}
 
-    def _part(self, text: str) -> Event:
+    def _part(self, text: str, logprobs: tuple[TokenLogprob, ...]) -> Event:
         part: Event = {"type": "output_text", "text": text, "annotations": []}
         if text and self._request.sampling.logprobs is not None:
-            part["logprobs"] = logprob_objects(self._log.logprobs, with_bytes=True)
+            part["logprobs"] = logprob_objects(logprobs, with_bytes=True)
         return part
 
-    def _item_status(self) -> str:
-        finished = self._log.finished
-        return "completed" if finished and finished.reason == "stop" else "incomplete"
-
     def _final(self, finished: Finished) -> Event:
-        shown = self._log.has_item
-        output = [self._item(self._item_status(), self._log.text)] if shown else []
-        return self._response(_STATUS[finished.reason], output, finished)
+        return self._response(_STATUS[finished.reason], [self._item(item) for item in self._log.items], finished)
 
     def _response(self, status: str, output: list[Event], finished: Finished | None = None) -> Event:
         request, routed = self._request, self._log.routed
-        sampling = request.sampling
+        sampling, tools = request.sampling, request.tools
         length = finished is not None and finished.reason == "length"
         return {
             "id": self._id,
@@ -211,14 +228,14 @@ class ResponseView:
             "metadata": request.metadata,
             "model": routed.model if routed else request.model,
             "output": output,
-            "parallel_tool_calls": False,
+            "parallel_tool_calls": tools.parallel if tools else False,
             "previous_response_id": request.previous_response_id,
             "service_tier": routed.service_tier if routed else request.service_tier,
             "store": request.store,
             "temperature": sampling.temperature,
             "text": {"format": request.format.shown if request.format else TEXT},
-            "tool_choice": "none",
-            "tools": [],
+            "tool_choice": tools.choice if tools else "none",
+            "tools": [_tool(tool) for tool in tools.tools] if tools else [],
             "top_logprobs": sampling.logprobs or 0,
             "top_p": sampling.top_p,
             "truncation": "disabled",
@@ -236,6 +253,16 @@ _TERMINAL = {
     "cancelled": ServerEventType.INCOMPLETE,
     "error": ServerEventType.FAILED,
 }
+
+
+def _tool(tool: Tool) -> Event:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": tool.strict,
+    }
 
 
 def _usage(usage: Usage) -> Event:

@@ -1,19 +1,25 @@
 """The record of one turn: everything a viewer may be shown, numbered, in a size bounded by the answer's length.
 
-Every entry has the sequence number of the Responses event it stands for, counted without gaps. Deltas are not kept as
-objects: the text is stored once, with the offset at which each delta ends. That makes three things cheap at the same
-time: resuming after any number, merging what a slow viewer has missed into one delta (which then carries the number
-of the last one it covers), and keeping ten thousand finished turns in memory.
+Every entry has the sequence number of the Responses event it stands for, counted without gaps. The deltas of an item
+are a run of numbers that the item answers for itself: the text is stored once, with the offset at which each delta
+ends. That makes three things cheap at the same time: resuming after any number, merging what a slow viewer has missed
+of an item into one delta (which then carries the number of the last one it covers), and keeping ten thousand finished
+turns in memory.
 """
 
 from __future__ import annotations
 
 import enum
-from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from gateway.protocol.items import ItemState, OutputItem
 from gateway.protocol.stream import (
+    ArgumentsDelta,
+    CallBegun,
+    CallEnded,
     Finished,
     LimitState,
     PromptScored,
@@ -34,8 +40,10 @@ class Kind(enum.Enum):
     EVENT = enum.auto()
     """`Routed`, `PromptScored` or `LimitState`."""
     DELTA = enum.auto()
+    """Of a message's text, or of a call's arguments."""
     TEXT_DONE = enum.auto()
     PART_DONE = enum.auto()
+    ARGUMENTS_DONE = enum.auto()
     ITEM_DONE = enum.auto()
     FINISHED = enum.auto()
 
@@ -46,53 +54,56 @@ class Entry(NamedTuple):
     sequence: int
     kind: Kind
     event: TurnEvent | None = None
+    item: OutputItem | None = None
+    """What it is about, from ITEM_ADDED to ITEM_DONE."""
 
 
 class TurnLog:
-    """Append-only: what comes before the first delta (`_head`), the deltas, what comes after them (`_tail`)."""
+    """Append-only: a sequence of parts, each of which is a list of entries or an item that stands for its deltas."""
 
     def __init__(self, *, with_item: bool = True) -> None:
-        """Args: with_item: whether the turn has an output message at all; a warm-up has none."""
+        """Args: with_item: whether the turn has any output at all; a warm-up has none."""
         self._with_item = with_item
-        self._item_open = False
         self._text_ended = False
-        self._head = [Entry(0, Kind.CREATED), Entry(1, Kind.IN_PROGRESS)]
-        self._tail: list[Entry] = []
-        self._pieces: list[str] = []
-        self._text = ""
-        self._ends = array("I")
-        """Per delta: characters of text up to its end."""
-        self._token_ids = array("I")
-        self._token_ends = array("I")
-        self._logprobs: list[tuple[TokenLogprob, ...]] = []
-        """Per delta; empty unless log-probabilities were asked for."""
+        self._items: list[OutputItem] = []
+        self._parts: list[list[Entry] | OutputItem] = []
+        self._starts: list[int] = []
+        """Per part: the number of its first entry."""
+        self.last = -1
+        """Sequence number of the newest entry."""
         self.routed: Routed | None = None
         """The last route taken."""
         self.finished: Finished | None = None
+        self._push(Kind.CREATED)
+        self._push(Kind.IN_PROGRESS)
 
     @property
-    def last(self) -> int:
-        """Sequence number of the newest entry."""
-        return len(self._head) + len(self._ends) + len(self._tail) - 1
+    def items(self) -> Sequence[OutputItem]:
+        """The answer so far."""
+        return self._items
+
+    @property
+    def messages(self) -> Sequence[OutputItem]:
+        return [item for item in self._items if item.call is None]
+
+    @property
+    def calls(self) -> Sequence[OutputItem]:
+        return [item for item in self._items if item.call is not None]
 
     @property
     def text(self) -> str:
-        """The answer so far."""
-        return self._text if self.finished else "".join(self._pieces)
-
-    @property
-    def has_item(self) -> bool:
-        """Whether the output message has been opened."""
-        return self._item_open
+        """What the answer's messages say so far."""
+        return "".join(item.text for item in self.messages)
 
     @property
     def characters(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        """Of messages and arguments."""
+        return sum(item.characters for item in self._items)
 
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...]:
-        """Log-probabilities of all tokens so far; empty unless asked for."""
-        return tuple(chain.from_iterable(self._logprobs))
+        """Log-probabilities of all tokens of messages so far; empty unless asked for."""
+        return tuple(chain.from_iterable(item.logprobs for item in self._items))
 
     def append(self, event: TurnEvent) -> None:
         """Record one event.
@@ -103,13 +114,20 @@ class TurnLog:
         if self.finished:
             raise RuntimeError(f"{type(event).__name__} after the turn has finished")
         match event:
+            case TextDelta() | ArgumentsDelta() | CallBegun() | CallEnded() if self._text_ended:
+                raise RuntimeError(f"{type(event).__name__} after the answer has ended")
             case TextDelta():
-                if self._text_ended:
-                    raise RuntimeError("a delta after the text has ended")
-                self._open_item()
-                self._append_delta(event)
+                self._delta(self._message(), event)
+            case CallBegun():
+                self._close(ItemState.COMPLETED)
+                self._open(event)
+            case ArgumentsDelta():
+                self._delta(self._call(), event)
+            case CallEnded():
+                self._call()
+                self._close(ItemState.COMPLETED if event.complete else ItemState.INCOMPLETE)
             case Routed() | PromptScored():
-                if self._item_open:
+                if self._items:
                     raise RuntimeError(f"{type(event).__name__} after the first token")
                 self._push(Kind.EVENT, event)
                 if isinstance(event, Routed):
@@ -121,57 +139,78 @@ class TurnLog:
                 self._finish(event)
 
     def read(self, after: int) -> list[Entry]:
-        """All entries with a number above `after`, consecutive deltas merged into one."""
-        start = after + 1
-        entries = self._head[start:]
-        first = max(start - len(self._head), 0)
-        if first < len(self._ends):
-            entries.append(Entry(len(self._head) + len(self._ends) - 1, Kind.DELTA, self._merged(first)))
-        entries += self._tail[max(first - len(self._ends), 0) :]
+        """All entries with a number above `after`, consecutive deltas of an item merged into one."""
+        entries: list[Entry] = []
+        first = max(bisect_right(self._starts, after + 1) - 1, 0)
+        for start, part in zip(self._starts[first:], self._parts[first:], strict=True):
+            seen = max(after + 1 - start, 0)
+            if isinstance(part, list):
+                entries += part[seen:]
+            elif seen < part.deltas:
+                entries.append(Entry(start + part.deltas - 1, Kind.DELTA, part.merged(seen), part))
         return entries
 
     def waiting(self, after: int) -> int:
         """How many entries a reader at `after` has not read."""
         return max(self.last - after, 0)
 
-    def _open_item(self) -> None:
-        if self._with_item and not self._item_open:
-            self._item_open = True
-            self._push(Kind.ITEM_ADDED)
-            self._push(Kind.PART_ADDED)
+    @property
+    def _current(self) -> OutputItem | None:
+        """The item that has not ended."""
+        newest = self._items[-1] if self._items else None
+        return newest if newest and newest.state is ItemState.OPEN else None
 
-    def _append_delta(self, delta: TextDelta) -> None:
-        self._pieces.append(delta.text)
-        self._ends.append(self.characters + len(delta.text))
-        self._token_ids.extend(delta.token_ids)
-        self._token_ends.append(len(self._token_ids))
-        if delta.logprobs or self._logprobs:
-            # Deltas before the first one with log-probabilities (held-back text has none) count as empty.
-            self._logprobs.extend(() for _ in range(len(self._ends) - 1 - len(self._logprobs)))
-            self._logprobs.append(delta.logprobs)
+    def _call(self) -> OutputItem:
+        item = self._current
+        if item is None or item.call is None:
+            raise RuntimeError("arguments without a call")
+        return item
+
+    def _message(self) -> OutputItem:
+        """The message that text goes to: the current one, or a new one."""
+        item = self._current or self._open()
+        if item.call is not None:
+            raise RuntimeError("text within a call")
+        return item
+
+    def _open(self, call: CallBegun | None = None) -> OutputItem:
+        item = OutputItem(len(self._items), call)
+        self._items.append(item)
+        self._push(Kind.ITEM_ADDED, item=item)
+        if call is None:
+            self._push(Kind.PART_ADDED, item=item)
+        return item
+
+    def _close(self, state: ItemState) -> None:
+        item = self._current
+        if item is None:
+            return
+        item.close(state)
+        done = (Kind.TEXT_DONE, Kind.PART_DONE) if item.call is None else (Kind.ARGUMENTS_DONE,)
+        for kind in (*done, Kind.ITEM_DONE):
+            self._push(kind, item=item)
+
+    def _delta(self, item: OutputItem, delta: TextDelta | ArgumentsDelta) -> None:
+        self.last += 1
+        if not self._parts or self._parts[-1] is not item:
+            self._parts.append(item)
+            self._starts.append(self.last)
+        item.append(delta)
 
     def _finish(self, event: Finished) -> None:
-        if event.reason in ("stop", "length"):
+        if event.reason in ("stop", "length") and not self._items and self._with_item:
             # An empty answer is a message with empty text, not a missing message.
-            self._open_item()
-        if self._item_open:
-            for kind in (Kind.TEXT_DONE, Kind.PART_DONE, Kind.ITEM_DONE):
-                self._push(kind)
+            self._open()
+        whole = event.reason == "stop" and self._current is not None and self._current.call is None
+        self._close(ItemState.COMPLETED if whole else ItemState.INCOMPLETE)
         self._push(Kind.FINISHED, event)
-        self._text = "".join(self._pieces)
-        self._pieces = []
         self.finished = event
 
-    def _push(self, kind: Kind, event: TurnEvent | None = None) -> None:
-        part = self._tail if self._ends else self._head
-        part.append(Entry(self.last + 1, kind, event))
-
-    def _merged(self, first: int) -> TextDelta:
-        """One delta for everything from delta number `first` on."""
-        start, token_start = (self._ends[first - 1], self._token_ends[first - 1]) if first else (0, 0)
-        text = self._text[start:] if self.finished else "".join(self._pieces[first:])
-        return TextDelta(
-            text=text,
-            token_ids=tuple(self._token_ids[token_start:]),
-            logprobs=tuple(chain.from_iterable(self._logprobs[first:])),
-        )
+    def _push(self, kind: Kind, event: TurnEvent | None = None, item: OutputItem | None = None) -> None:
+        self.last += 1
+        if not self._parts or not isinstance(self._parts[-1], list):
+            self._parts.append([])
+            self._starts.append(self.last)
+        part = self._parts[-1]
+        assert isinstance(part, list)
+        part.append(Entry(self.last, kind, event, item))

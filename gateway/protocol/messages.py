@@ -1,20 +1,24 @@
-"""Conversations as request bodies spell them: a list of messages with text, or with a list of text parts.
+"""Conversations as request bodies spell them: messages of text or text parts, calls of functions and their outputs.
 
-Checked by hand rather than by a struct, so that whatever is not served (images, tool calls, ...) is refused by its name
-and place.
+Checked by hand rather than by a struct, so that whatever is not served (images, calls of other tools, ...) is refused
+by its name and place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.requests import Message, Role
+from gateway.protocol.output_format import checked_name
+from gateway.protocol.output_format import type_name as _name
+from gateway.protocol.requests import Message, Role, ToolCall
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+MAX_CALL_ID = 256
 
 
 class Dialect(Struct, frozen=True):
@@ -28,47 +32,132 @@ class Dialect(Struct, frozen=True):
     """What a message may have beside `role` and `content`, without effect."""
     unserved: Collection[str] = ()
     """Keys of OpenAI's that would have an effect; accepted only while they are null or empty."""
+    items: bool = False
+    """Calls and their outputs are items of their own (Responses), not parts of messages (chat completions)."""
 
 
-def parse_messages(items: list[Any], dialect: Dialect) -> tuple[Message, ...]:
+def parse_messages(items: list[Any], dialect: Dialect, *, continues: bool = False) -> tuple[Message, ...]:
     """The messages of a conversation.
+
+    Args:
+        continues: it goes on from a previous response, so that outputs may answer calls that are not in it.
 
     Raises:
         InvalidRequest: `param` is the path of what is wrong or not served.
     """
-    return tuple(_message(item, f"{dialect.field}[{index}]", dialect) for index, item in enumerate(items))
+    messages: list[Message] = []
+    called: set[str] = set()
+    for index, item in enumerate(items):
+        path = f"{dialect.field}[{index}]"
+        message = _message(item, path, dialect)
+        if message.answers is not None and message.answers not in called and not continues:
+            key = "call_id" if dialect.items else "tool_call_id"
+            raise _unknown_call(message.answers, f"{path}.{key}")
+        called.update(call.id for call in message.calls)
+        last = messages[-1] if messages else None
+        if dialect.items and message.calls and last is not None and last.role == "assistant":
+            messages[-1] = replace(last, calls=last.calls + message.calls)
+        else:
+            messages.append(message)
+    return tuple(messages)
+
+
+def check_answers(messages: Iterable[Message], history: Iterable[Message]) -> None:
+    """Check that outputs in the input of a response answer calls in it or in what it continues.
+
+    Raises:
+        InvalidRequest: one does not.
+    """
+    called = {call.id for message in history for call in message.calls}
+    for message in messages:
+        called.update(call.id for call in message.calls)
+        if message.answers is not None and message.answers not in called:
+            raise _unknown_call(message.answers, "input")
 
 
 def _message(item: Any, path: str, dialect: Dialect) -> Message:
     if not isinstance(item, dict):
         raise InvalidRequest(f"{path}: expected an object, got {_name(item)}", param=path, code="invalid_value")
     kind = item.get("type", "message")
+    if dialect.items and isinstance(kind, str) and kind in _ITEMS:
+        return _ITEMS[kind](item, path, dialect)
     if kind != "message":
         raise InvalidRequest(
             f"{path}.type: {_quote(kind)} items are not supported; send messages",
             param=f"{path}.type",
             code="unsupported_parameter",
         )
-    for key, value in item.items():
-        _check_key(key, value, path, dialect)
+    if not dialect.items and item.get("role") == "tool":
+        _check_keys(item, path, dialect, ("role", "content", "tool_call_id"))
+        text = _text(item.get("content"), f"{path}.content", dialect)
+        return Message("tool", text, answers=_call_id(item.get("tool_call_id"), f"{path}.tool_call_id"))
+    calls = () if dialect.items or item.get("role") != "assistant" else _tool_calls(item.get("tool_calls"), path)
+    _check_keys(item, path, dialect, ("role", "content", "type", *(("tool_calls",) if calls else ())))
     role = item.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise InvalidRequest(
             f"{path}.role: {_quote(role)} is not one of {', '.join(_ROLES)}", param=f"{path}.role", code="invalid_value"
         )
-    return Message(_ROLES[role], _text(item.get("content"), f"{path}.content", dialect))
+    content = item.get("content")
+    if calls and content is None:
+        return Message("assistant", "", calls)
+    return Message(_ROLES[role], _text(content, f"{path}.content", dialect), calls)
 
 
-def _check_key(key: str, value: Any, path: str, dialect: Dialect) -> None:
-    where = f"{path}.{key}"
-    if key in ("role", "content", "type") or key in dialect.keys:
-        return
-    if key not in dialect.unserved:
-        raise InvalidRequest(f"Unknown parameter: '{where}'.", param=where, code="unknown_parameter")
-    if value not in (None, []):
-        raise InvalidRequest(
-            f"{where}: not supported by this server. Leave it out.", param=where, code="unsupported_parameter"
-        )
+def _tool_calls(value: Any, path: str) -> tuple[ToolCall, ...]:
+    """The `tool_calls` of a chat completion's assistant."""
+    if value is None:
+        return ()
+    path = f"{path}.tool_calls"
+    if not isinstance(value, list):
+        raise InvalidRequest(f"{path}: expected a list, got {_name(value)}", param=path, code="invalid_value")
+    return tuple(_tool_call(call, f"{path}[{index}]") for index, call in enumerate(value))
+
+
+def _tool_call(value: Any, path: str) -> ToolCall:
+    function = value.get("function") if isinstance(value, dict) else None
+    if not isinstance(function, dict) or value.get("type", "function") != "function":
+        raise InvalidRequest(f"{path}: expected the call of a function", param=path, code="invalid_value")
+    return ToolCall(
+        _call_id(value.get("id"), f"{path}.id"),
+        checked_name(function.get("name"), f"{path}.function.name"),
+        _string(function.get("arguments"), f"{path}.function.arguments"),
+    )
+
+
+def _function_call(item: dict[str, Any], path: str, dialect: Dialect) -> Message:
+    _check_keys(item, path, dialect, ("type", "call_id", "name", "arguments"))
+    call = ToolCall(
+        _call_id(item.get("call_id"), f"{path}.call_id"),
+        checked_name(item.get("name"), f"{path}.name"),
+        _string(item.get("arguments"), f"{path}.arguments"),
+    )
+    return Message("assistant", "", (call,))
+
+
+def _function_output(item: dict[str, Any], path: str, dialect: Dialect) -> Message:
+    _check_keys(item, path, dialect, ("type", "call_id", "output", "name"))
+    text = _text(item.get("output"), f"{path}.output", dialect)
+    return Message("tool", text, answers=_call_id(item.get("call_id"), f"{path}.call_id"))
+
+
+_ITEMS: dict[str, Callable[[dict[str, Any], str, Dialect], Message]] = {
+    "function_call": _function_call,
+    "function_call_output": _function_output,
+}
+
+
+def _check_keys(item: dict[str, Any], path: str, dialect: Dialect, known: tuple[str, ...]) -> None:
+    for key, value in item.items():
+        where = f"{path}.{key}"
+        if key in known or key in dialect.keys:
+            continue
+        if key not in dialect.unserved:
+            raise InvalidRequest(f"Unknown parameter: '{where}'.", param=where, code="unknown_parameter")
+        if value not in (None, []):
+            raise InvalidRequest(
+                f"{where}: not supported by this server. Leave it out.", param=where, code="unsupported_parameter"
+            )
 
 
 def _text(content: Any, path: str, dialect: Dialect) -> str:
@@ -91,18 +180,29 @@ def _part(part: Any, path: str, dialect: Dialect) -> str:
             param=f"{path}.type",
             code="unsupported_parameter",
         )
-    text = part.get("text")
-    if not isinstance(text, str):
+    return _string(part.get("text"), f"{path}.text")
+
+
+def _string(value: Any, path: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{path}: expected a string, got {_name(value)}", param=path, code="invalid_value")
+    return value
+
+
+def _call_id(value: Any, path: str) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_CALL_ID:
         raise InvalidRequest(
-            f"{path}.text: expected a string, got {_name(text)}", param=f"{path}.text", code="invalid_value"
+            f"{path}: expected the id of a call, 1 to {MAX_CALL_ID} characters", param=path, code="invalid_value"
         )
-    return text
+    return value
+
+
+def _unknown_call(call_id: str, path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{path}: no call with id {_quote(call_id)} comes before this output", param=path, code="invalid_value"
+    )
 
 
 def _quote(value: Any) -> str:
     """A client's value in a message, at most 80 characters of it."""
     return repr(value)[:80]
-
-
-def _name(value: Any) -> str:
-    return "null" if value is None else type(value).__name__

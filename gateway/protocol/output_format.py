@@ -98,7 +98,8 @@ def parse_structured_outputs(value: Any) -> OutputFormat | None:
     match key:
         case "json":
             schema = _decoded(item, path) if isinstance(item, str) else item
-            return OutputFormat(_schema(schema, path), path, {"type": "json_schema", "name": "json", "schema": schema})
+            shown = {"type": "json_schema", "name": "json", "schema": schema}
+            return OutputFormat(_schema(schema, path, lenient=True), path, shown)
         case "json_object":
             return OutputFormat(Grammar("json_object", ""), path, {"type": "json_object"})
         case "regex":
@@ -193,7 +194,7 @@ def _format(value: Any, path: str, *, schema_in: str | None) -> OutputFormat | N
         case "grammar":
             definition = _required(_object(value, path, ("type", "syntax", "definition")), "definition", path)
             syntax = value.get("syntax", "lark")
-            if syntax not in _SYNTAXES:
+            if not isinstance(syntax, str) or syntax not in _SYNTAXES:
                 raise _invalid(f"{path}.syntax", f"expected {', '.join(_SYNTAXES)}")
             where = f"{path}.definition"
             return OutputFormat(_SYNTAXES[syntax](_source(definition, where), where), where, value)
@@ -216,11 +217,12 @@ def _named_schema(value: Any, path: str, extra: tuple[str, ...]) -> OutputFormat
     schema = _required(fields, "schema", path)
     shown = {"type": "json_schema", "name": name, "schema": schema}
     shown |= {key: fields[key] for key in ("strict", "description") if fields.get(key) is not None}
-    return OutputFormat(_schema(schema, f"{path}.schema"), f"{path}.schema", shown)
+    grammar = _schema(schema, f"{path}.schema", lenient=not fields.get("strict"))
+    return OutputFormat(grammar, f"{path}.schema", shown)
 
 
-def _schema(value: Any, path: str) -> Grammar:
-    return Grammar("json_schema", checked_schema(value, path))
+def _schema(value: Any, path: str, *, lenient: bool) -> Grammar:
+    return Grammar("json_schema", checked_schema(value, path), lenient)
 
 
 def _choices(value: Any, path: str) -> Grammar:

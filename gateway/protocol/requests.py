@@ -17,14 +17,24 @@ from engine.text import SamplingDefaults
 from engine.wire import SamplingParams
 from gateway.errors import ApiError, InvalidRequest
 from gateway.protocol.output_format import OutputFormat
+from gateway.protocol.tools import ToolUse
 
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 CacheMode = Literal["default", "no-store"]
 ServiceTier = Literal["auto", "default", "flex", "priority", "fast"]
 """OpenAI's names for how soon a request is served; `gateway/service.py` says what they mean here."""
+
+
+class ToolCall(Struct, frozen=True):
+    """A function call that the model made earlier in a conversation."""
+
+    id: str
+    name: str
+    arguments: str
+    """As the model wrote them: JSON, unless it was cut off."""
 
 
 class Message(Struct, frozen=True):
@@ -32,6 +42,15 @@ class Message(Struct, frozen=True):
 
     role: Role
     content: str
+    calls: tuple[ToolCall, ...] = ()
+    """What the assistant called after it said this."""
+    answers: str | None = None
+    """With the role `tool`: the id of the call whose output this is."""
+
+    @property
+    def size(self) -> int:
+        """Characters."""
+        return len(self.content) + sum(len(call.name) + len(call.arguments) for call in self.calls)
 
 
 class Sampling(Struct, frozen=True, kw_only=True):
@@ -99,6 +118,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     """None: the configured default, never beyond the context."""
     format: OutputFormat | None = None
     """What the answer must match; None: free text."""
+    tools: ToolUse | None = None
+    """Functions that the model may call instead of answering; None: there are none."""
     stop: tuple[str, ...] = ()
     generate: bool = True
     """False: only warm the prefix cache with the prompt; the answer is empty."""
@@ -108,6 +129,12 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     store: bool = True
     metadata: dict[str, str] = {}
     service_tier: ServiceTier = "auto"
+
+    @property
+    def extent(self) -> int:
+        """Characters, about, that keeping the request takes beside its messages."""
+        format = len(self.format.grammar.source) if self.format else 0
+        return len(self.instructions or "") + format + (self.tools.size if self.tools else 0)
 
 
 class RoundhouseOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -200,6 +227,31 @@ def refuse_unsupported(body: Struct, neutral: dict[str, tuple[Any, ...]]) -> Non
         allowed = f"; it may be {' or '.join(map(repr, harmless))}" if harmless else ""
         raise InvalidRequest(
             f"{name}: not supported by this server{allowed}. Leave it out.", param=name, code="unsupported_parameter"
+        )
+
+
+def check_together(format: OutputFormat | None, tools: ToolUse | None, logprobs: str | None) -> None:
+    """Refuse what cannot be asked for beside tools.
+
+    Args:
+        logprobs: the field that asks for log-probabilities, if one does.
+
+    Raises:
+        InvalidRequest: log-probabilities, which belong to text, or a grammar, which cannot be made a part of another.
+    """
+    if tools is None or not tools.active:
+        return
+    if logprobs is not None:
+        raise InvalidRequest(
+            f"{logprobs}: not available together with tools; leave out one of them or send tool_choice 'none'",
+            param=logprobs,
+            code="unsupported_parameter",
+        )
+    if format is not None and format.grammar.kind == "lark":
+        raise InvalidRequest(
+            f"{format.param}: cannot be combined with tools; leave out one of them or send tool_choice 'none'",
+            param=format.param,
+            code="unsupported_parameter",
         )
 
 

@@ -1,7 +1,8 @@
 """The body of `POST /v1/responses` and of the WebSocket's `response.create`: what is served, what is refused by name.
 
-Text in, text out. A parameter of OpenAI's that would change the answer and is not served here is an error rather than
-silently ignored; one that could not change it (`user`, `prompt_cache_key`, ...) is accepted.
+Text in, text and calls of the client's functions out. A parameter of OpenAI's that would change the answer and is not
+served here is an error rather than silently ignored; one that could not change it (`user`, `prompt_cache_key`, ...) is
+accepted.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from gateway.protocol.requests import (
     SamplingFields,
     ServiceTier,
     TurnRequest,
+    check_together,
     invalid_body,
     refuse_unsupported,
 )
+from gateway.protocol.tools import ToolUse, parse_tools
 
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 
@@ -53,8 +56,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "moderation": (),
     "prompt": (),
     "reasoning": ({}, {"effort": "none"}, {"effort": None}, {"effort": None, "summary": None}),
-    "tool_choice": ("auto", "none"),
-    "tools": ([],),
     "truncation": ("disabled",),
 }
 """Known, not served: field -> the values that ask for nothing."""
@@ -84,8 +85,12 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     text: Any = None
     """See `gateway.protocol.output_format`."""
 
-    # Accepted: they cannot change the answer.
     parallel_tool_calls: bool | None = None
+    tool_choice: Any = None
+    tools: Any = None
+    """All three: see `gateway.protocol.tools`."""
+
+    # Accepted: they cannot change the answer.
     prompt_cache_key: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: str | None = None
@@ -103,8 +108,6 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     moderation: Any = None
     prompt: Any = None
     reasoning: Any = None
-    tool_choice: Any = None
-    tools: Any = None
     truncation: Any = None
 
 
@@ -123,7 +126,9 @@ def parse_response_create(body: Mapping[str, Any], cache_control: str | None = N
     except msgspec.ValidationError as error:
         raise invalid_body(error) from None
     refuse_unsupported(create, _NEUTRAL)
-    messages = _messages(create.input)
+    messages = _messages(create.input, continues=create.previous_response_id is not None)
+    format, tools = parse_text_config(create.text), _tools(create)
+    check_together(format, tools, _logprobs_field(create))
     if not messages and create.previous_response_id is None:
         raise InvalidRequest("Missing required parameter: 'input'.", param="input", code="missing_required_parameter")
     prewarm = create.prompt_cache_options is not None and bool(create.prompt_cache_options.prewarm)
@@ -133,7 +138,8 @@ def parse_response_create(body: Mapping[str, Any], cache_control: str | None = N
         instructions=create.instructions or None,
         sampling=create.sampling(logprobs=_logprobs(create)),
         max_output_tokens=create.max_output_tokens,
-        format=parse_text_config(create.text),
+        format=format,
+        tools=tools,
         stop=create.stop_strings(),
         generate=create.generate is not False and not prewarm,
         cache=create.cache_mode(cache_control),
@@ -146,15 +152,33 @@ def parse_response_create(body: Mapping[str, Any], cache_control: str | None = N
 
 
 def _logprobs(create: ResponseCreate) -> int | None:
-    if create.top_logprobs or INCLUDE_LOGPROBS in (create.include or ()):
-        return create.top_logprobs or 0
-    return None
+    return create.top_logprobs or 0 if _logprobs_field(create) else None
 
 
-_DIALECT = Dialect(field="input", parts=("input_text", "output_text"), keys=("id", "status", "phase"))
+def _logprobs_field(create: ResponseCreate) -> str | None:
+    """The field that asks for log-probabilities."""
+    if create.top_logprobs:
+        return "top_logprobs"
+    return "include" if INCLUDE_LOGPROBS in (create.include or ()) else None
 
 
-def _messages(given: str | list[Any] | None) -> tuple[Message, ...]:
+def _tools(create: ResponseCreate) -> ToolUse | None:
+    return parse_tools(create.tools, create.tool_choice, create.parallel_tool_calls, nested=False)
+
+
+_DIALECT = Dialect(
+    field="input",
+    parts=("input_text", "output_text"),
+    keys=("id", "status", "phase"),
+    # Clients send calls and their outputs back as they got them, with these set to null.
+    unserved=("caller", "namespace", "async"),
+    items=True,
+)
+
+
+def _messages(given: str | list[Any] | None, *, continues: bool) -> tuple[Message, ...]:
     if given is None:
         return ()
-    return (Message("user", given),) if isinstance(given, str) else parse_messages(given, _DIALECT)
+    if isinstance(given, str):
+        return (Message("user", given),)
+    return parse_messages(given, _DIALECT, continues=continues)

@@ -1,7 +1,8 @@
 """The neutral events of one turn, from which every endpoint makes its own format.
 
-A turn's stream is: `Routed` (again after a fallback), then `TextDelta`s, then `LimitState`, then exactly one
-`Finished`. `PromptScored` comes before the first `TextDelta` if the request asked for the prompt's log-probabilities.
+A turn's stream is: `Routed` (again after a fallback), then the answer, then `LimitState`, then exactly one `Finished`.
+The answer is text and calls in any order: `TextDelta`s, and for each call `CallBegun`, `ArgumentsDelta`s and, unless it
+was cut off, `CallEnded`. `PromptScored` comes before all of it if the request asked for the prompt's log-probabilities.
 What goes wrong before `Routed` is no event but an `ApiError` raised by `Turns.start`, because nothing was streamed yet
 and the client can still be given a proper HTTP status.
 """
@@ -55,12 +56,35 @@ class PromptScored(Struct, frozen=True):
 
 
 class TextDelta(Struct, frozen=True):
-    """Text gained. Concatenating all deltas gives the answer; deltas that wait for a slow viewer arrive merged."""
+    """Text gained. All deltas of a message together are its text; those that wait for a slow viewer arrive merged."""
 
     text: str
     token_ids: tuple[int, ...] = ()
     """Tokens behind it. May be ahead of the text: characters and stop strings are held back until they are whole."""
     logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class CallBegun(Struct, frozen=True):
+    """The model calls a function of the client's. A message that was under way has ended."""
+
+    id: str
+    """For the client to answer to."""
+    name: str
+
+
+class ArgumentsDelta(Struct, frozen=True):
+    """A part of a call's arguments, which are JSON."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    """Tokens that came with it, those of the call's surroundings included."""
+
+
+class CallEnded(Struct, frozen=True):
+    """The call's arguments are all there."""
+
+    complete: bool
+    """They are a JSON object."""
 
 
 class LimitState(Struct, frozen=True):
@@ -94,4 +118,4 @@ class Finished(Struct, frozen=True):
     """With reason "error"."""
 
 
-TurnEvent = Routed | PromptScored | TextDelta | LimitState | Finished
+TurnEvent = Routed | PromptScored | TextDelta | CallBegun | ArgumentsDelta | CallEnded | LimitState | Finished

@@ -21,6 +21,7 @@ def test_a_deterministic_request_may_be_looked_up() -> None:
         ({"no_store": True}, Bypass.NO_STORE),
         ({"logprobs": True}, Bypass.LOGPROBS),
         ({"generate": False}, Bypass.WARM_UP),
+        ({"outputs": True}, Bypass.TOOLS),
     ],
 )
 def test_each_obstacle_has_its_name(change: dict[str, bool], reason: Bypass) -> None:
@@ -39,6 +40,7 @@ def test_a_whole_answer_may_be_stored() -> None:
     ("change", "reason"),
     [
         ({"finished": False}, Bypass.UNFINISHED),
+        ({"calls": True}, Bypass.TOOLS),
         ({"valid": False}, Bypass.INVALID),
         ({"fallback": True}, Bypass.FALLBACK),
         ({"size": 101}, Bypass.TOO_LARGE),

@@ -31,7 +31,17 @@ from gateway.context import Gateway
 from gateway.errors import ApiError
 from gateway.identity import Identity
 from gateway.limits.limiter import Limiter
-from gateway.protocol.stream import CacheOutcome, Finished, LimitState, Routed, TextDelta, Usage
+from gateway.protocol.stream import (
+    ArgumentsDelta,
+    CacheOutcome,
+    CallBegun,
+    CallEnded,
+    Finished,
+    LimitState,
+    Routed,
+    TextDelta,
+    Usage,
+)
 from gateway.settings import Settings, demo_settings
 from gateway.telemetry.metrics import Metrics
 from gateway.tickets import Tickets
@@ -121,6 +131,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     """Characters of one delta."""
     pause: float = 0.0
     """Seconds between deltas."""
+    call: tuple[str, str] | None = None
+    """Name and arguments of a function that is called after the text."""
     hold_at: int | None = None
     """Characters after which the answer waits for `ScriptedRoad.release`."""
 
@@ -172,6 +184,10 @@ class ScriptedRoad:
             turn.append(TextDelta(answer.text[start : start + answer.chunk]))
             written += 1
             await asyncio.sleep(answer.pause)
+        if answer.call is not None:
+            name, arguments = answer.call
+            for event in (CallBegun("call_1", name), ArgumentsDelta(arguments), CallEnded(True)):
+                turn.append(event)
         return written
 
     def release(self) -> None:

@@ -6,6 +6,8 @@ import hashlib
 import json
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -163,6 +165,25 @@ def test_an_answer_from_the_cache_is_marked(tab: Visit, server: ScriptedServer) 
     summary = tab.page.locator("details.route summary")
     expect(summary).to_contain_text("from the cache")
     expect(summary).not_to_contain_text("tokens/s")
+
+
+@pytest.mark.parametrize("text", ["I look.", ""])
+def test_a_call_of_a_function_is_shown(tab: Visit, server: ScriptedServer, text: str) -> None:
+    """Its name and arguments, after the text if there is one."""
+    server.road.answers["call"] = Answer(text=text, call=("get_weather", '{"city": "Rome"}'))
+    ask(tab.page, "call")
+    answered(tab.page)
+    expect(answer(tab.page)).to_contain_text(text)
+    expect(answer(tab.page)).to_contain_text("Calls get_weather")
+    expect(answer(tab.page).locator("code").last).to_have_text('{"city": "Rome"}')
+
+
+def test_the_terminal_shows_a_call_too(server: ScriptedServer) -> None:
+    """`roundhouse chat` against the same answer."""
+    server.road.answers["call"] = Answer(text="I look.", call=("get_weather", '{"city": "Rome"}'))
+    command = [sys.executable, "-m", "gateway.cli", "chat", "--url", server.url, "--once", "call"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert shown == 'I look.\n[calls get_weather {"city": "Rome"}]\n'
 
 
 @pytest.mark.parametrize("how", ["button", "escape"])

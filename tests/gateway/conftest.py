@@ -20,6 +20,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from websockets.asyncio.client import ClientConnection, connect
 
 from engine.core import EngineCore
+from engine.grammar.compiler import GrammarCompiler
+from engine.grammar.constraints import Constraints
 from engine.runner import ModelRunner
 from engine.scheduling.config import SchedulerConfig
 from engine.server import EngineServer
@@ -66,7 +68,9 @@ class EngineThread:
 
     def __init__(self, model: Path, **config: Any) -> None:
         runner = ModelRunner(model, blocks=KV_BLOCKS, name="tiny")
-        self.core = EngineCore(runner, runner.info, SchedulerConfig(KV_BLOCKS, **{"step_tokens": 256, **config}))
+        self.constraints = Constraints(GrammarCompiler(model, runner.info), runner.info.vocabulary)
+        scheduling = SchedulerConfig(KV_BLOCKS, **{"step_tokens": 256, **config})
+        self.core = EngineCore(runner, runner.info, scheduling, constraints=self.constraints)
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
@@ -88,6 +92,7 @@ class EngineThread:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()
             self._loop.close()
+            self.constraints.close()
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -174,11 +179,12 @@ def serve(engine: EngineThread, model: Path, redis_url: str, tmp_path: Path) -> 
         turns: dict[str, Any] | None = None,
         limits: dict[str, Any] | None = None,
         engines: dict[str, list[str]] | None = None,
+        pool: dict[str, Any] | None = None,
         redis_at: str = redis_url,
         **sections: Any,
     ) -> Settings:
         pools = [
-            Pool(tier=tier, name=f"tiny-{tier}", model=str(model), engines=addresses)
+            Pool(**{"tier": tier, "name": f"tiny-{tier}", "model": str(model), "engines": addresses, **(pool or {})})
             for tier, addresses in (engines or {"small": [engine.address]}).items()
         ]
         return msgspec.structs.replace(

@@ -101,6 +101,9 @@ export function applyEvent(turn, event, now) {
       turn.firstAt ??= now;
       turn.text += event.delta;
       break;
+    case "response.output_item.done":
+      if (event.item.type === "function_call") turn.text += callText(event.item, turn.text !== "");
+      break;
     case "response.completed":
     case "response.incomplete":
     case "response.failed":
@@ -108,6 +111,11 @@ export function applyEvent(turn, event, now) {
       break;
   }
   return true;
+}
+
+/** A function call as part of an answer's text. The page offers no functions, but may show a response that has one. */
+function callText({ name, arguments: given }, follows) {
+  return `${follows ? "\n\n" : ""}Calls \`${name}\`\n\n\`\`\`json\n${given}\n\`\`\`\n`;
 }
 
 /**

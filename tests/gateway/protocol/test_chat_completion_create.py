@@ -92,8 +92,6 @@ def test_parameters_that_ask_for_nothing_are_accepted(neutral: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("body", "param", "code"),
     [
-        ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
-        ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
         ({"modalities": ["text", "audio"]}, "modalities", "unsupported_parameter"),
         ({"audio": {"voice": "alloy"}}, "audio", "unsupported_parameter"),
         ({"prediction": {"type": "content"}}, "prediction", "unsupported_parameter"),
@@ -105,7 +103,8 @@ def test_parameters_that_ask_for_nothing_are_accepted(neutral: dict[str, Any]) -
         ({"messages": []}, "messages", "invalid_value"),
         ({"messages": ["hello"]}, "messages[0]", "invalid_value"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "invalid_value"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "invalid_value"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "invalid_value"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "invalid_value"),
         ({"messages": [*USER, {"role": "user", "content": [1]}]}, "messages[1].content[0]", "invalid_value"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
@@ -119,8 +118,8 @@ def test_parameters_that_ask_for_nothing_are_accepted(neutral: dict[str, Any]) -
         ),
         (
             {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]},
-            "messages[0].tool_calls",
-            "unsupported_parameter",
+            "messages[0].tool_calls[0]",
+            "invalid_value",
         ),
         ({"messages": [{"role": "user", "content": "x", "name": "Ann"}]}, "messages[0].name", "unsupported_parameter"),
         ({"messages": [{"role": "user", "content": "x", "tone": 1}]}, "messages[0].tone", "unknown_parameter"),

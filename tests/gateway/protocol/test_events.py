@@ -13,6 +13,9 @@ from gateway.protocol.events import Event, ResponseView, error_event, with_strea
 from gateway.protocol.log import TurnLog
 from gateway.protocol.requests import Message, Sampling, TurnRequest
 from gateway.protocol.stream import (
+    ArgumentsDelta,
+    CallBegun,
+    CallEnded,
     Finished,
     LimitState,
     Routed,
@@ -143,3 +146,54 @@ def test_an_error_event_is_openais() -> None:
     ADAPTER.validate_python(event, strict=True)
     assert (event["status"], event["stream_id"]) == (429, "lane")
     assert event["error"]["headers"] == {"retry-after": "2"}
+
+
+def test_calls_are_items_of_their_own() -> None:
+    """Arguments stream, and stand whole at the end; every item has an id and a place of its own."""
+    shown, view = events(
+        ROUTED,
+        TextDelta("I look."),
+        CallBegun("call_1", "f"),
+        ArgumentsDelta('{"a"'),
+        ArgumentsDelta(": 1}"),
+        CallEnded(True),
+        CallBegun("call_2", "g"),
+        ArgumentsDelta("{"),
+        Finished("stop", USAGE),
+    )
+    about = [event for event in shown if "output_index" in event]
+    assert [(event["type"].removeprefix("response."), event["output_index"]) for event in about] == [
+        ("output_item.added", 0),
+        ("content_part.added", 0),
+        ("output_text.delta", 0),
+        ("output_text.done", 0),
+        ("content_part.done", 0),
+        ("output_item.done", 0),
+        ("output_item.added", 1),
+        ("function_call_arguments.delta", 1),
+        ("function_call_arguments.done", 1),
+        ("output_item.done", 1),
+        ("output_item.added", 2),
+        ("function_call_arguments.delta", 2),
+        ("function_call_arguments.done", 2),
+        ("output_item.done", 2),
+    ]
+    added = [event["item"] for event in about if event["type"].endswith("item.added")]
+    done = [event["item"] for event in about if event["type"].endswith("item.done")]
+    assert [item["id"] for item in added] == [item["id"] for item in done] == ["msg_1", "fc_1_1", "fc_1_2"]
+    assert [(item["status"], item["arguments"]) for item in added[1:]] == [("in_progress", "")] * 2
+    assert [(item["call_id"], item["name"], item["status"], item["arguments"]) for item in done[1:]] == [
+        ("call_1", "f", "completed", '{"a": 1}'),
+        ("call_2", "g", "incomplete", "{"),
+    ]
+    in_items = [event for event in about if "item_id" in event]
+    assert all(event["item_id"] == added[event["output_index"]]["id"] for event in in_items)
+    assert view.response()["output"] == done
+    assert Response.model_validate(view.response()).output_text == "I look."
+
+
+def test_a_running_response_shows_its_calls_so_far() -> None:
+    """Also one whose arguments are still coming."""
+    _, view = events(ROUTED, CallBegun("call_1", "f"), ArgumentsDelta('{"a"'))
+    (item,) = view.response()["output"]
+    assert (item["type"], item["status"], item["arguments"]) == ("function_call", "in_progress", '{"a"')

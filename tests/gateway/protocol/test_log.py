@@ -65,7 +65,7 @@ def test_a_failure_before_the_first_token_has_no_item() -> None:
     log.append(ROUTED)
     log.append(Finished("error", Usage()))
     assert [entry.kind for entry in log.read(2)] == [Kind.FINISHED]
-    assert not log.has_item
+    assert not log.items
 
 
 def test_a_warm_up_has_no_item() -> None:

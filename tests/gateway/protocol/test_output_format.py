@@ -84,12 +84,12 @@ def test_a_schema_lies_flat_or_nested() -> None:
     assert flat.shown == nested.shown == {"type": "json_schema", **schema}
 
 
-@pytest.mark.parametrize("strict", [None, False, True])
-def test_a_schema_constrains_with_and_without_strict(strict: bool | None) -> None:
-    """There is no looser way to keep to a schema."""
+@pytest.mark.parametrize(("strict", "lenient"), [(None, True), (False, True), (True, False)])
+def test_a_schema_constrains_with_and_without_strict(strict: bool | None, lenient: bool) -> None:
+    """What strictness decides is whether a keyword that cannot be enforced is an error."""
     format = parse_text_config({"format": {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": strict}})
     assert format is not None
-    assert format.grammar.kind == "json_schema"
+    assert (format.grammar.kind, format.grammar.lenient) == ("json_schema", lenient)
 
 
 def test_what_the_openai_package_makes_of_a_pydantic_model() -> None:
@@ -110,8 +110,8 @@ def test_free_text(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "grammar"),
     [
-        ({"json": SCHEMA}, Grammar("json_schema", json.dumps(SCHEMA, separators=(",", ":")))),
-        ({"json": json.dumps(SCHEMA)}, Grammar("json_schema", json.dumps(SCHEMA, separators=(",", ":")))),
+        ({"json": SCHEMA}, Grammar("json_schema", json.dumps(SCHEMA, separators=(",", ":")), True)),
+        ({"json": json.dumps(SCHEMA)}, Grammar("json_schema", json.dumps(SCHEMA, separators=(",", ":")), True)),
         ({"json_object": True}, Grammar("json_object", "")),
         ({"regex": "a+", "json": None}, Grammar("regex", "a+")),
         ({"choice": ["a"]}, Grammar("choice", '["a"]')),

@@ -107,7 +107,7 @@ def test_a_continued_turn_needs_no_input() -> None:
     [
         ({"input": 5}, "invalid_value", "input"),
         ({"input": [5]}, "invalid_value", "input[0]"),
-        ({"input": [{"type": "function_call_output"}]}, "unsupported_parameter", "input[0].type"),
+        ({"input": [{"type": "computer_call_output"}]}, "unsupported_parameter", "input[0].type"),
         ({"input": [{"type": ["message"]}]}, "unsupported_parameter", "input[0].type"),
         ({"input": [{"role": "robot", "content": "x"}]}, "invalid_value", "input[0].role"),
         ({"input": [{"role": ["user"], "content": "x"}]}, "invalid_value", "input[0].role"),

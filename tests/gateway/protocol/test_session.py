@@ -163,7 +163,7 @@ class TestBadInput:
         ("raw", "code", "param"),
         [
             (message(input=3), "invalid_value", "input"),
-            (message(tools=[{"type": "web_search"}]), "unsupported_parameter", "tools"),
+            (message(tools=[{"type": "web_search"}]), "unsupported_parameter", "tools[0].type"),
             (message("response.cancel"), "missing_required_parameter", "response_id"),
             (message("response.cancel", response_id=1), "invalid_value", "response_id"),
             (message("response.cancel", response_id="r", why="x"), "unknown_parameter", "why"),

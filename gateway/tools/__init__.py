@@ -1,0 +1,1 @@
+"""How models write function calls, and how to make them: formats, incremental parsers, grammars, prompts. Pure."""

@@ -1,0 +1,127 @@
+"""One answer that may hold calls: the grammar it is held to, the tokens that show, and how its text becomes events."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
+
+from engine.wire import Grammar
+from gateway.protocol.requests import TurnRequest
+from gateway.protocol.stream import ArgumentsDelta, CallBegun, CallEnded, TextDelta, TokenLogprob, TurnEvent
+from gateway.protocol.tools import ToolUse
+from gateway.tools.formats import ToolFormat
+from gateway.tools.grammar import ANYTHING, COMPACT, Calls, Function
+from gateway.tools.parser import Arguments, Call, CallEnd, CallParser, Parsed, Text
+
+SpecialToken = Callable[[str], int | None]
+"""The special token that stands for a marker, if the tokenizer has one."""
+
+
+class Constraint(Struct, frozen=True):
+    """What an answer is held to."""
+
+    grammar: Grammar
+    param: str
+    """Path of the request's field to blame if it cannot be compiled."""
+
+
+def constraint(request: TurnRequest, format: ToolFormat, token: SpecialToken) -> Constraint | None:
+    """The grammar for the answer to a request, from a model that writes calls in `format`; None: free text."""
+    wanted, tools = request.format, request.tools
+    if tools is None or not tools.active or not (tools.enforced or wanted):
+        return Constraint(wanted.grammar, wanted.param) if wanted else None
+    calls = Calls(
+        functions=[Function(tool.name, *_enforced(tools, tool.schema, tool.strict)) for tool in tools.callable],
+        required=tools.mode == "required",
+        parallel=tools.parallel,
+        text=_rule(wanted.grammar) if wanted else None,
+    )
+
+    def marker(text: str) -> str:
+        id = token(text)
+        return json.dumps(text) if id is None else f"<[{id}]>"
+
+    only = tools.callable[0] if len(tools.callable) == 1 else None
+    return Constraint(Grammar("lark", format.grammar(calls, marker)), only.param if only else "tools")
+
+
+def shown_tokens(request: TurnRequest, format: ToolFormat, token: SpecialToken) -> frozenset[int]:
+    """Special tokens that have to become text, because they surround calls."""
+    if request.tools is None or not request.tools.active:
+        return frozenset()
+    return frozenset(id for marker in format.markers if (id := token(marker)) is not None)
+
+
+class AnswerReader:
+    """Turns what a model writes into the events of its turn."""
+
+    def __init__(self, request: TurnRequest, format: ToolFormat, new_id: Callable[[], str]) -> None:
+        """Args: new_id: makes the id of a call."""
+        tools = request.tools
+        self._parser: CallParser | None = None
+        if tools is not None and tools.active:
+            self._parser = format.parser(tool.name for tool in tools.callable)
+        self._new_id = new_id
+        self._tokens: tuple[int, ...] = ()
+        """Read, but not yet given out with an event."""
+
+    def read(self, text: str, tokens: Sequence[int], logprobs: tuple[TokenLogprob, ...]) -> Iterable[TurnEvent]:
+        """The answer goes on."""
+        if self._parser is None:
+            return [TextDelta(text, tuple(tokens), logprobs)]
+        self._tokens += tuple(tokens)
+        return self._events(self._parser.push(text))
+
+    def finish(self) -> Iterable[TurnEvent]:
+        """It has ended."""
+        return self._events(self._parser.finish()) if self._parser else []
+
+    def _events(self, parsed: Iterable[Parsed]) -> Iterable[TurnEvent]:
+        for part in parsed:
+            match part:
+                case Text():
+                    yield TextDelta(part.text, self._taken())
+                case Call():
+                    yield CallBegun(self._new_id(), part.name)
+                case Arguments():
+                    yield ArgumentsDelta(part.text, self._taken())
+                case CallEnd():
+                    yield CallEnded(part.complete)
+
+    def _taken(self) -> tuple[int, ...]:
+        tokens, self._tokens = self._tokens, ()
+        return tokens
+
+
+def _enforced(tools: ToolUse, schema: dict[str, object], strict: bool) -> tuple[dict[str, object], bool]:
+    """The schema that a function's arguments are held to, and whether all of it has to be.
+
+    A call that is asked for keeps to its schema even if the function is not strict, as far as that can be enforced.
+    """
+    if strict or tools.mode == "required":
+        return schema, strict
+    return dict(ANYTHING), False
+
+
+def _rule(grammar: Grammar) -> str:
+    """A format as the right side of a rule."""
+    match grammar.kind:
+        case "json_schema":
+            options = COMPACT | ({"lenient": True} if grammar.lenient else {})
+            return "%json " + json.dumps(json.loads(grammar.source) | {"x-guidance": options}, ensure_ascii=False)
+        case "json_object":
+            return "%json " + json.dumps({**ANYTHING, "x-guidance": COMPACT})
+        case "choice":
+            return " | ".join(json.dumps(choice, ensure_ascii=False) for choice in json.loads(grammar.source))
+        case "regex":
+            # A slash would end it.
+            return "/" + re.sub(r"\\.|/|\n", _in_slashes, grammar.source, flags=re.DOTALL) + "/"
+        case "lark":
+            raise ValueError("a grammar cannot be a part of another")
+
+
+def _in_slashes(match: re.Match[str]) -> str:
+    return {"/": r"\/", "\n": r"\n"}.get(match[0], match[0])
