@@ -58,6 +58,7 @@ demo-evaluate: ## share of held-back questions that each demo model answers righ
 docs: ## write the generated pages of docs/ anew
 	@deploy/environment.sh dev
 	$(BIN)/python -m gateway.reference docs
+	$(BIN)/python -m tests.engine.grammar.suite
 
 constraints: ## pin the versions that are installed now
 	@deploy/environment.sh dev

@@ -40,7 +40,7 @@ def validate(request: Generate, model: ModelInfo, *, adapters: bool = False) -> 
         raise RequestError("adapter: this engine serves none; leave it out to use the base model")
     if request.adapter is not None and not is_adapter_version(request.adapter):
         raise RequestError("adapter: not a version; send 32 to 128 hexadecimal digits, as the registry names it")
-    if request.grammar is not None and len(request.grammar.source.encode()) > MAX_GRAMMAR_BYTES:
+    if request.grammar is not None and len(request.grammar.source.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
         raise RequestError(f"grammar: more than {MAX_GRAMMAR_BYTES} bytes; shorten it")
     if len(request.tenant) > MAX_ID_LENGTH:
         raise RequestError(f"tenant: at most {MAX_ID_LENGTH} characters; send a digest")

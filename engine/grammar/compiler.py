@@ -19,9 +19,17 @@ from engine.grammar.source import GrammarLimits, to_llguidance
 from engine.grammar.tokens import GrammarTokens
 from engine.grammar.trial import Setup, TrialFailed, TrialWorker
 from engine.request import RequestError
-from engine.wire import Grammar, ModelInfo, SamplingParams
+from engine.wire import Grammar, GrammarKind, ModelInfo, SamplingParams
 
 _MAX_MESSAGE = 400
+_PLAIN_WORDS = {
+    r"^NoExtensionBias$": "no text matches it; correct it",
+    r"Failed to generate regex for \w+ range: .*": "minimum or maximum is too large a number; choose a smaller one",
+    r"Unimplemented keys: \[(.*)\]": r"JSON Schema's \1 cannot be enforced; leave it out",
+    r"Unknown format: (\S+)": r'the format "\1" cannot be enforced; leave it out',
+    r"oneOf constraints are not supported.*": "oneOf: its schemas may hold at the same time, which cannot be excluded; "
+    "use anyOf, or tell them apart by a property with a const",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +153,13 @@ class GrammarCompiler:
         except OSError as error:
             raise RequestError(f"grammar: cannot be compiled now: {error}; try again", "internal") from error
         if verdict.error is not None:
-            raise RequestError(f"grammar: {_explain(verdict.error)}")
+            raise RequestError(f"grammar: {_explain(verdict.error, grammar.kind)}")
         if verdict.warnings and not grammar.lenient:
-            raise RequestError(f"grammar: {_explain('; '.join(verdict.warnings))}")
+            raise RequestError(f"grammar: {_explain('; '.join(verdict.warnings), grammar.kind)}")
         matcher = tokens.compile(source)
         self.compilations += 1
+        if matcher.is_error():
+            raise RequestError(f"grammar: {_explain(matcher.get_error(), grammar.kind)}", "internal")
         _check_start(matcher, tokens)
         return CompiledGrammar(tokens, matcher)
 
@@ -171,8 +181,6 @@ class GrammarCompiler:
 
 def _check_start(matcher: LLMatcher, tokens: GrammarTokens) -> None:
     """Refuse what no answer can match."""
-    if matcher.is_error():
-        raise RequestError(f"grammar: {_explain(matcher.get_error())}", "internal")
     mask = np.zeros(tokens.words, np.int32)
     matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
     if not mask.any():
@@ -197,10 +205,14 @@ def _lasting(future: Future[CompiledGrammar]) -> bool:
     return error is None or (isinstance(error, RequestError) and error.kind == "invalid")
 
 
-def _explain(message: str) -> str:
-    """llguidance's message without the source that it quotes."""
-    lines = message.strip().splitlines()
-    reasons = [line for line in lines if line.startswith("error: ")]
-    text = lines[0] if not reasons else f"{lines[0].split(' (in regex)')[0]}: {reasons[0].removeprefix('error: ')}"
-    text = re.sub(r"^at \d+\(\d+\): |^failed to compile JSON schema: ", "", text)
+def _explain(message: str, kind: GrammarKind) -> str:
+    """llguidance's message without the source that it quotes, and with a remedy where there is a common one."""
+    text, *rest = message.strip().splitlines() or [""]
+    if reason := next((line for line in rest if line.startswith("error: ")), None):  # a regular expression's
+        text = f"{text.split(' (in regex)')[0].rstrip(':')}: {reason.removeprefix('error: ')}"
+    if kind != "lark":  # the place is one in a grammar that the client has not written
+        text = re.sub(r"^at \d+\(\d+\): ", "", text)
+    text = text.replace("failed to compile JSON schema: ", "")
+    for pattern, plain in _PLAIN_WORDS.items():
+        text = re.sub(pattern, plain, text)
     return text[:_MAX_MESSAGE]

@@ -64,7 +64,7 @@ class Matcher:
         """Why this grammar can be followed no further, if so: it costs more than it may."""
         if self._credit < 0:
             return "takes too long to follow"
-        return self._ll.get_error() if self._ll.is_error() else None
+        return self._ll.get_error().split("\n")[0] if self._ll.is_error() else None
 
     def consume(self, token: int) -> None:
         """Go on by one token; one that is not legal leads into `error`."""

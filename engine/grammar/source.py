@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, NoReturn
 
 from llguidance import regex_to_lark
 
-from engine.request import RequestError
+from engine.grammar import json_schema
+from engine.grammar.json_schema import refuse
 from engine.wire import Grammar
 
-_WHITESPACE = r"[ \t\r\n]{1,20}"
-"""Wherever JSON allows whitespace. Without a bound a model can fill its answer with it."""
 _OPTIONS = '%llguidance {"no_forcing": true}'
 """Every token that the grammar allows may be sampled; llguidance would force a tokenization of its own where it can."""
 _LARK_ATTRIBUTE = re.compile(r"^\s*[?!]*[\w-]+\s*\[[^\]\n]*\b(temperature|max_tokens|stop)\s*=", re.MULTILINE)
-_COMBINING = {"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"}
+_LARK_JSON = re.compile(r"%json\s*(?=\{)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,97 +40,62 @@ def to_llguidance(grammar: Grammar, limits: GrammarLimits) -> str:
     Raises:
         RequestError: it is too large, not well-formed, or asks for what would not be enforced.
     """
+    source, lenient = grammar.source, grammar.lenient
     match grammar.kind:
         case "json_schema":
-            return _json_schema(_parse(grammar.source, limits), limits, grammar.lenient)
+            lark = f"start: {_schema(_parse(source), limits, lenient)}"
         case "json_object":
-            return _json_schema({"type": "object"}, limits, lenient=False)
+            lark = f"start: {_schema({'type': 'object'}, limits, lenient)}"
         case "regex":
-            return _lark(f"start: /{regex_to_lark(grammar.source, '')}/")
+            lark = f"start: /{regex_to_lark(source, '')}/"
         case "choice":
-            return _choice(_parse(grammar.source, limits))
+            lark = f"start: /{regex_to_lark(_alternatives(_parse(source), limits), '')}/"
         case "lark":
-            if found := _LARK_ATTRIBUTE.search(grammar.source):
-                _refuse(f"{found[1]}: not supported in a grammar; leave it out")
-            return _lark(grammar.source)
-
-
-def _lark(source: str) -> str:
+            lark = _checked_lark(source, limits, lenient)
     # The options at the end, so that lines in error messages are the client's.
-    return json.dumps({"grammars": [{"lark_grammar": f"{source}\n{_OPTIONS}\n"}]})
+    return json.dumps({"grammars": [{"lark_grammar": f"{lark}\n{_OPTIONS}\n"}]})
 
 
-def _parse(source: str, limits: GrammarLimits) -> Any:
+def _schema(schema: Any, limits: GrammarLimits, lenient: bool) -> str:
+    return json_schema.to_lark(
+        schema, depth=limits.depth, nodes=limits.nodes, multiple_of=limits.multiple_of, lenient=lenient
+    )
+
+
+def _alternatives(choices: Any, limits: GrammarLimits) -> str:
+    """One regular expression: as alternatives of a grammar, thousands of choices would be too many to follow."""
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
+        refuse("a JSON list of at least one string is expected")
+    json_schema.check_size(choices, limits.depth, limits.nodes)
+    return "|".join(re.sub(r"[\\.+*?()|\[\]{}^$]", r"\\\g<0>", choice) for choice in choices)
+
+
+def _checked_lark(source: str, limits: GrammarLimits, lenient: bool) -> str:
+    """A Lark grammar whose JSON schemas keep to the same rules as others."""
+    if found := _LARK_ATTRIBUTE.search(source):
+        refuse(f"{found[1]}: not supported in a grammar; leave it out")
+    checked, end = [], 0
+    for found in _LARK_JSON.finditer(source):
+        if found.start() < end:
+            continue
+        try:
+            schema, after = json.JSONDecoder().raw_decode(source, found.end())
+        except (ValueError, RecursionError):
+            continue  # whatever is wrong with it, llguidance says where
+        checked += [source[end : found.start()], _schema(schema, limits, lenient)]
+        end = after
+    return "".join([*checked, source[end:]])
+
+
+def _parse(source: str) -> Any:
     try:
         value = json.loads(source, parse_constant=_not_json, parse_float=_finite)
+        json.dumps(value, ensure_ascii=False).encode()  # escapes may stand for half a character
     except RecursionError:
-        _refuse(f"nested more than {limits.depth} levels deep; make it flatter")
+        refuse("nested too deep; make it flatter")
     except ValueError as error:
-        _refuse(f"not valid JSON: {error}")
-    for count, (_, _, depth) in enumerate(_walk(value)):
-        if depth > limits.depth:
-            _refuse(f"nested more than {limits.depth} levels deep; make it flatter")
-        if count > limits.nodes:
-            _refuse(f"more than {limits.nodes} values; make it smaller")
+        refuse(f"not valid JSON: {error}")
     return value
-
-
-def _walk(root: Any) -> Iterator[tuple[str, Any, int]]:
-    """Every value below `root` and itself, with its path and depth."""
-    stack: list[tuple[str, Any, int]] = [("#", root, 0)]
-    while stack:
-        path, value, depth = stack.pop()
-        yield path, value, depth
-        if isinstance(value, dict):
-            stack += [(f"{path}/{key}", item, depth + 1) for key, item in value.items()]
-        elif isinstance(value, list):
-            stack += [(f"{path}/{index}", item, depth + 1) for index, item in enumerate(value)]
-
-
-def _json_schema(schema: Any, limits: GrammarLimits, lenient: bool) -> str:
-    if not isinstance(schema, dict | bool):
-        _refuse("a JSON schema is an object, true or false")
-    if isinstance(schema, bool):
-        schema = {"anyOf": [schema]}
-    if "x-guidance" in schema:
-        _refuse("x-guidance: not supported; leave it out")
-    _check_multiples(schema, limits)
-    options = {"whitespace_pattern": _WHITESPACE, "lenient": lenient}
-    return _lark(f"start: %json {json.dumps(schema | {'x-guidance': options})}")
-
-
-def _check_multiples(schema: Any, limits: GrammarLimits) -> None:
-    """Refuse multiples that take an automaton too large, or that llguidance would compute the product of wrongly."""
-    common, combined = 1, False
-    for path, value, _ in _walk(schema):
-        if not isinstance(value, dict):
-            continue
-        combined |= not _COMBINING.isdisjoint(value)
-        multiple = value.get("multipleOf")
-        if isinstance(multiple, int | float) and not isinstance(multiple, bool) and multiple:
-            integer = _without_point(multiple)
-            if integer > limits.multiple_of:
-                _refuse(
-                    f"{path}/multipleOf: more than {limits.multiple_of} without its decimal point; choose a rounder one"
-                )
-            common = math.lcm(common, integer)
-    if combined and common > limits.multiple_of:
-        _refuse(f"multipleOf: the multiples have none in common up to {limits.multiple_of}; leave some out")
-
-
-def _without_point(number: float) -> int:
-    """2.50 -> 25, 300 -> 300."""
-    _, digits, exponent = Decimal(repr(abs(number))).normalize().as_tuple()
-    integer: int = int("".join(map(str, digits))) * 10 ** max(int(exponent), 0)
-    return integer
-
-
-def _choice(choices: Any) -> str:
-    if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
-        _refuse("a JSON list of at least one string is expected")
-    # One regular expression: as alternatives of a grammar, thousands of choices would be too many to follow.
-    escaped = (re.sub(r"[\\.+*?()|\[\]{}^$]", r"\\\g<0>", choice) for choice in choices)
-    return _lark(f"start: /{regex_to_lark('|'.join(escaped), '')}/")
 
 
 def _finite(text: str) -> float:
@@ -146,7 +107,3 @@ def _finite(text: str) -> float:
 
 def _not_json(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON value")
-
-
-def _refuse(message: str) -> NoReturn:
-    raise RequestError(f"grammar: {message}")

@@ -13,6 +13,7 @@ from engine.core import EngineCore, SchedulerConfig
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.constraints import Constraints
 from engine.runner import ModelRunner
+from engine.speculation.speculator import Speculator
 from engine.text import TextProcessor
 from engine.wire import Generate, Grammar, Output, SamplingParams
 from tests.engine.checkpoints import write_checkpoint
@@ -39,14 +40,20 @@ def runner_for(directory: Path, blocks: int = 64) -> ModelRunner:
 class Engine:
     """A core with grammars, driven by hand."""
 
-    def __init__(self, directory: Path, blocks: int = 64, **config: Any) -> None:
+    def __init__(
+        self, directory: Path, blocks: int = 64, *, speculator: Speculator | None = None, **config: Any
+    ) -> None:
         self.runner = runner_for(directory, blocks)
         info = self.runner.info
         self.text = TextProcessor.from_directory(directory)
         self.compiler = GrammarCompiler(directory, info)
         self.constraints = Constraints(self.compiler, info.vocabulary)
         self.core = EngineCore(
-            self.runner, info, SchedulerConfig(blocks, **{"step_tokens": 256} | config), constraints=self.constraints
+            self.runner,
+            info,
+            SchedulerConfig(blocks, **{"step_tokens": 256} | config),
+            constraints=self.constraints,
+            speculator=speculator,
         )
         self.woken = threading.Event()
         self.core.wake = self.woken.set

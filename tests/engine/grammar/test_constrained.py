@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from engine.core import EngineCore, SchedulerConfig
 from engine.plan import Sampled, StepPlan, TokenMasks
 from engine.request import RequestError
 from engine.runner import ModelRunner
+from engine.speculation.speculator import Speculator
 from engine.wire import Grammar
 from tests.engine.checkpoints import random_prompt
 from tests.engine.grammar import engines
 from tests.engine.grammar.conftest import Model
 from tests.engine.grammar.engines import Engine, ask
+from tests.engine.grammar.schemas import SCHEMAS
 
 SCHEMA = {
     "type": "object",
@@ -57,6 +62,23 @@ def test_an_answer_to_a_schema_is_valid_json_of_it(engine: Engine) -> None:
             complete += 1
             jsonschema.validate(json.loads(engine.answer(transcript)), SCHEMA)
     assert complete >= 8
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(schemas=st.lists(SCHEMAS, min_size=1, max_size=4), seed=st.integers(0, 2**32))
+def test_whatever_a_model_says_under_a_random_schema_is_valid(
+    engine: Engine, schemas: list[dict[str, Any]], seed: int
+) -> None:
+    requests = [
+        ask(str(index), PROMPT, Grammar("json_schema", json.dumps(schema)), seed=seed, max_tokens=60)
+        for index, schema in enumerate(schemas)
+    ]
+    for id, transcript in engine.serve(*requests).items():
+        assert transcript.error_kind in (None, "invalid")
+        if transcript.finish == "stop":
+            document = json.loads(engine.answer(transcript))
+            if "Infinity" not in json.dumps(document):
+                jsonschema.Draft202012Validator(schemas[int(id)]).validate(document)
 
 
 def test_an_answer_to_json_object_is_an_object(engine: Engine) -> None:
@@ -254,6 +276,24 @@ def test_a_preempted_request_goes_on_in_its_grammar(model: Model) -> None:
         transcripts = engine.serve(*requests)
         assert engine.core.load().preemptions > 0
         assert {engine.answer(transcript) for transcript in transcripts.values()} == {"ab" * 20}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafts_change_no_token(model: Model, temperature: float) -> None:
+    """Repetitive answers, so that n-grams are often right."""
+    grammars = [Grammar("regex", "((ab|cd)(x|y)){30}"), Grammar("lark", 'start: ("one " | "two ")~20'), JSON_SCHEMA]
+    requests = [
+        ask(f"{index} {seed}", PROMPT, grammar, seed=seed, temperature=temperature, max_tokens=80)
+        for index, grammar in enumerate(grammars)
+        for seed in range(2)
+    ]
+    speculator = Speculator(ngrams=True, tokens=5, adaptive=False)
+    with engines.engine(model()) as plain, engines.engine(model(), speculator=speculator) as drafting:
+        expected = plain.serve(*requests)
+        found = drafting.serve(*requests)
+    assert speculator.accepted > 0
+    assert {id: one.tokens for id, one in found.items()} == {id: one.tokens for id, one in expected.items()}
+    assert {id: one.finish for id, one in found.items()} == {id: one.finish for id, one in expected.items()}
 
 
 def test_a_grammar_that_costs_too_much_to_follow_ends_its_own_request_only(engine: Engine) -> None:
