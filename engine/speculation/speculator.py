@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from engine.plan import Row, Sampled, StepPlan
+from engine.plan import Sampled, StepPlan
 from engine.request import Request
 from engine.speculation.acceptance import Acceptance, Tally
 from engine.speculation.costs import StepCosts
@@ -85,6 +85,8 @@ class Speculator:
         self._trying: set[int] = set()
         """Sources that are used in this step although it does not pay."""
         self._histories: dict[str, _History] = {}
+        self._proposed: dict[str, int] = {}
+        """Tokens that were proposed for each request in this step."""
         self._costs = StepCosts()
         self._step = 0
         self._plain_step = 0
@@ -127,14 +129,21 @@ class Speculator:
                 drafts[request.id] = history.continuation[:depth]
         if self._model is not None and modelled:
             drafts |= self._model.propose(modelled)
+        self._proposed = {id: len(draft) for id, draft in drafts.items()}
         return drafts
 
     def observe(self, plan: StepPlan, sampled: Sequence[Sampled], seconds: float) -> None:
         """Learn from a step that took so long, drafting not included."""
         self._costs.observe(plan.tokens, seconds)
+        if not self._proposed:
+            return
         for row, result in zip(plan.rows, sampled, strict=True):
-            if row.draft:
-                self._learn(row, len(result.tokens) - 1)
+            proposed = self._proposed.get(row.request.id, 0)
+            if proposed:
+                self._learn(row.request, proposed, len(result.tokens) - 1)
+                self.drafted += len(row.draft)
+                self.accepted += len(result.tokens) - 1
+        self._proposed.clear()
 
     def release(self, request: Request) -> None:
         """Forget a request that has finished or lost its blocks."""
@@ -195,13 +204,12 @@ class Speculator:
     def _model_seconds(self, tokens: int) -> float:
         return self._model.costs.seconds(tokens) if self._model is not None else 0.0
 
-    def _learn(self, row: Row, right: int) -> None:
-        history = self._histories[row.request.id]
+    def _learn(self, request: Request, proposed: int, right: int) -> None:
+        # What a grammar has cut off a proposal was wrong too.
+        history = self._histories[request.id]
         source = history.source
-        self._acceptance[source].observe(history.tallies[source], len(row.draft), right)
+        self._acceptance[source].observe(history.tallies[source], proposed, right)
         trial = self._trials[source]
         trial.step = self._step
         if source in self._trying:
             trial.rest = min(2 * trial.rest, _MOST_PROBE_STEPS)
-        self.drafted += len(row.draft)
-        self.accepted += right

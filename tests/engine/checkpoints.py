@@ -96,6 +96,20 @@ def write_checkpoint(directory: Path, architecture: str = "llama", *, seed: int 
 
 
 @cache
+def write_similar(directory: Path) -> Path:
+    """A model beside the one in `directory` that often says the same: its weights with some noise."""
+    similar = directory.with_name(f"{directory.name}-similar")
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.add_(0.03 * parameter.std() * torch.randn_like(parameter))
+    model.save_pretrained(similar)
+    return similar
+
+
+@cache
 def load_oracle(directory: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The checkpoint as transformers' own model, in eval mode on the CPU."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)

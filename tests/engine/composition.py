@@ -13,6 +13,8 @@ from engine.core import EngineCore, SchedulerConfig
 from engine.plan import Sampled, StepPlan
 from engine.request import Request
 from engine.runner import ModelRunner
+from engine.speculation.draft_model import DraftModel
+from engine.speculation.speculator import Speculator
 from engine.wire import Generate, Output, SamplingParams, TokenLogprob, Usage
 from tests.engine.checkpoints import random_prompt
 
@@ -24,6 +26,7 @@ FEATURES = {
     "cancel": "requests beside it are cancelled in every state",
     "logprobs": "log-probabilities of output and prompt, with the most likely alternatives",
     "sampling": "seeded sampling, penalties, biases, stop tokens",
+    "speculation": "tokens are guessed from the text and by a draft model, and several are confirmed in one step",
 }
 PAIRS = list(combinations(FEATURES, 2))
 
@@ -120,7 +123,8 @@ class Scenario:
         logprobs = 4 if "logprobs" in self.features else None
         # Not all of them: a request for prompt log-probabilities reads no prefix from the cache.
         prompt_logprobs = 3 if logprobs and index in (2, 4) else None
-        max_tokens = 24 + index
+        # Answers that come several tokens at a time must be longer to get in each other's way.
+        max_tokens = (36 if "speculation" in self.features else 24) + index
         if "sampling" not in self.features or index % 2 == 0:
             return SamplingParams(
                 max_tokens=max_tokens,
@@ -148,11 +152,17 @@ class Scenario:
             prompt_logprobs=prompt_logprobs,
         )
 
-    def run(self, runner: ModelRunner) -> dict[str, Transcript]:
-        """Serve the scenario; what each of the five requests got. Fails if a feature did not come into play."""
+    def run(self, runner: ModelRunner, drafter: ModelRunner) -> dict[str, Transcript]:
+        """Serve the scenario; what each of the five requests got. Fails if a feature did not come into play.
+
+        `drafter` runs a draft model, if there is speculation.
+        """
         recorder = Recorder(runner)
         config = SchedulerConfig(blocks=self.blocks, step_tokens=self.step_tokens, max_running=4)
-        core = EngineCore(recorder, runner.info, config, rope_regime=runner.config.rope_regime)
+        speculator = None
+        if "speculation" in self.features:
+            speculator = Speculator(ngrams=True, model=DraftModel(drafter), tokens=4, adaptive=False)
+        core = EngineCore(recorder, runner.info, config, rope_regime=runner.config.rope_regime, speculator=speculator)
         if "prefix" in self.features:
             serve(core, [(0, Generate("warm-up", [*self.shared, 7], SamplingParams(max_tokens=1)))])
         if self.concurrent:
@@ -176,6 +186,7 @@ class Scenario:
             "cancel": any(transcript.finish == "cancelled" for transcript in transcripts.values()),
             "logprobs": any(transcript.prompt_logprobs for transcript in transcripts.values()),
             "sampling": any(request.sampling.temperature > 0 for request in self.requests),
+            "speculation": 0 < core.load().accepted_tokens < core.load().drafted_tokens,
         }
         missing = [feature for feature in self.features if not happened[feature]]
         assert not missing, f"the scenario does not exercise {missing}"

@@ -16,7 +16,14 @@ import torch
 from engine.core import EngineCore, SchedulerConfig
 from engine.runner import ModelRunner
 from engine.wire import Generate, SamplingParams, TokenLogprob
-from tests.engine.checkpoints import ARCHITECTURES, ROPE_SCALINGS, oracle_greedy, oracle_logits, random_prompt
+from tests.engine.checkpoints import (
+    ARCHITECTURES,
+    ROPE_SCALINGS,
+    oracle_greedy,
+    oracle_logits,
+    random_prompt,
+    write_similar,
+)
 from tests.engine.composition import FEATURES, PAIRS, Scenario, Transcript, serve
 from tests.engine.conftest import Checkpoint
 
@@ -79,7 +86,8 @@ def assert_close(entries: list[TokenLogprob], reference: torch.Tensor, top: int)
 
 def check(directory: Path, features: Iterable[str], device: str) -> None:
     scenario = Scenario(features)
-    transcripts = scenario.run(runner_for(directory, scenario.blocks, device))
+    drafter = runner_for(write_similar(directory), scenario.blocks, device)
+    transcripts = scenario.run(runner_for(directory, scenario.blocks, device), drafter)
     for request in scenario.requests:
         assert_equals_oracle(directory, request, transcripts[request.id], device)
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from engine.core import EngineCore, SchedulerConfig
 from engine.runner import ModelRunner
 from engine.speculation.draft_model import DraftModel
 from engine.speculation.speculator import Speculator
 from engine.wire import Generate, SamplingParams
-from tests.engine.checkpoints import oracle_greedy, random_prompt
+from tests.engine.checkpoints import oracle_greedy, random_prompt, write_similar
 from tests.engine.composition import Transcript, serve
 from tests.engine.conftest import Checkpoint
 
@@ -44,31 +42,14 @@ def core_for(directory: Path, device: str, speculator: Speculator | None = None,
     return EngineCore(runner, runner.info, SchedulerConfig(**sizes), speculator=speculator)
 
 
-Models = Callable[[], tuple[Path, Path]]
-
-
 @pytest.fixture
 def target(checkpoint: Checkpoint) -> Path:
     return checkpoint("llama")
 
 
 @pytest.fixture
-def similar(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A draft model that is often right: the target with some noise on its weights."""
-    return _noisy(target, tmp_path_factory.getbasetemp() / "similar")
-
-
-def _noisy(directory: Path, to: Path) -> Path:
-    from transformers import AutoModelForCausalLM
-
-    if not to.exists():
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(1)
-            for parameter in model.parameters():
-                parameter.add_(0.03 * parameter.std() * torch.randn_like(parameter) if parameter.dim() > 1 else 0)
-        model.save_pretrained(to)
-    return to
+def similar(target: Path) -> Path:
+    return write_similar(target)
 
 
 def requests(**sampling: Any) -> list[Generate]:
