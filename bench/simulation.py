@@ -75,7 +75,7 @@ class Simulation:
     tokens: int = 0
     """All that were run, those that were run again included."""
     windows: list[dict[str, float]] = field(default_factory=list)
-    """By window: the service, by weight, of each tenant that had somebody waiting all the time."""
+    """By window: the service, by weight, of each standard tenant that had somebody waiting all the time."""
 
     def ttfts(self, tenant: str) -> list[float]:
         return [
@@ -87,6 +87,11 @@ class Simulation:
         """Mean over the windows in which at least two tenants were waiting; 1 if there are none."""
         indices = [jain(list(window.values())) for window in self.windows if len(window) > 1]
         return sum(indices) / len(indices) if indices else 1.0
+
+    @property
+    def contended(self) -> int:
+        """Windows in which at least two tenants were waiting."""
+        return sum(len(window) > 1 for window in self.windows)
 
 
 def jain(values: Sequence[float]) -> float:
@@ -127,13 +132,13 @@ def simulate(
             try:
                 scheduler.add(request)
                 requests[request.id] = (request, outcomes[index])
-                services.live[request.tenant] += 1
+                services.joined(request)
             except RequestError as error:
                 outcomes[index].refused = error
             index += 1
         for request in scheduler.expire(now):
             requests.pop(request.id)[1].expired = True
-            services.live[request.tenant] -= 1
+            services.left(request)
         plan = scheduler.schedule(now)
         if observe is not None:
             observe(scheduler, plan, now)
@@ -149,7 +154,7 @@ def simulate(
                 outcome.first_token, outcome.cached = now, request.cached
             if request.finish is not None:
                 outcome.ended, outcome.preemptions = now, request.preemptions
-                services.live[request.tenant] -= 1
+                services.left(request)
                 del requests[request.id]
         run.seconds += now - began
     run.windows = services.windows
@@ -157,17 +162,23 @@ def simulate(
 
 
 class _Services:
-    """What each tenant was given, window by window."""
+    """What each tenant of the standard class was given, window by window."""
 
     def __init__(self, window: float) -> None:
-        self.live: Counter[str] = Counter()
         self.windows: list[dict[str, float]] = []
+        self._live: Counter[str] = Counter()
         self._window = window
         self._until = window
         self._given: defaultdict[str, float] = defaultdict(float)
         self._waiting: set[str] | None = None
         self._most: dict[str, int] = {}
         """Tokens that each request had computed at most: what is computed again is no service."""
+
+    def joined(self, request: Request) -> None:
+        self._live[request.tenant] += request.service == "standard"
+
+    def left(self, request: Request) -> None:
+        self._live[request.tenant] -= request.service == "standard"
 
     def begin(self, now: float, scheduler: Scheduler) -> None:
         """A step begins."""
@@ -177,8 +188,8 @@ class _Services:
             self._given.clear()
             self._waiting = None
             self._until = now + self._window
-        running = Counter(request.tenant for request in scheduler.running)
-        waiting = {tenant for tenant, live in self.live.items() if live > running[tenant]}
+        running = Counter(request.tenant for request in scheduler.running if request.service == "standard")
+        waiting = {tenant for tenant, live in self._live.items() if live > running[tenant]}
         self._waiting = waiting if self._waiting is None else self._waiting & waiting
 
     def ran(self, plan: StepPlan) -> None:

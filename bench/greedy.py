@@ -1,0 +1,222 @@
+"""What a polite tenant notices of a greedy one, on a real engine process, under each policy.
+
+    python -m bench.greedy                    the demo's medium model; results in bench/results/greedy.*
+    python -m bench.greedy --quick            a smoke run with few and short requests
+
+A round: the polite tenant sends its requests at once and alone; then the greedy one sends 200, and when some of them
+are answered, from round to round more, the polite one sends as many as before. Prompts are random, so that no round
+finds another one's in the prefix cache. TTFT is what the client sees, over all rounds; the figure to look at is the p99
+beside over the p99 alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench.fairness import p99
+from bench.report import Environment
+from engine.client import EngineClient
+from engine.scheduling.config import POLICIES
+from engine.wire import SamplingParams
+
+MODEL = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"
+_RESULTS = Path(__file__).parent / "results"
+_START_SECONDS = 120.0
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """The load, in requests and tokens."""
+
+    greedy: int = 200
+    greedy_prompt: int = 128
+    greedy_output: int = 64
+    polite: int = 5
+    polite_prompt: int = 128
+    polite_output: int = 16
+    rounds: int = 5
+    max_running: int = 16
+    step_tokens: int = 256
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One policy; seconds until the first token."""
+
+    policy: str
+    alone_p50: float
+    alone_p99: float
+    beside_p50: float
+    beside_p99: float
+    greedy_p50: float
+    ratio: float
+    """p99 beside over p99 alone."""
+
+
+class Load:
+    """Sends the requests of both tenants to one engine."""
+
+    def __init__(self, engine: EngineClient, sizes: Sizes, seed: int) -> None:
+        self._engine = engine
+        self._sizes = sizes
+        self._random = random.Random(seed)
+
+    async def round(self, answers: int) -> tuple[list[float], list[float], list[float]]:
+        """TTFTs of the polite tenant alone, of it beside the greedy one, and of the greedy one's answered requests.
+
+        The polite one comes back when the greedy one has had its first token and so many whole answers.
+        """
+        sizes = self._sizes
+        alone = await self._polite()
+        answered: list[float] = []
+        began, come = asyncio.Event(), asyncio.Event()
+
+        async def one() -> None:
+            answered.append(await self._ttft("greedy", sizes.greedy_prompt, sizes.greedy_output, began))
+            if len(answered) >= answers:
+                come.set()
+
+        async with asyncio.TaskGroup() as tasks:
+            greedy = [tasks.create_task(one()) for _ in range(sizes.greedy)]
+            await (come if answers else began).wait()
+            beside = await self._polite()
+            for task in greedy:
+                task.cancel()
+        return alone, beside, answered
+
+    async def _polite(self) -> list[float]:
+        sizes = self._sizes
+        requests = (self._ttft("polite", sizes.polite_prompt, sizes.polite_output) for _ in range(sizes.polite))
+        return list(await asyncio.gather(*requests))
+
+    async def _ttft(self, tenant: str, prompt: int, output: int, began: asyncio.Event | None = None) -> float:
+        """Run one request to its end; sets `began` at its first token."""
+        assert self._engine.info is not None
+        tokens = [self._random.randrange(self._engine.info.vocabulary) for _ in range(prompt)]
+        sampling = SamplingParams(max_tokens=output, temperature=0.0, ignore_eos=True)
+        sent = time.monotonic()
+        first: float | None = None
+        async with self._engine.generate(tokens, sampling, tenant=tenant) as generation:
+            async for _ in generation:
+                first = first or time.monotonic() - sent
+                if began is not None:
+                    began.set()
+        assert first is not None
+        return first
+
+
+async def measure(model: Path, policy: str, sizes: Sizes, threads: int) -> Row:
+    """All rounds under one policy, in an engine process of its own."""
+    alone: list[float] = []
+    beside: list[float] = []
+    greedy: list[float] = []
+    async with _engine(model, policy, sizes, threads) as address, EngineClient(address) as engine:
+        async with asyncio.timeout(_START_SECONDS):
+            await engine.wait_connected()
+        await Load(engine, sizes, seed=-1)._polite()  # warms up
+        for number in range(sizes.rounds):
+            answers = number * sizes.greedy // (2 * sizes.rounds)
+            results = await Load(engine, sizes, seed=number).round(answers)
+            for collected, new in zip((alone, beside, greedy), results, strict=True):
+                collected += new
+    return Row(
+        policy=policy,
+        alone_p50=statistics.median(alone),
+        alone_p99=p99(alone),
+        beside_p50=statistics.median(beside),
+        beside_p99=p99(beside),
+        greedy_p50=statistics.median(greedy),
+        ratio=p99(beside) / p99(alone),
+    )
+
+
+@contextlib.asynccontextmanager
+async def _engine(model: Path, policy: str, sizes: Sizes, threads: int) -> AsyncIterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        options = {
+            "model": str(model),
+            "listen": f"unix://{folder}/engine.sock",
+            "policy": policy,
+            "threads": str(threads),
+            "max-running": str(sizes.max_running),
+            "step-tokens": str(sizes.step_tokens),
+            "log-level": "warning",
+        }
+        words = (word for name, value in options.items() for word in (f"--{name}", value))
+        command = [sys.executable, "-m", "engine.server", *words]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        try:
+            assert process.stdout is not None
+            ready = await asyncio.wait_for(process.stdout.readline(), _START_SECONDS)
+            if not ready:
+                raise SystemExit(
+                    f"the engine did not start (exit status {await process.wait()}); see its message above"
+                )
+            yield json.loads(ready)["address"]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+
+
+def markdown(rows: Sequence[Row], sizes: Sizes, model: str, environment: Environment) -> str:
+    lines = [
+        "# A greedy tenant beside a polite one",
+        "",
+        f"The demo's {model} model in an engine process on {environment.cpu} ({environment.cores} cores), "
+        f"{environment.date}, revision {environment.revision}: {sizes.greedy} requests of {sizes.greedy_prompt} + "
+        f"{sizes.greedy_output} tokens and {sizes.polite} of {sizes.polite_prompt} + {sizes.polite_output}, "
+        f"{sizes.rounds} rounds; {sizes.max_running} rows, {sizes.step_tokens} tokens per step. Made by "
+        "`python -m bench.greedy`.",
+        "",
+        "TTFT in milliseconds:",
+        "",
+        "| policy | polite, alone p50 / p99 | polite, beside p50 / p99 | p99 beside / alone | greedy p50 |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {row.policy} | {1e3 * row.alone_p50:.0f} / {1e3 * row.alone_p99:.0f} "
+        f"| {1e3 * row.beside_p50:.0f} / {1e3 * row.beside_p99:.0f} | {row.ratio:.2f} | {1e3 * row.greedy_p50:.0f} |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=MODEL, help="directory of a checkpoint")
+    parser.add_argument("--policy", choices=POLICIES, action="append", help="only this one; may be repeated")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=Sizes().rounds)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder of the results")
+    arguments = parser.parse_args(argv)
+    sizes = Sizes(rounds=arguments.rounds)
+    if arguments.quick:
+        sizes = Sizes(12, greedy_prompt=20, greedy_output=10, polite=2, polite_prompt=20, rounds=2, max_running=4)
+    rows = [
+        asyncio.run(measure(arguments.model, policy, sizes, arguments.threads))
+        for policy in arguments.policy or POLICIES
+    ]
+    environment = Environment.here()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    record = msgspec.json.encode({"environment": environment, "sizes": sizes, "rows": rows})
+    (arguments.output / "greedy.json").write_bytes(msgspec.json.format(record) + b"\n")
+    text = markdown(rows, sizes, arguments.model.name, environment)
+    (arguments.output / "greedy.md").write_text(text, "utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
