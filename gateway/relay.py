@@ -24,6 +24,10 @@ from gateway.turns import Turn
 logger = logging.getLogger("roundhouse.engines")
 
 
+MAX_REASON = 500
+"""Characters of what an engine says about a grammar."""
+
+
 class Streamed(Struct, frozen=True, kw_only=True):
     """What came of one engine's stream. Times are in seconds on the monotonic clock, None if there was no token."""
 
@@ -163,11 +167,14 @@ def _usage(turn: Turn, generation: Generation | None) -> Usage:
 
 def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constraint | None) -> ApiError:
     """Tell the breaker, and what to tell the client."""
-    logger.warning("engine failed", extra={"replica": engine.name, "started": failure.started, "error": str(failure)})
-    if isinstance(failure, RequestFailed) and failure.kind != "internal":
+    if isinstance(failure, RequestFailed) and (failure.kind == "invalid" or str(failure).startswith("grammar:")):
+        # The request's own fault, also where a grammar turns out too costly later. Not for the log: that must not hold
+        # what clients write.
         engine.breaker.succeeded()
-        if failure.kind == "invalid":
-            return _invalid(str(failure), held)
+        return _invalid(str(failure), held)
+    logger.warning("engine failed", extra={"replica": engine.name, "started": failure.started, "error": str(failure)})
+    if isinstance(failure, RequestFailed) and failure.kind == "overloaded":
+        engine.breaker.succeeded()
         retry = retry_after_header(2.0 if failure.retry_after is None else failure.retry_after)
         return Unavailable(str(failure), code="overloaded", headers=retry)
     engine.breaker.failed(monotonic())
@@ -179,7 +186,8 @@ def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constrain
 def _invalid(message: str, held: Constraint | None) -> InvalidRequest:
     field, _, reason = message.partition(":")  # what is wrong, by the engine's convention
     if field == "grammar" and held is not None:
-        return InvalidRequest(f"{held.param}:{reason}", param=held.param, code="invalid_value")
+        # llguidance may repeat the whole grammar.
+        return InvalidRequest(f"{held.param}:{reason[:MAX_REASON]}", param=held.param, code="invalid_value")
     return InvalidRequest(message, param=field if field.isidentifier() else None)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
 from engine.wire import Grammar
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.stream import ArgumentsDelta, CallBegun, CallEnded, TextDelta, TokenLogprob, TurnEvent
-from gateway.protocol.tools import ToolUse
+from gateway.protocol.tools import Tool, ToolUse
 from gateway.tools.formats import ToolFormat
-from gateway.tools.grammar import ANYTHING, COMPACT, Calls, Function
+from gateway.tools.grammar import ANYTHING, Calls, Function
 from gateway.tools.parser import Arguments, Call, CallEnd, CallParser, Parsed, Text
 
 SpecialToken = Callable[[str], int | None]
@@ -34,7 +35,7 @@ def constraint(request: TurnRequest, format: ToolFormat, token: SpecialToken) ->
     if tools is None or not tools.active or not (tools.enforced or wanted):
         return Constraint(wanted.grammar, wanted.param) if wanted else None
     calls = Calls(
-        functions=[Function(tool.name, *_enforced(tools, tool.schema, tool.strict)) for tool in tools.callable],
+        functions=[Function(tool.name, _enforced(tools, tool)) for tool in tools.callable],
         required=tools.mode == "required",
         parallel=tools.parallel,
         text=_rule(wanted.grammar) if wanted else None,
@@ -45,7 +46,9 @@ def constraint(request: TurnRequest, format: ToolFormat, token: SpecialToken) ->
         return json.dumps(text) if id is None else f"<[{id}]>"
 
     only = tools.callable[0] if len(tools.callable) == 1 else None
-    return Constraint(Grammar("lark", format.grammar(calls, marker)), only.param if only else "tools")
+    strict = any(tool.strict for tool in tools.callable) or (wanted is not None and not wanted.grammar.lenient)
+    grammar = Grammar("lark", format.grammar(calls, marker), lenient=not strict)
+    return Constraint(grammar, only.param if only else "tools")
 
 
 def shown_tokens(request: TurnRequest, format: ToolFormat, token: SpecialToken) -> frozenset[int]:
@@ -96,24 +99,18 @@ class AnswerReader:
         return tokens
 
 
-def _enforced(tools: ToolUse, schema: dict[str, object], strict: bool) -> tuple[dict[str, object], bool]:
-    """The schema that a function's arguments are held to, and whether all of it has to be.
-
-    A call that is asked for keeps to its schema even if the function is not strict, as far as that can be enforced.
-    """
-    if strict or tools.mode == "required":
-        return schema, strict
-    return dict(ANYTHING), False
+def _enforced(tools: ToolUse, tool: Tool) -> Mapping[str, Any]:
+    """The schema that a function's arguments are held to: its own if it is strict or if a call is asked for."""
+    return tool.schema if tool.strict or tools.mode == "required" else ANYTHING
 
 
 def _rule(grammar: Grammar) -> str:
     """A format as the right side of a rule."""
     match grammar.kind:
         case "json_schema":
-            options = COMPACT | ({"lenient": True} if grammar.lenient else {})
-            return "%json " + json.dumps(json.loads(grammar.source) | {"x-guidance": options}, ensure_ascii=False)
+            return f"%json {grammar.source}"
         case "json_object":
-            return "%json " + json.dumps({**ANYTHING, "x-guidance": COMPACT})
+            return f"%json {json.dumps(ANYTHING)}"
         case "choice":
             return " | ".join(json.dumps(choice, ensure_ascii=False) for choice in json.loads(grammar.source))
         case "regex":

@@ -15,10 +15,6 @@ from msgspec import Struct
 
 ANYTHING: Mapping[str, Any] = {"type": "object"}
 
-COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON as Python writes it, which is what templates show to models. With white space of its own kind a schema would be
-a lexer apart, and the functions' names could not decide between the schemas."""
-
 _PLAIN = {
     "type",
     "properties",
@@ -39,8 +35,6 @@ class Function(Struct, frozen=True):
     name: str
     schema: Mapping[str, Any]
     """Of its arguments."""
-    strict: bool = True
-    """A keyword that cannot be enforced is an error, instead of being left out."""
 
 
 class Calls(Struct, frozen=True, kw_only=True):
@@ -74,7 +68,9 @@ def llama(calls: Calls, marker: Marker) -> str:
     """JSON objects separated by semicolons; free text does not begin like one."""
     rules = [f"call: {_choice(calls)}", *_objects(calls, "parameters")]
     more = _repeated(calls, '"; " call')
-    return _answer(calls, f"call{more}", rules, text=_not_beginning_with("{"))
+    # Beside an answer in JSON only the tag tells a call from it in time.
+    tag = "" if calls.text is None else f"{marker('<|python_tag|>')} "
+    return _answer(calls, f"{tag}call{more}", rules, text=_not_beginning_with("{"))
 
 
 def mistral_list(calls: Calls, marker: Marker) -> str:
@@ -91,7 +87,7 @@ def mistral_named(calls: Calls, marker: Marker) -> str:
     rules = [f"body: {_choice(calls)}"]
     for index, function in enumerate(calls.functions):
         rules.append(f"f{index}: {_quoted(function.name)} {marker('[ARGS]')} a{index}")
-        rules.append(f"a{index}: {_json(function)}")
+        rules.append(f"a{index}: {_json(function.schema)}")
     more = _repeated(calls, f"{begin} body")
     return _answer(calls, f"{begin} body{more}", rules, trigger=begin, triggered=f"body{more}")
 
@@ -146,7 +142,7 @@ def _objects(calls: Calls, arguments: str) -> list[str]:
     rules = []
     for index, function in enumerate(calls.functions):
         head = f'{{"name": {json.dumps(function.name)}, "{arguments}": '
-        rules += [f'f{index}: {_quoted(head)} a{index} "}}"', f"a{index}: {_json(function)}"]
+        rules += [f'f{index}: {_quoted(head)} a{index} "}}"', f"a{index}: {_json(function.schema)}"]
     return rules
 
 
@@ -157,7 +153,7 @@ def _keywords(function: Function, index: int) -> list[str]:
     schema = function.schema
     properties = schema.get("properties") or {}
     if not _is_plain(schema, properties):
-        return [f'k{index}_0: "**" a{index}', f"a{index}: {_json(function)}"]
+        return [f'k{index}_0: "**" a{index}', f"a{index}: {_json(schema)}"]
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     required = set(schema.get("required") or ())
     rules = []
@@ -167,9 +163,8 @@ def _keywords(function: Function, index: int) -> list[str]:
         first, more = f"{own} {written}", f"{_quoted(f', {name}=')} {written}"
         if name not in required:
             first, more = f"{first} | k{index}_{following}", f"{more} | m{index}_{following}"
-        nested = value | shared if isinstance(value, dict) else value
         rules += [f"k{index}_{number}: {first}", f"m{index}_{number}: {more}"]
-        rules.append(f"v{index}_{number}: {_json(Function(name, _as_object(nested), function.strict))}")
+        rules.append(f"v{index}_{number}: {_json({**_as_object(value), **shared})}")
     return [*rules, f'k{index}_{len(properties)}: ""', f'm{index}_{len(properties)}: ""']
 
 
@@ -203,9 +198,8 @@ def _as_object(schema: Any) -> Mapping[str, Any]:
     return schema if isinstance(schema, dict) else ({} if schema else {"not": {}})
 
 
-def _json(function: Function) -> str:
-    options = COMPACT | ({} if function.strict else {"lenient": True})
-    return "%json " + json.dumps({**function.schema, "x-guidance": options}, ensure_ascii=False)
+def _json(schema: Mapping[str, Any]) -> str:
+    return "%json " + json.dumps(schema, ensure_ascii=False)
 
 
 def _quoted(text: str) -> str:

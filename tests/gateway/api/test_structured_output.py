@@ -239,6 +239,25 @@ class TestRefused:
             assert answer.model == "tiny-small"
 
 
+async def test_a_grammar_that_is_too_costly_to_follow_is_no_fault_of_the_engine(serve: Serve) -> None:
+    """It ends its own answers with an error that names it; the engine stays in service for the others."""
+    costly: Any = {"type": "grammar", "definition": 'start: s\ns: s s | s s s | "x" | "xx"'}
+    async with serve() as served:
+        for _ in range(served.gateway.settings.router.breaker_failures + 1):
+            with pytest.raises(openai.BadRequestError) as caught:
+                await served.client.responses.create(
+                    input="hi",
+                    text={"format": costly},
+                    max_output_tokens=400,
+                    extra_body={"ignore_eos": True},
+                )
+            wrong(caught.value, "text.format.definition")
+            assert len(caught.value.message) < 1000
+        answer = await served.client.responses.create(input="hi", max_output_tokens=1)
+        assert answer.model == "tiny-small"
+        await served.settle()
+
+
 async def unspent(served: Served) -> None:
     """A refused request leaves nothing behind and costs no token: all that is missing is what the next turn used."""
     await served.settle()

@@ -13,6 +13,8 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from engine.grammar.source import GrammarLimits, to_llguidance
+from engine.wire import Grammar
 from gateway.tools.formats import FORMATS, ToolFormat
 from gateway.tools.grammar import ANYTHING, Calls, Function
 from gateway.tools.parser import Arguments, Call, CallEnd, Parsed, Text
@@ -91,7 +93,7 @@ def grammar(format: ToolFormat, special: bool, **calls: Any) -> str:
 
 
 def matcher(source: str, special: bool) -> LLMatcher:
-    made = LLMatcher(matcher_tokens(special), LLMatcher.grammar_from_lark(source))
+    made = LLMatcher(matcher_tokens(special), to_llguidance(Grammar("lark", source), GrammarLimits()))
     assert not made.is_error(), made.get_error()
     return made
 
@@ -198,7 +200,7 @@ def test_a_call_that_has_begun_in_text_cannot_be_broken(format: ToolFormat) -> N
 def test_a_function_without_strictness_takes_any_object() -> None:
     """As in `auto`: only the name and the braces are certain."""
     format = FORMATS[0]
-    source = grammar(format, False, functions=[Function("get_weather", ANYTHING, strict=False)])
+    source = grammar(format, False, functions=[Function("get_weather", ANYTHING)])
     step = matcher(source, special=False)
     text = '<tool_call>\n{"name": "get_weather", "arguments": {"anything": [1, "x"]}}\n</tool_call>'
     tokens = tokenizer(False).encode(text, add_special_tokens=False).ids
@@ -206,12 +208,19 @@ def test_a_function_without_strictness_takes_any_object() -> None:
     assert step.is_accepting()
 
 
-def test_unsupported_keywords_are_errors_for_strict_functions_only() -> None:
-    """A lenient function is held to the rest of its schema."""
-    odd: dict[str, Any] = {"type": "object", "properties": {}, "unevaluatedProperties": False}
-    made = {
-        strict: grammar(FORMATS[0], False, functions=[Function("ping", odd, strict=strict)]) for strict in (True, False)
-    }
-    refused = LLMatcher(matcher_tokens(False), LLMatcher.grammar_from_lark(made[True]))
-    assert "unevaluatedProperties" in refused.get_error()
-    matcher(made[False], special=False)
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_a_json_answer_and_calls_that_begin_alike(format: ToolFormat) -> None:
+    """Both can be written where either is allowed, though some formats begin a call as JSON does."""
+    document = json.dumps({"properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "type": "object"})
+    source = grammar(format, False, required=False, text=f"%json {document}")
+    call = {
+        "llama": '<|python_tag|>{"name": "ping", "parameters": {}}',
+        "mistral": "[TOOL_CALLS]ping[ARGS]{}",
+        "mistral-list": '[TOOL_CALLS] [{"name": "ping", "arguments": {}}]',
+        "pythonic": "[ping()]",
+    }.get(format.name, '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>')
+    for text in ('{"ok": true}', call):
+        step = matcher(source, special=False)
+        tokens = tokenizer(False).encode(text, add_special_tokens=False).ids
+        assert step.try_consume_tokens(tokens) == len(tokens), text
+        assert step.is_accepting()
