@@ -68,7 +68,8 @@ class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
     """json_schema: the schema as JSON; json_object: empty; regex: the expression; choice: a JSON list of strings; lark:
     the grammar in Lark's notation."""
     lenient: bool = False
-    """json_schema: ignore keywords that cannot be enforced instead of refusing the request."""
+    """json_schema: ignore keywords that cannot be enforced instead of refusing the request. (In lark, each schema says
+    so for itself, as `"x-guidance": {"lenient": true}`.)"""
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate", omit_defaults=True):

@@ -15,7 +15,7 @@ import numpy as np
 from llguidance import LLMatcher
 
 from engine.grammar.matcher import Matcher
-from engine.grammar.source import GrammarLimits, to_llguidance
+from engine.grammar.source import GrammarLimits, may_ignore, to_llguidance
 from engine.grammar.tokens import GrammarTokens
 from engine.grammar.trial import Setup, TrialFailed, TrialWorker
 from engine.request import RequestError
@@ -154,7 +154,7 @@ class GrammarCompiler:
             raise RequestError(f"grammar: cannot be compiled now: {error}; try again", "internal") from error
         if verdict.error is not None:
             raise RequestError(f"grammar: {_explain(verdict.error, grammar.kind)}")
-        if verdict.warnings and not grammar.lenient:
+        if verdict.warnings and not may_ignore(grammar):
             raise RequestError(f"grammar: {_explain('; '.join(verdict.warnings), grammar.kind)}")
         matcher = tokens.compile(source)
         self.compilations += 1

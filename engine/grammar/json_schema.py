@@ -8,18 +8,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, NoReturn, TypeGuard
 
 from engine.request import RequestError
 
-_OPTIONS = {
-    # Wherever JSON allows whitespace. Without a bound a model can fill its answer with it.
-    "whitespace_pattern": r"[ \t\r\n]{1,20}",
-    # Not \u: a name in `properties` could be spelled with it, and its value would count as an additional property's.
-    "json_allowed_escapes": 'nrbtf\\"',
-}
+WHITESPACE = {"whitespace_pattern": r"[ \t\r\n]{1,20}"}
+"""Wherever JSON allows whitespace. Without a bound a model can fill its answer with it."""
+_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
+"""Not \\u: a name in `properties` could be spelled with it, and its value would count as an additional property's."""
 _COMBINING = {"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"}
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LARGEST_INTEGER = 2**63 - 1
@@ -34,11 +32,20 @@ _PATTERN_UNIT = re.compile(
 )
 
 
-def to_lark(schema: Any, *, depth: int, nodes: int, multiple_of: int, lenient: bool) -> str:
+def to_lark(
+    schema: Any,
+    *,
+    depth: int,
+    nodes: int,
+    multiple_of: int,
+    lenient: bool,
+    spacing: Mapping[str, Any] | None = None,
+) -> str:
     """The expression of llguidance's Lark dialect that matches JSON documents of `schema`.
 
     `depth`, `nodes`: most nested and most values of the schema; `multiple_of`: the largest `multipleOf`, decimal point
-    left out; `lenient`: ignore keywords that cannot be enforced.
+    left out; `lenient`: ignore keywords that cannot be enforced; `spacing`: llguidance's options for whitespace, if not
+    ours.
 
     Raises:
         RequestError: it is no schema, too large, or would not be enforced; the message says where.
@@ -54,7 +61,8 @@ def to_lark(schema: Any, *, depth: int, nodes: int, multiple_of: int, lenient: b
     for path, value in _walk(schema):
         if isinstance(value, dict) and not lenient:
             _check(path, value)
-    return f"%json {json.dumps(schema | {'x-guidance': _OPTIONS | {'lenient': lenient}})}"
+    options = {**_ESCAPES, **(spacing or WHITESPACE), "lenient": lenient}
+    return f"%json {json.dumps(schema | {'x-guidance': options})}"
 
 
 def check_size(value: Any, depth: int, nodes: int) -> None:

@@ -16,6 +16,8 @@ from engine.wire import Grammar
 _OPTIONS = '%llguidance {"no_forcing": true}'
 """Every token that the grammar allows may be sampled; llguidance would force a tokenization of its own where it can."""
 _LARK_ATTRIBUTE = re.compile(r"^\s*[?!]*[\w-]+\s*\[[^\]\n]*\b(temperature|max_tokens|stop)\s*=", re.MULTILINE)
+_LENIENT = re.compile(r'"lenient"\s*:\s*true')
+_SPACING = {"whitespace_flexible": bool, "item_separator": str, "key_separator": str}
 _LARK_JSON = re.compile(r"%json\s*(?=\{)")
 
 
@@ -51,14 +53,24 @@ def to_llguidance(grammar: Grammar, limits: GrammarLimits) -> str:
         case "choice":
             lark = f"start: /{regex_to_lark(_alternatives(_parse(source), limits), '')}/"
         case "lark":
-            lark = _checked_lark(source, limits, lenient)
+            lark = _checked_lark(source, limits)
     # The options at the end, so that lines in error messages are the client's.
     return json.dumps({"grammars": [{"lark_grammar": f"{lark}\n{_OPTIONS}\n"}]})
 
 
-def _schema(schema: Any, limits: GrammarLimits, lenient: bool) -> str:
+def may_ignore(grammar: Grammar) -> bool:
+    """Whether keywords that cannot be enforced may be ignored somewhere in it."""
+    return grammar.lenient or (grammar.kind == "lark" and _LENIENT.search(grammar.source) is not None)
+
+
+def _schema(schema: Any, limits: GrammarLimits, lenient: bool, spacing: dict[str, Any] | None = None) -> str:
     return json_schema.to_lark(
-        schema, depth=limits.depth, nodes=limits.nodes, multiple_of=limits.multiple_of, lenient=lenient
+        schema,
+        depth=limits.depth,
+        nodes=limits.nodes,
+        multiple_of=limits.multiple_of,
+        lenient=lenient,
+        spacing=spacing,
     )
 
 
@@ -70,8 +82,11 @@ def _alternatives(choices: Any, limits: GrammarLimits) -> str:
     return "|".join(re.sub(r"[\\.+*?()|\[\]{}^$]", r"\\\g<0>", choice) for choice in choices)
 
 
-def _checked_lark(source: str, limits: GrammarLimits, lenient: bool) -> str:
-    """A Lark grammar whose JSON schemas keep to the same rules as others."""
+def _checked_lark(source: str, limits: GrammarLimits) -> str:
+    """A Lark grammar whose JSON schemas keep to the same rules as others.
+
+    A schema in it may have options under `x-guidance`: `lenient`, separators, and whether there is whitespace.
+    """
     if found := _LARK_ATTRIBUTE.search(source):
         refuse(f"{found[1]}: not supported in a grammar; leave it out")
     checked, end = [], 0
@@ -82,9 +97,18 @@ def _checked_lark(source: str, limits: GrammarLimits, lenient: bool) -> str:
             schema, after = json.JSONDecoder().raw_decode(source, found.end())
         except (ValueError, RecursionError):
             continue  # whatever is wrong with it, llguidance says where
-        checked += [source[end : found.start()], _schema(schema, limits, lenient)]
+        options = schema.pop("x-guidance", {})
+        lenient = isinstance(options, dict) and options.pop("lenient", False) is True
+        checked += [source[end : found.start()], _schema(schema, limits, lenient, _spacing(options))]
         end = after
     return "".join([*checked, source[end:]])
+
+
+def _spacing(options: Any) -> dict[str, Any]:
+    if not isinstance(options, dict) or not all(isinstance(options[key], _SPACING.get(key, ())) for key in options):
+        refuse(f"x-guidance: only lenient, {', '.join(_SPACING)} are supported; leave out the rest")
+    # Flexible would mean without bounds.
+    return options if options.get("whitespace_flexible") is False else options | json_schema.WHITESPACE
 
 
 def _parse(source: str) -> Any:

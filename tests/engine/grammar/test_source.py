@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
-from engine.grammar.source import GrammarLimits, to_llguidance
+from engine.grammar.source import GrammarLimits, may_ignore, to_llguidance
 from engine.request import RequestError
 from engine.wire import Grammar
 from tests.engine.grammar.schemas import BYTES, accepts
@@ -83,6 +83,32 @@ def test_json_schemas_in_a_lark_grammar_keep_to_the_rules_of_others() -> None:
     assert accepts(start, "1;{" + 20 * " " + "}")
     assert not accepts(start, "1;{" + 21 * " " + "}")
     assert not accepts(start, '1;{"\\u0061":1}')
+
+
+def test_a_schema_in_a_lark_grammar_may_be_compact() -> None:
+    options = '{"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "}'
+    start = matcher(Grammar("lark", f'start: %json {{"items": {{"type": "null"}}, "x-guidance": {options}}}'))
+    assert accepts(start, "[null, null]")
+    assert not accepts(start, "[null,null]")
+    assert not accepts(start, '{"\\u0061": 1}')
+    options = '{"whitespace_flexible": true, "item_separator": ";"}'
+    start = matcher(Grammar("lark", f'start: %json {{"items": {{"type": "null"}}, "x-guidance": {options}}}'))
+    assert accepts(start, "[null ;null]")
+    assert not accepts(start, "[null;" + 21 * " " + "null]")
+
+
+def test_a_schema_in_a_lark_grammar_may_be_lenient() -> None:
+    lenient = Grammar("lark", 'start: %json {"type": "array", "uniqueItems": true, "x-guidance": {"lenient": true}}')
+    assert may_ignore(lenient)
+    assert accepts(matcher(lenient), "[1, 1]")
+    strict = Grammar("lark", 'start: %json {"type": "array", "uniqueItems": true}', lenient=True)
+    assert LLMatcher(BYTES, to_llguidance(strict, GrammarLimits()), log_level=0).is_error()
+
+
+@pytest.mark.parametrize("options", ["true", '{"coerce_one_of": true}', '{"whitespace_pattern": "x"}'])
+def test_other_options_of_a_schema_are_refused(options: str) -> None:
+    with pytest.raises(RequestError, match="x-guidance: only"):
+        to_llguidance(Grammar("lark", f'start: %json {{"x-guidance": {options}}}'), GrammarLimits())
 
 
 @pytest.mark.parametrize("attribute", ["temperature=0.5", "max_tokens=3", "lazy, stop=/x/"])
