@@ -332,7 +332,10 @@ class EngineCore:
         if not depths:
             return plan
         drafts = speculator.propose(plan, self._scheduler.reserve(plan, depths))
-        rows = [replace(row, draft=_legal(row.request, drafts.get(row.request.id, ()))) for row in plan.rows]
+        rows = [
+            replace(row, draft=_legal(row.request, drafts[row.request.id])) if row.request.id in drafts else row
+            for row in plan.rows
+        ]
         return StepPlan(rows, plan.preempted)
 
     def _release(self, request: Request) -> None:

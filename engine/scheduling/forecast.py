@@ -31,6 +31,12 @@ class Forecast:
             self._seconds = self._seconds * _DECAY + max(now - began, 0.0)
         self._running = (now, tokens) if tokens else None
 
+    def confirmed(self, tokens: int) -> None:
+        """The step that runs has brought so many tokens more: drafts that were right."""
+        if self._running is not None:
+            began, ran = self._running
+            self._running = (began, ran + tokens)
+
     def idle(self) -> None:
         """There is no work: time until the next step is no step's."""
         self._running = None

@@ -168,20 +168,23 @@ class Scheduler:
         """Give rows that decode blocks for drafts of up to `depths` tokens; how many tokens each may draft.
 
         Drafts get what a step leaves: of its token budget, of the context and of `max_tokens`. They never cost another
-        request its blocks, only cached prefixes, and those a few steps early: the answer will need the block anyway.
+        request its blocks, only what nobody uses, and that a few steps early: the answer will need the block anyway.
         """
         budget = self.config.step_tokens - plan.tokens
         granted = {}
         for row in plan.rows:
             request = row.request
+            wanted = depths.get(request.id, 0)
+            if wanted == 0 or not row.sample:
+                continue
             depth = min(
-                depths.get(request.id, 0),
+                wanted,
                 budget,
                 request.sampling.max_tokens - len(request.output) - 1,
                 self.context - request.length - 1,
                 (len(request.block_table) + self.pool.available) * BLOCK_SIZE - request.length,
             )
-            if not row.sample or depth < 1:
+            if depth < 1:
                 continue
             missing = blocks_of(request.length + depth) - len(request.block_table)
             if missing > 0:
@@ -196,6 +199,7 @@ class Scheduler:
         Returns what each request gained, in the plan's order, without those that were cancelled meanwhile.
         """
         gained = []
+        confirmed = 0
         for row, result in zip(plan.rows, sampled, strict=True):
             request = row.request
             if request.state is not State.RUNNING:
@@ -212,13 +216,16 @@ class Scheduler:
             self.output_tokens += len(result.tokens)
             self._policy.generated(request, len(result.tokens))
             # All of these but the last have run: they are the confirmed part of the draft.
-            self._prefixes.publish(request, row.start + row.count + max(len(result.tokens) - 1, 0))
+            ahead = max(len(result.tokens) - 1, 0)
+            confirmed += ahead
+            self._prefixes.publish(request, row.start + row.count + ahead)
             if reason is not None:
                 self._forecast.answered(len(request.prompt), len(request.output))
                 self._finish(request, reason)
             else:
                 self._give_back(request)
             gained.append((request, result))
+        self._forecast.confirmed(confirmed)
         return gained
 
     def check_integrity(self) -> None:

@@ -95,23 +95,25 @@ class Speculator:
 
     def depths(self, plan: StepPlan) -> dict[str, int]:
         """How many tokens each request should draft in a step; those that should not are left out."""
+        self._proposed = {}
         decoding = [row.request for row in plan.rows if row.count == 1 and row.sample]
         if not decoding:
             return {}
         self._step += 1
-        if self._step < self._asleep_until:
+        modelled = self._model is not None and self._step >= self._asleep_until
+        if not (self._ngrams or modelled):
             return {}
         if self._adaptive and self._step - self._plain_step > _PROBE_STEPS:
             self._plain_step = self._step
             return {}
-        candidates = [one for request in decoding if request.speculate and (one := self._candidate(request))]
+        candidates = [one for request in decoding if request.speculate and (one := self._candidate(request, modelled))]
         if not self._adaptive:
             return {one.id: one.limit for one in candidates}
         chosen = self._choose(candidates, plan.tokens, len(decoding)) if candidates else {}
         if not chosen:
             self._plain_step = self._step
-            if candidates and not self._ngrams:
-                self._asleep_until = self._step + _SLEEP_STEPS
+        if modelled and candidates and not any(one.modelled and one.id in chosen for one in candidates):
+            self._asleep_until = self._step + _SLEEP_STEPS
         return chosen
 
     def propose(self, plan: StepPlan, granted: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -143,7 +145,6 @@ class Speculator:
                 self._learn(row.request, proposed, len(result.tokens) - 1)
                 self.drafted += len(row.draft)
                 self.accepted += len(result.tokens) - 1
-        self._proposed.clear()
 
     def release(self, request: Request) -> None:
         """Forget a request that has finished or lost its blocks."""
@@ -151,8 +152,8 @@ class Speculator:
         if self._model is not None:
             self._model.release(request)
 
-    def _candidate(self, request: Request) -> Candidate | None:
-        """The better source of drafts for a request, if there is any."""
+    def _candidate(self, request: Request, modelled: bool) -> Candidate | None:
+        """The better source of drafts for a request, if there is any; the draft model only if `modelled`."""
         history = self._histories.get(request.id)
         if history is None:
             history = self._histories[request.id] = _History()
@@ -166,7 +167,7 @@ class Speculator:
             if match:
                 history.source = match
                 found = Candidate(request.id, self._rate(history, match), limit, left=left)
-        if self._model is not None:
+        if self._model is not None and modelled:
             limit = min(limit, self._model.limit(request))
             rate = self._rate(history, MODEL)
             if limit > 0 and (found is None or rate > found.rate):

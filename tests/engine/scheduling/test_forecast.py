@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from bench.simulation import Arrival, Cost, simulate
@@ -10,6 +12,7 @@ from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.scheduling.forecast import Forecast
 from engine.wire import PolicyName
 from tests.engine.scheduler_bench import Bench
+from tests.engine.speculation.drafts import ledger_drafts
 
 
 def test_speed_is_tokens_over_the_seconds_of_their_steps() -> None:
@@ -18,6 +21,14 @@ def test_speed_is_tokens_over_the_seconds_of_their_steps() -> None:
     forecast.step(0.0, 50)
     forecast.step(0.5, 50)
     assert forecast.seconds(100) == pytest.approx(1.0)
+
+
+def test_drafts_that_were_right_are_work_done() -> None:
+    bench = Bench()
+    bench.draft = ledger_drafts(random.Random(0), right=1.0)
+    bench.add("a", 10, max_tokens=100)
+    bench.run()
+    assert bench.scheduler._forecast.tokens_per_second * (bench.now - 1) == pytest.approx(10 + 99, rel=0.2)
 
 
 def test_idle_time_is_no_step_s() -> None:

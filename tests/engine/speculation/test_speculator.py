@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from zlib import crc32
 
+import msgspec
 import pytest
 
 from engine.core import EngineCore, SchedulerConfig
@@ -238,3 +239,18 @@ def test_a_draft_model_that_fails_costs_the_requests_of_its_step(monkeypatch: py
     assert (output.finish, output.error_kind) == ("error", "internal")
     world.core.check_integrity()
     world.serve(1)
+
+
+def test_what_a_failed_step_had_drafted_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(waits_for_weights, draft=lambda tokens: 0.1)
+    speculator = world.speculator
+    assert speculator is not None
+    request = Generate("a", [1], SamplingParams(max_tokens=50, ignore_eos=True))
+    with monkeypatch.context() as patch:
+        patch.setattr(TimedRunner, "execute", lambda self, plan: 1 / 0)
+        world.core.add(request)
+        [output] = world.core.step()
+    assert output.error_kind == "internal"
+    world.core.add(msgspec.structs.replace(request, prompt=[1, 2, 3]))
+    [output] = world.core.step()
+    assert (len(output.tokens), speculator.drafted) == (1, 0)
