@@ -18,8 +18,8 @@ from msgspec import Struct
 from engine.wire import Grammar
 from gateway.errors import InvalidRequest
 
-MAX_SOURCE_BYTES = 65_536
-"""Largest schema, expression, grammar or list of choices, in UTF-8."""
+MAX_SOURCE_BYTES = 131_072
+"""Largest schema, expression, grammar or list of choices, in UTF-8; engines accept no larger one."""
 MAX_GBNF_BYTES = 8_192
 """Less, because it is translated before the request may go on."""
 MAX_DEPTH = 64

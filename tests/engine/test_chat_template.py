@@ -134,3 +134,11 @@ def test_templates_are_found_where_checkpoints_keep_them(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
     assert ChatTemplate.from_directory(tmp_path, json.loads(json.dumps(config))).render(MESSAGES) == expected
+
+
+def test_the_source_is_that_of_the_template_that_is_used() -> None:
+    """With tools the one for tools, if there is one."""
+    both = ChatTemplate({"default": "plain", "tool_use": "tools"}, {})
+    assert (both.source(tools=False), both.source(tools=True)) == ("plain", "tools")
+    assert ChatTemplate({"default": "plain"}, {}).source(tools=True) == "plain"
+    assert ChatTemplate({}, {}).source(tools=True) == ""

@@ -163,3 +163,15 @@ def test_an_empty_stop_string_is_refused() -> None:
 def test_the_result_does_not_depend_on_how_the_text_was_cut(stops: list[str], pieces: list[str]) -> None:
     shown, matched = run(stops, pieces)
     assert ("".join(shown), matched) == expected(stops, "".join(pieces))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_special_tokens_that_are_shown_are_text(family: str) -> None:
+    """Those and no others; everything else is as without them."""
+    tokenizer, pieces = tokenizer_of(family)
+    one, other = sorted(pieces.special)[:2]
+    ids = [one, other, *tokenizer.encode("a", add_special_tokens=False).ids, one]
+    detokenizer = IncrementalDetokenizer(pieces, shown=[one])
+    text = "".join([*(detokenizer.push(id) for id in ids), detokenizer.flush()])
+    assert text.count(tokenizer.id_to_token(one)) == 2
+    assert tokenizer.id_to_token(other) not in text

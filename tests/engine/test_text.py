@@ -204,3 +204,12 @@ def test_a_control_token_that_cannot_be_spelled_costs_one_request(tmp_path: Path
     text = TextProcessor.from_directory(write_tokenizer(tmp_path, tokenizer))
     with pytest.raises(ChatTemplateError, match="cannot read 'a' as text"):
         text.encode_chat([{"role": "user", "content": "banana"}])
+
+
+def test_special_tokens_are_known_by_their_names(directories: dict[str, Path]) -> None:
+    """Ordinary tokens and unknown names are none."""
+    text = ours(directories["byte-level"])
+    names = {name: text.special_token(name) for name in SPECIAL}
+    assert set(names.values()) <= text.special_token_ids
+    assert text.special_token("a") is None
+    assert text.special_token("<unheard of>") is None

@@ -99,7 +99,7 @@ class TestTools:
             ([{**FLAT, "description": "x" * (MAX_DESCRIPTION + 1)}], "tools[0].description", "invalid_value"),
             ([{**FLAT, "strict": "yes"}], "tools[0].strict", "invalid_value"),
             ([{**FLAT, "parameters": []}], "tools[0].parameters", "invalid_value"),
-            ([{**FLAT, "parameters": {"title": "x" * 70_000}}], "tools[0].parameters", "invalid_value"),
+            ([{**FLAT, "parameters": {"title": "x" * 140_000}}], "tools[0].parameters", "invalid_value"),
             ([{**FLAT, "parameters": {"type": "string"}}], "tools[0].parameters.type", "invalid_value"),
             ([{**FLAT, "color": "red"}], "tools[0].color", "unknown_parameter"),
             ([{**FLAT, "defer_loading": True}], "tools[0].defer_loading", "unknown_parameter"),
