@@ -69,7 +69,7 @@ class Fair:
     def join(self, request: Request) -> None:
         self._arrivals += 1
         request.rank = (request.arrival + LEVELS[request.service] * self._aging, self._arrivals)
-        self._queues[request.service].join(request)
+        self._queues[request.service].join(request, request.arrival)
 
     def rejoin(self, request: Request) -> None:
         self._queues[request.service].rejoin(request, self._now)
@@ -81,7 +81,7 @@ class Fair:
         self.leave(request)
 
     def restore(self, request: Request) -> None:
-        self._queues[request.service].join(request)
+        self._queues[request.service].join(request, self._now)
 
     def open(self, now: float) -> None:
         self._now = now
@@ -96,10 +96,10 @@ class Fair:
         window = [request for request in flow.line[:PASS_WINDOW] if request not in flow.passed]
         oldest = window[0]
         if len(window) > 1 and flow.overtaken < MAX_OVERTAKEN:
-            best = max(window[:BONUS_WINDOW], key=self._cached)
-            hits = self._cached(best)
-            if 2 * hits >= best.length and hits > self._cached(oldest):
-                return best
+            hits = [self._cached(request) for request in window[:BONUS_WINDOW]]
+            best = hits.index(max(hits))  # the oldest of equals
+            if 2 * hits[best] >= window[best].length:
+                return window[best]
         return oldest
 
     def pass_over(self, request: Request) -> None:
@@ -153,9 +153,8 @@ class Fair:
                 rows[flow] += 1
                 held[flow] += len(other.block_table)
         total = held.total()
-        entitled = queue.within_share(mine) and (
-            not mine.rows or (held[mine] + shortage.needs) * queue.weight <= total * mine.weight
-        )
+        fits = blocks <= 0 or (held[mine] + shortage.needs) * queue.weight <= total * mine.weight
+        entitled = queue.within_share(mine) and (fits or not mine.rows)
         chosen = []
         for victim in victims():
             other, size = victim.request, len(victim.request.block_table)

@@ -37,8 +37,9 @@ class Flow:
     line: list[Request] = field(default_factory=list)
     """Waiting requests, oldest first."""
     work: int = 0
+    """Tokens that they are expected to need."""
     cost: float = 0.0
-    """What they are expected to need, in tokens, and to cost."""
+    """What those will cost."""
     passed: set[Request] = field(default_factory=set)
     """Those passed over in this step."""
     overtaken: int = 0
@@ -113,7 +114,8 @@ class ServiceQueue:
                 tokens += flow.work * min(1.0, paid / flow.cost)
         return round(tokens)
 
-    def join(self, request: Request) -> None:
+    def join(self, request: Request, since: float) -> None:
+        """A request that has no place in line yet begins to wait; `since` counts for who has waited too long."""
         flow = self._flows.get(request.tenant)
         if flow is None:
             flow = self._flows[request.tenant] = Flow(request.tenant, next(self._numbers), request.weight)
@@ -125,9 +127,9 @@ class ServiceQueue:
             flow.weight = request.weight
         if not flow.line:
             flow.counter = max(flow.counter, self._entry())
-            self._wait(flow, request.arrival)
+            self._wait(flow, since)
         if not self.waiting:
-            self.since = request.arrival
+            self.since = since
         self._enqueue(flow, request)
 
     def rejoin(self, request: Request, now: float) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from engine.request import Request
+
 _DECAY = 0.98
 """Of what earlier steps and answers weigh, per step and per answer."""
 _FIRST_GUESS = 128.0
@@ -47,9 +51,9 @@ class Forecast:
         self._outputs = self._outputs * _DECAY + output
         self._answers = self._answers * _DECAY + 1
 
-    def output(self, most: int) -> int:
-        """Output tokens expected of a request that may have `most`."""
-        return min(most, round(self._outputs / self._answers))
+    def work(self, request: Request) -> int:
+        """Tokens that a request without KV is expected to need: all it knows, and its answer or what is left of it."""
+        return request.length + self._answer(request)
 
     @property
     def request_tokens(self) -> float:
@@ -60,3 +64,21 @@ class Forecast:
         """How long `tokens` take; None while nothing is known."""
         rate = self.tokens_per_second
         return tokens / rate if rate > 0 else None
+
+    def queue_seconds(self, ahead: int, running: Sequence[Request], *, full: bool) -> float:
+        """How long a request waits behind `ahead` tokens of others and what runs; 0 while nothing is known.
+
+        If all rows are taken, somebody has to end: meanwhile about as many tokens run as one request has.
+        """
+        tokens = float(ahead)
+        for request in running:
+            if request.uncomputed > 1:
+                tokens += request.uncomputed
+        if full:
+            nobody_has_ended = self._answers == 1.0
+            tokens += min(sum(map(self._answer, running)), _FIRST_GUESS) if nobody_has_ended else self.request_tokens
+        return self.seconds(tokens) or 0.0
+
+    def _answer(self, request: Request) -> int:
+        """Output tokens that are still expected."""
+        return min(request.sampling.max_tokens - len(request.output), round(self._outputs / self._answers))

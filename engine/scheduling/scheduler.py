@@ -119,7 +119,7 @@ class Scheduler:
             raise RequestError(f"the engine is full ({len(self._requests)} requests); try again", "overloaded", retry)
         self._refuse_if_hopeless(request)
         self._requests[request.id] = request
-        request.work = self._work(request)
+        request.work = self._forecast.work(request)
         self._policy.join(request)
         self._waiting_tokens += request.length
         if request.adapter is not None:
@@ -348,7 +348,7 @@ class Scheduler:
             step.prompts.discard(victim)
         self._release(victim)
         victim.move_to(State.WAITING)
-        victim.work = self._work(victim)
+        victim.work = self._forecast.work(victim)
         self._policy.rejoin(victim)
         self._waiting_tokens += victim.length
         if victim.adapter is not None:
@@ -414,9 +414,6 @@ class Scheduler:
         request.computed = 0
         self._preemption.release(request)
 
-    def _work(self, request: Request) -> int:
-        return request.length + self._forecast.output(request.sampling.max_tokens - len(request.output))
-
     def _refuse_if_hopeless(self, request: Request) -> None:
         """
         Raises:
@@ -436,10 +433,5 @@ class Scheduler:
 
     def _queue_seconds(self, ahead: int) -> float:
         """Predicted time until a request starts that `ahead` tokens of others go before; 0 if nothing is known."""
-        prompts = sum(request.uncomputed for request in self._running if request.uncomputed > 1)
-        row = 0.0
-        if len(self._running) >= self.config.max_running:
-            # About one request's tokens run until somebody ends and leaves a row, and no more than are still to come.
-            left = sum(self._work(request) - request.length for request in self._running)
-            row = min(self._forecast.request_tokens, left)
-        return self._forecast.seconds(ahead + prompts + row) or 0.0
+        full = len(self._running) >= self.config.max_running
+        return self._forecast.queue_seconds(ahead, self._running, full=full)

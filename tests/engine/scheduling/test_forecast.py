@@ -7,10 +7,10 @@ import random
 import pytest
 
 from bench.simulation import Arrival, Cost, simulate
-from engine.request import RequestError
+from engine.request import Request, RequestError
 from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.scheduling.forecast import Forecast
-from engine.wire import PolicyName
+from engine.wire import PolicyName, SamplingParams
 from tests.engine.scheduler_bench import Bench
 from tests.engine.speculation.drafts import ledger_drafts
 
@@ -44,8 +44,8 @@ def test_the_length_of_answers_is_learnt_from_those_that_ended() -> None:
     forecast = Forecast()
     for _ in range(500):
         forecast.answered(prompt=10, output=20)
-    assert forecast.output(1000) == 20
-    assert forecast.output(5) == 5
+    assert forecast.work(Request("a", [0] * 7, SamplingParams(max_tokens=1000), 0.0)) == 7 + 20
+    assert forecast.work(Request("a", [0] * 7, SamplingParams(max_tokens=5), 0.0)) == 7 + 5
     assert forecast.request_tokens == pytest.approx(30, rel=0.01)
 
 
