@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from llguidance import regex_to_lark
 from msgspec import Struct
 
 from engine.wire import Grammar
@@ -112,13 +113,10 @@ def _rule(grammar: Grammar) -> str:
         case "json_object":
             return f"%json {json.dumps(ANYTHING)}"
         case "choice":
-            return " | ".join(json.dumps(choice, ensure_ascii=False) for choice in json.loads(grammar.source))
+            # One expression: thousands of alternatives would be too many for a grammar to follow.
+            escaped = (re.sub(r"[\\.+*?()|\[\]{}^$]", r"\\\g<0>", choice) for choice in json.loads(grammar.source))
+            return f"/{regex_to_lark('|'.join(escaped), '')}/"
         case "regex":
-            # A slash would end it.
-            return "/" + re.sub(r"\\.|/|\n", _in_slashes, grammar.source, flags=re.DOTALL) + "/"
+            return f"/{regex_to_lark(grammar.source, '')}/"
         case "lark":
             raise ValueError("a grammar cannot be a part of another")
-
-
-def _in_slashes(match: re.Match[str]) -> str:
-    return {"/": r"\/", "\n": r"\n"}.get(match[0], match[0])
