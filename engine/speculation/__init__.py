@@ -1,1 +1,1 @@
-"""Speculative decoding: tokens are guessed, and a step of the model confirms as many of them as are right."""
+"""Speculative decoding: tokens are guessed, and one step of the model confirms as many of them as are right."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -37,7 +37,7 @@ class _Progress:
     """Tokens `[0, valid)` have the draft model's KV."""
     guessed: tuple[int, ...] = ()
     """Guesses that were run behind them, and may have come true."""
-    named: int = field(default=0)
+    named: int = 0
     """Blocks whose content is known to be that of their hash."""
 
 
