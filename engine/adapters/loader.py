@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import count
 
 from engine.adapters.config import AdapterError
 from engine.adapters.loads import Bank, Install, Job, Prepare
@@ -27,12 +28,16 @@ class Loaded:
 
 
 class Loader:
-    """One thread that does jobs in order. `done` is called in it after each; whoever submits jobs takes the results."""
+    """One thread that does jobs in order, copies to the device first: they are short, and nothing else is left to do.
+
+    `done` is called in it after each; whoever submits jobs takes the results.
+    """
 
     def __init__(self, bank: Bank, done: Callable[[], None]) -> None:
         self._bank = bank
         self._done = done
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.PriorityQueue[tuple[int, int, Job | None]] = queue.PriorityQueue()
+        self._submitted = count()
         self._results: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -46,7 +51,7 @@ class Loader:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="adapter loader", daemon=True)
             self._thread.start()
-        self._jobs.put(job)
+        self._jobs.put((isinstance(job, Prepare), next(self._submitted), job))
 
     def remove(self, versions: Iterable[str]) -> None:
         """These copies on the device are not valid any more."""
@@ -66,14 +71,14 @@ class Loader:
         return taken
 
     def close(self) -> None:
-        """End the thread after the load that it is at."""
+        """End the thread after the load that it is at; those that it has not begun are given up."""
         if self._thread is not None:
-            self._jobs.put(None)
+            self._jobs.put((-1, 0, None))
             self._thread.join()
             self._thread = None
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._jobs.get()[2]) is not None:
             self._results.put(self._load(job))
             self._done()
 

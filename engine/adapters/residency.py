@@ -29,15 +29,15 @@ class ResidencyConfig:
 
     `share`: most of the KV blocks that adapters hold together; `host_bytes`: bytes of host copies above which idle
     ones go; `step_bytes`: most bytes of distinct adapters in one step (None: no limit); `wait`: seconds after which an
-    adapter that cannot get in makes another one drain; `loads`: most loads at a time; `sector_bytes`: of one block,
-    over all layers.
+    adapter that cannot get in makes another one drain; `loads`: most loads under way, those that wait for the loader
+    included; `sector_bytes`: of one block, over all layers.
     """
 
     share: float = 0.5
     host_bytes: int = 1 << 30
     step_bytes: int | None = None
     wait: float = 2.0
-    loads: int = 2
+    loads: int = 8
     sector_bytes: int = 1
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 
@@ -42,10 +42,11 @@ def loading() -> Iterator[Loading]:
 
 
 def test_jobs_are_done_in_order_in_another_thread(loading: Loading) -> None:
-    jobs = [Prepare("v"), Install("v", [0, 1, 2]), Prepare("w")]
-    for job in jobs:
-        loading.loader.submit(job)
-    assert loading.results(3) == [Loaded(jobs[0], 3), Loaded(jobs[1]), Loaded(jobs[2], 1)]
+    for version in "vwx":
+        loading.loader.submit(Prepare(version))
+    assert loading.results(3) == [Loaded(Prepare("v"), 3), Loaded(Prepare("w"), 1), Loaded(Prepare("x"), 1)]
+    loading.loader.submit(Install("v", [0, 1, 2]))
+    assert loading.results(1) == [Loaded(Install("v", [0, 1, 2]))]
     assert not loading.loader.ready
     assert set(loading.threads).isdisjoint({threading.get_ident()})
 
@@ -77,10 +78,11 @@ def test_what_is_wrong_with_an_adapter_is_for_the_client(loading: Loading) -> No
 def test_what_is_wrong_with_the_engine_is_for_its_log(
     loading: Loading, job: Prepare | Install, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loading.loader.submit(Prepare("unlucky"))
-    loading.loader.submit(job)
     with caplog.at_level(logging.ERROR):
-        *_, loaded = loading.results(2)
+        loading.loader.submit(Prepare("unlucky"))
+        loading.results(1)
+        loading.loader.submit(job)
+        (loaded,) = loading.results(1)
     assert loaded.error is not None
     assert loaded.error.kind == "internal"
     assert "try again" in str(loaded.error)
@@ -101,16 +103,42 @@ def test_a_loader_without_jobs_has_no_thread() -> None:
     loader.close()
 
 
+class Held(LedgerBank):
+    """Is held up in its first load until the test lets it go on."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.entered, self.gate = threading.Event(), threading.Event()
+
+    def prepare(self, version: str) -> int:
+        self.entered.set()
+        assert self.gate.wait(TIMEOUT)
+        return super().prepare(version)
+
+
+def test_copies_to_the_device_go_first() -> None:
+    bank = Held()
+    loading = Loading(bank)
+    bank.host.add("w")
+    for job in (Prepare("v"), Prepare("x"), Install("w", [1])):
+        loading.loader.submit(job)
+        assert bank.entered.wait(TIMEOUT)
+    bank.gate.set()
+    assert [loaded.job for loaded in loading.results(3)] == [Prepare("v"), Install("w", [1]), Prepare("x")]
+    loading.loader.close()
+
+
 def test_closing_ends_the_thread_after_the_load_it_is_at() -> None:
-    installed: list[Sequence[int]] = []
-
-    class Recording(LedgerBank):
-        def install(self, version: str, sectors: Sequence[int]) -> None:
-            installed.append(sectors)
-
     before = threading.active_count()
-    loader = Loader(Recording(8), lambda: None)
-    loader.submit(Install("v", [1]))
+    bank = Held()
+    loader = Loader(bank, lambda: None)
+    for version in "vwx":
+        loader.submit(Prepare(version))
+    assert bank.entered.wait(TIMEOUT)
+    threading.Timer(0.05, bank.gate.set).start()
     loader.close()
-    assert installed == [[1]]
-    assert threading.active_count() == before
+    assert bank.log == ["prepare v"]
+    assert loader.take() == [Loaded(Prepare("v"), 1)]
+    bank.gate.set()
+    while threading.active_count() > before:  # the timer's
+        pass

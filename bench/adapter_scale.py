@@ -1,0 +1,305 @@
+"""Serves many registered adapters from one engine process, and the same traffic with one adapter and with none.
+
+    python -m bench.adapter_scale             1,000 adapters of the demo's medium model, 64 of them popular at a time
+    python -m bench.adapter_scale --quick     a smoke run
+
+Clients ask one after the other, each as soon as its last answer has ended. The adapter of a request is drawn from the
+active ones with Zipf's weights; now and then an active one gives its place to one that nobody has asked for lately, so
+that adapters have to be loaded all the time. Prompts are random and salted: nothing comes from the prefix cache. Times
+are the client's; memory is the engine process's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tqdm import tqdm
+
+from bench.measure import ResidentMemory, prompts, quantile
+from bench.report import Environment
+from engine.client import EngineClient, RequestFailed
+from engine.wire import SamplingParams
+
+_RESULTS = Path(__file__).parent / "results"
+_MEDIUM = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"
+_TRAFFIC = ("none", "one", "many")
+_SAMPLE_SECONDS = 0.2
+
+
+class Run(msgspec.Struct, frozen=True):
+    """All requests of one kind of traffic, once. Times in seconds, memory in bytes."""
+
+    traffic: str
+    errors: int
+    distinct: int
+    """Adapters that were asked for."""
+    loads: int
+    evictions: int
+    tokens_per_second: float
+    ttft_p50: float
+    ttft_p99: float
+    itl_p50: float
+    peak_memory: int
+    """Most resident memory of the engine during the run, sampled, and what is resident at its end."""
+    end_memory: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What was asked of the engine, and what came of it."""
+
+    model: str
+    dtype: str
+    adapters: int
+    active: int
+    rank: int
+    zipf: float
+    requests: int
+    concurrency: int
+    prompt_tokens: int
+    new_tokens: int
+    kv_tokens: int
+    host_bytes: int
+    start_memory: int
+    """Resident memory of the engine before any request."""
+    runs: list[Run]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _parser().parse_args(argv)
+    if arguments.quick:
+        arguments.adapters, arguments.active, arguments.requests, arguments.concurrency = 12, 6, 40, 4
+        arguments.prompt_tokens, arguments.new_tokens, arguments.repeats, arguments.kv_tokens = 8, 4, 1, 4096
+        arguments.host_bytes = 4 << 20
+    environment = Environment.here()
+    with tempfile.TemporaryDirectory(prefix="rh-scale-") as folder:
+        versions = _register(Path(folder), arguments)
+        with _engine(Path(folder), arguments) as (address, pid):
+            start, runs = asyncio.run(_measure(address, pid, versions, arguments))
+    fields = {name: getattr(arguments, name) for name in Report.__struct_fields__ if hasattr(arguments, name)}
+    fields |= {"model": arguments.model.resolve().name, "start_memory": start, "runs": runs}
+    report = msgspec.convert(fields, Report)
+    text = markdown(report, environment)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    stem = arguments.output / f"adapter-scale-{report.model}-{report.dtype}"
+    record = msgspec.json.encode({"environment": environment, "report": report})
+    stem.with_suffix(".json").write_bytes(msgspec.json.format(record) + b"\n")
+    stem.with_suffix(".md").write_text(text)
+    print(text)
+
+
+def _register(folder: Path, arguments: argparse.Namespace) -> list[str]:
+    """Put random adapters into a fresh registry; their versions."""
+    from bench.random_adapters import write_adapter
+    from engine.adapters.registry import Registry
+
+    registry = Registry(str(folder / "registry"))
+    versions = []
+    for seed in tqdm(range(arguments.adapters), unit="adapter", disable=None):
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            written = write_adapter(Path(place) / "adapter", arguments.model, rank=arguments.rank, seed=seed)
+            versions.append(registry.add(written, arguments.model).version)
+    return versions
+
+
+@contextlib.contextmanager
+def _engine(folder: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    """`python -m engine.server`; its address and process id."""
+    options = {
+        "model": arguments.model,
+        "dtype": arguments.dtype,
+        "listen": f"unix://{folder}/socket",
+        "adapters": folder / "registry",
+        "adapter-host-bytes": arguments.host_bytes,
+        "kv-tokens": arguments.kv_tokens,
+        "max-running": max(arguments.concurrency, 1),
+        "threads": arguments.threads,
+        "log-level": "warning",
+    }
+    command = [sys.executable, "-m", "engine.server", *(f"--{name}={value}" for name, value in options.items())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            if not ready:
+                raise RuntimeError(f"the engine ended with status {process.wait()}")
+            yield json.loads(ready)["address"], process.pid
+        finally:
+            process.terminate()
+
+
+async def _measure(address: str, pid: int, versions: list[str], arguments: argparse.Namespace) -> tuple[int, list[Run]]:
+    """Every kind of traffic `repeats` times, in an order that rotates."""
+    memory = ResidentMemory(pid)
+    runs = []
+    async with EngineClient(address) as client:
+        await client.wait_connected()
+        start = memory.now()
+        with tqdm(total=arguments.repeats * len(_TRAFFIC) * arguments.requests, unit="request", disable=None) as bar:
+            for turn in range(arguments.repeats):
+                for kind in _TRAFFIC[turn % 3 :] + _TRAFFIC[: turn % 3]:
+                    bar.set_postfix_str(f"adapters: {kind}")
+                    chosen = _draw(kind, versions, arguments, seed=turn)
+                    runs.append(await _run(client, memory, kind, chosen, f"{turn} {kind}".encode(), arguments, bar))
+    return start, runs
+
+
+def _draw(kind: str, versions: list[str], arguments: argparse.Namespace, *, seed: int) -> list[str | None]:
+    """The adapter of each request."""
+    if kind == "none":
+        return [None] * arguments.requests
+    if kind == "one":
+        return [versions[0]] * arguments.requests
+    generator = random.Random(seed)
+    shuffled = generator.sample(versions, len(versions))
+    active, idle = shuffled[: arguments.active], shuffled[arguments.active :]
+    weights = [1 / (rank + 1) ** arguments.zipf for rank in range(len(active))]
+    chosen: list[str | None] = []
+    for _ in range(arguments.requests):
+        chosen += generator.choices(active, weights)
+        if idle and generator.random() < arguments.turnover:
+            place = generator.randrange(len(active))
+            idle.append(active[place])
+            active[place] = idle.pop(0)
+    return chosen
+
+
+async def _run(
+    client: EngineClient,
+    memory: ResidentMemory,
+    kind: str,
+    adapters: Sequence[str | None],
+    salt: bytes,
+    arguments: argparse.Namespace,
+    bar: Any,
+) -> Run:
+    assert client.info is not None
+    asked = iter(
+        zip(prompts(len(adapters), arguments.prompt_tokens, client.info.vocabulary, seed=1), adapters, strict=True)
+    )
+    sampling = SamplingParams(max_tokens=arguments.new_tokens, temperature=0.0, ignore_eos=True)
+    firsts: list[float] = []
+    gaps: list[float] = []
+    errors = tokens = peak = 0
+
+    async def client_of_many() -> None:
+        nonlocal errors, tokens
+        for prompt, adapter in asked:
+            begun = time.perf_counter()
+            times: list[float] = []
+            try:
+                async for delta in client.generate(prompt, sampling, adapter=adapter, salt=salt):
+                    times += [time.perf_counter()] * len(delta.token_ids)
+            except RequestFailed as error:
+                errors += 1
+                tqdm.write(f"{adapter}: {error}", file=sys.stderr)
+            if times:
+                firsts.append(times[0] - begun)
+                gaps.extend(later - earlier for earlier, later in pairwise(times))
+            tokens += len(times)
+            bar.update()
+
+    async def sample() -> None:
+        nonlocal peak
+        while True:
+            peak = max(peak, memory.now())
+            await asyncio.sleep(_SAMPLE_SECONDS)
+
+    before = client.load
+    begun = time.perf_counter()
+    sampler = asyncio.create_task(sample())
+    await asyncio.gather(*(client_of_many() for _ in range(arguments.concurrency)))
+    elapsed = time.perf_counter() - begun
+    sampler.cancel()
+    after = client.load
+    assert before is not None
+    assert after is not None
+    return Run(
+        traffic=kind,
+        errors=errors,
+        distinct=len(set(adapters) - {None}),
+        loads=after.adapter_loads - before.adapter_loads,
+        evictions=after.adapter_evictions - before.adapter_evictions,
+        tokens_per_second=tokens / elapsed,
+        ttft_p50=quantile(firsts, 0.5),
+        ttft_p99=quantile(firsts, 0.99),
+        itl_p50=quantile(gaps, 0.5),
+        peak_memory=peak,
+        end_memory=memory.now(),
+    )
+
+
+def markdown(report: Report, environment: Environment) -> str:
+    """A row per kind of traffic, medians of the repeats, and how memory went."""
+    lines = [
+        f"### {report.model}, {report.dtype}: {report.adapters:,} registered adapters of rank {report.rank}, "
+        f"{report.active} active",
+        "",
+        "| adapters in the traffic | asked for | loads | errors | output tokens/s | TTFT p50 (ms) | TTFT p99 (ms) "
+        "| ITL p50 (ms) | peak memory (MB) |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for traffic in _TRAFFIC:
+        runs = [run for run in report.runs if run.traffic == traffic]
+
+        def median(name: str, runs: list[Run] = runs) -> float:
+            return float(statistics.median(getattr(run, name) for run in runs))
+
+        lines.append(
+            f"| {traffic} | {median('distinct'):.0f} | {median('loads'):.0f} | {sum(run.errors for run in runs)} "
+            f"| {median('tokens_per_second'):,.0f} | {1e3 * median('ttft_p50'):.0f} | {1e3 * median('ttft_p99'):.0f} "
+            f"| {1e3 * median('itl_p50'):.1f} | {max(run.peak_memory for run in runs) / 1e6:,.0f} |"
+        )
+    many = [run.end_memory / 1e6 for run in report.runs if run.traffic == "many"]
+    lines += [
+        "",
+        f"- {report.concurrency} clients, {report.requests:,} requests per run, {report.prompt_tokens} tokens in and "
+        f"{report.new_tokens} out; adapters by Zipf's law with exponent {report.zipf:g}",
+        f"- {report.kv_tokens:,} tokens of KV and adapters; {report.host_bytes / 1e6:,.0f} MB for prepared adapters",
+        f"- memory of the engine: {report.start_memory / 1e6:,.0f} MB before the first request, "
+        f"{', '.join(f'{size:,.0f}' for size in many)} MB after the runs with many adapters",
+        f"- {environment.date}, revision {environment.revision}, torch {environment.torch}, {environment.cpu}, "
+        f"{environment.cores} cores; the client shares them",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.adapter_scale", description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", type=Path, default=_MEDIUM, help="directory of a dense checkpoint")
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    parser.add_argument("--adapters", type=int, default=1000, help="registered")
+    parser.add_argument("--active", type=int, default=64, help="popular at a time")
+    parser.add_argument("--rank", type=int, default=8)
+    parser.add_argument("--zipf", type=float, default=1.0, help="exponent of the active ones' popularity")
+    parser.add_argument("--turnover", type=float, default=0.2, help="chance per request that an active one is replaced")
+    parser.add_argument("--requests", type=int, default=2000, help="per run")
+    parser.add_argument("--concurrency", type=int, default=32)
+    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--kv-tokens", type=int, default=65536)
+    parser.add_argument("--host-bytes", type=int, default=128 << 20, help="memory for prepared adapters")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of the engine")
+    parser.add_argument("--output", type=Path, default=_RESULTS)
+    parser.add_argument("--quick", action="store_true", help="a smoke run")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""The benchmark of many adapters from end to end, with few of them; nothing here looks at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.adapter_scale import Report, main
+
+
+def test_quick_run_serves_all_traffic_without_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    main(["--quick", "--threads", "1", "--output", str(tmp_path)])
+    stem = tmp_path / "adapter-scale-medium-bfloat16"
+    report = msgspec.convert(msgspec.json.decode(stem.with_suffix(".json").read_bytes())["report"], Report)
+    assert [(run.traffic, run.errors) for run in report.runs] == [("none", 0), ("one", 0), ("many", 0)]
+    none, one, many = report.runs
+    assert (none.distinct, none.loads, one.distinct) == (0, 0, 1)
+    assert many.distinct > report.active
+    assert many.loads >= many.distinct - 1
+    assert min(run.peak_memory for run in report.runs) >= report.start_memory > 0
+    text = stem.with_suffix(".md").read_text()
+    assert text in capsys.readouterr().out
+    assert text.count("\n| ") == 1 + len(report.runs)
