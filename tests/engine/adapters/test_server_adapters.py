@@ -77,8 +77,8 @@ async def test_a_core_that_waits_for_a_load_does_not_spin(
         await until(lambda: core.stalled)
         bank.gate.release()
         assert tokens(await peer.outputs("a")) == expected_output([1, 2, 3], 4, V)
-    # One begins the load, one the copy, four have rows; what came in between may have cost one more.
-    assert len(steps) <= 2 + 4 + 1
+    # One begins the load, one the copy, four have rows; a wake-up may come late, twice.
+    assert len(steps) <= 2 + 4 + 2
 
 
 async def test_a_bad_adapter_gets_an_error_and_the_connection_lives_on(address: str) -> None:
