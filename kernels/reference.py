@@ -15,6 +15,11 @@ import torch.nn.functional as F
 from kernels.attention import SHORT, AttentionPlan, Fresh, Paged
 from kernels.lora.ops import LoraExperts
 
+_BYTE_MASKS = np.where(
+    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") == 1, 0.0, -math.inf
+).astype(np.float32)
+"""What to add to the logits of eight tokens, by the byte of their bits, the lowest first."""
+
 
 def embedding(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Rows of `weight` [vocabulary, width] for `tokens` [T] -> [T, width].
@@ -148,19 +153,20 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def apply_token_bitmask(logits: torch.Tensor, bits: torch.Tensor) -> None:
-    """Set logits [rows, vocabulary] to -inf in place where bits [rows, ceil(vocabulary / 32)] have a 0.
+    """Set finite logits [rows, vocabulary] to -inf in place where bits [rows, ceil(vocabulary / 32)] have a 0.
 
     `bits` is int32 on the same device; token t is bit t % 32 of word t // 32.
     Moves (2 e + 1/8) |logits| bytes; |logits| comparisons.
     """
     vocabulary = logits.shape[-1]
     if logits.device.type == "cpu":
-        # numpy unpacks bits with SIMD.
-        legal = torch.from_numpy(np.unpackbits(bits.numpy().view(np.uint8), axis=-1, bitorder="little"))
+        # Eight logits a byte, added: up to ten times as fast as a fill, which branches at every token.
+        masks = np.take(_BYTE_MASKS, bits.numpy().view(np.uint8), axis=0).reshape(len(bits), -1)
+        logits.add_(torch.from_numpy(masks)[:, :vocabulary])
     else:
         shifts = torch.arange(32, dtype=torch.int32, device=bits.device)
         legal = ((bits[:, :, None] >> shifts) & 1).flatten(1)
-    logits.masked_fill_(legal[:, :vocabulary] == 0, -math.inf)
+        logits.masked_fill_(legal[:, :vocabulary] == 0, -math.inf)
 
 
 def sort_descending(x: torch.Tensor) -> torch.Tensor:

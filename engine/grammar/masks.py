@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 
 import numpy as np
 from llguidance import LLExecutor
@@ -21,17 +22,22 @@ Job = tuple[Matcher, int, tuple[int, ...]]
 class FilledMasks:
     """Masks on their way. Implements `engine.plan.TokenMasks`."""
 
-    def __init__(self, offsets: dict[str, int], bits: Future[Bits]) -> None:
+    def __init__(self, offsets: dict[str, int], filling: Future[Bits], fill: Callable[[], Bits]) -> None:
         self.offsets = offsets
-        self._bits = bits
+        self._filling = filling
+        self._fill = fill
 
     def wait(self) -> Bits:
         """See `engine.plan.TokenMasks`."""
-        return self._bits.result()
+        if self._filling.cancel():
+            # On a busy machine the other thread may not even have begun.
+            return self._fill()
+        return self._filling.result()
 
     def settle(self) -> None:
         """Return when nothing is computed any more, however it ended."""
-        wait([self._bits])
+        if not self._filling.cancel():
+            wait([self._filling])
 
 
 class MaskFiller:
@@ -64,7 +70,8 @@ class MaskFiller:
             position += 1 + len(row.draft)
         if not jobs:
             return None
-        return FilledMasks(offsets, self._thread.submit(self._fill, jobs, position))
+        fill = partial(self._fill, jobs, position)
+        return FilledMasks(offsets, self._thread.submit(fill), fill)
 
     def close(self) -> None:
         """End the threads."""

@@ -186,8 +186,11 @@ def check_attention(
 
 
 @pytest.mark.parametrize("vocabulary", [1, 31, 32, 33, 100])
-def test_a_token_bitmask_keeps_the_tokens_whose_bit_is_set(vocabulary: int, device: torch.device) -> None:
-    logits = random(3, vocabulary, device=device)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_token_bitmask_keeps_the_tokens_whose_bit_is_set(
+    vocabulary: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    logits = random(3, vocabulary, device=device).to(dtype)
     bits = np.random.default_rng(vocabulary).integers(-(2**31), 2**31, (3, -(-vocabulary // 32)), dtype=np.int32)
     legal = [[int(row[token // 32]) >> (token % 32) & 1 for token in range(vocabulary)] for row in bits]
     expected = logits.cpu().masked_fill(torch.tensor(legal) == 0, -math.inf)
