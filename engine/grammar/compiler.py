@@ -104,6 +104,9 @@ class GrammarCompiler:
         """
         key = _digest(grammar)
         entry = self._cache.get(key)
+        if entry is not None and entry.waiting == 0 and entry.future.done() and not _lasting(entry.future):
+            self._drop(key)
+            entry = None
         if entry is None:
             entry = self._cache[key] = _Entry(_footprint(grammar), self._pool.submit(self._compile, grammar))
             self._cached_bytes += entry.bytes
@@ -118,7 +121,7 @@ class GrammarCompiler:
         key = _digest(grammar)
         entry = self._cache[key]
         entry.waiting -= 1
-        if entry.waiting == 0 and (entry.future.cancel() or (entry.future.done() and not _lasting(entry.future))):
+        if entry.waiting == 0 and entry.future.cancel():
             self._drop(key)
 
     def close(self) -> None:

@@ -29,7 +29,18 @@ class Matcher:
     Only one thread may use it at a time.
     """
 
-    __slots__ = ("_credit", "_ended", "_endings", "_eos", "_length", "_ll", "_min_tokens", "_stops", "_tokens")
+    __slots__ = (
+        "_credit",
+        "_early",
+        "_ended",
+        "_endings",
+        "_eos",
+        "_length",
+        "_ll",
+        "_min_tokens",
+        "_stops",
+        "_tokens",
+    )
 
     def __init__(self, start: LLMatcher, tokens: GrammarTokens, sampling: SamplingParams) -> None:
         """`start` is a matcher in its first state, this one's to keep."""
@@ -40,6 +51,7 @@ class Matcher:
         self._length = 0
         self._min_tokens = sampling.min_tokens
         self._endings = tokens.eos | frozenset(sampling.stop_token_ids)
+        self._early = tokens.bits(self._endings) if sampling.min_tokens else None
         self._stops = tokens.bits(self._endings - tokens.eos)
         self._eos = tokens.bits(tokens.eos) if sampling.ignore_eos else None
         """The bits of end-of-sequence tokens, if they are to be avoided."""
@@ -119,7 +131,7 @@ class Matcher:
             row &= ~self._tokens.not_first
         if not self._ll.is_accepting():
             return
-        avoided = self._tokens.bits(self._endings) if position < self._min_tokens else self._eos
+        avoided = self._early if position < self._min_tokens else self._eos
         if self._stops is not None:
             row |= self._stops
         if avoided is not None and (row & ~avoided).any():

@@ -71,15 +71,18 @@ class TrialWorker:
 
         Raises:
             TrialFailed: the process did not survive it.
-            OSError: no process can be started.
+            OSError: there is no process, or somebody else has ended it.
         """
         if self._process is None:
             self._process = _start()
-            self._ask(msgspec.msgpack.encode(self._setup), _START_SECONDS)
+            try:
+                self._ask(msgspec.msgpack.encode(self._setup), _START_SECONDS)
+            except TrialFailed as error:
+                raise OSError("the process that compiles grammars does not start") from error
         return self._ask(source.encode(), _PATIENCE * self._setup.cpu_seconds)
 
     def kill(self) -> None:
-        """End the process; whoever waits for its verdict gets `TrialFailed`."""
+        """End the process; whoever waits for its verdict gets an OSError."""
         process = self._process
         if process is not None:
             process.kill()
@@ -121,6 +124,8 @@ class TrialWorker:
         status = self._bury(process)
         if hung.is_set() or status == -signal.SIGPROF:
             raise TrialFailed(f"takes more than {self._setup.cpu_seconds:g} s to compile")
+        if status in (-signal.SIGKILL, -signal.SIGTERM):
+            raise OSError("the process that compiles grammars was killed")
         raise TrialFailed("takes too much memory or recursion to compile")
 
 

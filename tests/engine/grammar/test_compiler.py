@@ -146,9 +146,21 @@ def test_a_worker_that_was_killed_is_replaced(compiler: GrammarCompiler) -> None
         worker.kill()
         assert worker._process is not None
         os.waitid(os.P_PID, worker._process.pid, os.WEXITED | os.WNOWAIT)
-    with pytest.raises(RequestError):
+    with pytest.raises(RequestError, match="try again") as caught:
         compile_now(compiler, number(2))
-    compile_now(compiler, number(3))
+    assert caught.value.kind == "internal"
+    compile_now(compiler, number(2))
+
+
+def test_a_worker_that_does_not_start_is_the_engine_s_fault(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = make(directory, threads=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.grammar.trial.sys.executable", "/bin/false")
+        with pytest.raises(RequestError, match="does not start") as caught:
+            compile_now(compiler, number(1))
+    assert caught.value.kind == "internal"
+    compile_now(compiler, number(1))
+    compiler.close()
 
 
 def test_it_closes_in_the_middle_of_a_compilation(directory: Path) -> None:
