@@ -174,6 +174,9 @@ def main(
     # Before torch is loaded: engines share a machine's cores, so that threads without work must sleep, not spin.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["OMP_NUM_THREADS"] = str(threads)
+    # Half of what torch and oneDNN would keep of prepared products, one per shape; see bench/README.md.
+    for capacity in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        os.environ.setdefault(capacity, "512")
     from engine.adapters.registry import Registry, RegistryError
     from engine.config import CheckpointError
     from engine.grammar.compiler import GrammarCompiler
