@@ -59,6 +59,7 @@ docs: ## write the generated pages of docs/ anew
 	@deploy/environment.sh dev
 	$(BIN)/python -m gateway.reference docs
 	$(BIN)/python -m tests.engine.grammar.suite
+	$(BIN)/python -m tests.engine.composition > docs/composition.md
 
 constraints: ## pin the versions that are installed now
 	@deploy/environment.sh dev

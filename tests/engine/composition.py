@@ -1,34 +1,103 @@
-"""What the engine can do at the same time: workloads that switch features on, and the table of docs/engine.md.
+"""What the engine can do at the same time: workloads that switch features on, and the page that lists them.
 
-Every pair of features is one test of `test_oracle.py`, and so are all of them together on every architecture.
+Every pair of features is one test of `test_oracle.py`, and so are a random sample of larger combinations and all of
+them together on every architecture. `python -m tests.engine.composition` prints docs/composition.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+import random
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from engine.adapters.residency import ResidencyConfig
 from engine.core import EngineCore, SchedulerConfig
-from engine.plan import Sampled, StepPlan
+from engine.plan import Runner, Sampled, StepPlan, TokenMasks
 from engine.request import Request
 from engine.runner import ModelRunner
 from engine.speculation.draft_model import DraftModel
 from engine.speculation.speculator import Speculator
-from engine.wire import Generate, Output, SamplingParams, TokenLogprob, Usage
+from engine.wire import Generate, Grammar, Output, SamplingParams, TokenLogprob, Usage
 from tests.engine.checkpoints import random_prompt
+from tests.engine.houses import House
 
 FEATURES = {
     "batch": "requests that come and go run in the same steps, prompts beside decodes",
     "chunks": "prompts run in pieces of at most eight tokens",
     "prefix": "a known prefix is read from the cache",
-    "preempt": "a cache of four blocks: requests lose their KV and recompute it",
+    "preempt": "a cache of four or five blocks: requests lose their KV and recompute it",
     "cancel": "requests beside it are cancelled in every state",
     "logprobs": "log-probabilities of output and prompt, with the most likely alternatives",
     "sampling": "seeded sampling, penalties, biases, stop tokens",
-    "speculation": "tokens are guessed from the text and by a draft model, and several are confirmed in one step",
+    "adapters": "LoRA adapters of two kinds, DoRA among them, beside rows of the base model",
+    "grammar": "answers held to a JSON schema or a regular expression",
+    "speculation": "speculative decoding with n-grams and a draft model",
 }
+TIMEOUT = 30
+"""Seconds after which a core is stuck."""
 PAIRS = list(combinations(FEATURES, 2))
+SAMPLE = 24
+"""Larger combinations that are tested."""
+
+
+def larger_combinations() -> list[tuple[str, ...]]:
+    """Different sets of three to nine features, drawn once and for all."""
+    generator = random.Random(3)
+    drawn: dict[tuple[str, ...], None] = {}
+    while len(drawn) < SAMPLE:
+        chosen = set(generator.sample([*FEATURES], generator.randint(3, len(FEATURES) - 1)))
+        drawn[tuple(feature for feature in FEATURES if feature in chosen)] = None
+    return [*drawn]
+
+
+LARGER = larger_combinations()
+
+_PAGE = """# What composes with what
+
+Serving engines ship features one by one, and the bugs sit between them. Here every pair of features is a test, and its
+rule is always the same: **the same tokens as the oracle**. For greedy requests the oracle is transformers' `generate`,
+with peft for adapters and llguidance's own loop for grammars, in fp32 on small random models; sampled requests must
+equal themselves alone in an engine with nothing else in it. Log-probabilities agree within 1e-5 (1e-4 under an
+adapter). Each test also proves that its features took place: that something was preempted, read from the cache,
+cancelled, drafted.
+
+This page is generated from [`tests/engine/composition.py`](../tests/engine/composition.py) by `make docs`; a test
+compares them, so that a cell without a test cannot stand here.
+
+## The features
+
+{features}
+
+## Every pair
+
+{table}
+
+## More at once
+
+All of them together are tested on every architecture:
+{architectures}.
+
+On Llama also these {count} combinations, drawn at random:
+
+{larger}
+"""
+
+
+def page() -> str:
+    """docs/composition.md"""
+    from tests.engine.checkpoints import ARCHITECTURES
+
+    return _PAGE.format(
+        features="\n".join(f"- **{name}**: {meaning}" for name, meaning in FEATURES.items()),
+        table=table(),
+        architectures=", ".join(ARCHITECTURES),
+        count=len(LARGER),
+        larger="\n".join(f"- {', '.join(combination)}" for combination in LARGER),
+    )
 
 
 def table() -> str:
@@ -37,7 +106,7 @@ def table() -> str:
     rows = [["", *names]]
     for first in names:
         tested = [(first, second) in PAIRS or (second, first) in PAIRS for second in names]
-        rows.append([f"**{first}**", *("✓" if cell else "" for cell in tested)])
+        rows.append([f"**{first}**", *("✓" if cell else "-" for cell in tested)])
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
@@ -73,23 +142,51 @@ class Recorder:
         self._runner = runner
         self.plans: list[list[tuple[str, int, int, bool]]] = []
         self.preemptions = 0
+        self.adapters: set[str | None] = set()
+        self.masked = 0
 
-    def execute(self, plan: StepPlan) -> list[Sampled]:
+    def execute(self, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
         self.plans.append([(row.request.id, row.start, row.count, row.sample) for row in plan.rows])
         self.preemptions += len(plan.preempted)
-        return self._runner.execute(plan)
+        self.adapters |= {row.request.adapter for row in plan.rows}
+        self.masked += masks is not None
+        return self._runner.execute(plan, masks)
 
     def release(self, request: Request) -> None:
         self._runner.release(request)
 
 
+WORDS = Grammar("regex", "[a-z]+( [a-z]+){60,}")
+"""Too long to be finished: requests must live long enough to be preempted."""
+RECORD = Grammar(
+    "json_schema",
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {"kind": {"enum": ["red", "green", "blue"]}, "count": {"type": "integer", "maximum": 99}},
+            "required": ["kind", "count"],
+            "additionalProperties": False,
+        }
+    ),
+)
+COLOUR = Grammar("regex", "(red|green|blue) [0-9]{1,3}[.]")
+"""Ends by itself."""
+
+
 class Scenario:
     """The same five requests, with a set of features switched on around and in them."""
 
-    def __init__(self, features: Iterable[str]) -> None:
+    def __init__(self, features: Iterable[str], house: House) -> None:
         self.features = frozenset(features)
+        self.house = house
         on = self.features.__contains__
-        self.blocks = 4 if on("preempt") else 32
+        # A prefix is stored once per adapter: one block more, or the second request would wait for the first one's end.
+        self.blocks = (5 if on("adapters") and on("prefix") else 4) if on("preempt") else 32
+        self.lent = 0
+        if on("adapters"):
+            # With a small cache only one of them fits at a time, the first and larger one with nothing to spare.
+            self.lent = (max if on("preempt") else sum)(house.sectors.values())
+            self.blocks += self.lent
         self.step_tokens = 8 if on("chunks") else 256
         self.concurrent = on("batch") or on("preempt") or on("cancel")
         # Short enough for two requests to fit into four blocks until they have grown.
@@ -106,6 +203,8 @@ class Scenario:
                     f"decoy-{begin}",
                     random_prompt(6 if on("preempt") else 20, seed=begin),
                     SamplingParams(max_tokens=30),
+                    adapter=self._adapter(begin - 1),
+                    grammar=WORDS if on("grammar") else None,
                 ),
             )
             for begin, end in decoys
@@ -117,7 +216,14 @@ class Scenario:
             prompt = self.shared + random_prompt([1, 9, 3, 7, 5][index], seed=index)
         else:
             prompt = random_prompt(self.lengths[index], seed=index)
-        return Generate(str(index), prompt, self._sampling(index))
+        grammar = [WORDS, WORDS, None, RECORD, COLOUR][index] if on("grammar") else None
+        return Generate(str(index), prompt, self._sampling(index), adapter=self._adapter(index), grammar=grammar)
+
+    def _adapter(self, index: int) -> str | None:
+        if "adapters" not in self.features:
+            return None
+        first, second = self.house.adapters
+        return [first, None, second, first, second][index]
 
     def _sampling(self, index: int) -> SamplingParams:
         logprobs = 4 if "logprobs" in self.features else None
@@ -152,31 +258,61 @@ class Scenario:
             prompt_logprobs=prompt_logprobs,
         )
 
-    def run(self, runner: ModelRunner, drafter: ModelRunner) -> dict[str, Transcript]:
-        """Serve the scenario; what each of the five requests got. Fails if a feature did not come into play.
-
-        `drafter` runs a draft model, if there is speculation.
-        """
+    def run(self, device: str) -> dict[str, Transcript]:
+        """Serve the scenario; what each of the five requests got. Fails if a feature did not come into play."""
+        runner = self.house.runner(self.blocks, device)
         recorder = Recorder(runner)
-        config = SchedulerConfig(blocks=self.blocks, step_tokens=self.step_tokens, max_running=4)
-        speculator = None
-        if "speculation" in self.features:
-            speculator = Speculator(ngrams=True, model=DraftModel(drafter), tokens=4, adaptive=False)
-        core = EngineCore(recorder, runner.info, config, rope_regime=runner.config.rope_regime, speculator=speculator)
-        if "prefix" in self.features:
-            serve(core, [(0, Generate("warm-up", [*self.shared, 7], SamplingParams(max_tokens=1)))])
-        if self.concurrent:
-            arrivals = [(2 * index, request) for index, request in enumerate(self.requests)]
-            arrivals += [(begin, request) for begin, _, request in self.decoys]
-            transcripts = serve(core, arrivals, {request.id: end for _, end, request in self.decoys})
-        else:
-            transcripts = {}
-            for request in self.requests:
-                transcripts |= serve(core, [(0, request)])
-        self._check_that_it_happened(recorder, core, transcripts)
+        with self.core(runner, recorder, device) as (core, speculator):
+            if "prefix" in self.features:
+                # The large adapter last: it then has its place on the device.
+                for adapter in [None, *reversed(self.house.adapters)] if "adapters" in self.features else [None]:
+                    warm_up = Generate("warm-up", [*self.shared, 7], SamplingParams(max_tokens=1), adapter=adapter)
+                    serve(core, [(0, warm_up)])
+            if self.concurrent:
+                arrivals = [(2 * index, request) for index, request in enumerate(self.requests)]
+                arrivals += [(begin, request) for begin, _, request in self.decoys]
+                transcripts = serve(core, arrivals, {request.id: end for _, end, request in self.decoys})
+            else:
+                transcripts = {}
+                for request in self.requests:
+                    transcripts |= serve(core, [(0, request)])
+            self._check_that_it_happened(recorder, core, speculator, transcripts)
         return {request.id: transcripts[request.id] for request in self.requests}
 
-    def _check_that_it_happened(self, recorder: Recorder, core: EngineCore, transcripts: dict[str, Transcript]) -> None:
+    @contextmanager
+    def core(
+        self, runner: ModelRunner, recorder: Runner, device: str
+    ) -> Iterator[tuple[EngineCore, Speculator | None]]:
+        on = self.features.__contains__
+        if on("grammar"):
+            self.house.compile(WORDS, RECORD, COLOUR)
+        speculator = None
+        if on("speculation"):
+            model = DraftModel(self.house.draft_runner(self.blocks, device))
+            speculator = Speculator(ngrams=True, model=model, tokens=4, adaptive=False)
+        core = EngineCore(
+            recorder,
+            runner.info,
+            SchedulerConfig(blocks=self.blocks, step_tokens=self.step_tokens, max_running=4),
+            rope_regime=runner.config.rope_regime,
+            speculator=speculator,
+            constraints=self.house.constraints if on("grammar") else None,
+            bank=runner.bank if on("adapters") else None,
+            residency=ResidencyConfig(share=(self.lent + 0.5) / self.blocks),
+        )
+        with closing(core):
+            if on("adapters") and on("preempt"):
+                # On the device before anything else runs, so that it is four blocks that are left.
+                serve(core, [(0, Generate("load", [7], SamplingParams(max_tokens=1), adapter=self.house.adapters[0]))])
+            yield core, speculator
+
+    def _check_that_it_happened(
+        self,
+        recorder: Recorder,
+        core: EngineCore,
+        speculator: Speculator | None,
+        transcripts: dict[str, Transcript],
+    ) -> None:
         plans = recorder.plans
         happened = {
             "batch": any(len({count > 1 for _, _, count, _ in plan}) == 2 for plan in plans),
@@ -186,10 +322,19 @@ class Scenario:
             "cancel": any(transcript.finish == "cancelled" for transcript in transcripts.values()),
             "logprobs": any(transcript.prompt_logprobs for transcript in transcripts.values()),
             "sampling": any(request.sampling.temperature > 0 for request in self.requests),
-            "speculation": 0 < core.load().accepted_tokens < core.load().drafted_tokens,
+            "adapters": recorder.adapters == {None, *self.house.adapters},
+            "grammar": recorder.masked > 0 and transcripts["4"].grammar_complete,
+            "speculation": speculator is not None and 0 < speculator.accepted < speculator.drafted,
         }
         missing = [feature for feature in self.features if not happened[feature]]
         assert not missing, f"the scenario does not exercise {missing}"
+
+
+def wakes(core: EngineCore) -> threading.Event:
+    """Set whenever the core has something to do again."""
+    event = threading.Event()
+    core.wake = event.set
+    return event
 
 
 def serve(
@@ -198,7 +343,11 @@ def serve(
     """Add and cancel requests at given steps and run until idle; the books must balance at the end."""
     transcripts = {request.id: Transcript() for _, request in arrivals}
     step, last = 0, max((at for at, _ in arrivals), default=0)
-    while step <= last or not core.idle:
+    woken = wakes(core)
+    while step <= last or len(core) or not core.idle:
+        if step > last and (core.idle or core.stalled):
+            assert woken.wait(TIMEOUT), "nobody woke the core"
+        woken.clear()
         for at, request in arrivals:
             if at == step:
                 core.add(request)
@@ -211,5 +360,9 @@ def serve(
         assert step < 2000, "the engine does not finish its work"
     core.check_integrity()
     load = core.load()
-    assert load.free_blocks + load.cached_blocks == load.total_blocks
+    assert load.free_blocks + load.cached_blocks + load.lent_blocks == load.total_blocks
     return transcripts
+
+
+if __name__ == "__main__":
+    print(page(), end="")

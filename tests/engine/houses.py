@@ -1,0 +1,212 @@
+"""A checkpoint with everything that can be served on it: a tokenizer, LoRA adapters, a draft model; and its oracles.
+
+The oracles are transformers, peft and llguidance's own loop, with no line of the engine between them.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import llguidance
+import llguidance.numpy
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from engine.adapters.format import check_adapter
+from engine.adapters.manifest import Manifest
+from engine.grammar.compiler import GrammarCompiler
+from engine.grammar.constraints import Constraints
+from engine.runner import ModelRunner
+from engine.wire import Grammar
+from tests.engine.adapters.zoo import ATTENTION, EXPERTS, LINEAR, Kind, load_peft, write_adapter
+from tests.engine.checkpoints import EOS, load_oracle, write_checkpoint, write_similar
+from tests.engine.tokenizer_zoo import byte_level, write_tokenizer
+
+TIMEOUT = 60.0
+VOCABULARY = 512
+"""Rows of the models' output: more than the tokenizer has tokens."""
+
+
+def adapters_for(architecture: str) -> tuple[Kind, Kind]:
+    """A large adapter and a smaller one that differ in everything that one architecture allows."""
+    if architecture == "mixtral":
+        experts: dict[str, Any] = {"target_modules": ATTENTION, "target_parameters": EXPERTS}
+        return (
+            Kind(architecture, {"r": 4, "lora_alpha": 8} | experts),
+            Kind(architecture, {"r": 12, "lora_alpha": 12, "use_rslora": True, "target_modules": ATTENTION}),
+        )
+    targets = [*LINEAR, "embed_tokens"] if architecture.endswith("tied") else [*LINEAR, "embed_tokens", "lm_head"]
+    return (
+        Kind(architecture, {"r": 20, "lora_alpha": 10, "use_dora": True, "target_modules": targets}),
+        Kind(architecture, {"r": 8, "lora_alpha": 16, "target_modules": LINEAR, "lora_bias": True}),
+    )
+
+
+class House:
+    """One checkpoint of an architecture. Everything in it is made when it is first asked for."""
+
+    def __init__(self, folder: Path, architecture: str = "llama", **overrides: Any) -> None:
+        self.directory = folder / "model"
+        self._folder = folder
+        self._architecture = architecture
+        write_tokenizer(self.directory, byte_level())
+        write_checkpoint(self.directory, architecture, vocab_size=VOCABULARY, **overrides)
+        self._runners: dict[tuple[str, int, str], ModelRunner] = {}
+        self._references: dict[tuple[Any, ...], list[int]] = {}
+
+    @cached_property
+    def sectors(self) -> dict[str, int]:
+        """Blocks that each adapter needs on the device."""
+        bank = self.runner(32, "cpu").bank
+        assert bank is not None
+        needed = {version: bank.prepare(version) for version in self.adapters}
+        for version in self.adapters:
+            bank.forget(version)
+        return needed
+
+    @cached_property
+    def adapters(self) -> list[str]:
+        """Versions of two adapters."""
+        return [*self._manifests]
+
+    @cached_property
+    def constraints(self) -> Constraints:
+        """One for all engines of this checkpoint: its compiler has processes of its own."""
+        info = self.runner(32, "cpu").info
+        return Constraints(self._compiler, info.vocabulary)
+
+    def compile(self, *grammars: Grammar) -> None:
+        """Have grammars in the cache, so that requests with them are ready at once."""
+        for grammar in grammars:
+            self._compiler.compile(grammar, lambda: None).exception(TIMEOUT)
+            self._compiler.release(grammar)
+
+    @cached_property
+    def _compiler(self) -> GrammarCompiler:
+        return GrammarCompiler(self.directory, self.runner(32, "cpu").info)
+
+    def close(self) -> None:
+        """End threads and processes."""
+        if "constraints" in self.__dict__:
+            self.constraints.close()
+
+    def path(self, version: str) -> Path:
+        return self._folder / self._names[version]
+
+    def manifest(self, version: str) -> Manifest:
+        return self._manifests[version]
+
+    def runner(self, blocks: int, device: str) -> ModelRunner:
+        """Runners keep nothing between requests but stale KV, which must never show."""
+        key = ("model", blocks, device)
+        if key not in self._runners:
+            self._runners[key] = ModelRunner(
+                self.directory, blocks=blocks, device=device, dtype="float32", adapters=self
+            )
+        return self._runners[key]
+
+    def draft_runner(self, blocks: int, device: str) -> ModelRunner:
+        """A draft model that is often right."""
+        key = ("draft", blocks, device)
+        if key not in self._runners:
+            self._runners[key] = ModelRunner(
+                write_similar(self.directory), blocks=blocks, device=device, dtype="float32"
+            )
+        return self._runners[key]
+
+    def logprobs(self, adapter: str | None, tokens: list[int]) -> torch.Tensor:
+        """Log-probabilities of the successor of every position [len(tokens), VOCABULARY], without a KV cache."""
+        with torch.inference_mode():
+            logits = self._oracle(adapter)(input_ids=torch.tensor([tokens]), use_cache=False).logits
+        return torch.as_tensor(logits[0].log_softmax(dim=-1))
+
+    def greedy(self, adapter: str | None, prompt: list[int], new_tokens: int, grammar: Grammar | None) -> list[int]:
+        """Greedy tokens of `generate`; end-of-sequence tokens count only under a grammar."""
+        key = (adapter, tuple(prompt), new_tokens, grammar and (grammar.kind, grammar.source))
+        if key not in self._references:
+            self._references[key] = self._generate(adapter, prompt, new_tokens, grammar)
+        return self._references[key]
+
+    def _generate(self, adapter: str | None, prompt: list[int], new_tokens: int, grammar: Grammar | None) -> list[int]:
+        masks = None if grammar is None else _Masks(self._tokens, grammar, len(prompt))
+        with torch.inference_mode():
+            output = self._oracle(adapter).generate(
+                input_ids=torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                do_sample=False,
+                max_new_tokens=new_tokens,
+                eos_token_id=-1 if grammar is None else EOS,
+                pad_token_id=0,
+                logits_processor=None if masks is None else LogitsProcessorList([masks]),
+            )
+        tokens: list[int] = output[0, len(prompt) :].tolist()
+        return tokens if masks is None else tokens[: masks.complete_after(tokens)]
+
+    def _oracle(self, adapter: str | None) -> Any:
+        return load_oracle(self.directory) if adapter is None else load_peft(self.directory, self.path(adapter))
+
+    @cached_property
+    def _tokens(self) -> llguidance.LLTokenizer:
+        description = (self.directory / "tokenizer.json").read_text("utf-8")
+        return llguidance.LLTokenizer(description, n_vocab=VOCABULARY, eos_token=EOS)
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        names = {}
+        for index, kind in enumerate(adapters_for(self._architecture)):
+            name = f"adapter-{index}"
+            with warnings.catch_warnings(action="ignore"):
+                write_adapter(self._folder / name, self.directory, kind, seed=index)
+            names[check_adapter(self._folder / name, self.directory).version] = name
+        return names
+
+    @cached_property
+    def _manifests(self) -> dict[str, Manifest]:
+        return {version: check_adapter(self._folder / name, self.directory) for version, name in self._names.items()}
+
+
+class _Masks(LogitsProcessor):
+    """llguidance in transformers' loop."""
+
+    def __init__(self, tokens: llguidance.LLTokenizer, grammar: Grammar, prompt: int) -> None:
+        self._tokens, self._prompt, self._source = tokens, prompt, _source(grammar)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        matcher = self._matcher(input_ids[0, self._prompt :].tolist())
+        bitmask = llguidance.numpy.allocate_token_bitmask(1, VOCABULARY)
+        llguidance.numpy.fill_next_token_bitmask(matcher, bitmask, 0)
+        masked = scores.numpy()
+        llguidance.numpy.apply_token_bitmask_inplace(masked, bitmask)
+        return torch.from_numpy(masked)
+
+    def complete_after(self, tokens: list[int]) -> int:
+        """After how many tokens nothing can follow any more."""
+        matcher = llguidance.LLMatcher(self._tokens, self._source)
+        for count, token in enumerate(tokens, 1):
+            assert matcher.consume_token(token)
+            if matcher.is_stopped():
+                return count
+        return len(tokens)
+
+    def _matcher(self, tokens: list[int]) -> llguidance.LLMatcher:
+        matcher = llguidance.LLMatcher(self._tokens, self._source)
+        assert matcher.consume_tokens(tokens) or matcher.is_stopped()
+        return matcher
+
+
+@cache
+def _source(grammar: Grammar) -> str:
+    if grammar.kind == "regex":
+        start = llguidance.regex_to_lark(grammar.source)
+        rule = f"start: /{start}/"
+    else:
+        assert grammar.kind == "json_schema"
+        # The bound that docs/structured-output.md names.
+        options = {"x-guidance": {"whitespace_pattern": r"[ \t\r\n]{1,20}"}}
+        rule = f"start: %json {json.dumps(json.loads(grammar.source) | options)}"
+    # Without forced tokens every legal one may be chosen, which is what sampling from a model means.
+    return llguidance.LLMatcher.grammar_from_lark('%llguidance {"no_forcing": true}\n' + rule)
