@@ -60,6 +60,7 @@ class Curve(msgspec.Struct, frozen=True):
     """Tokens of each request's KV in the middle of a run."""
     adapter_bytes: int
     """Of one adapter on the device."""
+    threads: int
     repeats: int
     machine: Machine
     points: list[Point]
@@ -92,6 +93,7 @@ def _measure(arguments: argparse.Namespace) -> Curve:
     from engine.kv import BLOCK_SIZE
     from engine.runner import ModelRunner
 
+    torch.set_num_threads(arguments.threads)
     counts = [0, *arguments.counts]
     blocks = arguments.batch * -(-(arguments.prompt_tokens + _WARM_STEPS + arguments.steps) // BLOCK_SIZE)
     seconds: defaultdict[int, list[float]] = defaultdict(list)
@@ -122,6 +124,7 @@ def _measure(arguments: argparse.Namespace) -> Curve:
         rank=arguments.rank,
         context=context,
         adapter_bytes=adapter_bytes,
+        threads=arguments.threads,
         repeats=arguments.repeats,
         machine=machine,
         points=[
@@ -191,7 +194,8 @@ def markdown(curve: Curve, environment: Environment) -> str:
         "",
         f"- one adapter is {curve.adapter_bytes / 1e6:.2f} MB on the device; {curve.context} tokens of context",
         f"- {environment.date}, revision {environment.revision}, torch {environment.torch}, {environment.cpu}, "
-        f"{environment.cores} cores; measured around the runs: reading {curve.machine.read_bandwidth / 1e9:.1f} GB/s; "
+        f"{environment.cores} cores, {curve.threads} of them used; measured around the runs: "
+        f"reading {curve.machine.read_bandwidth / 1e9:.1f} GB/s; "
         f"medians of {curve.repeats}",
         "",
     ]
@@ -233,6 +237,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=60, help="decode steps of a run")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--probe-bytes", type=int, default=1 << 29, help="how much the bandwidth's probe reads")
+    parser.add_argument("--threads", type=int, default=1, help="of torch; the demo's engines have one each")
     parser.add_argument("--output", type=Path, default=_RESULTS)
     parser.add_argument("--quick", action="store_true", help="a smoke run")
     return parser

@@ -23,13 +23,14 @@ from engine.adapters.loads import Bank, Prepare
 from engine.adapters.residency import BASE_ONLY, ResidencyConfig
 from engine.grammar.constraints import Constraints
 from engine.kv import root_hash
+from engine.outputs import failed, gained, refused, usage_of
 from engine.plan import Runner, Sampled, StepPlan
 from engine.request import Request, RequestError
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.speculator import Speculator
 from engine.validation import is_adapter_version, validate
-from engine.wire import MAX_RESIDENT_NAMED, ErrorKind, Generate, Load, ModelInfo, Output, TokenLogprob, Usage
+from engine.wire import MAX_RESIDENT_NAMED, ErrorKind, Generate, Load, ModelInfo, Output
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class EngineCore:
         elif self._constraints is not None:
             request = self._constraints.cancel(id)
         if request is not None:
-            self._ended.append(Output(id, finish="cancelled", usage=_usage(request)))
+            self._ended.append(Output(id, finish="cancelled", usage=usage_of(request)))
 
     def step(self) -> list[Output]:
         """Run one step; at most one output per request, after an empty one if its grammar has just been compiled."""
@@ -205,7 +206,7 @@ class EngineCore:
             outputs += self._end_failed_grammars(plan)
         starts = {row.request.id: row.start for row in plan.rows}
         for request, result in self._scheduler.commit(plan, sampled):
-            output = _output(request, result, starts[request.id])
+            output = gained(request, result, starts[request.id])
             if output is not None:
                 outputs.append(output)
             if request.finish is not None:
@@ -226,33 +227,24 @@ class EngineCore:
                 self._scheduler.add(request)
                 words.append(Output(request.id))
             except RequestError as refusal:
-                words.append(
-                    Output(
-                        request.id,
-                        finish="error",
-                        usage=_usage(request),
-                        error=str(refusal),
-                        error_kind=refusal.kind,
-                        retry_after=refusal.retry_after,
-                    )
-                )
+                words.append(refused(request, refusal))
         return words
 
     def _take_loaded(self, loader: Loader) -> list[Output]:
         """Tell the scheduler which loads have ended; the last words of requests whose adapter could not be loaded."""
-        failed: list[Output] = []
+        ended: list[Output] = []
         for loaded in loader.take():
             job = loaded.job
             if loaded.error is not None:
                 message, kind = str(loaded.error), loaded.error.kind
                 logger.warning("adapter %s: %s", job.version, message)
-                failed += [self._fail(request, message, kind) for request in self._adapters.failed(job.version)]
+                ended += [self._fail(request, message, kind) for request in self._adapters.failed(job.version)]
             elif isinstance(job, Prepare):
                 self._adapters.prepared(job.version, loaded.sectors)
             else:
                 self._adapters.installed(job.version)
         self._name_residents()
-        return failed
+        return ended
 
     def _name_residents(self) -> None:
         self.resident_adapters = tuple(self._adapters.residency.resident[-MAX_RESIDENT_NAMED:])
@@ -313,15 +305,9 @@ class EngineCore:
         """The last words of a request that has missed a time limit."""
         self._release(request)
         if request.finish == "timeout":
-            return Output(request.id, finish="timeout", usage=_usage(request))
-        return Output(
-            request.id,
-            finish="error",
-            usage=_usage(request),
-            error="the engine was too busy to begin with this request in time; try again later",
-            error_kind="overloaded",
-            retry_after=self._scheduler.queue_seconds or None,
-        )
+            return Output(request.id, finish="timeout", usage=usage_of(request))
+        message = "the engine was too busy to begin with this request in time; try again later"
+        return failed(request, message, "overloaded", retry_after=self._scheduler.queue_seconds or None)
 
     def _drafted(self, plan: StepPlan, speculator: Speculator) -> StepPlan:
         """The plan with drafts, as far as grammars allow them.
@@ -347,7 +333,7 @@ class EngineCore:
     def _fail(self, request: Request, message: str, kind: ErrorKind) -> Output:
         self._scheduler.cancel(request.id, "error")
         self._release(request)
-        return Output(request.id, finish="error", usage=_usage(request), error=message, error_kind=kind)
+        return failed(request, message, kind)
 
 
 def _legal(request: Request, draft: tuple[int, ...]) -> tuple[int, ...]:
@@ -360,45 +346,3 @@ def _check(plan: StepPlan, sampled: Sequence[Sampled]) -> None:
     for row, result in zip(plan.rows, sampled, strict=True):
         if row.sample != bool(result.tokens):
             raise RuntimeError(f"the runner sampled {result.tokens} where sample is {row.sample}")
-
-
-def _output(request: Request, result: Sampled, start: int) -> Output | None:
-    """What a row gained; None for a chunk of a prompt that has nothing to tell."""
-    prompt_logprobs = _prompt_logprobs(request, result, start)
-    if not result.tokens and prompt_logprobs is None:
-        return None
-    first = 0 < len(request.output) <= len(result.tokens)
-    return Output(
-        request.id,
-        tokens=list(result.tokens),
-        logprobs=None if result.logprobs is None else list(result.logprobs),
-        prompt_logprobs=prompt_logprobs,
-        finish=request.finish,
-        grammar_complete=request.finish == "stop" and request.matcher is not None and request.matcher.complete,
-        usage=_usage(request) if first or request.finish is not None else None,
-    )
-
-
-def _prompt_logprobs(request: Request, result: Sampled, start: int) -> list[TokenLogprob | None] | None:
-    """The prompt positions of this row that the client does not have yet."""
-    if request.sampling.prompt_logprobs is None:
-        return None
-    # Running position p gives the log-probability of position p + 1; position 0 has none.
-    entries: list[TokenLogprob | None] = [*(result.prompt_logprobs or [])]
-    position = start + 1
-    if start == 0:
-        entries, position = [None, *entries], 0
-    new = entries[max(request.prompt_logprobs_sent - position, 0) :]
-    request.prompt_logprobs_sent += len(new)
-    return new or None
-
-
-def _usage(request: Request) -> Usage:
-    waited = 0.0 if request.first_scheduled is None else request.first_scheduled - request.arrival
-    return Usage(
-        prompt_tokens=len(request.prompt),
-        cached_tokens=request.cached,
-        output_tokens=len(request.output),
-        queue_seconds=waited,
-        preemptions=request.preemptions,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.request import Request
+from engine.request import Request, RequestError
 
 _DECAY = 0.98
 """Of what earlier steps and answers weigh, per step and per answer."""
@@ -82,3 +82,18 @@ class Forecast:
     def _answer(self, request: Request) -> int:
         """Output tokens that are still expected."""
         return min(request.sampling.max_tokens - len(request.output), round(self._outputs / self._answers))
+
+
+def refuse_if_hopeless(seconds: float, limit: float) -> None:
+    """Refuse a request that would wait for `seconds` although `limit` at most are allowed.
+
+    Raises:
+        RequestError: it would; the error says when to try again.
+    """
+    if seconds > limit:
+        raise RequestError(
+            f"the engine is busy: this request would wait about {seconds:.0f} s, {limit:g} s at most are allowed; try "
+            "again later",
+            "overloaded",
+            seconds - limit,
+        )

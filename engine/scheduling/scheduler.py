@@ -31,7 +31,8 @@ from engine.request import Request, RequestError, State
 from engine.scheduling.adapters import AdapterAdmission
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.deadlines import Deadlines
-from engine.scheduling.forecast import Forecast
+from engine.scheduling.drafts import reserve_drafts
+from engine.scheduling.forecast import Forecast, refuse_if_hopeless
 from engine.scheduling.policies import policy_named
 from engine.scheduling.policy import Policy, Shortage, Victim, by_rank
 from engine.scheduling.preemption import Preemption, blocks_of
@@ -117,7 +118,9 @@ class Scheduler:
         if len(self._requests) >= self.config.max_requests:
             retry = self._forecast.seconds(self._forecast.request_tokens)
             raise RequestError(f"the engine is full ({len(self._requests)} requests); try again", "overloaded", retry)
-        self._refuse_if_hopeless(request)
+        limits = [limit for limit in (request.queue_timeout, self.config.max_queue_seconds) if limit is not None]
+        if limits:
+            refuse_if_hopeless(self._queue_seconds(self._policy.ahead(request)), min(limits))
         self._requests[request.id] = request
         request.work = self._forecast.work(request)
         self._policy.join(request)
@@ -165,33 +168,10 @@ class Scheduler:
         return plan
 
     def reserve(self, plan: StepPlan, depths: Mapping[str, int]) -> dict[str, int]:
-        """Give rows that decode blocks for drafts of up to `depths` tokens; how many tokens each may draft.
-
-        Drafts get what a step leaves: of its token budget, of the context and of `max_tokens`. They never cost another
-        request its blocks, only what nobody uses, and that a few steps early: the answer will need the block anyway.
-        """
-        budget = self.config.step_tokens - plan.tokens
-        granted = {}
-        for row in plan.rows:
-            request = row.request
-            wanted = depths.get(request.id, 0)
-            if wanted == 0 or not row.sample:
-                continue
-            depth = min(
-                wanted,
-                budget,
-                request.sampling.max_tokens - len(request.output) - 1,
-                self.context - request.length - 1,
-                (len(request.block_table) + self.pool.available) * BLOCK_SIZE - request.length,
-            )
-            if depth < 1:
-                continue
-            missing = blocks_of(request.length + depth) - len(request.block_table)
-            if missing > 0:
-                request.block_table += self.pool.allocate(missing)
-            granted[request.id] = depth
-            budget -= depth
-        return granted
+        """Give rows that decode blocks for drafts of up to `depths` tokens; how many tokens each may draft."""
+        return reserve_drafts(
+            plan, depths, self.pool, budget=self.config.step_tokens - plan.tokens, context=self.context
+        )
 
     def commit(self, plan: StepPlan, sampled: Iterable[Sampled]) -> list[tuple[Request, Sampled]]:
         """Account for a step that has run: tokens appended, full blocks published, finished requests freed.
@@ -413,23 +393,6 @@ class Scheduler:
         request.block_table = []
         request.computed = 0
         self._preemption.release(request)
-
-    def _refuse_if_hopeless(self, request: Request) -> None:
-        """
-        Raises:
-            RequestError: by the policy's own order, the request would start later than it or the engine lets it wait.
-        """
-        limits = [limit for limit in (request.queue_timeout, self.config.max_queue_seconds) if limit is not None]
-        if not limits:
-            return
-        seconds = self._queue_seconds(self._policy.ahead(request))
-        if seconds > min(limits):
-            raise RequestError(
-                f"the engine is busy: this request would wait about {seconds:.0f} s, {min(limits):g} s at most are "
-                "allowed; try again later",
-                "overloaded",
-                seconds - min(limits),
-            )
 
     def _queue_seconds(self, ahead: int) -> float:
         """Predicted time until a request starts that `ahead` tokens of others go before; 0 if nothing is known."""

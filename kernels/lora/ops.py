@@ -123,7 +123,7 @@ def _expand_single(shrunk: torch.Tensor | None, out: torch.Tensor, views: Views,
             elif isinstance(run.rows, slice):
                 out[run.rows, piece.begin : piece.end].addmm_(some, piece.up)
             else:
-                out[:, piece.begin : piece.end].index_add_(0, run.rows, some @ piece.up)
+                _add_rows(out[:, piece.begin : piece.end], run.rows, some @ piece.up)
     if total is not None:
         if views.scale is not None:
             total *= views.scale[run.slot]
@@ -139,7 +139,7 @@ def _expand_batched(shrunk: torch.Tensor | None, out: torch.Tensor, views: Views
             assert shrunk is not None
             whole = span.end - span.begin == views.columns
             target = out if whole else out[:, span.begin : span.end]
-            target.index_add_(0, run.rows, _delta(shrunk, span, run).to(out.dtype))
+            _add_rows(target, run.rows, _delta(shrunk, span, run))
         return
     total = out.index_select(0, run.rows).float()
     for span in views.spans:
@@ -150,6 +150,11 @@ def _expand_batched(shrunk: torch.Tensor | None, out: torch.Tensor, views: Views
     if views.offset is not None:
         total += views.offset.index_select(0, run.slots)
     out.index_copy_(0, run.rows, total.to(out.dtype))
+
+
+def _add_rows(out: torch.Tensor, rows: torch.Tensor, delta: torch.Tensor) -> None:
+    """Add to rows that all differ. On the CPU index_add_ takes twenty times as long in bf16."""
+    out.index_copy_(0, rows, out.index_select(0, rows) + delta.to(out.dtype))
 
 
 def _delta(shrunk: torch.Tensor, span: Span, run: Batched) -> torch.Tensor:

@@ -1,0 +1,40 @@
+"""Room for drafted tokens in a step. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.kv import BLOCK_SIZE, BlockPool
+from engine.plan import StepPlan
+from engine.scheduling.preemption import blocks_of
+
+
+def reserve_drafts(
+    plan: StepPlan, depths: Mapping[str, int], pool: BlockPool, *, budget: int, context: int
+) -> dict[str, int]:
+    """Give rows that decode blocks for drafts of up to `depths` tokens; how many tokens each may draft.
+
+    Drafts get what a step leaves: `budget` tokens, and what is left of the context and of `max_tokens`. They never cost
+    another request its blocks, only what nobody uses, and that a few steps early: the answer needs the block anyway.
+    """
+    granted = {}
+    for row in plan.rows:
+        request = row.request
+        wanted = depths.get(request.id, 0)
+        if wanted == 0 or not row.sample:
+            continue
+        depth = min(
+            wanted,
+            budget,
+            request.sampling.max_tokens - len(request.output) - 1,
+            context - request.length - 1,
+            (len(request.block_table) + pool.available) * BLOCK_SIZE - request.length,
+        )
+        if depth < 1:
+            continue
+        missing = blocks_of(request.length + depth) - len(request.block_table)
+        if missing > 0:
+            request.block_table += pool.allocate(missing)
+        granted[request.id] = depth
+        budget -= depth
+    return granted
