@@ -153,7 +153,7 @@ def _expand_batched(shrunk: torch.Tensor | None, out: torch.Tensor, views: Views
 
 
 def _add_rows(out: torch.Tensor, rows: torch.Tensor, delta: torch.Tensor) -> None:
-    """Add to rows that all differ. On the CPU index_add_ takes twenty times as long in bf16."""
+    """Add to rows that all differ. On the CPU index_add_ takes several times as long in bf16."""
     out.index_copy_(0, rows, out.index_select(0, rows) + delta.to(out.dtype))
 
 
