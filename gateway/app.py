@@ -20,7 +20,7 @@ from gateway.api.http import on_api_error, on_exception, on_http_exception
 from gateway.context import Gateway
 from gateway.engines import Engines
 from gateway.errors import ApiError
-from gateway.identity import Identity
+from gateway.identity.authenticate import Identity
 from gateway.limits.limiter import Limiter
 from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.pipeline import Pipeline

@@ -10,7 +10,8 @@ from starlette.requests import HTTPConnection
 
 from gateway.adapters import Adapters
 from gateway.engines import Engines
-from gateway.identity import Identity, Principal
+from gateway.identity import Principal
+from gateway.identity.authenticate import Identity
 from gateway.limits.limiter import Limiter
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics

@@ -18,7 +18,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gateway.api.http import error_response
 from gateway.errors import ApiError, Forbidden, RateLimited, Unavailable
-from gateway.identity import Identity, Principal
+from gateway.identity import Principal
+from gateway.identity.authenticate import Identity
 from gateway.origin import origin_allowed
 from gateway.protocol.codec import Codec, negotiate
 from gateway.protocol.events import CloseCode, Event, error_event, with_stream_id

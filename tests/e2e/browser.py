@@ -29,7 +29,7 @@ from gateway.api import page, responses, tickets
 from gateway.api.http import JsonResponse, on_api_error
 from gateway.context import Gateway
 from gateway.errors import ApiError
-from gateway.identity import Identity
+from gateway.identity.authenticate import Identity
 from gateway.limits.limiter import Limiter
 from gateway.protocol.stream import (
     ArgumentsDelta,

@@ -7,7 +7,8 @@ import hashlib
 import pytest
 
 from gateway.errors import Unauthorized
-from gateway.identity import Identity, Principal
+from gateway.identity import Principal
+from gateway.identity.authenticate import Identity
 from gateway.settings import ApiKey, Settings, Tenant, demo_settings
 
 

@@ -9,20 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 
-from msgspec import Struct
-
 from gateway.errors import Unauthorized
+from gateway.identity.principal import Principal
 from gateway.settings import Settings
 
 _BEARER = re.compile(r"^[Bb]earer +([\x21-\x7e]{1,512})$")
-
-
-class Principal(Struct, frozen=True):
-    """On whose behalf something is done."""
-
-    tenant: str
-    key: str
-    """Id of the API key, for logs."""
 
 
 class Identity:

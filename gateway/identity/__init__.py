@@ -1,0 +1,5 @@
+"""Who is calling: API keys, tokens of identity providers, scopes, and how guessing is slowed."""
+
+from gateway.identity.principal import Principal
+
+__all__ = ["Principal"]

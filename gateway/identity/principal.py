@@ -1,0 +1,28 @@
+"""On whose behalf something is done, and what it may do."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from msgspec import Struct
+
+Scope = Literal["chat", "models", "adapters", "admin:read", "admin:write"]
+"""What a caller may do: hold turns; list models; name adapters as models; read, and change, what `/admin` shows."""
+
+SCOPES: Final[frozenset[Scope]] = frozenset({"chat", "models", "adapters", "admin:read", "admin:write"})
+
+USE: Final[frozenset[Scope]] = frozenset({"chat", "models", "adapters"})
+"""The scopes of a key that names none."""
+
+
+class Principal(Struct, frozen=True):
+    """On whose behalf something is done."""
+
+    tenant: str
+    key: str
+    """Id of the API key, or of the issuer of a token, for logs."""
+    user: str | None = None
+    """Id of the person or service within the tenant, where one is known."""
+    scopes: frozenset[Scope] = USE
+    operator: bool = False
+    """Whether its admin scopes reach every tenant, not only its own."""
