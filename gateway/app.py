@@ -24,6 +24,7 @@ from gateway.identity.authenticate import Identity
 from gateway.limits.limiter import Limiter
 from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.pipeline import Pipeline
+from gateway.presence import Presence
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.tickets import Tickets
@@ -82,16 +83,21 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     turns = Turns(Pipeline(settings, engines, adapters, limiter, cache, statistics, metrics), settings.turns)
     identity, tickets = Identity(settings), Tickets(redis)
     connections = Connections(settings, identity, tickets, turns, metrics)
+    presence = Presence(redis)
     flushing = asyncio.create_task(statistics.run())
     await engines.start()
     await adapters.start()
+    await presence.start()
     try:
-        yield Gateway(settings, redis, identity, tickets, limiter, engines, adapters, turns, connections, metrics)
+        yield Gateway(
+            settings, redis, identity, tickets, limiter, engines, adapters, turns, connections, metrics, presence
+        )
     finally:
         await connections.shut()
         await turns.aclose()
         await adapters.aclose()
         await engines.aclose()
+        await presence.aclose()
         flushing.cancel()
         await asyncio.gather(flushing, return_exceptions=True)
         await redis.aclose()

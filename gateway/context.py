@@ -13,6 +13,7 @@ from gateway.engines import Engines
 from gateway.identity import Principal
 from gateway.identity.authenticate import Identity
 from gateway.limits.limiter import Limiter
+from gateway.presence import Presence
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.tickets import Tickets
@@ -34,6 +35,7 @@ class Gateway:
     turns: Turns
     connections: Connections
     metrics: Metrics
+    presence: Presence
 
     def authenticate(self, connection: HTTPConnection) -> Principal:
         """Who sent a request, by its `Authorization` header.
