@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
-from gateway.settings import ApiKey, Limits, Pool, Section, Settings, Tenant
+from gateway.settings import ApiKey, Limits, Pool, Price, Section, Settings, Tenant
 from gateway.telemetry.metrics import Metrics
 
 _CONFIGURATION = """# Configuration
@@ -40,6 +40,12 @@ name = "llama-7b"
 model = "/models/llama-7b"
 device = "cuda"
 dtype = "bfloat16"
+
+[[prices]]
+name = "llama-7b"
+input = 150000
+cached_input = 75000
+output = 600000
 ```
 
 Without `[[tenants]]` and `[[pools]]` the embedded default applies: three demo models, and one tenant whose key is
@@ -66,7 +72,7 @@ def configuration() -> str:
         for field in msgspec.structs.fields(Settings)
         if isinstance(field.type, type) and issubclass(field.type, Section)
     ]
-    lists: dict[str, type[Section]] = {"[tenants]": Tenant, "[pools]": Pool}
+    lists: dict[str, type[Section]] = {"[tenants]": Tenant, "[pools]": Pool, "[prices]": Price}
     for name, section in lists.items():
         parts.append(f"\n## `[{name}]`\n\n{_sentence(section)} One table each.\n\n{_table(section)}")
     parts.append(f"\n### `keys` of a tenant\n\n{_sentence(ApiKey)}\n\n{_table(ApiKey)}")

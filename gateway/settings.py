@@ -177,6 +177,25 @@ class Pool(Section, frozen=True):
     cost: Annotated[float, Meta(ge=0, description="Relative price of a token, for the router.")] = 1.0
 
 
+MicroDollars = Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
+
+
+class Price(Section, frozen=True):
+    """What tokens of a model or an adapter cost: micro-dollars (a dollar is 1,000,000) per million tokens."""
+
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1, max_length=128, description="A model, or an adapter; an adapter without one has its base's."
+        ),
+    ]
+    input: Annotated[MicroDollars, Meta(description="Prompt tokens that were computed.")]
+    output: Annotated[MicroDollars, Meta(description="Generated tokens.")]
+    cached_input: Annotated[
+        MicroDollars | None, Meta(description="Prompt tokens found in the prefix cache; empty: as `input`.")
+    ] = None
+
+
 class Cache(Section, frozen=True):
     """The exact response cache."""
 
@@ -231,6 +250,7 @@ class Settings(Section, frozen=True):
     log: Log = Log()
     tenants: list[Tenant] = []
     pools: list[Pool] = []
+    prices: list[Price] = []
 
 
 def demo_settings() -> Settings:
@@ -306,6 +326,9 @@ def _check(settings: Settings) -> None:
     digests = [key.sha256 for tenant in settings.tenants for key in tenant.keys]
     if len(set(digests)) != len(digests):
         raise SettingsError("tenants: two keys have the same sha256")
+    priced = [price.name for price in settings.prices]
+    if len(set(priced)) != len(priced):
+        raise SettingsError("prices: two prices have the same name")
     if not settings.pools:
         raise SettingsError("pools: at least one pool is needed")
     tiers = [pool.tier for pool in settings.pools]

@@ -1,0 +1,1 @@
+"""What turns cost, and the ledger of what was used."""
