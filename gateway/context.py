@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 
 from gateway.adapters import Adapters
 from gateway.engines import Engines
-from gateway.identity import Principal
+from gateway.identity import Principal, Scope
 from gateway.identity.authenticate import Identity
 from gateway.limits.limiter import Limiter
 from gateway.presence import Presence
@@ -37,13 +37,16 @@ class Gateway:
     metrics: Metrics
     presence: Presence
 
-    def authenticate(self, connection: HTTPConnection) -> Principal:
+    async def authenticate(self, connection: HTTPConnection, scope: Scope) -> Principal:
         """Who sent a request, by its `Authorization` header.
 
         Raises:
             Unauthorized: the key is missing or wrong.
+            Forbidden: the key lacks the scope that this endpoint needs.
         """
-        return self.identity.authenticate(connection.headers.get("authorization"))
+        principal = await self.identity.authenticate(connection.headers.get("authorization"))
+        principal.require(scope)
+        return principal
 
 
 def gateway_of(connection: HTTPConnection) -> Gateway:

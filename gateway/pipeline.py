@@ -97,6 +97,7 @@ class Pipeline:
         if adapter is None:
             pools = self._engines.pools_for(request.model)
         else:
+            turn.principal.require("adapters")
             pools = [self._engines.pool(adapter.model)]
             pools[0].announce(adapter.version)
         return Job(turn, pools, await tokenise(turn, pools), began, share, adapter)

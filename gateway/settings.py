@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.wire import PolicyName, ServiceClass
+from gateway.identity.principal import Scope
 
 DEMO = Path(__file__).resolve().parent.parent / "deploy" / "demo"
 
@@ -118,6 +119,12 @@ class ApiKey(Section, frozen=True):
     sha256: Annotated[
         str, Meta(pattern="^[0-9a-f]{64}$", description="Hex SHA-256 of the key: `printf %s KEY | sha256sum`.")
     ]
+    scopes: Annotated[list[Scope], Meta(description="What it may do, see [identity.md](identity.md#scopes).")] = (
+        msgspec.field(default_factory=lambda: ["chat", "models", "adapters"])
+    )
+    operator: Annotated[bool, Meta(description="Whether its admin scopes reach every tenant, not only its own.")] = (
+        False
+    )
 
 
 class Tenant(Section, frozen=True):

@@ -267,6 +267,7 @@ class Connections:
         """ASGI endpoint. Whoever may not connect gets an HTTP response instead of a WebSocket."""
         try:
             principal = await self._authenticate(socket)
+            principal.require("chat")
             self._admit(principal)
         except ApiError as error:
             await socket.send_denial_response(error_response(error))
@@ -311,7 +312,7 @@ class Connections:
         for offered in socket.scope["subprotocols"]:
             if offered.startswith(TICKET_SUBPROTOCOL):
                 return await self._tickets.redeem(offered.removeprefix(TICKET_SUBPROTOCOL), origin)
-        return self._identity.authenticate(socket.headers.get("authorization"))
+        return await self._identity.authenticate(socket.headers.get("authorization"))
 
     def _admit(self, principal: Principal) -> None:
         server = self._settings.server

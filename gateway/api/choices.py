@@ -178,7 +178,7 @@ class Format(Protocol):
 async def respond(request: Request, format: Format) -> Response:
     """Answer a request in the format of its endpoint, unless its client goes away first."""
     gateway = gateway_of(request)
-    principal = gateway.authenticate(request)
+    principal = await gateway.authenticate(request, "chat")
     asked = format.parse(await read_object(request), request.headers.get("cache-control"))
     return await _while_connected(request.receive, _answer(gateway, principal, asked, format))
 

@@ -14,6 +14,7 @@ from gateway.api.http import JsonResponse
 from gateway.context import Gateway, gateway_of
 from gateway.engines import Pool
 from gateway.errors import ModelNotFound
+from gateway.identity import Principal
 from router.route import AUTO
 
 _STARTED = int(time.time())
@@ -23,16 +24,16 @@ _STARTED = int(time.time())
 async def index(request: Request) -> Response:
     """All names: `auto`, the tiers, the models, and the adapters that the tenant may use."""
     gateway = gateway_of(request)
-    principal = gateway.authenticate(request)
-    return JsonResponse({"object": "list", "data": _models(gateway, principal.tenant)})
+    principal = await gateway.authenticate(request, "models")
+    return JsonResponse({"object": "list", "data": _models(gateway, principal)})
 
 
 async def read(request: Request) -> Response:
     """One of them."""
     gateway = gateway_of(request)
-    principal = gateway.authenticate(request)
+    principal = await gateway.authenticate(request, "models")
     name = request.path_params["model"]
-    models = _models(gateway, principal.tenant)
+    models = _models(gateway, principal)
     for model in models:
         if model["id"] == name:
             return JsonResponse(model)
@@ -47,14 +48,15 @@ routes: list[BaseRoute] = [
 ]
 
 
-def _models(gateway: Gateway, tenant: str) -> list[dict[str, Any]]:
+def _models(gateway: Gateway, principal: Principal) -> list[dict[str, Any]]:
     pools = gateway.engines.pools
     auto = _model(AUTO, None, max(map(_context, pools)))
     tiers = [_model(pool.tier, pool.tier, _context(pool)) for pool in pools]
     models = [_model(pool.name, pool.tier, _context(pool)) for pool in pools]
     adapters = [
         _adapter(name, pointer, gateway.engines.pool(pointer.model))
-        for name, pointer in gateway.adapters.visible(tenant).items()
+        for name, pointer in gateway.adapters.visible(principal.tenant).items()
+        if "adapters" in principal.scopes
     ]
     return [auto, *tiers, *models, *adapters]
 

@@ -21,7 +21,7 @@ from gateway.turns import Turn, Viewer
 async def create(request: Request) -> Response:
     """`POST /v1/responses`."""
     gateway = gateway_of(request)
-    principal = gateway.authenticate(request)
+    principal = await gateway.authenticate(request, "chat")
     turn_request, stream = parse_response_create(await read_object(request), request.headers.get("cache-control"))
     viewer = await gateway.turns.start(turn_request, principal)
     return _stream(gateway, viewer) if stream else await _wait(viewer, request.receive)
@@ -30,7 +30,8 @@ async def create(request: Request) -> Response:
 async def read(request: Request) -> Response:
     """`GET /v1/responses/{id}`, and `?stream=true&starting_after=N` to resume."""
     gateway = gateway_of(request)
-    turn = gateway.turns.get(request.path_params["id"], gateway.authenticate(request))
+    principal = await gateway.authenticate(request, "chat")
+    turn = gateway.turns.get(request.path_params["id"], principal)
     if request.query_params.get("stream") not in ("true", "True", "1"):
         return JsonResponse(turn.view.response())
     gateway.metrics.resumed()
@@ -40,7 +41,8 @@ async def read(request: Request) -> Response:
 async def cancel(request: Request) -> Response:
     """`POST /v1/responses/{id}/cancel`: idempotent; answers with the response once it has ended."""
     gateway = gateway_of(request)
-    turn = gateway.turns.get(request.path_params["id"], gateway.authenticate(request))
+    principal = await gateway.authenticate(request, "chat")
+    turn = gateway.turns.get(request.path_params["id"], principal)
     turn.cancel()
     with turn.watch() as viewer:
         await _ended(viewer)

@@ -21,7 +21,8 @@ async def issue(request: Request) -> Response:
         raise Forbidden(
             "pages of this origin get no tickets; list it in server.allowed_origins", code="origin_not_allowed"
         )
-    ticket = await gateway.tickets.issue(gateway.authenticate(request), origin)
+    principal = await gateway.authenticate(request, "chat")
+    ticket = await gateway.tickets.issue(principal, origin)
     return JsonResponse({"object": "ticket", "ticket": ticket, "expires_in": LIFETIME}, status_code=201)
 
 

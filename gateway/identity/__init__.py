@@ -1,5 +1,5 @@
 """Who is calling: API keys, tokens of identity providers, scopes, and how guessing is slowed."""
 
-from gateway.identity.principal import Principal
+from gateway.identity.principal import Principal, Scope
 
-__all__ = ["Principal"]
+__all__ = ["Principal", "Scope"]

@@ -22,10 +22,12 @@ class Identity:
     def __init__(self, settings: Settings) -> None:
         # Looked up by digest: how long that takes says nothing about a key, as nobody can steer what a key hashes to.
         self._principals = {
-            key.sha256: Principal(tenant.name, key.id) for tenant in settings.tenants for key in tenant.keys
+            key.sha256: Principal(tenant.name, key.id, scopes=frozenset(key.scopes), operator=key.operator)
+            for tenant in settings.tenants
+            for key in tenant.keys
         }
 
-    def authenticate(self, authorization: str | None) -> Principal:
+    async def authenticate(self, authorization: str | None) -> Principal:
         """The principal of an `Authorization` header.
 
         Raises:

@@ -6,6 +6,8 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from gateway.errors import Forbidden
+
 Scope = Literal["chat", "models", "adapters", "admin:read", "admin:write"]
 """What a caller may do: hold turns; list models; name adapters as models; read, and change, what `/admin` shows."""
 
@@ -26,3 +28,13 @@ class Principal(Struct, frozen=True):
     scopes: frozenset[Scope] = USE
     operator: bool = False
     """Whether its admin scopes reach every tenant, not only its own."""
+
+    def require(self, scope: Scope) -> None:
+        """
+        Raises:
+            Forbidden: the caller lacks the scope.
+        """
+        if scope not in self.scopes:
+            raise Forbidden(
+                f"this key or token lacks the scope '{scope}'; use one that has it", code="insufficient_scope"
+            )

@@ -189,7 +189,7 @@ class TestCache:
             ({"sampling": Sampling(temperature=0, top_p=0.5)}, DEMO),
             ({}, OTHER),
         ],
-        ids=str,
+        ids=lambda value: value.tenant if isinstance(value, Principal) else str(value),
     )
     async def test_whatever_may_change_the_answer_makes_another_key(
         self, serve: Serve, change: dict[str, Any], principal: Principal

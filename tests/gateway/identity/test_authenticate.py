@@ -12,15 +12,17 @@ from gateway.identity.authenticate import Identity
 from gateway.settings import ApiKey, Settings, Tenant, demo_settings
 
 
-def test_a_known_key_is_its_tenant() -> None:
+@pytest.mark.anyio
+async def test_a_known_key_is_its_tenant() -> None:
     digest = hashlib.sha256(b"sesame").hexdigest()
     identity = Identity(Settings(tenants=[Tenant(name="acme", keys=[ApiKey(id="ci", sha256=digest)])]))
-    assert identity.authenticate("Bearer sesame") == Principal("acme", "ci")
-    assert identity.authenticate("bearer  sesame") == Principal("acme", "ci")
+    assert await identity.authenticate("Bearer sesame") == Principal("acme", "ci")
+    assert await identity.authenticate("bearer  sesame") == Principal("acme", "ci")
 
 
-def test_the_embedded_default_accepts_the_demo_key() -> None:
-    assert Identity(demo_settings()).authenticate("Bearer roundhouse-demo").tenant == "demo"
+@pytest.mark.anyio
+async def test_the_embedded_default_accepts_the_demo_key() -> None:
+    assert (await Identity(demo_settings()).authenticate("Bearer roundhouse-demo")).tenant == "demo"
 
 
 @pytest.mark.parametrize(
@@ -37,12 +39,14 @@ def test_the_embedded_default_accepts_the_demo_key() -> None:
         "Bearer \xff",
     ],
 )
-def test_anything_else_is_refused(header: str | None) -> None:
+@pytest.mark.anyio
+async def test_anything_else_is_refused(header: str | None) -> None:
     with pytest.raises(Unauthorized):
-        Identity(demo_settings()).authenticate(header)
+        await Identity(demo_settings()).authenticate(header)
 
 
-def test_the_error_does_not_repeat_the_key() -> None:
+@pytest.mark.anyio
+async def test_the_error_does_not_repeat_the_key() -> None:
     with pytest.raises(Unauthorized) as caught:
-        Identity(demo_settings()).authenticate("Bearer top-secret-key")
+        await Identity(demo_settings()).authenticate("Bearer top-secret-key")
     assert "top-secret-key" not in caught.value.message
