@@ -75,6 +75,12 @@ class Conflict(ApiError):
     status, type, code = 409, "invalid_request_error", "conflict"
 
 
+class PreconditionFailed(ApiError):
+    """What is to be changed is not what the client has read."""
+
+    status, type, code = 412, "invalid_request_error", "revision_mismatch"
+
+
 class RateLimited(ApiError):
     status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.wire import PolicyName, ServiceClass
-from gateway.identity.principal import Scope
+from gateway.directory.records import Scope
 
 DEMO = Path(__file__).resolve().parent.parent / "deploy" / "demo"
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
 
+from gateway.directory.records import Scope
 from gateway.errors import Forbidden
-
-Scope = Literal["chat", "models", "adapters", "admin:read", "admin:write"]
-"""What a caller may do: hold turns; list models; name adapters as models; read, and change, what `/admin` shows."""
 
 SCOPES: Final[frozenset[Scope]] = frozenset({"chat", "models", "adapters", "admin:read", "admin:write"})
 

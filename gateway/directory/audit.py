@@ -1,0 +1,221 @@
+"""The audit log as a chain of hashes: what an entry holds, how the next one is made, and how a log is verified. Pure.
+
+An entry's document names the hash of the entry before it, and its own hash is the SHA-256 of that document: an entry
+that was edited, removed or put in between breaks the chain, and anybody can check that without a secret. Two marks are
+kept apart from the entries: the head (the last entry) shows a log that was cut off at its end, the checkpoint (the last
+entry that the cap on the log's length has dropped) one that was cut off at its start. Seals are HMACs under the
+installation's secret: who can write to Redis but does not know the secret cannot make a chain of his own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.directory.records import Record
+
+NO_HASH = "0" * 64
+"""Stands for the entry before the first one."""
+_LONGEST_VALUE = 1000
+"""Bytes of JSON of one value in an entry; a longer one is there as its digest."""
+_BOOKKEEPING = frozenset({"revision", "created_at", "updated_at"})
+
+
+class Mark(Struct, frozen=True):
+    """A place in the log."""
+
+    sequence: int = 0
+    hash: str = NO_HASH
+    seal: str = ""
+
+
+START = Mark()
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """Who changed what, and when."""
+
+    sequence: int
+    at: int
+    """Milliseconds since 1970 by Redis' clock."""
+    actor: str
+    action: str
+    """Such as `tenant.create`."""
+    subject: str
+    """Identity of what was changed."""
+    tenant: str | None
+    """Whose it is."""
+    before: str | None
+    """SHA-256 of the record's document."""
+    after: str | None
+    changes: dict[str, Any]
+    """Field to [value before, value after]; of secret fields only that they were changed."""
+    previous: str
+    """Hash of the entry before."""
+
+
+class Logged(Struct, frozen=True):
+    """An entry as it is stored and exported."""
+
+    entry: Raw
+    """The JSON document, byte for byte as it was hashed."""
+    hash: str
+    seal: str
+
+    def read(self) -> Entry:
+        """Its content.
+
+        Raises:
+            ValueError: it is no entry.
+        """
+        return _decode(self.entry)
+
+    def line(self) -> bytes:
+        """One line of an export."""
+        return msgspec.json.encode(self) + b"\n"
+
+
+_decode = msgspec.json.Decoder(Entry).decode
+_decode_line = msgspec.json.Decoder(Logged).decode
+
+
+class Problem(Struct, frozen=True):
+    """Where a log is broken first."""
+
+    sequence: int
+    why: str
+
+
+def append(entry: Entry, secret: bytes) -> Logged:
+    """The entry with its hash and seal."""
+    document = msgspec.json.encode(entry)
+    digest = hashlib.sha256(document).hexdigest()
+    return Logged(Raw(document), digest, seal(secret, "entry", entry.sequence, digest))
+
+
+def mark(secret: bytes, label: Literal["head", "checkpoint"], sequence: int, digest: str) -> Mark:
+    """A mark at an entry."""
+    return Mark(sequence, digest, seal(secret, label, sequence, digest))
+
+
+def seal(secret: bytes, label: Literal["entry", "head", "checkpoint"], sequence: int, digest: str) -> str:
+    """Hex HMAC-SHA-256; empty without a secret."""
+    if not secret:
+        return ""
+    return hmac.digest(secret, f"roundhouse-audit:{label}:{sequence}:{digest}".encode(), hashlib.sha256).hex()
+
+
+def difference(before: Record | None, after: Record | None) -> dict[str, Any]:
+    """Field to [value before, value after] of the fields that differ."""
+    old, new = _values(before), _values(after)
+    secret = (after or before or Record()).SECRET
+    changes: dict[str, Any] = {}
+    for name in [*old, *(name for name in new if name not in old)]:
+        was, is_ = old.get(name), new.get(name)
+        if was != is_:
+            changes[name] = "changed" if name in secret else [_short(was), _short(is_)]
+    return changes
+
+
+def document_digest(document: str | None) -> str | None:
+    """SHA-256 of a record's document."""
+    return hashlib.sha256(document.encode()).hexdigest() if document is not None else None
+
+
+class Verifier:
+    """Checks a log entry by entry, oldest first."""
+
+    def __init__(self, checkpoint: Mark, secret: bytes) -> None:
+        """Without the secret only the chain is checked, not the seals."""
+        self._secret = secret
+        self._last = checkpoint
+        self._problem = self._check_mark("checkpoint", checkpoint)
+        self.entries = 0
+
+    @property
+    def problem(self) -> Problem | None:
+        """The first one."""
+        return self._problem
+
+    @property
+    def last(self) -> Mark:
+        """Of the last entry that was fed, else the checkpoint."""
+        return self._last
+
+    def feed(self, logged: Logged) -> Problem | None:
+        """The next entry; what is wrong with it or with one before."""
+        self._problem = self._problem or self._check(logged)
+        if self._problem is None:
+            self.entries += 1
+            self._last = Mark(self._last.sequence + 1, logged.hash, logged.seal)
+        return self._problem
+
+    def finish(self, head: Mark) -> Problem | None:
+        """After the last entry: whether it is the one that the head names."""
+        if self._problem is None:
+            self._problem = self._check_mark("head", head)
+        if self._problem is None and head.sequence != self._last.sequence:
+            missing = min(head.sequence, self._last.sequence) + 1
+            self._problem = Problem(missing, f"the log ends at {self._last.sequence}, its head is {head.sequence}")
+        if self._problem is None and head.hash != self._last.hash:
+            self._problem = Problem(head.sequence, "the head names another entry")
+        return self._problem
+
+    def _check(self, logged: Logged) -> Problem | None:
+        expected = self._last.sequence + 1
+        document = bytes(logged.entry)
+        try:
+            entry = _decode(document)
+        except ValueError:
+            return Problem(expected, "it is no entry")
+        if entry.sequence != expected:
+            return Problem(expected, f"it is missing; the next one there is {entry.sequence}")
+        if hashlib.sha256(document).hexdigest() != logged.hash:
+            return Problem(expected, "it was edited: it does not have its hash")
+        if entry.previous != self._last.hash:
+            return Problem(expected, "it does not follow the entry before it")
+        if self._secret and not hmac.compare_digest(
+            seal(self._secret, "entry", entry.sequence, logged.hash), logged.seal
+        ):
+            return Problem(expected, "its seal was not made with this installation's secret")
+        return None
+
+    def _check_mark(self, label: Literal["head", "checkpoint"], mark: Mark) -> Problem | None:
+        if mark == START or not self._secret:
+            return None
+        if hmac.compare_digest(seal(self._secret, label, mark.sequence, mark.hash), mark.seal):
+            return None
+        return Problem(mark.sequence, f"the seal of the {label} was not made with this installation's secret")
+
+
+def verify_export(lines: Iterable[bytes], secret: bytes = b"") -> tuple[Verifier, Problem | None]:
+    """Check exported lines. They may begin and end anywhere; an end that is missing cannot be seen from them alone."""
+    verifier: Verifier | None = None
+    for number, line in enumerate(lines, 1):
+        try:
+            logged = _decode_line(line)
+            first = logged.read()
+        except ValueError:
+            return verifier or Verifier(START, b""), Problem(number, f"line {number} is no entry")
+        if verifier is None:
+            verifier = Verifier(START, secret)
+            verifier._last = Mark(first.sequence - 1, first.previous)
+        if problem := verifier.feed(logged):
+            return verifier, problem
+    return verifier or Verifier(START, b""), None
+
+
+def _values(record: Record | None) -> dict[str, Any]:
+    if record is None:
+        return {}
+    return {name: value for name, value in msgspec.to_builtins(record).items() if name not in _BOOKKEEPING}
+
+
+def _short(value: Any) -> Any:
+    document = msgspec.json.encode(value)
+    return value if len(document) <= _LONGEST_VALUE else f"sha256:{hashlib.sha256(document).hexdigest()}"

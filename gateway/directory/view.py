@@ -1,0 +1,213 @@
+"""What the hot path knows of the directory: a copy in this process, kept up to date in the background.
+
+Tenants, prices and routes are all here; keys and users are read when they are first seen. A task looks at the head of
+the audit log twice a second: when it has moved, the entries since then say which records to read again. Without Redis
+the last copy stays in force, and what has not been seen before cannot be checked. The configuration file's tenants,
+keys and prices come first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import cast
+
+from gateway.directory.audit import Mark
+from gateway.directory.audit_log import AuditLog
+from gateway.directory.change import Configured
+from gateway.directory.records import Key, Kind, Price, R, Record, Route, Tenant, User
+from gateway.directory.seen import Seen
+from gateway.directory.store import Directory
+from gateway.errors import Unavailable
+from gateway.settings import Settings
+
+log = logging.getLogger("roundhouse.directory")
+
+POLL = 0.5
+"""Seconds between two looks for changes."""
+_WHOLE: tuple[type[Record], ...] = (Tenant, Price, Route)
+"""Kinds of which everything is here."""
+_MOST_ENTRIES = 1000
+"""Audit entries that are followed; after more changes everything is read again."""
+
+
+def configured(settings: Settings) -> Configured:
+    """What the configuration file says of tenants, keys and prices."""
+    tenants = {
+        tenant.name: Tenant(
+            name=tenant.name,
+            description="configuration file",
+            weight=tenant.weight,
+            service=tenant.service,
+            services=tenant.services,
+        )
+        for tenant in settings.tenants
+    }
+    keys = {
+        key.id: Key(
+            id=key.id,
+            tenant=tenant.name,
+            digest=key.sha256,
+            description="configuration file",
+            scopes=key.scopes,
+            operator=key.operator,
+        )
+        for tenant in settings.tenants
+        for key in tenant.keys
+    }
+    prices = {
+        price.name: Price(name=price.name, input=price.input, output=price.output, cached_input=price.cached_input)
+        for price in settings.prices
+    }
+    return Configured(tenants, keys, prices)
+
+
+class View:
+    """A copy of the directory. Everything but `key` and `user` is answered without I/O."""
+
+    def __init__(
+        self, directory: Directory, audit_log: AuditLog, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._directory = directory
+        self._audit_log = audit_log
+        self._clock = clock
+        self._records: dict[Kind, dict[str, Record]] = {kind.KIND: {} for kind in _WHOLE}
+        self._keys: Seen[str, Key] = Seen(directory.key_by_digest, clock)
+        self._users: Seen[tuple[str, str], User] = Seen(lambda name: directory.user_by_subject(*name), clock)
+        self._head: Mark | None = None
+        self._at = clock()
+        self._task: asyncio.Task[None] | None = None
+        self.configure(directory.configured)
+
+    def configure(self, configured: Configured) -> None:
+        """Take over what a new configuration file says."""
+        self._directory.configured = configured
+        self._configured = configured
+        self._configured_keys = {key.digest: key for key in configured.keys.values()}
+
+    def tenant(self, name: str) -> Tenant | None:
+        """A tenant by name."""
+        return self._configured.tenants.get(name) or cast("Tenant | None", self._records["tenant"].get(name))
+
+    def tenants(self) -> dict[str, Tenant]:
+        """All tenants by name."""
+        return {**cast("dict[str, Tenant]", self._records["tenant"]), **self._configured.tenants}
+
+    def price(self, model: str, adapter: str | None = None) -> Price | None:
+        """What tokens cost: the adapter's price, else its model's."""
+        for name in (adapter, model):
+            if name is not None and (price := self._price(name)) is not None:
+                return price
+        return None
+
+    def route(self, name: str) -> Route | None:
+        """A route by name."""
+        return cast("Route | None", self._records["route"].get(name))
+
+    def known_key(self, digest: str) -> Key | None:
+        """The key with this digest, if it is in the configuration file or has been seen before."""
+        return self._configured_keys.get(digest) or self._keys.known(digest)
+
+    async def key(self, digest: str) -> Key | None:
+        """The key with this digest, or None; whether it is expired or disabled is the caller's to see.
+
+        Raises:
+            Unavailable: it has not been seen before, and Redis does not answer.
+            RateLimited: too many unknown keys are tried at the moment.
+        """
+        return self._configured_keys.get(digest) or await self._keys.find(digest)
+
+    async def user(self, tenant: str, subject: str) -> User | None:
+        """What an identity provider calls `subject`, as a user of a tenant, or None. Raises as `key`."""
+        return await self._users.find((tenant, subject))
+
+    @property
+    def age(self) -> float:
+        """Seconds since this copy was last known to be up to date."""
+        return self._clock() - self._at
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything has been read once."""
+        return self._head is not None
+
+    async def start(self) -> None:
+        """Read everything, or begin without if Redis does not answer, and go on in the background."""
+        await self._try()
+        self._task = asyncio.create_task(self._follow())
+
+    async def aclose(self) -> None:
+        """Stop following."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def refresh(self) -> None:
+        """Take over what has changed.
+
+        Raises:
+            Unavailable: Redis does not answer.
+        """
+        head = await self._audit_log.head()
+        if self._head is None or not await self._catch_up(self._head, head):
+            await self._read_all()
+        self._head = head
+        self._at = self._clock()
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(POLL)
+            await self._try()
+
+    async def _try(self) -> None:
+        try:
+            await self.refresh()
+        except Unavailable:
+            log.warning("directory: the last copy stays in force", extra={"age": round(self.age, 1)})
+        except ValueError as error:  # a record that somebody has written by hand
+            log.error("directory: a record cannot be read", extra={"error": str(error)})
+
+    async def _catch_up(self, since: Mark, head: Mark) -> bool:
+        """Read again what the entries since then name; False if they do not lead from one to the other."""
+        if head == since:
+            return True
+        if not 0 < head.sequence - since.sequence <= _MOST_ENTRIES:
+            return False
+        entries = [
+            logged.read() for logged in await self._audit_log.read(since.sequence, head.sequence - since.sequence)
+        ]
+        if len(entries) != head.sequence - since.sequence or entries[0].previous != since.hash:
+            return False
+        changed: dict[str, set[str]] = {}
+        for entry in entries:
+            changed.setdefault(entry.action.partition(".")[0], set()).add(entry.subject)
+        read = {kind: await self._directory.stored(kind, sorted(changed.get(kind.KIND, ()))) for kind in _WHOLE}
+        for kind, records in read.items():
+            for identity, record in records.items():
+                if record is None:
+                    self._records[kind.KIND].pop(identity, None)
+                else:
+                    self._records[kind.KIND][identity] = record
+        self._keys.forget(changed.get("key", set()))
+        self._users.forget(changed.get("user", set()))
+        return True
+
+    async def _read_all(self) -> None:
+        read = {kind.KIND: await self._all(kind) for kind in _WHOLE}
+        self._records = read
+        self._keys.clear()
+        self._users.clear()
+
+    async def _all(self, kind: type[R]) -> dict[str, Record]:
+        records: dict[str, Record] = {}
+        after: str | None = ""
+        while after is not None:
+            page = await self._directory.page(kind, after=after, limit=500)
+            records |= {record.identity: record for record in page.records if record.revision}
+            after = page.next
+        return records
+
+    def _price(self, name: str) -> Price | None:
+        return self._configured.prices.get(name) or cast("Price | None", self._records["price"].get(name))
