@@ -97,7 +97,8 @@ class Generation(AsyncIterator[Delta]):
         self._begun = time.monotonic()
         self._first_token: float | None = None
         self._usage = Usage(prompt_tokens, cached_tokens=0, output_tokens=0, queue_seconds=0.0)
-        self._received = 0
+        self._received = self._taken = 0
+        """Tokens that came, and how many of them had come when the consumer last took a delta."""
         # Positions count characters of the answer, shown or held back.
         self._decoded = self._shown = 0
         self._held: deque[tuple[int, int, int, TokenLogprob | None]] = deque()
@@ -133,6 +134,16 @@ class Generation(AsyncIterator[Delta]):
         """Token counts so far, also of a generation that was cancelled or has failed."""
         return msgspec.structs.replace(self._usage, output_tokens=self._received)
 
+    @property
+    def delivered(self) -> Usage:
+        """Token counts of what the consumer has been given.
+
+        An answer that ended of itself and was taken whole counts all its tokens, also the one that ended it. One that
+        was cut off counts those that had come when its last delta was taken.
+        """
+        whole = self._result is not None and not (self._text or self._tokens)
+        return msgspec.structs.replace(self._usage, output_tokens=self._received if whole else self._taken)
+
     async def accepted(self) -> None:
         """Wait until the engine has taken the request up, which shows in its first output, or until it was cancelled.
 
@@ -146,10 +157,10 @@ class Generation(AsyncIterator[Delta]):
 
     async def __anext__(self) -> Delta:
         while True:
-            if self._error is not None:
-                raise self._error
             if self._text or self._tokens:
                 return self._take()
+            if self._error is not None:
+                raise self._error
             if self._ended:
                 raise StopAsyncIteration
             await self._change()
@@ -197,9 +208,13 @@ class Generation(AsyncIterator[Delta]):
         self._changed.set()
 
     def fail(self, error: Exception) -> None:
-        """End with `error`; what the consumer has not taken is dropped, so that `started` stays true to it."""
+        """End with `error`, once the consumer has taken what came before it. Of an answer that it has not begun to take
+        it gets nothing, so that `started` stays true to the error.
+        """
         if not self._ended:
             self._error = error
+            if not self._delivered:
+                self._text, self._tokens, self._logprobs = [], [], []
             self._end()
 
     def _push(self, token: int, logprob: TokenLogprob | None) -> None:
@@ -235,6 +250,7 @@ class Generation(AsyncIterator[Delta]):
         delta = Delta("".join(self._text), self._tokens, self._logprobs or None)
         self._text, self._tokens, self._logprobs = [], [], []
         self._delivered = True
+        self._taken = self._received
         return delta
 
     async def _change(self) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
 from gateway.adapters import Adapter
+from gateway.billing.cost import Price, cost, picodollars
 from gateway.engines import Engine, Pool
 from gateway.protocol.stream import CacheOutcome
 from gateway.relay import Streamed
@@ -28,6 +30,8 @@ class Job:
     share: Share
     adapter: Adapter | None = None
     """What the request's name led to when it arrived."""
+    prices: Mapping[str, Price | None] = field(default_factory=dict)
+    """By pool name, in force when the request arrived."""
     seed: int = field(default_factory=lambda: random.getrandbits(63))
     digest: str | None = None
     """Key of the response cache; None if it may not be used."""
@@ -36,6 +40,10 @@ class Job:
     def outcome(self) -> CacheOutcome:
         """Of the response cache, for a turn that an engine answers."""
         return "bypass" if self.digest is None else "miss"
+
+    def price(self, end: End) -> Price | None:
+        """What tokens cost where the turn ended."""
+        return self.prices.get(self.adapter.model if self.adapter else end.model)
 
     def model(self, engine: Engine) -> str:
         """Public name of what answers on this engine."""
@@ -50,8 +58,25 @@ class End(Struct, frozen=True):
     model: str
     cache: CacheOutcome
     fallback: bool = False
+    price: Price | None = None
+    """None: nothing is charged, and no cost is told."""
 
     @property
     def charged(self) -> int:
         """Tokens that count against the tenant's limit: those that were computed for it."""
         return 0 if self.cache == "hit" else self.streamed.usage.total_tokens
+
+    @property
+    def picodollars(self) -> int | None:
+        """The exact cost; see `gateway.billing.cost`. An answer from the response cache is free."""
+        return None if self.price is None else picodollars(self.price, *self._billed)
+
+    @property
+    def cost(self) -> int | None:
+        """Micro-dollars, rounded up."""
+        return None if self.price is None else cost(self.price, *self._billed)
+
+    @property
+    def _billed(self) -> tuple[int, int, int]:
+        usage = self.streamed.usage
+        return (0, 0, 0) if self.cache == "hit" else (usage.input_tokens, usage.cached_tokens, usage.output_tokens)

@@ -10,11 +10,14 @@ from __future__ import annotations
 from functools import partial
 from time import monotonic
 
+import msgspec
+
 from cache.response import ResponseCache
 from cache.statistics import CacheStatistics
 from gateway.accounting import OUTCOMES, Accounts
 from gateway.adapters import Adapters
 from gateway.answers import StoredAnswers
+from gateway.billing.prices import Prices
 from gateway.engines import Engine, Engines
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, ModelNotFound, RateLimited, Unavailable
 from gateway.job import End, Job
@@ -52,6 +55,7 @@ class Pipeline:
         self._policy = Policy(medium_from=settings.router.medium_from, large_from=settings.router.large_from)
         self._answers = StoredAnswers(cache, statistics, settings, self._policy.digest)
         self._accounts = Accounts(statistics, metrics)
+        self._prices = Prices(settings.prices)
         self._tenants = {tenant.name: tenant for tenant in settings.tenants}
 
     async def run(self, turn: Turn) -> None:
@@ -78,12 +82,19 @@ class Pipeline:
         try:
             found = await self._answers.look_up(job)
             end = self._answers.replay(job, found.entry) if found.entry else await self._generate(job)
+        except BaseException as failure:
+            end = _cut_off(job, failure)
+            raise
         finally:
+            if end is not None:
+                end = msgspec.structs.replace(end, price=job.price(end))
+                turn.cost = end.cost
+                # Before anything else may go wrong, or the task be cancelled: what was delivered is owed.
+                self._accounts.close(job, end)
             limits = await self._limiter.settle(reservation, end.charged if end else 0)
         turn.append(limits)
         await self._answers.store(job, found, end)
-        self._accounts.close(job, end)
-        turn.append(Finished(end.streamed.reason, end.streamed.usage, end.streamed.error))
+        turn.append(Finished(end.streamed.reason, end.streamed.usage, end.streamed.error, turn.cost))
         return end
 
     async def _prepare(self, turn: Turn, began: float) -> Job:
@@ -100,7 +111,8 @@ class Pipeline:
             turn.principal.require("adapters")
             pools = [self._engines.pool(adapter.model)]
             pools[0].announce(adapter.version)
-        return Job(turn, pools, await tokenise(turn, pools), began, share, adapter)
+        prices = {pool.name: self._prices.price(pool.name, adapter.name if adapter else None) for pool in pools}
+        return Job(turn, pools, await tokenise(turn, pools), began, share, adapter, prices)
 
     def _most_tokens(self, job: Job) -> int:
         """What the turn may use at most, to be reserved."""
@@ -179,6 +191,16 @@ class Pipeline:
             )
         )
         self._metrics.routed(engine.pool.tier, reason)
+
+
+def _cut_off(job: Job, failure: BaseException) -> End | None:
+    """The end of a turn whose road has failed; None if it was refused, so that nobody was shown anything."""
+    routed = job.turn.log.routed
+    if routed is None:
+        return None
+    error = failure if isinstance(failure, ApiError) else None
+    streamed = Streamed(reason="error", usage=job.turn.delivered(), error=error)
+    return End(streamed, routed.tier, routed.model, routed.cache)
 
 
 _NAMED_ADAPTERS = 20

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 
 from msgspec import Struct
@@ -78,7 +79,6 @@ async def relay(
     reader = AnswerReader(request, format, _call_id)
     first: float | None = None
     last: float | None = None
-    generation: Generation | None = None
     announced = held is None
     if announced:
         announce()
@@ -99,6 +99,7 @@ async def relay(
                 service=share.service,
                 queue_timeout=queue_timeout,
             )
+            turn.delivered = partial(_usage, turn, generation)
             async with generation:
                 turn.on_cancel(generation.cancel)
                 if not announced:
@@ -121,12 +122,13 @@ async def relay(
     except (EngineGone, RequestFailed) as failure:
         error = _charge(engine, failure, held)
         if not failure.started and not isinstance(error, InvalidRequest):
+            turn.delivered = Usage
             raise TryNext(error) from None
         if not announced:
             raise error from None
         return Streamed(
             reason="error",
-            usage=_usage(turn, generation),
+            usage=turn.delivered(),
             error=error,
             first_token=first,
             last_token=last,
@@ -137,7 +139,7 @@ async def relay(
         engine.breaker.succeeded()
     return Streamed(
         reason="cancelled" if turn.cancelled else _reason(turn, generation),
-        usage=_usage(turn, generation),
+        usage=turn.delivered(),
         stop=None if turn.cancelled else generation.result.stop,
         queue_seconds=generation.usage.queue_seconds,
         first_token=first,
@@ -158,10 +160,8 @@ def _reason(turn: Turn, generation: Generation) -> EndReason:
     return "length" if reason == "timeout" else reason  # OpenAI's formats have one word for an answer cut short
 
 
-def _usage(turn: Turn, generation: Generation | None) -> Usage:
-    if generation is None:
-        return Usage()
-    usage = generation.usage
+def _usage(turn: Turn, generation: Generation) -> Usage:
+    usage = generation.delivered
     return Usage(usage.prompt_tokens, usage.cached_tokens, usage.output_tokens if turn.request.generate else 0)
 
 

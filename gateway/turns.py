@@ -67,6 +67,10 @@ class Turn:
         self.view = ResponseView(self.id, int(time.time()), request, self.log)
         self.state = TurnState.ADMITTING
         self.cancelled = False
+        self.delivered: Callable[[], Usage] = Usage
+        """Tokens so far: those that engines computed, and of the answer those that were streamed into `log`."""
+        self.cost: int | None = None
+        """Micro-dollars that it costs, once no more tokens come and if they have a price."""
         self.admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the turn has been routed; holds the `ApiError` if it was refused."""
         self._viewers: set[Viewer] = set()
@@ -365,7 +369,7 @@ class Turns:
         if turn.state is TurnState.ADMITTING:
             turn.refuse(error)
         elif turn.state is TurnState.RUNNING:
-            turn.append(Finished("error", Usage(), error))
+            turn.append(Finished("error", turn.delivered(), error, turn.cost))
 
     def _retain(self, turn: Turn) -> None:
         if not turn.finished:

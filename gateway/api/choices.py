@@ -16,7 +16,15 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from engine.text import TextProcessor
-from gateway.api.http import JsonResponse, ServerSentEvents, disconnected, read_object, route_headers, sse_event
+from gateway.api.http import (
+    JsonResponse,
+    ServerSentEvents,
+    cost_headers,
+    disconnected,
+    read_object,
+    route_headers,
+    sse_event,
+)
 from gateway.context import Gateway, gateway_of
 from gateway.errors import ApiError, ContextLengthExceeded, Unavailable
 from gateway.identity import Principal
@@ -192,7 +200,8 @@ async def _answer(gateway: Gateway, principal: Principal, asked: ChoicesRequest,
     with contextlib.ExitStack() as stack:
         stack.callback(choices.close)
         if not asked.stream:
-            return JsonResponse(await format.whole(choices), headers=choices.headers())
+            body = await format.whole(choices)
+            return JsonResponse(body, headers={**choices.headers(), **cost_headers(choices.logs)})
         chunks = format.chunks(choices)
         # A failure before the first token is still a proper HTTP error, which clients know how to retry.
         first = await anext(chunks)

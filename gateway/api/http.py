@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
+from gateway.protocol.log import TurnLog
 from gateway.protocol.stream import Routed
 
 
@@ -79,6 +80,12 @@ def route_headers(routes: Iterable[Routed]) -> dict[str, str]:
         return ", ".join(dict.fromkeys(quote(getattr(routed, name), safe="/:+@ ") for routed in routes))
 
     return {f"x-roundhouse-{name}": values(name) for name in ("cache", "tier", "model")}
+
+
+def cost_headers(logs: Iterable[TurnLog]) -> dict[str, str]:
+    """What ended turns cost together, in a header; none if nothing of it has a price."""
+    costs = [log.finished.cost for log in logs if log.finished and log.finished.cost is not None]
+    return {"x-roundhouse-cost-microdollars": str(sum(costs))} if costs else {}
 
 
 class ServerSentEvents(Response):

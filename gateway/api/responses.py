@@ -11,7 +11,15 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive
 from starlette.websockets import WebSocket
 
-from gateway.api.http import JsonResponse, ServerSentEvents, disconnected, read_object, route_headers, sse_event
+from gateway.api.http import (
+    JsonResponse,
+    ServerSentEvents,
+    cost_headers,
+    disconnected,
+    read_object,
+    route_headers,
+    sse_event,
+)
 from gateway.context import Gateway, gateway_of
 from gateway.errors import InvalidRequest
 from gateway.protocol.response_create import parse_response_create
@@ -77,7 +85,7 @@ async def _wait(viewer: Viewer, receive: Receive) -> Response:
     finished = turn.log.finished
     if finished is not None and finished.error is not None:
         raise finished.error
-    return JsonResponse(turn.view.response(), headers=_headers(turn))
+    return JsonResponse(turn.view.response(), headers={**_headers(turn), **cost_headers([turn.log])})
 
 
 async def _ended(viewer: Viewer) -> None:

@@ -214,7 +214,7 @@ class ResponseView:
         request, routed = self._request, self._log.routed
         sampling, tools = request.sampling, request.tools
         length = finished is not None and finished.reason == "length"
-        return {
+        response = {
             "id": self._id,
             "object": "response",
             "created_at": self._created_at,
@@ -241,6 +241,9 @@ class ResponseView:
             "truncation": "disabled",
             "usage": _usage(finished.usage) if finished else None,
         }
+        if finished is not None and finished.cost is not None:
+            response["roundhouse"] = {"cost_microdollars": finished.cost}
+        return response
 
 
 _STATUS = {"stop": "completed", "length": "incomplete", "cancelled": "cancelled", "error": "failed"}

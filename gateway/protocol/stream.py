@@ -116,6 +116,8 @@ class Finished(Struct, frozen=True):
     usage: Usage
     error: ApiError | None = None
     """With reason "error"."""
+    cost: int | None = None
+    """Micro-dollars, rounded up; None if the model has no price."""
 
 
 TurnEvent = Routed | PromptScored | TextDelta | CallBegun | ArgumentsDelta | CallEnded | LimitState | Finished

@@ -73,7 +73,8 @@ async def test_an_engine_that_dies_fails_all_its_generations_at_once(
     untouched = client.generate([8], params(100_000))
     await engine.stop()
     with pytest.raises(EngineGone) as gone:
-        await anext(started)
+        async for _ in started:  # what had come before comes first
+            pass
     assert gone.value.started
     with pytest.raises(EngineGone) as gone:
         while True:

@@ -7,8 +7,10 @@ import threading
 
 import pytest
 
-from engine.client import EngineClient, RequestFailed
+from engine.client import EngineClient, EngineGone, RequestFailed
+from engine.generation import Generation
 from engine.text import TextProcessor
+from engine.wire import Output, Usage
 from tests.engine.peers import until
 from tests.engine.scripted_engine import EOS, ScriptedEngine, assert_cancelled, collect, joined, params
 
@@ -180,6 +182,53 @@ async def test_a_slow_consumer_gets_everything_in_one_merged_delta(
     assert len(rest) <= 2
     assert joined([first, *rest]) == text.decode((ids * 200)[:200])
     assert generation.result.usage.output_tokens == 200
+
+
+class TestDelivered:
+    """What a consumer has been given, which is what it owes for."""
+
+    def generation(self) -> Generation:
+        return Generation("1", lambda id: None, params(100), prompt_tokens=3)
+
+    async def test_tokens_count_when_they_are_taken(self) -> None:
+        generation = self.generation()
+        generation.feed(Output("1", [7, 7], usage=Usage(3, 2, 2, 0.0)))
+        assert (generation.delivered.prompt_tokens, generation.delivered.output_tokens) == (3, 0)
+        await anext(generation)
+        assert (generation.delivered.cached_tokens, generation.delivered.output_tokens) == (2, 2)
+        generation.feed(Output("1", [7]))
+        assert generation.delivered.output_tokens == 2
+        await generation.aclose()
+        generation.feed(Output("1", [7]))
+        assert [delta.token_ids async for delta in generation] == [[7]]
+        assert generation.delivered.output_tokens == 3
+
+    async def test_a_whole_answer_counts_the_token_that_ended_it(self) -> None:
+        generation = self.generation()
+        generation.feed(Output("1", [7, 2], finish="stop", usage=Usage(3, 0, 2, 0.0)))
+        assert generation.delivered.output_tokens == 0
+        assert [delta.token_ids async for delta in generation] == [[7]]
+        assert generation.delivered.output_tokens == 2
+
+    async def test_a_failure_comes_after_what_came_before_it(self) -> None:
+        generation = self.generation()
+        generation.feed(Output("1", [7]))
+        await anext(generation)
+        generation.feed(Output("1", [8]))
+        generation.fail(EngineGone("gone", started=generation.started))
+        assert (await anext(generation)).token_ids == [8]
+        with pytest.raises(EngineGone):
+            await anext(generation)
+        assert generation.delivered.output_tokens == 2
+
+    async def test_an_answer_that_fails_before_it_was_begun_delivers_nothing(self) -> None:
+        generation = self.generation()
+        generation.feed(Output("1", [7]))
+        generation.fail(EngineGone("gone", started=generation.started))
+        with pytest.raises(EngineGone) as caught:
+            await anext(generation)
+        assert not caught.value.started
+        assert generation.delivered.output_tokens == 0
 
 
 class TestAccepted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, Mode
 from gateway.identity import Principal
 from gateway.protocol.requests import Message, Sampling, TurnRequest
 from gateway.protocol.stream import Finished, LimitState, Routed, TextDelta
-from gateway.settings import Cache, Router
+from gateway.settings import Cache, Price, Router
+from gateway.tools.answer import AnswerReader
 from tests.conftest import redis_server
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
 
@@ -278,6 +280,68 @@ class TestLimits:
         assert events[-1].reason == "stop"
         assert events[-1].usage.output_tokens == 0 < events[-1].usage.input_tokens
         assert not text(events)
+
+
+class TestCost:
+    """What a turn costs, told at its end."""
+
+    PRICE = Price(name="tiny-small", input=1_000_000, output=3_000_000)
+
+    async def test_a_turn_costs_its_tokens_and_a_stored_answer_nothing(self, serve: Serve) -> None:
+        """Here a micro-dollar per token of input and three per token of output."""
+        async with serve(prices=[self.PRICE]) as served:
+            asked = await stopping(served)
+            first, again = await run(served, asked), await run(served, asked)
+            await served.settle()
+        assert first[-1].cost == first[-1].usage.input_tokens + 3 * first[-1].usage.output_tokens > 0
+        assert (routes(again)[0].cache, again[-1].cost) == ("hit", 0)
+
+    async def test_clients_are_told(self, serve: Serve) -> None:
+        """In the response and a header; nothing is told of a model without a price."""
+        async with serve(prices=[self.PRICE]) as served:
+            raw = await served.client.responses.with_raw_response.create(input="hello", max_output_tokens=3)
+            answer = await served.client.chat.completions.with_raw_response.create(
+                model="auto", messages=[{"role": "user", "content": "hello"}], max_tokens=3, n=2
+            )
+            response: Any = raw.parse()
+            stored: Any = await served.client.responses.retrieve(response.id)
+        owed = response.usage.input_tokens + 3 * response.usage.output_tokens
+        assert response.roundhouse == stored.roundhouse == {"cost_microdollars": owed}
+        assert raw.headers["x-roundhouse-cost-microdollars"] == str(owed)
+        # Two answers are two turns, each with its prompt.
+        usage = answer.parse().usage
+        assert usage is not None
+        assert int(answer.headers["x-roundhouse-cost-microdollars"]) == (
+            2 * usage.prompt_tokens + 3 * usage.completion_tokens
+        )
+        async with serve() as served:
+            raw = await served.client.responses.with_raw_response.create(input="hello", max_output_tokens=3)
+        assert "roundhouse" not in raw.parse().to_dict()
+        assert "x-roundhouse-cost-microdollars" not in raw.headers
+
+    async def test_what_was_delivered_is_owed_when_the_gateway_itself_fails(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Told, charged, and no reservation is left behind."""
+        broken = AnswerReader.read
+        seen: list[int] = []
+
+        def read(reader: AnswerReader, text: str, tokens: Sequence[int], logprobs: Any) -> Any:
+            seen.extend(tokens)
+            if len(seen) > 20:
+                raise RuntimeError("a fault of ours")
+            return broken(reader, text, tokens, logprobs)
+
+        monkeypatch.setattr(AnswerReader, "read", read)
+        async with serve(prices=[self.PRICE], limits={"burst_tokens": 5000, "tokens_per_minute": 1}) as served:
+            events = await run(served, request(max_output_tokens=2000))
+            state = await served.gateway.limiter.state("demo")
+            await served.settle()
+        finished = events[-1]
+        assert finished.reason == "error" and finished.error.status == 500
+        assert finished.usage.output_tokens == len(seen)
+        assert state.limit - state.remaining == finished.usage.total_tokens
+        assert finished.cost == finished.usage.input_tokens + 3 * len(seen)
 
 
 async def test_turns_go_on_without_redis(serve: Serve) -> None:
