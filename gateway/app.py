@@ -18,9 +18,12 @@ from gateway.adapters import Adapters, registry_url
 from gateway.api import chat_completions, completions, health, models, page, responses, tickets
 from gateway.api.http import on_api_error, on_exception, on_http_exception
 from gateway.context import Gateway
+from gateway.directory.store import Directory
+from gateway.directory.view import View, configured
 from gateway.engines import Engines
 from gateway.errors import ApiError
 from gateway.identity.authenticate import Identity
+from gateway.identity.secret import installation_secret
 from gateway.limits.limiter import Limiter
 from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.pipeline import Pipeline
@@ -71,16 +74,19 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
 
     Raises:
         OSError, ValueError: a checkpoint's tokenizer cannot be read.
+        SettingsError: the installation's secret cannot be used.
         RegistryError: the adapters' registry has an address of a kind that is not installed.
     """
     redis = redis_server.connect(settings)
     engines = await asyncio.to_thread(Engines, settings.pools, settings.router)
     adapters = Adapters(Registry(registry_url(settings)), engines.pools, settings.adapters.poll)
     metrics = Metrics()
+    directory = Directory(redis, configured=configured(settings), secret=installation_secret(settings))
+    view = View(directory)
     limiter = Limiter(redis, settings)
     statistics = CacheStatistics(redis)
     cache = ResponseCache(redis, ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
-    turns = Turns(Pipeline(settings, engines, adapters, limiter, cache, statistics, metrics), settings.turns)
+    turns = Turns(Pipeline(settings, view, engines, adapters, limiter, cache, statistics, metrics), settings.turns)
     identity, tickets = Identity(settings), Tickets(redis)
     connections = Connections(settings, identity, tickets, turns, metrics)
     presence = Presence(redis)
@@ -88,9 +94,22 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     await engines.start()
     await adapters.start()
     await presence.start()
+    await view.start()
     try:
         yield Gateway(
-            settings, redis, identity, tickets, limiter, engines, adapters, turns, connections, metrics, presence
+            settings,
+            redis,
+            identity,
+            tickets,
+            limiter,
+            engines,
+            adapters,
+            turns,
+            connections,
+            metrics,
+            presence,
+            directory,
+            view,
         )
     finally:
         await connections.shut()
@@ -98,6 +117,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         await adapters.aclose()
         await engines.aclose()
         await presence.aclose()
+        await view.aclose()
         flushing.cancel()
         await asyncio.gather(flushing, return_exceptions=True)
         await redis.aclose()

@@ -9,6 +9,8 @@ from redis.asyncio import Redis
 from starlette.requests import HTTPConnection
 
 from gateway.adapters import Adapters
+from gateway.directory.store import Directory
+from gateway.directory.view import View
 from gateway.engines import Engines
 from gateway.identity import Principal, Scope
 from gateway.identity.authenticate import Identity
@@ -36,6 +38,8 @@ class Gateway:
     connections: Connections
     metrics: Metrics
     presence: Presence
+    directory: Directory
+    view: View
 
     async def authenticate(self, connection: HTTPConnection, scope: Scope) -> Principal:
         """Who sent a request, by its `Authorization` header.

@@ -18,6 +18,8 @@ from gateway.accounting import OUTCOMES, Accounts
 from gateway.adapters import Adapters
 from gateway.answers import StoredAnswers
 from gateway.billing.prices import Prices
+from gateway.directory.records import Tenant
+from gateway.directory.view import View
 from gateway.engines import Engine, Engines
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, ModelNotFound, RateLimited, Unavailable
 from gateway.job import End, Job
@@ -26,7 +28,7 @@ from gateway.prompts import tokenise
 from gateway.protocol.stream import Finished, Routed, Usage
 from gateway.relay import Streamed, TryNext, relay
 from gateway.service import share_of
-from gateway.settings import Settings, Tenant
+from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.turns import Turn, TurnState
 from router import features
@@ -40,6 +42,7 @@ class Pipeline:
     def __init__(
         self,
         settings: Settings,
+        view: View,
         engines: Engines,
         adapters: Adapters,
         limiter: Limiter,
@@ -48,6 +51,7 @@ class Pipeline:
         metrics: Metrics,
     ) -> None:
         self._settings = settings
+        self._view = view
         self._engines = engines
         self._adapters = adapters
         self._limiter = limiter
@@ -56,7 +60,6 @@ class Pipeline:
         self._answers = StoredAnswers(cache, statistics, settings, self._policy.digest)
         self._accounts = Accounts(statistics, metrics)
         self._prices = Prices(settings.prices)
-        self._tenants = {tenant.name: tenant for tenant in settings.tenants}
 
     async def run(self, turn: Turn) -> None:
         """See `gateway.turns.Road`. Measures what `_drive` does."""
@@ -103,7 +106,7 @@ class Pipeline:
         if request.max_output_tokens is not None and request.sampling.min_tokens > request.max_output_tokens:
             raise InvalidRequest("min_tokens: above the output limit; lower it", param="min_tokens")
         name = turn.principal.tenant
-        share = share_of(self._tenants.get(name) or Tenant(name=name), request.service_tier)
+        share = share_of(self._view.tenant(name) or Tenant(name=name), request.service_tier)
         adapter = self._adapters.resolve(request.model, turn.principal.tenant)
         if adapter is None:
             pools = self._engines.pools_for(request.model)

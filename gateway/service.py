@@ -7,9 +7,9 @@ import hashlib
 from msgspec import Struct
 
 from engine.wire import ServiceClass
+from gateway.directory.records import Tenant
 from gateway.errors import InvalidRequest
 from gateway.protocol.requests import ServiceTier
-from gateway.settings import Tenant
 
 _CLASSES: dict[ServiceTier, ServiceClass] = {"flex": "batch", "priority": "premium", "fast": "premium"}
 """`auto` and `default` are the tenant's own class."""

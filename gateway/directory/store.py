@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from gateway.directory.audit import START
-from gateway.directory.audit_log import mark_of, unavailable
+from gateway.directory.audit_log import AuditLog, mark_of, unavailable
 from gateway.directory.change import (
     Caps,
     Change,
@@ -78,6 +78,8 @@ class Directory:
         """`configured`: what the configuration file holds, read-only; `secret`: seals the audit log."""
         self._redis = redis
         self.configured = configured or Configured()
+        self.audit = AuditLog(redis, secret=secret)
+        """What has been changed, and by whom."""
         self._secret = secret
         self._caps = caps or Caps()
         # Changes of this process wait here instead of making each other look again.

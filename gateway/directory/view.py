@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import cast
 
 from gateway.directory.audit import Mark
-from gateway.directory.audit_log import AuditLog
 from gateway.directory.change import Configured
 from gateway.directory.records import Key, Kind, Price, R, Record, Route, Tenant, User
 from gateway.directory.seen import Seen
@@ -67,11 +66,8 @@ def configured(settings: Settings) -> Configured:
 class View:
     """A copy of the directory. Everything but `key` and `user` is answered without I/O."""
 
-    def __init__(
-        self, directory: Directory, audit_log: AuditLog, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, directory: Directory, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory
-        self._audit_log = audit_log
         self._clock = clock
         self._records: dict[Kind, dict[str, Record]] = {kind.KIND: {} for kind in _WHOLE}
         self._keys: Seen[str, Key] = Seen(directory.key_by_digest, clock)
@@ -150,7 +146,7 @@ class View:
         Raises:
             Unavailable: Redis does not answer.
         """
-        head = await self._audit_log.head()
+        head = await self._directory.audit.head()
         if self._head is None or not await self._catch_up(self._head, head):
             await self._read_all()
         self._head = head
@@ -176,7 +172,7 @@ class View:
         if not 0 < head.sequence - since.sequence <= _MOST_ENTRIES:
             return False
         entries = [
-            logged.read() for logged in await self._audit_log.read(since.sequence, head.sequence - since.sequence)
+            logged.read() for logged in await self._directory.audit.read(since.sequence, head.sequence - since.sequence)
         ]
         if len(entries) != head.sequence - since.sequence or entries[0].previous != since.hash:
             return False

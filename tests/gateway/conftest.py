@@ -192,7 +192,7 @@ def serve(engine: EngineThread, model: Path, redis_url: str, tmp_path: Path) -> 
             server=Server(**{"port": 0, "drain_timeout": 5.0, **(server or {})}),
             turns=Turns(**(turns or {})),
             limits=Limits(**(limits or {})),
-            redis=RedisSettings(url=redis_at, timeout=5.0),
+            redis=RedisSettings(url=redis_at, timeout=5.0, data=str(tmp_path / "data")),
             adapters=Adapters(registry=str(tmp_path / "adapters"), poll=0.01),
             pools=pools,
             **sections,

@@ -8,9 +8,9 @@ from pathlib import Path
 import openai
 import pytest
 
+from gateway.directory.records import Tenant
 from gateway.errors import InvalidRequest
 from gateway.service import share_of
-from gateway.settings import Tenant
 from tests.gateway.conftest import EngineThread, Serve
 
 PREMIUM = Tenant(name="gold", weight=3.0, service="premium", services=["standard", "batch"])

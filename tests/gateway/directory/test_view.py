@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
-from gateway.directory.audit_log import AuditLog
 from gateway.directory.records import Key, Price, Tenant
 from gateway.directory.store import Directory
 from gateway.directory.view import View, configured
@@ -26,7 +25,7 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 async def test_a_change_is_followed(redis: Redis) -> None:
     """A new price, a changed tenant, a deleted key."""
     directory = Directory(redis, configured=configured(demo_settings()))
-    view = View(directory, AuditLog(redis))
+    view = View(directory)
     await directory.write(Tenant(name="acme"), actor="test")
     key = await directory.write(Key(id="k", tenant="acme", digest="a" * 64), actor="test")
     await view.refresh()
