@@ -68,6 +68,8 @@ class GenerateOptions(TypedDict, total=False):
     queue_timeout: float | None
     timeout: float | None
     speculate: bool
+    request_id: str
+    traceparent: str
 
 
 class ProtocolError(Exception):

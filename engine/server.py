@@ -200,7 +200,7 @@ class EngineServer:
             raise _Violation(CloseCode.INVALID_DATA, f"malformed frame: {error}"[:100]) from error
         if isinstance(frame, Cancel):
             if frame.id in connection.live:
-                connection.live.discard(frame.id)
+                del connection.live[frame.id]
                 connection.ending.add(frame.id)
                 self._inbox.put(Cancel(f"{key}/{frame.id}"))
             return
@@ -220,9 +220,12 @@ class EngineServer:
                     "the engine is full; try again", "overloaded", self._load.predicted_queue_seconds or None
                 )
         except RequestError as error:
+            logger.info("request refused (%s): %s", error.kind, _name(frame))
             connection.post(Step([_refusal(frame.id, error)], self._load))
             return
-        connection.live.add(frame.id)
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("request arrived: %s prompt_tokens=%d", _name(frame), len(frame.prompt))
+        connection.live[frame.id] = _name(frame)
         self._inbox.put(msgspec.structs.replace(frame, id=f"{key}/{frame.id}"))
 
 
@@ -245,8 +248,8 @@ class _Connection:
     """What is to be sent to one client, and the requests it has."""
 
     def __init__(self, websocket: ServerConnection, max_backlog_bytes: int) -> None:
-        self.live: set[str] = set()
-        """Ids that are in the core or on their way to it."""
+        self.live: dict[str, str] = {}
+        """Ids that are in the core or on their way to it, and what logs call them."""
         self.ending: set[str] = set()
         """Ids whose cancellation is on its way to the core."""
         self._websocket = websocket
@@ -263,7 +266,7 @@ class _Connection:
         """Queue a frame; never waits. A client that is too far behind is cut off."""
         for output in step.outputs:
             if output.finish is not None:
-                self.live.discard(output.id)
+                _log_end(self.live.pop(output.id, output.id), output)
                 self.ending.discard(output.id)
         self.send(encode(step))
 
@@ -312,6 +315,26 @@ def _hand_over(core: EngineCore, message: ClientFrame | _Signal) -> None:
         core.announce(message.adapter)
     elif isinstance(message, Pin):
         core.pin(message.adapters)
+
+
+def _name(request: Generate) -> str:
+    """What logs say of a request: ids only."""
+    return f"id={request.id} request_id={request.request_id or '-'} traceparent={request.traceparent or '-'}"
+
+
+def _log_end(name: str, output: Output) -> None:
+    # Not the error's text: of a request that is invalid it may repeat what a client has written.
+    level = logging.WARNING if output.error_kind == "internal" else logging.INFO
+    if logger.isEnabledFor(level):
+        tokens = output.usage.output_tokens if output.usage else 0
+        logger.log(
+            level,
+            "request ended: %s finish=%s error=%s output_tokens=%d",
+            name,
+            output.finish,
+            output.error_kind or "-",
+            tokens,
+        )
 
 
 def _refusal(id: str, error: RequestError) -> Output:

@@ -94,6 +94,10 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", omit_defaults=True):
     """Seconds that the request may take in all; then it ends with what it has."""
     speculate: bool = True
     """False: never draft tokens for this request. They change its speed, never its tokens."""
+    request_id: Annotated[str, msgspec.Meta(max_length=MAX_ID_LENGTH)] = ""
+    """What the request is called elsewhere, for logs."""
+    traceparent: Annotated[str, msgspec.Meta(max_length=MAX_ID_LENGTH)] = ""
+    """The span that caused it, as in W3C's header of that name, for logs."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

@@ -8,6 +8,7 @@ from time import monotonic
 from cache.statistics import CacheStatistics
 from gateway.job import End, Job
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.tracing import Tracing
 
 logger = logging.getLogger("roundhouse.turns")
 
@@ -18,14 +19,17 @@ OUTCOMES = {"stop": "completed", "length": "incomplete", "cancelled": "cancelled
 class Accounts:
     """Keeps the books of this process."""
 
-    def __init__(self, statistics: CacheStatistics, metrics: Metrics) -> None:
+    def __init__(self, statistics: CacheStatistics, metrics: Metrics, tracing: Tracing | None = None) -> None:
         self._statistics = statistics
         self._metrics = metrics
+        self._tracing = tracing
 
     def close(self, job: Job, end: End) -> None:
         """Metrics, statistics and one log line for a turn that has ended."""
         streamed, usage, metrics = end.streamed, end.streamed.usage, self._metrics
         metrics.cache(end.cache)
+        if self._tracing is not None:
+            self._tracing.answered(job, end)
         if streamed.error:
             metrics.error(streamed.error.code)
         if streamed.first_token is not None and streamed.last_token is not None:

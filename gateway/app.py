@@ -29,7 +29,9 @@ from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.pipeline import Pipeline
 from gateway.presence import Presence
 from gateway.settings import Settings
+from gateway.telemetry import logs, tracing
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.tracing import TraceRequests
 from gateway.tickets import Tickets
 from gateway.turns import Turns
 from gateway.websocket import Connections
@@ -44,6 +46,7 @@ def create_app(settings: Settings) -> Starlette:
             app.state.gateway = gateway
             yield
 
+    traced = [Middleware(TraceRequests)] if tracing.wanted(settings.telemetry) else []
     return Starlette(
         routes=[
             *responses.routes,
@@ -56,6 +59,7 @@ def create_app(settings: Settings) -> Starlette:
         ],
         middleware=[
             Middleware(RequestHeaders),
+            *traced,
             Middleware(HostCheck, listen=settings.server.host, allowed_origins=settings.server.allowed_origins),
             Middleware(BodyLimit, limit=settings.server.max_message_bytes),
         ],
@@ -74,7 +78,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
 
     Raises:
         OSError, ValueError: a checkpoint's tokenizer cannot be read.
-        SettingsError: the installation's secret cannot be used.
+        SettingsError: the installation's secret cannot be used, or traces are wanted without their libraries.
         RegistryError: the adapters' registry has an address of a kind that is not installed.
     """
     redis = redis_server.connect(settings)
@@ -86,10 +90,13 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     limiter = Limiter(redis, settings)
     statistics = CacheStatistics(redis)
     cache = ResponseCache(redis, ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
-    turns = Turns(Pipeline(settings, view, engines, adapters, limiter, cache, statistics, metrics), settings.turns)
+    presence = Presence(redis)
+    tracer = tracing.create(settings.telemetry, presence.id)
+    logs.identify(gateway=presence.id)
+    pipeline = Pipeline(settings, view, engines, adapters, limiter, cache, statistics, metrics, tracer)
+    turns = Turns(pipeline, settings.turns)
     identity, tickets = Identity(settings), Tickets(redis)
     connections = Connections(settings, identity, tickets, turns, metrics)
-    presence = Presence(redis)
     flushing = asyncio.create_task(statistics.run())
     await engines.start()
     await adapters.start()
@@ -110,6 +117,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             presence,
             directory,
             view,
+            tracer,
         )
     finally:
         await connections.shut()
@@ -121,3 +129,5 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         flushing.cancel()
         await asyncio.gather(flushing, return_exceptions=True)
         await redis.aclose()
+        if tracer is not None:
+            await tracer.aclose()

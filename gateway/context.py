@@ -18,6 +18,7 @@ from gateway.limits.limiter import Limiter
 from gateway.presence import Presence
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.tracing import Tracing
 from gateway.tickets import Tickets
 from gateway.turns import Turns
 from gateway.websocket import Connections
@@ -40,6 +41,7 @@ class Gateway:
     presence: Presence
     directory: Directory
     view: View
+    tracing: Tracing | None
 
     async def authenticate(self, connection: HTTPConnection, scope: Scope) -> Principal:
         """Who sent a request, by its `Authorization` header.

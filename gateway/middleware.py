@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
+from time import monotonic
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -15,6 +16,7 @@ from gateway.api.http import error_response
 from gateway.errors import Forbidden, TooLarge
 from gateway.origin import host_allowed
 from gateway.telemetry.logs import bind
+from gateway.telemetry.trace import NO_ORIGIN, TRACEPARENT, Origin, arrived, origin, remote_parent
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -29,16 +31,22 @@ class RequestHeaders:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        offered = Headers(scope=scope).get("x-request-id", "")
+        headers = Headers(scope=scope)
+        offered = headers.get("x-request-id", "")
         request_id = offered if _REQUEST_ID.fullmatch(offered) else "req_" + secrets.token_hex(16)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
-                headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = request_id
-                headers["x-content-type-options"] = "nosniff"
+                sent = MutableHeaders(scope=message)
+                sent["x-request-id"] = request_id
+                sent["x-content-type-options"] = "nosniff"
             await send(message)
 
+        if scope["type"] == "http":
+            arrived.set(monotonic())
+            # Where requests are traced, their own spans take its place.
+            parent = remote_parent(headers.get(TRACEPARENT))
+            origin.set(Origin(parent) if parent else NO_ORIGIN)
         with bind(request_id=request_id):
             await self.app(scope, receive, send_with_headers)
 

@@ -7,6 +7,7 @@ first token: afterwards it would repeat or contradict what the client has alread
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from time import monotonic
 
@@ -29,7 +30,10 @@ from gateway.protocol.stream import Finished, Routed, Usage
 from gateway.relay import Streamed, TryNext, relay
 from gateway.service import share_of
 from gateway.settings import Settings
+from gateway.telemetry.logs import bind_task
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.trace import Stage
+from gateway.telemetry.tracing import Tracing
 from gateway.turns import Turn, TurnState
 from router import features
 from router.complexity import score
@@ -49,6 +53,7 @@ class Pipeline:
         cache: ResponseCache,
         statistics: CacheStatistics,
         metrics: Metrics,
+        tracing: Tracing | None = None,
     ) -> None:
         self._settings = settings
         self._view = view
@@ -56,16 +61,20 @@ class Pipeline:
         self._adapters = adapters
         self._limiter = limiter
         self._metrics = metrics
+        self._tracing = tracing
         self._policy = Policy(medium_from=settings.router.medium_from, large_from=settings.router.large_from)
         self._answers = StoredAnswers(cache, statistics, settings, self._policy.digest)
-        self._accounts = Accounts(statistics, metrics)
+        self._accounts = Accounts(statistics, metrics, tracing)
         self._prices = Prices(settings.prices)
 
     async def run(self, turn: Turn) -> None:
         """See `gateway.turns.Road`. Measures what `_drive` does."""
-        began = monotonic()
+        began = turn.trace.began
         tier, outcome = "", "failed"
         self._metrics.turn_started()
+        if self._tracing is not None:
+            self._tracing.begin(turn)
+        bind_task(response_id=turn.id, **turn.trace.ids)
         try:
             end = await self._drive(turn, began)
             tier, outcome = end.tier, OUTCOMES[end.streamed.reason]
@@ -77,26 +86,36 @@ class Pipeline:
             raise
         finally:
             self._metrics.turn_finished(tier, outcome, monotonic() - began)
+            self._metrics.overhead(turn.trace)
+            if self._tracing is not None:
+                self._tracing.close(turn, sys.exception())
 
     async def _drive(self, turn: Turn, began: float) -> End:
+        mark = turn.trace.mark
         job = await self._prepare(turn, began)
+        mark(Stage.PREPARE)
         reservation = await self._limiter.reserve(turn.principal.tenant, turn.id, self._most_tokens(job))
+        mark(Stage.RESERVE)
         end: End | None = None
         try:
             found = await self._answers.look_up(job)
+            mark(Stage.CACHE)
             end = self._answers.replay(job, found.entry) if found.entry else await self._generate(job)
         except BaseException as failure:
             end = _cut_off(job, failure)
             raise
         finally:
+            mark(Stage.ENGINE)
             if end is not None:
                 end = msgspec.structs.replace(end, price=job.price(end))
                 turn.cost = end.cost
                 # Before anything else may go wrong, or the task be cancelled: what was delivered is owed.
                 self._accounts.close(job, end)
             limits = await self._limiter.settle(reservation, end.charged if end else 0)
+            mark(Stage.SETTLE)
         turn.append(limits)
         await self._answers.store(job, found, end)
+        mark(Stage.STORE)
         turn.append(Finished(end.streamed.reason, end.streamed.usage, end.streamed.error, turn.cost))
         return end
 
@@ -133,6 +152,7 @@ class Pipeline:
     async def _generate(self, job: Job) -> End:
         """Route, then stream from the chosen engine, or from the next one while none has given a token."""
         decision = self._route(job)
+        job.turn.trace.mark(Stage.ROUTE)
         version = job.adapter.version if job.adapter else None
         for replica in (decision.replica, *decision.fallbacks):
             engine = self._engines[replica]

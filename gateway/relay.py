@@ -98,6 +98,8 @@ async def relay(
                 weight=share.weight,
                 service=share.service,
                 queue_timeout=queue_timeout,
+                request_id=turn.id,
+                traceparent=turn.trace.traceparent,
             )
             turn.delivered = partial(_usage, turn, generation)
             async with generation:

@@ -244,6 +244,25 @@ class Log(Section, frozen=True):
     ] = "auto"
 
 
+class Telemetry(Section, frozen=True):
+    """OpenTelemetry traces, see [observability.md](observability.md). Standard `OTEL_*` variables are read too."""
+
+    otlp_endpoint: Annotated[
+        str | None, Meta(description="Base address of a collector (OTLP over HTTP), for example http://127.0.0.1:4318.")
+    ] = None
+    sample_ratio: Annotated[float, Meta(ge=0, le=1, description="Share of traces that are kept.")] = 1.0
+    follow_caller: Annotated[
+        bool,
+        Meta(description="Keep what a caller's `traceparent` says is kept; only where callers are trusted."),
+    ] = False
+    capture_content: Annotated[
+        bool, Meta(description="Write what clients and models say into spans. Off: no trace holds text.")
+    ] = False
+    content_characters: Annotated[
+        Positive, Meta(description="Characters of each side of a turn that a span holds, if it holds them.")
+    ] = 16_384
+
+
 class Settings(Section, frozen=True):
     """The whole configuration of a Roundhouse."""
 
@@ -255,6 +274,7 @@ class Settings(Section, frozen=True):
     router: Router = Router()
     adapters: Adapters = Adapters()
     log: Log = Log()
+    telemetry: Telemetry = Telemetry()
     tenants: list[Tenant] = []
     pools: list[Pool] = []
     prices: list[Price] = []

@@ -29,6 +29,7 @@ from gateway.protocol.messages import check_answers
 from gateway.protocol.requests import Message, ToolCall, TurnRequest
 from gateway.protocol.stream import Finished, Routed, TurnEvent, Usage
 from gateway.settings import Turns as TurnSettings
+from gateway.telemetry.trace import TurnTrace
 
 logger = logging.getLogger("roundhouse.turns")
 
@@ -61,6 +62,7 @@ class Turn:
         self.id = "resp_" + secrets.token_hex(24)
         self.principal = principal
         self.request = request
+        self.trace = TurnTrace(request.metadata)
         self.conversation = history + request.messages
         """Everything said before this answer, without `instructions`."""
         self.log = TurnLog(with_item=request.generate)

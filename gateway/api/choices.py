@@ -21,6 +21,7 @@ from gateway.api.http import (
     ServerSentEvents,
     cost_headers,
     disconnected,
+    overhead_header,
     read_object,
     route_headers,
     sse_event,
@@ -88,8 +89,8 @@ class Choices:
         return [log.routed for log in self.logs if log.routed is not None]
 
     def headers(self) -> dict[str, str]:
-        """Who answers, in headers."""
-        return route_headers(self.routes)
+        """Who answers, and at what cost, in headers."""
+        return route_headers(self.routes) | overhead_header(viewer.turn.trace for viewer in self._viewers)
 
     def envelope(self, prefix: str, kind: str) -> dict[str, Any]:
         """What every body and chunk begins with."""

@@ -16,6 +16,7 @@ from gateway.api.http import (
     ServerSentEvents,
     cost_headers,
     disconnected,
+    overhead_header,
     read_object,
     route_headers,
     sse_event,
@@ -101,7 +102,7 @@ def _stream(gateway: Gateway, viewer: Viewer) -> Response:
 
 
 def _headers(turn: Turn) -> dict[str, str]:
-    return route_headers([turn.log.routed] if turn.log.routed else [])
+    return route_headers([turn.log.routed] if turn.log.routed else []) | overhead_header([turn.trace])
 
 
 async def _events(viewer: Viewer, coalesce: float) -> AsyncIterator[bytes]:

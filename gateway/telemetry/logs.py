@@ -22,6 +22,7 @@ from gateway.settings import Log
 
 _context: ContextVar[Mapping[str, Any]] = ContextVar("roundhouse_log_context", default=MappingProxyType({}))
 
+_process: dict[str, Any] = {}
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -33,6 +34,16 @@ def bind(**facts: Any) -> Iterator[None]:
         yield
     finally:
         _context.reset(token)
+
+
+def bind_task(**facts: Any) -> None:
+    """Add facts to every line that this task logs from now on."""
+    _context.set({**_context.get(), **facts})
+
+
+def identify(**facts: Any) -> None:
+    """Add facts (the gateway's id) to every JSON line of this process."""
+    _process.update(facts)
 
 
 def configure(settings: Log, stream: TextIO | None = None) -> None:
@@ -58,6 +69,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **_process,
             **_facts(record),
         }
         if record.exc_info:

@@ -10,11 +10,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from engine.wire import Load
+from gateway.telemetry.trace import Stage, TurnTrace
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 240)
 _TOKEN_LATENCY = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
+_OVERHEAD = (
+    *(0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.005),
+    *(0.01, 0.02, 0.05, 0.1, 0.5, 1),
+)
 
 
 class Metrics:
@@ -100,6 +105,16 @@ class Metrics:
                 "accepted_tokens": "Guessed tokens that were right since the engine started.",
             }.items()
         }
+        overhead = Histogram(
+            "roundhouse_overhead_seconds",
+            "Time of a turn in the gateway itself, by stage; all: together.",
+            ["stage"],
+            buckets=_OVERHEAD,
+            registry=registry,
+        )
+        self._stages = {stage: overhead.labels(stage) for stage in Stage if stage is not Stage.ENGINE}
+        self._overhead = overhead
+        self._all_stages = overhead.labels("all")
         self._redis_up = Gauge(
             "roundhouse_redis_up", "Whether Redis answered the last time it was asked.", registry=registry
         )
@@ -112,6 +127,15 @@ class Metrics:
         self._running.dec()
         self._turns.labels(tier, outcome).inc()
         self._duration.labels(tier).observe(seconds)
+
+    def overhead(self, trace: TurnTrace) -> None:
+        """Where the time of a turn that has ended went."""
+        total = 0.0
+        for stage, begin, end in trace.stages():
+            if stage is not Stage.ENGINE:
+                self._stages[stage].observe(end - begin)
+                total += end - begin
+        self._all_stages.observe(total, trace.exemplar)
 
     def routed(self, tier: str, reason: str) -> None:
         self._routes.labels(tier, reason).inc()

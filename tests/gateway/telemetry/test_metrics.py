@@ -59,7 +59,7 @@ def test_no_label_can_name_a_tenant_key_or_user() -> None:
     for family in text_string_to_metric_families(exercised().page().decode()):
         for sample in family.samples:
             assert set(sample.labels) <= {
-                "tier", "outcome", "cache", "model", "direction", "reason", "result", "code", "replica", "le",
+                "tier", "outcome", "cache", "model", "direction", "reason", "result", "code", "replica", "le", "stage",
             }  # fmt: skip
 
 
