@@ -1,0 +1,352 @@
+"""What a gateway adds to an answer: latency to the first token, and CPU per streamed turn, ours beside its peers.
+
+    python -m bench.gateway                      all subjects, 1 to 256 clients; results in bench/results/gateway.*
+    python -m bench.gateway --subject starlette --subject "roundhouse, socket" --quick
+
+All stand in front of the same stub, which answers at once with 32 chunks. Ours has authentication, limits, exact cache
+and routing on, and Redis in a process of its own; every question is new. Peers come from PyPI and npm, into folders of
+their own: bench/README.md says how. The latency added is what the first token takes beyond the stub's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import track
+
+from bench.load import Outcome
+from bench.measure import quantile
+from bench.report import Environment
+from bench.stub import TIERS, WORD
+from engine.text import TextProcessor
+from gateway.redis_server import binary
+from gateway.settings import DEMO
+
+ROOT = Path(__file__).parent.parent
+RESULTS = Path(__file__).parent / "results"
+PEERS = Path("~/.cache/roundhouse/bench").expanduser()
+CHUNKS = 32
+KEY = "roundhouse-bench"
+START_SECONDS = 90.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+console = Console(stderr=True)
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What is measured: how it is called, and what a client sends it."""
+
+    name: str
+    dialect: str
+    path: str = "/v1/chat/completions"
+    headers: tuple[str, ...] = ()
+    model: str = "auto"
+
+
+SUBJECTS = {
+    each.name: each
+    for each in (
+        Subject("stub", "chat"),
+        Subject("starlette", "chat", path="/"),
+        Subject("starlette, socket", "echo", path="/"),
+        Subject("roundhouse", "chat", headers=(f"Authorization: Bearer {KEY}",)),
+        Subject("roundhouse, socket", "responses", path="/v1/responses", headers=(f"Authorization: Bearer {KEY}",)),
+        Subject("portkey", "chat", headers=("Authorization: Bearer none", "x-portkey-provider: openai")),
+        Subject("litellm", "chat", headers=(f"Authorization: Bearer sk-{KEY}",)),
+    )
+}
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One subject under one number of clients. Milliseconds; CPU over all its processes but Redis."""
+
+    subject: str
+    clients: int
+    rate: float | None
+    """Turns per second that were asked for; None: every client always busy."""
+    ttft_p50: float
+    ttft_p95: float
+    ttft_p99: float
+    turns_per_second: float
+    events_per_second: float
+    cpu_per_turn: float
+    turns_per_core: float
+    errors: int
+
+
+class Stage:
+    """Where subjects run: ports, a folder, Redis and the stub."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        self.folder = folder
+        self.stub_port = free_port()
+        self.redis = folder / "redis.sock"
+        token = TextProcessor.from_directory(DEMO / "models" / "small").encode(WORD)[-1]
+        stack.enter_context(
+            process([binary(), "--port", "0", "--unixsocket", str(self.redis), "--save", "", "--dir", str(folder)])
+        )
+        stub = [sys.executable, "-m", "bench.stub", "--chunks", str(CHUNKS), "--http", str(self.stub_port)]
+        stack.enter_context(process([*stub, "--frames", str(folder), "--token", str(token)]))
+        wait_for(self.stub_port)
+
+    @contextlib.contextmanager
+    def run(self, subject: Subject) -> Iterator[tuple[int, list[int]]]:
+        """Start a subject; gives its port and the processes whose CPU counts."""
+        if subject.name == "stub":
+            yield self.stub_port, []
+            return
+        port = free_port()
+        family = subject.name.partition(",")[0]
+        with process(*getattr(self, f"_{family}")(port)) as started:
+            wait_for(port, ready="/readyz" if family == "roundhouse" else None)
+            yield port, [started.pid]
+
+    def _starlette(self, port: int) -> tuple[list[str], dict[str, str]]:
+        return [sys.executable, "-m", "bench.echo", "--port", str(port), "--chunks", str(CHUNKS)], {}
+
+    def _roundhouse(self, port: int) -> tuple[list[str], dict[str, str]]:
+        digest = hashlib.sha256(KEY.encode()).hexdigest()
+        lines = [
+            "[server]",
+            f"port = {port}",
+            "[redis]",
+            f'url = "unix://{self.redis}"',
+            f'data = "{self.folder / "data"}"',
+            "[limits]",
+            "tokens_per_minute = 1000000000",
+            "burst_tokens = 1000000000",
+            "[log]",
+            'level = "warning"',
+            "[[tenants]]",
+            'name = "bench"',
+            f'keys = [{{ id = "bench", sha256 = "{digest}" }}]',
+        ]
+        for tier in TIERS:
+            address = f"unix://{self.folder / tier}.sock"
+            lines += ["[[pools]]", f'tier = "{tier}"', f'name = "stub-{tier}"', f'model = "{DEMO / "models" / tier}"']
+            lines += [f'engines = ["{address}"]']
+        file = self.folder / "roundhouse.toml"
+        file.write_text("\n".join(lines))
+        command = Path(sys.executable).with_name("roundhouse")
+        return [str(command), "serve", "--config", str(file)], {}
+
+    def _litellm(self, port: int) -> tuple[list[str], dict[str, str]]:
+        file = self.folder / "litellm.yaml"
+        file.write_text(
+            "model_list:\n"
+            "  - model_name: auto\n"
+            "    litellm_params:\n"
+            f"      {{model: openai/stub, api_base: 'http://127.0.0.1:{self.stub_port}/v1', api_key: none}}\n"
+        )
+        command = PEERS / "litellm" / "bin" / "litellm"
+        options = ["--config", str(file), "--port", str(port), "--host", "127.0.0.1", "--num_workers", "1"]
+        return [str(command), *options], {"LITELLM_LOG": "ERROR", "LITELLM_MASTER_KEY": f"sk-{KEY}"}
+
+    def _portkey(self, port: int) -> tuple[list[str], dict[str, str]]:
+        script = PEERS / "portkey" / "node_modules" / "@portkey-ai" / "gateway" / "build" / "start-server.js"
+        return ["node", str(script), f"--port={port}", "--headless"], {"TRUSTED_CUSTOM_HOSTS": "127.0.0.1,localhost"}
+
+
+def installed(subject: Subject) -> bool:
+    """Whether a peer is there to be measured."""
+    if subject.name == "litellm":
+        return (PEERS / "litellm" / "bin" / "litellm").exists()
+    if subject.name == "portkey":
+        return shutil.which("node") is not None and (PEERS / "portkey" / "node_modules").exists()
+    return True
+
+
+def measure(
+    stage: Stage, subject: Subject, clients: Sequence[int], turns: int, rate: float | None = None
+) -> Iterator[Row]:
+    """One process of the subject for all numbers of clients, warmed up before."""
+    with stage.run(subject) as (port, pids):
+        headers = subject.headers
+        if subject.name == "portkey":
+            headers = (*headers, f"x-portkey-custom-host: http://127.0.0.1:{stage.stub_port}/v1")
+        load(subject, headers, port, min(clients), max(20, turns // 10))
+        for number in clients:
+            before = cpu_seconds(pids)
+            outcome = load(subject, headers, port, number, turns, rate)
+            used = cpu_seconds(pids) - before
+            yield summarise(subject, number, rate, outcome, used)
+
+
+def summarise(subject: Subject, clients: int, rate: float | None, outcome: Outcome, cpu: float) -> Row:
+    """Reduce what the clients saw to a row."""
+    done = len(outcome.ttft)
+    times = [1000 * each for each in outcome.ttft] or [float("nan")]
+    return Row(
+        subject=subject.name,
+        clients=clients,
+        rate=rate,
+        ttft_p50=quantile(times, 0.5),
+        ttft_p95=quantile(times, 0.95),
+        ttft_p99=quantile(times, 0.99),
+        turns_per_second=done / outcome.seconds,
+        events_per_second=outcome.events / outcome.seconds,
+        cpu_per_turn=1000 * cpu / done if done else float("nan"),
+        turns_per_core=done / cpu if cpu else float("nan"),
+        errors=outcome.errors,
+    )
+
+
+def load(
+    subject: Subject, headers: Sequence[str], port: int, clients: int, turns: int, rate: float | None = None
+) -> Outcome:
+    """Run the clients in a process of their own."""
+    command = [sys.executable, "-m", "bench.load", "--dialect", subject.dialect, "--port", str(port)]
+    command += ["--clients", str(clients), "--turns", str(turns), "--path", subject.path, "--model", subject.model]
+    command += ["--chunks", str(CHUNKS), "--seed", str(secrets.randbits(32))]
+    for header in headers:
+        command += ["--header", header]
+    if rate:
+        command += ["--rate", str(rate)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
+    *notes, result = done.stdout.strip().splitlines()
+    for note in notes:
+        console.print(f"[yellow]{subject.name}: {note}")
+    return msgspec.json.decode(result, type=Outcome)
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """User and system time of processes and all their descendants that live."""
+    children: dict[int, list[int]] = {}
+    times: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+            times[int(entry.name)] = int(fields[11]) + int(fields[12])
+    waiting, total = list(pids), 0
+    while waiting:
+        pid = waiting.pop()
+        total += times.get(pid, 0)
+        waiting += children.get(pid, [])
+    return total / _TICKS
+
+
+@contextlib.contextmanager
+def process(command: list[str], environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block."""
+    started = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield started
+    finally:
+        started.terminate()
+        try:
+            started.wait(15)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(port: int, ready: str | None = None) -> None:
+    """Until something listens there, and says that it is ready if it has a page for that.
+
+    Raises:
+        TimeoutError: it does not in time.
+    """
+    limit = time.monotonic() + START_SECONDS
+    while time.monotonic() < limit:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
+            if ready is None:
+                return
+            probe.sendall(f"GET {ready} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            if b" 200 " in probe.recv(64):
+                return
+        time.sleep(0.1)
+    raise TimeoutError(f"nothing answers on port {port} after {START_SECONDS:g} s")
+
+
+def table(rows: Sequence[Row], stub: dict[int, Row]) -> list[str]:
+    """Markdown: what each adds to the stub's own latency, and what it costs."""
+    lines = [
+        "| clients | subject | first token p50 / p95 / p99 (ms) | added p50 (ms) | turns/s | events/s | CPU per turn (ms) | "
+        "turns/s per core | errors |",
+        "|--:|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in sorted(rows, key=lambda each: (each.clients, list(SUBJECTS).index(each.subject))):
+        base = stub.get(row.clients)
+        added = "" if base is None or row.subject == "stub" else f"{row.ttft_p50 - base.ttft_p50:.2f}"
+        name = f"**{row.subject}**" if row.subject.startswith("roundhouse") else row.subject
+        lines.append(
+            f"| {row.clients} | {name} | {row.ttft_p50:.2f} / {row.ttft_p95:.2f} / {row.ttft_p99:.2f} | {added} | "
+            f"{row.turns_per_second:,.0f} | {row.events_per_second:,.0f} | {row.cpu_per_turn:.2f} | "
+            f"{row.turns_per_core:,.0f} | {row.errors} |"
+        )
+    return lines
+
+
+def conditions() -> str:
+    """One line: where, when, which versions."""
+    here = Environment.here()
+    return f"- {here.date}, revision {here.revision}, {here.cpu}, {here.cores} cores, which clients and stub share"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.gateway", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--subject", choices=list(SUBJECTS), action="append", help="repeatable; all by default")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64, 256])
+    parser.add_argument("--turns", type=int, default=3000, help="in each run")
+    parser.add_argument("--slow-turns", type=int, default=400, help="in each run of litellm")
+    parser.add_argument(
+        "--rate", type=float, help="turns per second by a Poisson process, instead of as many as can be"
+    )
+    parser.add_argument("--quick", action="store_true", help="a smoke run")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for table and JSON")
+    arguments = parser.parse_args()
+    names = arguments.subject or list(SUBJECTS)
+    if "stub" not in names:
+        names = ["stub", *names]
+    clients, turns = ([1, 4], 60) if arguments.quick else (arguments.clients, arguments.turns)
+    rows: list[Row] = []
+    with contextlib.ExitStack() as stack:
+        stage = Stage(Path(stack.enter_context(tempfile.TemporaryDirectory())), stack)
+        for name in track(names, description="subjects", console=console):
+            subject = SUBJECTS[name]
+            if not installed(subject):
+                console.print(f"[yellow]{name} is not installed: bench/README.md says how")
+                continue
+            many = min(turns, arguments.slow_turns) if name == "litellm" else turns
+            rows += measure(stage, subject, clients, many, arguments.rate)
+    stub = {row.clients: row for row in rows if row.subject == "stub"}
+    title = f"# Gateways, {CHUNKS} chunks a turn" + (f", {arguments.rate:g} turns/s" if arguments.rate else "")
+    text = "\n".join([title, "", *table(rows, stub), "", conditions()])
+    print(text)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    stem = "gateway" + ("-rate" if arguments.rate else "")
+    (arguments.output / f"{stem}.md").write_text(text + "\n")
+    (arguments.output / f"{stem}.json").write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+
+
+if __name__ == "__main__":
+    main()
