@@ -141,8 +141,8 @@ class Stage:
             lines += [f'engines = ["{address}"]']
         file = self.folder / "roundhouse.toml"
         file.write_text("\n".join(lines))
-        command = Path(sys.executable).with_name("roundhouse")
-        return [str(command), "serve", "--config", str(file)], {}
+        command = [sys.executable, "-c", "from gateway.cli import main; main()"]
+        return [*command, "serve", "--config", str(file)], {}
 
     def _litellm(self, port: int) -> tuple[list[str], dict[str, str]]:
         file = self.folder / "litellm.yaml"
@@ -288,8 +288,8 @@ def wait_for(port: int, ready: str | None = None) -> None:
 def table(rows: Sequence[Row], stub: dict[int, Row]) -> list[str]:
     """Markdown: what each adds to the stub's own latency, and what it costs."""
     lines = [
-        "| clients | subject | first token p50 / p95 / p99 (ms) | added p50 (ms) | turns/s | events/s | CPU per turn (ms) | "
-        "turns/s per core | errors |",
+        "| clients | subject | first token p50 / p95 / p99 (ms) | added p50 (ms) | turns/s | events/s | "
+        "CPU per turn (ms) | turns/s per core | errors |",
         "|--:|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in sorted(rows, key=lambda each: (each.clients, list(SUBJECTS).index(each.subject))):

@@ -55,20 +55,19 @@ class ResponseCache:
         self._redis = redis
         self._ttl = ttl
         self._max_entries = max_entries
-        self._store = redis.register_script(resources.files("cache").joinpath("store.lua").read_text("utf-8"))
+        scripts = resources.files("cache")
+        self._look_up = redis.register_script(scripts.joinpath("look_up.lua").read_text("utf-8"))
+        self._store = redis.register_script(scripts.joinpath("store.lua").read_text("utf-8"))
 
     async def get(self, tenant: str, digest: str) -> Lookup:
         """The stored answer for a request, if there is one that can be read."""
         try:
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                pipeline.get(epoch_key(tenant))
-                pipeline.hgetall(response_key(tenant, digest))
-                epoch, fields = await pipeline.execute()
+            epoch, flat = await self._look_up(keys=[epoch_key(tenant), response_key(tenant, digest)])
         except (RedisError, OSError) as error:
             log.warning("response cache look-up failed", extra={"error": type(error).__name__})
             return Lookup(None)
         current = (epoch or b"0").decode()
-        return Lookup(_decode(fields, current), current)
+        return Lookup(_decode(dict(zip(flat[::2], flat[1::2], strict=True)), current), current)
 
     async def put(self, tenant: str, digest: str, entry: Entry, *, epoch: str) -> int:
         """Store an answer; returns how many old ones it pushed out. Nothing is stored if `epoch` is past."""

@@ -11,6 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError
 
+from gateway.batching_redis import BatchingRedis
 from gateway.settings import Settings, SettingsError
 
 _LONGEST_SOCKET_PATH = 100
@@ -68,7 +69,7 @@ def command(settings: Settings) -> list[str]:
 
 def connect(settings: Settings) -> Redis:
     """A client with the configured timeout, for the gateway's own use."""
-    return Redis.from_url(
+    return BatchingRedis.from_url(
         redis_url(settings),
         socket_timeout=settings.redis.timeout,
         # A connection is made once and used long; making it may take longer than a command.

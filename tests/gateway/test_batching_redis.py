@@ -1,0 +1,86 @@
+"""Commands of many tasks go out together, and each task gets its own answer whatever becomes of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from gateway.batching_redis import MAX_BATCH, BatchingRedis
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def batching(redis_url: str) -> AsyncIterator[BatchingRedis]:
+    client = BatchingRedis.from_url(redis_url)
+    await client.flushdb()
+    yield client
+    await client.aclose()
+
+
+async def test_every_task_gets_its_own_answer(batching: BatchingRedis) -> None:
+    """More tasks than a batch holds, in every kind of command."""
+    count = 2 * MAX_BATCH + 7
+    assert all(await asyncio.gather(*(batching.set(f"k{n}", n) for n in range(count))))
+    values = await asyncio.gather(*(batching.get(f"k{n}") for n in range(count)))
+    assert values == [str(n).encode() for n in range(count)]
+    await batching.hset("h", mapping={"a": 1})
+    whole, missing = await asyncio.gather(batching.hgetall("h"), batching.hgetall("none"))
+    assert (whole, missing) == ({b"a": b"1"}, {})
+
+
+async def test_they_share_one_connection(batching: BatchingRedis) -> None:
+    before = (await batching.info("stats"))["total_connections_received"]
+    await asyncio.gather(*(batching.set(f"k{n}", n) for n in range(100)))
+    assert (await batching.info("stats"))["total_connections_received"] - before <= 1
+
+
+async def test_an_error_is_its_own_tasks_only(batching: BatchingRedis) -> None:
+    await batching.set("text", "x")
+    results = await asyncio.gather(
+        batching.incr("counter"), batching.incr("text"), batching.incr("counter"), return_exceptions=True
+    )
+    assert results[0] == 1 and results[2] == 2
+    assert isinstance(results[1], ResponseError)
+
+
+async def test_scripts_are_loaded_when_redis_has_forgotten_them(batching: BatchingRedis) -> None:
+    script = batching.register_script("return {KEYS[1], ARGV[1]}")
+    await batching.script_flush()
+    with pytest.raises(NoScriptError):
+        await batching.evalsha("0" * 40, 0)
+    answers = await asyncio.gather(*(script(keys=[f"k{n}"], args=[n]) for n in range(5)))
+    assert answers == [[f"k{n}".encode(), str(n).encode()] for n in range(5)]
+
+
+async def test_a_cancelled_task_leaves_no_answer_for_another(batching: BatchingRedis) -> None:
+    """What went wrong with redis-py in March 2023: the next task read the reply of a cancelled one."""
+    for number in range(50):
+        await batching.set("a", f"a{number}")
+        await batching.set("b", f"b{number}")
+        task = asyncio.create_task(batching.get("a"))
+        other = asyncio.create_task(batching.get("b"))
+        for _ in range(number % 5):
+            await asyncio.sleep(0)
+        task.cancel()
+        assert await other == f"b{number}".encode()
+        assert await batching.get("b") == f"b{number}".encode()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_may_wait_in_redis_delays_nobody(batching: BatchingRedis) -> None:
+    popping = asyncio.create_task(batching.blpop(["list"], timeout=0))
+    await asyncio.sleep(0)
+    assert await batching.set("k", 1)
+    await batching.rpush("list", "x")
+    assert await popping is not None
+
+
+async def test_without_redis_every_task_is_told() -> None:
+    client = BatchingRedis.from_url("unix:///nonexistent/redis.sock")
+    results = await asyncio.gather(*(client.get("k") for _ in range(3)), return_exceptions=True)
+    assert len(results) == 3 and all(isinstance(each, RedisError) for each in results)
+    await client.aclose()
