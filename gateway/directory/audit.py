@@ -21,7 +21,7 @@ from gateway.directory.records import Record
 
 NO_HASH = "0" * 64
 """Stands for the entry before the first one."""
-_LONGEST_VALUE = 1000
+_LONGEST_VALUE = 300
 """Bytes of JSON of one value in an entry; a longer one is there as its digest."""
 _BOOKKEEPING = frozenset({"revision", "created_at", "updated_at"})
 
@@ -55,6 +55,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     after: str | None
     changes: dict[str, Any]
     """Field to [value before, value after]; of secret fields only that they were changed."""
+    nonce: str
+    """Random: no two attempts make the same entry."""
     previous: str
     """Hash of the entry before."""
 
@@ -118,8 +120,14 @@ def difference(before: Record | None, after: Record | None) -> dict[str, Any]:
     for name in [*old, *(name for name in new if name not in old)]:
         was, is_ = old.get(name), new.get(name)
         if was != is_:
-            changes[name] = "changed" if name in secret else [_short(was), _short(is_)]
+            changes[name] = "changed" if name in secret else [short(was), short(is_)]
     return changes
+
+
+def short(value: Any) -> Any:
+    """A value as an entry shows it: the digest of its JSON if that is long."""
+    document = msgspec.json.encode(value)
+    return value if len(document) <= _LONGEST_VALUE else f"sha256:{hashlib.sha256(document).hexdigest()}"
 
 
 def document_digest(document: str | None) -> str | None:
@@ -214,8 +222,3 @@ def _values(record: Record | None) -> dict[str, Any]:
     if record is None:
         return {}
     return {name: value for name, value in msgspec.to_builtins(record).items() if name not in _BOOKKEEPING}
-
-
-def _short(value: Any) -> Any:
-    document = msgspec.json.encode(value)
-    return value if len(document) <= _LONGEST_VALUE else f"sha256:{hashlib.sha256(document).hexdigest()}"

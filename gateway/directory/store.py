@@ -1,6 +1,6 @@
 """The directory in Redis: reads, lists, and changes that happen all or none, together with their audit entries.
 
-A change looks at Redis (`look.lua`), is decided here (`change.plan`), and is committed by one script (`commit.lua`)
+A change looks at Redis (`look.lua`), is decided here (`plan.plan`), and is committed by one script (`commit.lua`)
 that runs it only if nothing has changed since the look; otherwise it is decided anew. Records, indexes, audit entries,
 the idempotency key and the head, by which gateways notice a change, are written by that one script.
 """
@@ -8,6 +8,8 @@ the idempotency key and the head, by which gateways notice a change, are written
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -16,23 +18,12 @@ from typing import Any, Generic, cast
 
 from msgspec import Struct
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from gateway.directory.audit import START
+from gateway.directory.audit import START, Mark
 from gateway.directory.audit_log import AuditLog, mark_of, unavailable
-from gateway.directory.change import (
-    Caps,
-    Change,
-    Command,
-    Configured,
-    Delete,
-    Idempotency,
-    Put,
-    Seen,
-    plan,
-    question_when_full,
-    questions,
-)
+from gateway.directory.change import Caps, Change, Configured, Delete, Idempotency, Put
+from gateway.directory.plan import Command, Look, plan, question_when_full, questions
 from gateway.directory.records import Key, R, Record, User, decode
 from gateway.directory.schema import (
     CHECKPOINT_KEY,
@@ -44,6 +35,8 @@ from gateway.directory.schema import (
     subject_field,
 )
 from gateway.errors import Unavailable
+
+log = logging.getLogger("roundhouse.directory")
 
 MOST_LISTED = 1000
 """Records of one page."""
@@ -96,11 +89,7 @@ class Directory:
         """
         if (record := self._configured(kind).get(identity)) is not None:
             return record
-        try:
-            document = await cast(Any, self._redis.hget(records_key(kind.KIND), identity))
-        except (RedisError, OSError) as error:
-            raise unavailable(error) from None
-        return None if document is None else decode(kind, document)
+        return (await self.stored(kind, [identity]))[identity]
 
     async def page(
         self, kind: type[R], *, tenant: str | None = None, user: str | None = None, after: str = "", limit: int = 100
@@ -135,15 +124,14 @@ class Directory:
         return Page(records, shown[-1] if len(found) > limit else None)
 
     async def stored(self, kind: type[R], identities: Sequence[str]) -> dict[str, R | None]:
-        """The records in Redis with these identities; None for those that are not there."""
+        """The records in Redis with these identities; None for those that are not there, or cannot be read."""
         if not identities:
             return {}
         try:
             documents = await cast(Any, self._redis.hmget(records_key(kind.KIND), list(identities)))
         except (RedisError, OSError) as error:
             raise unavailable(error) from None
-        records = (None if document is None else decode(kind, document) for document in documents)
-        return dict(zip(identities, records, strict=True))
+        return {name: _decoded(kind, name, document) for name, document in zip(identities, documents, strict=True)}
 
     async def key_by_digest(self, digest: str) -> Key | None:
         """The key with this digest, or None. One round trip if there is none, else two."""
@@ -160,7 +148,7 @@ class Directory:
         replaces, 0 if there may be none, None for whatever there is.
 
         Raises:
-            Conflict, PreconditionFailed, NotFound, InvalidRequest: see `change.plan`.
+            Conflict, PreconditionFailed, NotFound, InvalidRequest: see `plan.plan`.
             Unavailable: Redis does not answer; whether the change was made is unknown. With the same idempotency key
                 it may be asked for again.
         """
@@ -191,24 +179,43 @@ class Directory:
         asked = questions(changes, actor, once)
         for _ in range(_ATTEMPTS):
             seen = await self._see(asked)
-            decided = plan(changes, actor, once, seen, caps=self._caps, configured=self.configured, secret=self._secret)
+            decided = plan(
+                changes,
+                actor,
+                once,
+                seen,
+                caps=self._caps,
+                configured=self.configured,
+                secret=self._secret,
+                nonce=secrets.token_hex(8),
+            )
             if decided.replayed:
                 return Applied(decided.records, True)
             before = seen.head.hash if seen.head != START else ""
             args = [before, seen.now, _LOOK_MS, *_words(decided.commands)]
             keys = list(dict.fromkeys([HEAD_KEY, *(command[1] for command in decided.commands)]))
-            if await self._commit(keys=keys, args=args):
+            try:
+                done = await self._commit(keys=keys, args=args)
+            except (ConnectionError, TimeoutError, OSError) as error:
+                if not await self._committed(decided.head):
+                    raise unavailable(error) from None
+                done = True
+            # The client library repeats a command whose connection broke: the first one may have been done.
+            if done or await self._committed(decided.head):
                 return Applied(decided.records, False)
         raise Unavailable("the directory is being changed by too many at once; try again in a few seconds")
 
-    async def _see(self, asked: Sequence[Command]) -> Seen:
+    async def _committed(self, head: Mark) -> bool:
+        return any(logged.hash == head.hash for logged in await self.audit.read(head.sequence - 1, 1))
+
+    async def _see(self, asked: Sequence[Command]) -> Look:
         marks = [("HMGET", key, "sequence", "hash", "seal") for key in (HEAD_KEY, CHECKPOINT_KEY)]
         commands = [*marks, *asked]
         now, head, checkpoint, *replies = await self._ask(commands)
-        seen = Seen(now, mark_of(head), mark_of(checkpoint), dict(zip(asked, replies, strict=True)))
+        seen = Look(now, mark_of(head), mark_of(checkpoint), dict(zip(asked, replies, strict=True)))
         if (question := question_when_full(seen, self._caps)) is not None:
             _, reply = await self._ask([question])
-            seen = Seen(seen.now, seen.head, seen.checkpoint, {**seen.answers, question: reply})
+            seen = Look(seen.now, seen.head, seen.checkpoint, {**seen.answers, question: reply})
         return seen
 
     async def _ask(self, commands: Sequence[Command]) -> list[Any]:
@@ -218,13 +225,22 @@ class Directory:
     async def _found_by(self, kind: type[R], index: str, field: str) -> R | None:
         try:
             identity = await cast(Any, self._redis.hget(index, field))
-            document = identity and await cast(Any, self._redis.hget(records_key(kind.KIND), identity))
         except (RedisError, OSError) as error:
             raise unavailable(error) from None
-        return decode(kind, document) if document else None
+        return None if identity is None else (await self.stored(kind, [identity.decode()]))[identity.decode()]
 
     def _configured(self, kind: type[R]) -> Mapping[str, R]:
         return cast("Mapping[str, R]", self.configured.of(kind.KIND))
+
+
+def _decoded(kind: type[R], identity: str, document: bytes | None) -> R | None:
+    try:
+        return None if document is None else decode(kind, document)
+    except ValueError as error:  # written by hand; the others must not suffer from it
+        log.error(
+            "directory: a record cannot be read", extra={"record": f"{kind.KIND} {identity}", "error": str(error)}
+        )
+        return None
 
 
 def _words(commands: Sequence[Command]) -> list[str | int]:

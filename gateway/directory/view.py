@@ -162,8 +162,6 @@ class View:
             await self.refresh()
         except Unavailable:
             log.warning("directory: the last copy stays in force", extra={"age": round(self.age, 1)})
-        except ValueError as error:  # a record that somebody has written by hand
-            log.error("directory: a record cannot be read", extra={"error": str(error)})
 
     async def _catch_up(self, since: Mark, head: Mark) -> bool:
         """Read again what the entries since then name; False if they do not lead from one to the other."""
@@ -171,9 +169,11 @@ class View:
             return True
         if not 0 < head.sequence - since.sequence <= _MOST_ENTRIES:
             return False
-        entries = [
-            logged.read() for logged in await self._directory.audit.read(since.sequence, head.sequence - since.sequence)
-        ]
+        logged = await self._directory.audit.read(since.sequence, head.sequence - since.sequence)
+        try:
+            entries = [one.read() for one in logged]
+        except ValueError:
+            return False  # somebody has tampered with the log
         if len(entries) != head.sequence - since.sequence or entries[0].previous != since.hash:
             return False
         changed: dict[str, set[str]] = {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from redis.asyncio import Redis
 
@@ -13,13 +11,6 @@ from gateway.directory.view import View, configured
 from gateway.settings import demo_settings
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    async with Redis.from_url(redis_url) as redis:
-        await redis.flushall()
-        yield redis
 
 
 async def test_a_change_is_followed(redis: Redis) -> None:

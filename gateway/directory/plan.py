@@ -1,0 +1,321 @@
+"""What a change of the directory comes to: which commands are to be run in Redis, or why it is refused. Pure.
+
+A change is decided on a consistent look at Redis (`questions` says at what) and applied only if the audit log's head is
+still the one that was seen. As every change moves the head, that makes all of them happen one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.directory import audit
+from gateway.directory.audit import START, Entry, Mark
+from gateway.directory.change import Caps, Change, Configured, Delete, Idempotency, Note, Put
+from gateway.directory.records import KINDS, Key, Kind, Record, User, decode, encode
+from gateway.directory.schema import (
+    AUDIT_KEY,
+    CHECKPOINT_KEY,
+    HEAD_KEY,
+    OWNED,
+    index_key,
+    indexes,
+    once_key,
+    records_key,
+    unique,
+)
+from gateway.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
+
+ONCE_SECONDS = 24 * 3600
+"""How long an idempotency key is remembered."""
+
+Command = tuple[str, ...]
+
+
+class Once(Struct, frozen=True):
+    """What is remembered for an idempotency key."""
+
+    digest: str
+    documents: list[tuple[Kind, str] | None]
+    """Kind and document that each change wrote, if any."""
+
+
+class Look(Struct, frozen=True):
+    """A consistent look at Redis."""
+
+    now: int
+    """Milliseconds since 1970 by Redis' clock."""
+    head: Mark
+    checkpoint: Mark
+    answers: Mapping[Command, Any]
+
+
+class Plan(Struct, frozen=True):
+    """What is to be done, or has been done before."""
+
+    commands: list[Command]
+    records: list[Record | None]
+    """As they are after the change, one per change; None for what was deleted or only noted."""
+    head: Mark
+    replayed: bool = False
+
+
+_decode_once = msgspec.json.Decoder(Once).decode
+
+
+def questions(changes: Sequence[Change], actor: str, once: Idempotency | None) -> list[Command]:
+    """The commands whose answers `plan` needs; none of them writes."""
+    asked: list[Command] = [("XLEN", AUDIT_KEY)]
+    if once is not None:
+        asked.append(("GET", once_key(actor, once.key)))
+    for change in changes:
+        if isinstance(change, Put):
+            asked += _questions_of(change.record)
+        elif isinstance(change, Delete):
+            asked.append(("HGET", records_key(change.kind), change.identity))
+            asked += _children(change.kind, change.identity)
+    return list(dict.fromkeys(asked))
+
+
+def question_when_full(seen: Look, caps: Caps) -> Command | None:
+    """Asks for the entry up to which a full audit log is to be cut; None while there is room."""
+    if int(seen.answers["XLEN", AUDIT_KEY]) < caps.audit:
+        return None
+    last = f"{seen.checkpoint.sequence + max(1, caps.audit // 10)}-0"
+    return ("XRANGE", AUDIT_KEY, last, last)
+
+
+def plan(
+    changes: Sequence[Change],
+    actor: str,
+    once: Idempotency | None,
+    seen: Look,
+    *,
+    caps: Caps,
+    configured: Configured,
+    secret: bytes,
+    nonce: str,
+) -> Plan:
+    """Decide on changes, all or none. They concern different records. `nonce`: random, anew for each attempt.
+
+    Raises:
+        Conflict: it exists already, is configured in the file, is still in use, or a cap is reached; or the idempotency
+            key was used for another request.
+        PreconditionFailed: another revision was expected.
+        NotFound: there is nothing to replace or delete.
+        InvalidRequest: a field has a wrong value, or names a tenant or user that does not exist.
+    """
+    if once is not None and (known := seen.answers["GET", once_key(actor, once.key)]) is not None:
+        return _replay(_decode_once(known), once, seen.head)
+    if seen.head == START and int(seen.answers["XLEN", AUDIT_KEY]):
+        raise Conflict(
+            "the head of the audit log was removed from Redis; nothing can be changed before it is back",
+            code="audit_log_broken",
+        )
+    appends: list[Command] = []
+    writes: list[Command] = []
+    records: list[Record | None] = []
+    head, created = seen.head, dict.fromkeys(KINDS, 0)
+    for change in changes:
+        sequence = head.sequence + 1
+        before = after = None
+        if isinstance(change, Note):
+            action, subject, tenant = change.action, change.subject, change.tenant
+            differences = {name: audit.short(value) for name, value in change.changes.items()}
+        else:
+            kind = change.record.KIND if isinstance(change, Put) else change.kind
+            subject = change.record.identity if isinstance(change, Put) else change.identity
+            before = _stored(kind, subject, seen)
+            if subject in configured.of(kind):
+                raise Conflict(
+                    f"the {kind} {subject!r} is set in the configuration file; change it there", code="read_only"
+                )
+            if isinstance(change, Put):
+                after = _checked(change.record, before, sequence, seen.now)
+                _check_revision(change.expected, before, kind, subject)
+                _check_references(after, before, seen, configured)
+                if before is None:
+                    created[kind] += 1
+                    _check_room(after, created[kind], seen, caps)
+            else:
+                if before is None:
+                    raise NotFound(f"no {kind} {subject!r}")
+                _check_revision(change.expected, before, kind, subject)
+                _check_unused(kind, subject, seen)
+            action = f"{kind}.{'create' if before is None else 'delete' if after is None else 'update'}"
+            tenant = (after or before or Record()).belongs_to
+            differences = audit.difference(before, after)
+            writes += _writes(before, after)
+        records.append(after)
+        entry = Entry(
+            sequence=sequence,
+            at=seen.now,
+            actor=actor,
+            action=action,
+            subject=subject,
+            tenant=tenant,
+            before=audit.document_digest(encode(before)) if before else None,
+            after=audit.document_digest(encode(after)) if after else None,
+            changes=differences,
+            nonce=nonce,
+            previous=head.hash,
+        )
+        logged = audit.append(entry, secret)
+        fields = ("entry", bytes(logged.entry).decode(), "hash", logged.hash, "seal", logged.seal)
+        appends.append(("XADD", AUDIT_KEY, f"{sequence}-0", *fields))
+        head = audit.mark(secret, "head", sequence, logged.hash)
+    # Adding to the log fails if somebody has tampered with it: it comes first, before anything else is written.
+    commands = [*appends, *writes, _set_mark(HEAD_KEY, head)]
+    commands += _cut(seen, secret, caps)
+    if once is not None:
+        remembered = Once(once.digest, [(record.KIND, encode(record)) if record else None for record in records])
+        document = msgspec.json.encode(remembered).decode()
+        commands.append(("SET", once_key(actor, once.key), document, "EX", str(ONCE_SECONDS)))
+    return Plan(commands, records, head)
+
+
+def _questions_of(record: Record) -> list[Command]:
+    kind = record.KIND
+    asked: list[Command] = [("HGET", records_key(kind), record.identity), ("ZCARD", _capped_by(record))]
+    if isinstance(record, User | Key):
+        asked.append(("HEXISTS", records_key("tenant"), record.tenant))
+    if isinstance(record, Key) and record.user is not None:
+        asked.append(("HGET", records_key("user"), record.user))
+    if found_by := unique(record):
+        asked.append(("HGET", *found_by))
+    return asked
+
+
+def _children(kind: Kind, identity: str) -> list[Command]:
+    """Counts of what belongs to a tenant or user."""
+    if kind == "tenant":
+        return [("ZCARD", index_key(owned, tenant=identity)) for owned in OWNED]
+    return [("ZCARD", index_key("key", user=identity))] if kind == "user" else []
+
+
+def _capped_by(record: Record) -> str:
+    return index_key(record.KIND, tenant=record.tenant if isinstance(record, User | Key) else None)
+
+
+def _stored(kind: Kind, identity: str, seen: Look) -> Record | None:
+    document = seen.answers["HGET", records_key(kind), identity]
+    try:
+        return None if document is None else decode(KINDS[kind], document)
+    except ValueError as error:
+        raise Conflict(
+            f"the {kind} {identity!r} cannot be read ({error}); remove it by hand: "
+            f"redis-cli HDEL '{records_key(kind)}' {identity}",
+            code="record_unreadable",
+        ) from None
+
+
+def _checked(record: Record, before: Record | None, revision: int, now: int) -> Record:
+    """The record as it will be stored."""
+    stamped = msgspec.structs.replace(
+        record,
+        revision=revision,
+        created_at=before.created_at if before else now // 1000,
+        updated_at=now // 1000,
+    )
+    try:
+        # Structs check their fields when they are decoded, not when they are made.
+        return decode(type(record), encode(stamped))
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{record.KIND}: {error}", code="invalid_value") from None
+
+
+def _check_revision(expected: int | None, before: Record | None, kind: Kind, subject: str) -> None:
+    if expected is None:
+        return
+    if before is None:
+        if expected:
+            raise NotFound(f"no {kind} {subject!r}")
+    elif expected == 0:
+        raise Conflict(f"the {kind} {subject!r} exists already", code="already_exists")
+    elif expected != before.revision:
+        raise PreconditionFailed(
+            f"the {kind} {subject!r} was changed meanwhile: it has revision {before.revision}, not {expected}; read it "
+            "again"
+        )
+
+
+def _check_references(record: Record, before: Record | None, seen: Look, configured: Configured) -> None:
+    if isinstance(record, User | Key):
+        if not (record.tenant in configured.tenants or seen.answers["HEXISTS", records_key("tenant"), record.tenant]):
+            raise InvalidRequest(f"tenant: no tenant {record.tenant!r}", param="tenant", code="invalid_value")
+        if before is not None and before.belongs_to != record.tenant:
+            raise InvalidRequest(
+                f"tenant: a {record.KIND} stays with its tenant; make a new one", param="tenant", code="invalid_value"
+            )
+    if isinstance(record, Key) and record.user is not None:
+        user = _stored("user", record.user, seen)
+        if user is None or user.belongs_to != record.tenant:
+            raise InvalidRequest(f"user: the tenant has no user {record.user!r}", param="user", code="invalid_value")
+    if found_by := unique(record):
+        owner = seen.answers["HGET", *found_by]
+        if owner is not None and _text(owner) != record.identity:
+            what = "digest" if isinstance(record, Key) else "subject"
+            raise Conflict(f"{what}: another {record.KIND} has the same {what}", param=what, code="already_exists")
+
+
+def _check_room(record: Record, created: int, seen: Look, caps: Caps) -> None:
+    most = caps.of(record.KIND)
+    if int(seen.answers["ZCARD", _capped_by(record)]) + created > most:
+        of = f" of the tenant {record.belongs_to!r}" if isinstance(record, User | Key) else ""
+        raise Conflict(f"there are {most} {record.KIND}s{of} already; delete some first", code="directory_full")
+
+
+def _check_unused(kind: Kind, subject: str, seen: Look) -> None:
+    for question in _children(kind, subject):
+        if count := int(seen.answers[question]):
+            owned = "keys" if "key-ids" in question[1] else "users"
+            raise Conflict(f"the {kind} {subject!r} still has {owned} ({count}); delete them first", code="not_empty")
+
+
+def _writes(before: Record | None, after: Record | None) -> list[Command]:
+    commands: list[Command] = []
+    if before is not None:
+        kept = set(indexes(after)) if after else set()
+        commands += [("ZREM", index, before.identity) for index in indexes(before) if index not in kept]
+        if (was := unique(before)) and was != (unique(after) if after else None):
+            commands.append(("HDEL", *was))
+        if after is None:
+            commands.append(("HDEL", records_key(before.KIND), before.identity))
+    if after is not None:
+        commands.append(("HSET", records_key(after.KIND), after.identity, encode(after)))
+        # All have the score 0: the set is sorted by identity, so that a list can go on after one.
+        commands += [("ZADD", index, "0", after.identity) for index in indexes(after)]
+        if found_by := unique(after):
+            commands.append(("HSET", *found_by, after.identity))
+    return commands
+
+
+def _set_mark(key: str, mark: Mark) -> Command:
+    return ("HSET", key, "sequence", str(mark.sequence), "hash", mark.hash, "seal", mark.seal)
+
+
+def _cut(seen: Look, secret: bytes, caps: Caps) -> list[Command]:
+    """Drop the oldest tenth of a full audit log, and mark where it begins then."""
+    question = question_when_full(seen, caps)
+    if question is None:
+        return []
+    if not (found := seen.answers[question]):
+        return []  # somebody has removed it: what is left is evidence
+    fields = [_text(value) for value in found[0][1]]
+    sequence = seen.checkpoint.sequence + max(1, caps.audit // 10)
+    cut = audit.mark(secret, "checkpoint", sequence, fields[fields.index("hash") + 1])
+    return [("XTRIM", AUDIT_KEY, "MINID", f"{sequence + 1}-0"), _set_mark(CHECKPOINT_KEY, cut)]
+
+
+def _replay(once: Once, asked: Idempotency, head: Mark) -> Plan:
+    if once.digest != asked.digest:
+        raise Conflict("the idempotency key was used for another request", code="idempotency_key_reused")
+    records = [decode(KINDS[written[0]], written[1]) if written else None for written in once.documents]
+    return Plan([], records, head, replayed=True)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
