@@ -33,7 +33,8 @@ class Accounts:
         if streamed.error:
             metrics.error(streamed.error.code)
         if streamed.first_token is not None and streamed.last_token is not None:
-            metrics.first_token(end.tier, end.cache, streamed.first_token - job.began)
+            seconds = streamed.first_token - job.began
+            metrics.first_token(end.tier, end.cache, seconds, job.turn.trace.exemplar)
             if usage.output_tokens > 1 and end.cache != "hit":
                 gaps = usage.output_tokens - 1
                 metrics.inter_token(end.tier, (streamed.last_token - streamed.first_token) / gaps)

@@ -85,6 +85,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     engines = await asyncio.to_thread(Engines, settings.pools, settings.router)
     adapters = Adapters(Registry(registry_url(settings)), engines.pools, settings.adapters.poll)
     metrics = Metrics()
+    redis.observe = metrics.redis_answered
     directory = Directory(redis, configured=configured(settings), secret=installation_secret(settings))
     view = View(directory)
     limiter = Limiter(redis, settings)

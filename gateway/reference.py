@@ -94,10 +94,9 @@ PAGES: dict[str, Callable[[], str]] = {"configuration.md": configuration, "metri
 
 
 def _collectors(metrics: Metrics) -> Iterator[MetricWrapperBase]:
-    for value in vars(metrics).values():
-        for metric in value.values() if isinstance(value, dict) else [value]:
-            if isinstance(metric, MetricWrapperBase):
-                yield metric
+    for collector in metrics.registry._collector_to_names:
+        assert isinstance(collector, MetricWrapperBase)
+        yield collector
 
 
 def _sentence(section: type[Section]) -> str:

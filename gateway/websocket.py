@@ -194,6 +194,7 @@ class Connection:
                     # What comes in the meantime is merged: fewer messages for a client that cannot keep up.
                     await asyncio.sleep(self._coalesce)
         except SlowConsumer:
+            self._metrics.slow_consumer()
             await self._close(CloseCode.SLOW_CONSUMER, f"nothing was read for {self._send_timeout:g} seconds")
 
     async def _send_news(self, ticket: int) -> bool:

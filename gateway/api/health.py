@@ -9,7 +9,6 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.api.http import JsonResponse
 from gateway.context import Gateway, gateway_of
-from gateway.telemetry.metrics import CONTENT_TYPE
 
 
 async def liveness(request: Request) -> Response:
@@ -26,14 +25,18 @@ async def readiness(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """`GET /metrics`: Prometheus' text format."""
+    """`GET /metrics`: Prometheus' text format, or OpenMetrics if that is asked for."""
     gateway = gateway_of(request)
     for pool in gateway.engines.pools:
         for engine in pool.engines:
             client = engine.client
             gateway.metrics.engine(engine.name, pool.tier, pool.name, up=client.connected, load=client.load)
+            gateway.metrics.breaker(engine.name, engine.breaker.circuit)
+    gateway.metrics.breaker("limits", gateway.limiter.circuit)
+    gateway.metrics.reservations(gateway.limiter.outstanding)
     gateway.metrics.redis(up=await _redis_answers(gateway))
-    return Response(gateway.metrics.page(), media_type=CONTENT_TYPE)
+    body, content_type = gateway.metrics.page(request.headers.get("accept", ""))
+    return Response(body, headers={"content-type": content_type})
 
 
 routes: list[BaseRoute] = [

@@ -21,7 +21,7 @@ from gateway.errors import InvalidRequest, RateLimited, Unavailable
 from gateway.limits.bucket import Answer, LocalBucket
 from gateway.protocol.stream import LimitState
 from gateway.settings import Limits, Settings
-from router.health import Breaker
+from router.health import Breaker, Circuit
 
 log = logging.getLogger("roundhouse.limits")
 
@@ -60,6 +60,11 @@ class Limiter:
         self._unsettled: deque[tuple[Reservation, int]] = deque(maxlen=MAX_UNSETTLED)
         self.outstanding = 0
         """Reservations of this process that have not been settled."""
+
+    @property
+    def circuit(self) -> Circuit:
+        """State of the breaker that keeps a Redis that does not answer off the road of every turn."""
+        return self._breaker.circuit
 
     def limits(self, tenant: str) -> Limits:
         return self._limits.get(tenant, self._default)

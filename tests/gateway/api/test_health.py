@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import httpx2
@@ -75,3 +76,19 @@ async def test_paths_and_methods_that_do_not_exist(serve: Serve) -> None:
         wrong = await get(served, "/v1/responses/resp_1", method="PUT")
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "not_found")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+
+
+async def test_every_answer_says_what_the_gateway_itself_took(serve: Serve) -> None:
+    async with serve() as served:
+        for _ in range(2):  # an engine's, then a stored one
+            answer = await served.client.responses.with_raw_response.create(
+                model="small", input="hello", max_output_tokens=4, temperature=0
+            )
+            assert 0 < float(answer.headers["x-roundhouse-overhead-ms"]) < float("inf")
+        page = (await get(served, "/metrics")).text
+    counts = dict(re.findall(r'roundhouse_overhead_seconds_count\{stage="(\w+)"\} (\S+)', page))
+    assert counts["all"] == counts["parse"] == counts["reserve"] == "2.0"
+    assert counts["route"] == "1.0"
+    assert 'roundhouse_breaker_state{target="small-0"} 0.0' in page
+    assert 'roundhouse_breaker_state{target="limits"} 0.0' in page
+    assert int(float(re.findall(r"^roundhouse_redis_seconds_count (\S+)", page, flags=re.MULTILINE)[0])) >= 4

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.wire import Load
-from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.metrics import MAX_SERIES, Metrics
+from gateway.telemetry.trace import Stage, TurnTrace
+from router.health import Circuit
 
 LOAD = Load(
     running=2,
@@ -55,17 +59,47 @@ def test_an_engine_that_is_gone_shows_no_load() -> None:
     assert value(metrics, "roundhouse_engine_waiting_tokens", replica="small-0") is None
 
 
+def test_whatever_the_labels_are_the_series_stay_bounded() -> None:
+    """Thousands of models, adapters, codes, replicas, tiers and outcomes, as no configuration would have them."""
+    metrics = Metrics()
+    for number in range(3000):
+        name = f"name-{number}"
+        metrics.turn_started()
+        metrics.routed(name, name)
+        metrics.cache(name)
+        metrics.first_token(name, name, 0.1)
+        metrics.inter_token(name, 0.01)
+        metrics.queued(name, 0.01)
+        metrics.tokens(name, input=5, cached=2, output=3)
+        metrics.error(name)
+        metrics.limited(name)
+        metrics.breaker(name, Circuit.OPEN)
+        metrics.turn_finished(name, name, 0.2)
+        metrics.engine(name, name, name, up=True, load=LOAD)
+        metrics.connection_opened()
+        metrics.connection_closed(number)
+    series: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for family in text_string_to_metric_families(metrics.page()[0].decode()):
+        for sample in family.samples:
+            labels = sorted(f"{name}={value}" for name, value in sample.labels.items() if name != "le")
+            series[family.name].add(tuple(labels))
+    assert max(len(each) for each in series.values()) <= MAX_SERIES + 1
+    assert value(metrics, "roundhouse_errors_total", code="other") == 3000 - MAX_SERIES
+    assert value(metrics, "roundhouse_turns_running") == 0
+
+
 def test_no_label_can_name_a_tenant_key_or_user() -> None:
-    for family in text_string_to_metric_families(exercised().page().decode()):
+    for family in text_string_to_metric_families(exercised().page()[0].decode()):
         for sample in family.samples:
             assert set(sample.labels) <= {
                 "tier", "outcome", "cache", "model", "direction", "reason", "result", "code", "replica", "le", "stage",
+                "limit", "target",
             }  # fmt: skip
 
 
 def test_every_metric_is_documented() -> None:
     documented = Path("docs/metrics.md").read_text("utf-8")
-    for family in text_string_to_metric_families(Metrics().page().decode()):
+    for family in text_string_to_metric_families(Metrics().page()[0].decode()):
         if not family.name.endswith("_created"):
             assert f"`{family.name}" in documented, family.name
 
@@ -80,9 +114,35 @@ def exercised() -> Metrics:
     metrics.queued("small", 0.01)
     metrics.tokens("m", input=5, cached=2, output=3)
     metrics.error("invalid_request")
-    metrics.limited()
+    metrics.limited("tokens")
     metrics.resumed()
     metrics.turn_finished("small", "completed", 0.2)
     metrics.engine("small-0", "small", "m", up=True, load=LOAD)
     metrics.redis(up=True)
+    metrics.slow_consumer()
+    metrics.redis_answered(0.001, True)
+    metrics.reservations(1)
+    metrics.breaker("small-0", Circuit.HALF_OPEN)
+    trace = TurnTrace({})
+    for stage in Stage:
+        trace.mark(stage)
+    metrics.overhead(trace)
     return metrics
+
+
+def test_openmetrics_has_exemplars_that_name_a_trace() -> None:
+    metrics = Metrics()
+    metrics.turn_started()
+    metrics.turn_finished("small", "completed", 0.2, {"trace_id": "0af7651916cd43dd8448eb211c80319c"})
+    plain, plain_type = metrics.page("text/plain")
+    page, content_type = metrics.page("application/openmetrics-text; version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text")
+    assert plain_type.startswith("text/plain")
+    assert b"trace_id" not in plain
+    exemplars = [
+        sample.exemplar.labels
+        for family in openmetrics.text_string_to_metric_families(page.decode())
+        for sample in family.samples
+        if sample.exemplar
+    ]
+    assert exemplars == [{"trace_id": "0af7651916cd43dd8448eb211c80319c"}]

@@ -1,0 +1,97 @@
+"""Dashboard and alerts: what they ask for exists, and Prometheus itself accepts it where it is installed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.gateway.telemetry.test_metrics import exercised
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+ALERTS = DEPLOY / "prometheus" / "alerts.yml"
+DASHBOARD = DEPLOY / "grafana" / "roundhouse.json"
+LABELS_OF_PROMETHEUS = {"instance", "job"}
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]:
+        for target in panel.get("targets", []):
+            yield panel["title"], target["expr"]
+    for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]:
+        for rule in group["rules"]:
+            yield rule["alert"], rule["expr"]
+
+
+def served() -> dict[str, set[str]]:
+    """Labels by name of every sample that a gateway serves."""
+    metrics = exercised()
+    labels: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(metrics.page()[0].decode()):
+        for sample in family.samples:
+            labels.setdefault(sample.name, set()).update(sample.labels)
+    assert all(isinstance(each, MetricWrapperBase) for each in metrics.registry._collector_to_names)
+    return labels
+
+
+@pytest.mark.parametrize(("where", "expression"), sorted(set(expressions())))
+def test_every_metric_and_label_that_is_asked_for_exists(where: str, expression: str) -> None:
+    known = served()
+    asked = set(re.findall(r"\broundhouse_\w+", expression))
+    assert asked or expression.startswith("up{"), where
+    assert asked <= set(known), where
+    selected = set(re.findall(r'(\w+)\s*(?:=~|!=|!~|=)\s*"', expression))
+    grouped = {label.strip() for labels in re.findall(r"\bby\s*\(([^)]*)\)", expression) for label in labels.split(",")}
+    may = LABELS_OF_PROMETHEUS.union(*(known[name] for name in asked))
+    assert selected | grouped <= may, where
+
+
+def test_every_metric_is_on_the_dashboard_or_stated_to_be_left_out() -> None:
+    """A new metric is shown, or somebody has decided that it is not."""
+    left_out = {
+        "roundhouse_engine_lent_blocks", "roundhouse_engine_preemptions", "roundhouse_engine_prefix_hit_tokens",
+        "roundhouse_engine_waiting_tokens", "roundhouse_redis_up", "roundhouse_websocket_closed",
+    }  # fmt: skip
+    shown = DASHBOARD.read_text("utf-8")
+    families = {family.name for family in text_string_to_metric_families(exercised().page()[0].decode())}
+    missing = {name for name in families if name not in shown and not name.endswith("_created")}
+    assert missing == left_out
+
+
+def test_panels_do_not_overlap() -> None:
+    cells: set[tuple[int, int]] = set()
+    for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]:
+        at: dict[str, Any] = panel["gridPos"]
+        own = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not own & cells, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        cells |= own
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_accepts_configuration_and_rules() -> None:
+    checked = subprocess.run(
+        ["promtool", "check", "config", str(DEPLOY / "prometheus" / "prometheus.yml")], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_parses_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"dashboard:query{number}", "expr": expression.replace("$__rate_interval", "1m")}
+        for number, (_, expression) in enumerate(expressions())
+    ]
+    file = tmp_path / "rules.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    checked = subprocess.run(["promtool", "check", "rules", str(file)], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
