@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 
 from gateway.context import Gateway
 from gateway.settings import Settings
-from gateway.uvicorn_websocket import WebSocketProtocol
+from gateway.uvicorn_websocket import patient
 
 log = logging.getLogger("roundhouse.server")
 
@@ -73,7 +73,7 @@ class GatewayServer(uvicorn.Server):
                 app,
                 loop="uvloop",
                 http="httptools",
-                ws=WebSocketProtocol,
+                ws=patient(settings.server.send_timeout),
                 ws_max_size=settings.server.max_message_bytes,
                 # Compression costs 2.5 times the memory per idle connection and saves little on short messages.
                 ws_per_message_deflate=False,

@@ -30,6 +30,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tickets import SUBPROTOCOL as TICKET_SUBPROTOCOL
 from gateway.tickets import Tickets
 from gateway.turns import Turn, Turns, Viewer
+from gateway.uvicorn_websocket import SlowConsumer
 
 MAX_UNSENT = 64
 """Events besides turns' own that may wait to be sent; with more of them, the client is not read any more."""
@@ -37,10 +38,6 @@ MAX_OWN = 32
 """Turns that a connection may continue although they are not stored; the oldest are forgotten first."""
 CLOSE_TIMEOUT = 2.0
 """Seconds that sending a close frame may take."""
-
-
-class SlowConsumer(Exception):
-    """The client left its socket unread for too long."""
 
 
 class Connection:
@@ -214,14 +211,10 @@ class Connection:
 
     async def _send(self, event: Event) -> None:
         message = self._codec.encode(event)
-        try:
-            async with asyncio.timeout(self._send_timeout):
-                if isinstance(message, str):
-                    await self._socket.send_text(message)
-                else:
-                    await self._socket.send_bytes(message)
-        except TimeoutError:
-            raise SlowConsumer from None
+        if isinstance(message, str):
+            await self._socket.send_text(message)
+        else:
+            await self._socket.send_bytes(message)
 
     async def _close(self, code: CloseCode, reason: str) -> None:
         self.close_code = int(code)
