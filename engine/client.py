@@ -80,7 +80,7 @@ class EngineClient:
     """One engine. Keeps a connection to it and opens a new one, with backoff, whenever it is lost.
 
     `address` is `ws://host:port` or `unix:///path/to/socket`. An engine sends a frame every second; one that is silent
-    for `silence` seconds counts as dead.
+    for `silence` seconds, or up to twice as long, counts as dead.
     """
 
     def __init__(self, address: str, *, silence: float = 10.0) -> None:
@@ -97,6 +97,8 @@ class EngineClient:
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self._pinned: list[str] = []
         self._next_id = 0
+        self._frames = 0
+        """Received so far."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -191,11 +193,13 @@ class EngineClient:
         while True:
             try:
                 async with self._connect() as connection:
-                    self._handshake(await self._receive(connection))
+                    async with asyncio.timeout(self._silence):  # TimeoutError is an OSError
+                        self._handshake(decode_server_frame(await connection.recv(decode=False)))
                     backoff = _FIRST_BACKOFF
                     async with asyncio.TaskGroup() as tasks:
                         tasks.create_task(self._write(connection))
                         tasks.create_task(self._read(connection))
+                        tasks.create_task(self._watch())
             except* (OSError, WebSocketException, ProtocolError, msgspec.MsgspecError) as group:
                 reason = _first(group)
                 # That nobody listens yet is nothing to be told about; that something else does is.
@@ -231,13 +235,18 @@ class EngineClient:
             self._outbox.put_nowait(encode(Pin(self._pinned)))
         self._connected.set()
 
-    async def _receive(self, connection: ClientConnection) -> ServerFrame:
-        async with asyncio.timeout(self._silence):  # TimeoutError is an OSError
-            return decode_server_frame(await connection.recv(decode=False))
+    async def _watch(self) -> None:
+        """End the connection of a silent engine. A timeout for every frame would cost as much as the frame."""
+        while True:
+            heard = self._frames
+            await asyncio.sleep(self._silence)
+            if self._frames == heard:
+                raise TimeoutError(f"silent for {self._silence:g} s")
 
     async def _read(self, connection: ClientConnection) -> None:
         while True:
-            frame = await self._receive(connection)
+            frame = decode_server_frame(await connection.recv(decode=False))
+            self._frames += 1
             if not isinstance(frame, Step):
                 raise ProtocolError("the engine introduced itself twice")
             adapters = self.load.adapters if self.load is not None else None
