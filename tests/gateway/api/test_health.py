@@ -80,15 +80,13 @@ async def test_paths_and_methods_that_do_not_exist(serve: Serve) -> None:
 
 async def test_every_answer_says_what_the_gateway_itself_took(serve: Serve) -> None:
     async with serve() as served:
-        for _ in range(2):  # an engine's, then a stored one
-            answer = await served.client.responses.with_raw_response.create(
-                model="small", input="hello", max_output_tokens=4, temperature=0
-            )
-            assert 0 < float(answer.headers["x-roundhouse-overhead-ms"]) < float("inf")
+        answer = await served.client.responses.with_raw_response.create(
+            model="small", input="hello", max_output_tokens=4
+        )
+        assert 0 < float(answer.headers["x-roundhouse-overhead-ms"]) < float("inf")
         page = (await get(served, "/metrics")).text
     counts = dict(re.findall(r'roundhouse_overhead_seconds_count\{stage="(\w+)"\} (\S+)', page))
-    assert counts["all"] == counts["parse"] == counts["reserve"] == "2.0"
-    assert counts["route"] == "1.0"
+    assert set(counts.values()) == {"1.0"}, counts
     assert 'roundhouse_breaker_state{target="small-0"} 0.0' in page
     assert 'roundhouse_breaker_state{target="limits"} 0.0' in page
-    assert int(float(re.findall(r"^roundhouse_redis_seconds_count (\S+)", page, flags=re.MULTILINE)[0])) >= 4
+    assert int(float(re.findall(r"^roundhouse_redis_seconds_count (\S+)", page, flags=re.MULTILINE)[0])) >= 2
