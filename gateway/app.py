@@ -23,7 +23,7 @@ from gateway.directory.view import View, configured
 from gateway.engines import Engines
 from gateway.errors import ApiError
 from gateway.identity.authenticate import Identity
-from gateway.identity.secret import installation_secret
+from gateway.identity.secret import derive, installation_secret
 from gateway.limits.limiter import Limiter
 from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.pipeline import Pipeline
@@ -34,6 +34,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tracing import TraceRequests
 from gateway.tickets import Tickets
 from gateway.turns import Turns
+from gateway.turns.mailbox import READ_TIMEOUT
 from gateway.websocket import Connections
 
 
@@ -81,12 +82,13 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         SettingsError: the installation's secret cannot be used, or traces are wanted without their libraries.
         RegistryError: the adapters' registry has an address of a kind that is not installed.
     """
-    redis = redis_server.connect(settings)
+    secret = installation_secret(settings)
+    redis, reader = redis_server.connect(settings), redis_server.connect(settings, timeout=READ_TIMEOUT)
     engines = await asyncio.to_thread(Engines, settings.pools, settings.router)
     adapters = Adapters(Registry(registry_url(settings)), engines.pools, settings.adapters.poll)
     metrics = Metrics()
     redis.observe = metrics.redis_answered
-    directory = Directory(redis, configured=configured(settings), secret=installation_secret(settings))
+    directory = Directory(redis, configured=configured(settings), secret=secret)
     view = View(directory)
     limiter = Limiter(redis, settings)
     statistics = CacheStatistics(redis)
@@ -95,7 +97,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     tracer = tracing.create(settings.telemetry, presence.id)
     logs.identify(gateway=presence.id)
     pipeline = Pipeline(settings, view, engines, adapters, limiter, cache, statistics, metrics, tracer)
-    turns = Turns(pipeline, settings.turns)
+    turns = Turns(pipeline, settings.turns, presence.id)
     identity, tickets = Identity(settings), Tickets(redis)
     connections = Connections(settings, identity, tickets, turns, metrics)
     flushing = asyncio.create_task(statistics.run())
@@ -103,6 +105,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     await adapters.start()
     await presence.start()
     await view.start()
+    await turns.share(redis, reader, presence, derive(secret, "turns"))
     try:
         yield Gateway(
             settings,

@@ -66,11 +66,11 @@ def command(settings: Settings) -> list[str]:
     return [binary(), *(word for name, value in options.items() for word in (f"--{name}", value))]
 
 
-def connect(settings: Settings) -> BatchingRedis:
-    """A client with the configured timeout, for the gateway's own use."""
+def connect(settings: Settings, *, timeout: float | None = None) -> BatchingRedis:
+    """A client for the gateway's own use; its timeout, in seconds, is the configured one unless given."""
     client = BatchingRedis.from_url(
         redis_url(settings),
-        socket_timeout=settings.redis.timeout,
+        socket_timeout=settings.redis.timeout if timeout is None else timeout,
         # A connection is made once and used long; making it may take longer than a command.
         socket_connect_timeout=max(1.0, settings.redis.timeout),
         max_connections=256,

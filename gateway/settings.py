@@ -72,9 +72,20 @@ class Turns(Section, frozen=True):
         30.0
     )
     retention: Annotated[
-        Seconds, Meta(description="Seconds a finished response can be resumed, read or continued.")
+        Seconds, Meta(description="Seconds a gateway process keeps a finished response in its memory.")
     ] = 600.0
     max_retained: Annotated[Positive, Meta(description="Finished responses kept by one gateway process.")] = 10_000
+    store_ttl: Annotated[
+        Seconds,
+        Meta(description="Seconds Redis keeps a stored response, which any gateway can then read, resume or continue."),
+    ] = 86_400.0
+    max_stored_per_tenant: Annotated[
+        Positive, Meta(description="Stored responses of one tenant in Redis; the oldest go first.")
+    ] = 10_000
+    checkpoint_interval: Annotated[
+        Seconds,
+        Meta(description="Seconds between two checkpoints of a long answer, for others to read if this gateway dies."),
+    ] = 2.0
     max_concurrent_per_connection: Annotated[Positive, Meta(description="Running turns of one WebSocket.")] = 32
     coalesce_window: Annotated[
         float, Meta(ge=0, le=1, description="Seconds in which deltas are merged while a client or the loop is behind.")

@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import random
 from collections import Counter, OrderedDict, deque
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Coroutine, Sequence
+from typing import Any, cast
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -128,25 +128,27 @@ class Connection:
             match effect:
                 case Send(event):
                     self._post(event)
-                case StartTurn(ticket, request):
-                    task = asyncio.create_task(self._start(ticket, request))
-                    self._starts.add(task)
-                    task.add_done_callback(self._starts.discard)
+                case StartTurn(ticket, request, key):
+                    self._spawn(self._start(ticket, request, key))
                 case Watch(ticket, response_id, after):
-                    self._watch(ticket, response_id, after)
+                    self._spawn(self._watch(ticket, response_id, after))
                 case CancelTurn(response_id, lane):
-                    try:
-                        self._turns.get(response_id, self._principal).cancel()
-                    except ApiError as error:
-                        self._post(error_event(error, lane))
+                    self._spawn(self._cancel(response_id, lane))
                 case Close():
                     self._closing = effect
                     self._wake.set()
         self._set_timer()
 
-    async def _start(self, ticket: int, request: TurnRequest) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._starts.add(task)
+        task.add_done_callback(self._starts.discard)
+
+    async def _start(self, ticket: int, request: TurnRequest, key: str | None) -> None:
         try:
-            viewer = await self._turns.start(request, self._principal, wake=self._wake.set, own=self._own)
+            viewer = await self._turns.start(
+                request, self._principal, wake=self._wake.set, own=self._own, idempotency_key=key
+            )
         except ApiError as error:
             self._carry_out(self._session.turn_refused(ticket, error, self._loop.time()))
             return
@@ -156,9 +158,15 @@ class Connection:
             if len(self._own) > MAX_OWN:
                 self._own.popitem(last=False)
 
-    def _watch(self, ticket: int, response_id: str, after: int) -> None:
+    async def _cancel(self, response_id: str, lane: str | None) -> None:
         try:
-            turn = self._turns.get(response_id, self._principal)
+            (await self._turns.find(response_id, self._principal)).cancel()
+        except ApiError as error:
+            self._post(error_event(error, lane))
+
+    async def _watch(self, ticket: int, response_id: str, after: int) -> None:
+        try:
+            turn = await self._turns.find(response_id, self._principal)
         except ApiError as error:
             self._carry_out(self._session.turn_refused(ticket, error, self._loop.time()))
             return

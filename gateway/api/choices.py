@@ -1,13 +1,13 @@
 """Answers one HTTP request with several turns: read side by side, ended together, as one JSON body or one stream.
 
-Nobody can come back to such an answer, so its turns end as soon as the client has gone.
+Nobody can come back to such an answer, so its turns end as soon as the client has gone, unless it has a key to come
+back with.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, Self
 
@@ -48,12 +48,17 @@ class Choices:
         self._gateway = gateway
         self._viewers = viewers
         self._news = news
-        self._created = int(time.time())
+        self._created = viewers[0].turn.created_at
         self._output_tokens = 0
 
     @classmethod
-    async def start(cls, request: ChoicesRequest, gateway: Gateway, principal: Principal) -> Self:
+    async def start(
+        cls, request: ChoicesRequest, gateway: Gateway, principal: Principal, key: str | None = None
+    ) -> Self:
         """Start all turns; returns once they have been routed.
+
+        Args:
+            key: the client's idempotency key; with it, somebody may come back to the turns.
 
         Raises:
             ApiError: one was refused; the others are ended.
@@ -66,7 +71,13 @@ class Choices:
             for indices in (every[:: request.n], every):
                 for index in indices:
                     if index not in starting:
-                        start = gateway.turns.start(request.turns[index], principal, wake=news.set, orphan_timeout=0)
+                        start = gateway.turns.start(
+                            request.turns[index],
+                            principal,
+                            wake=news.set,
+                            orphan_timeout=0,
+                            idempotency_key=key if key is None or index == 0 else f"{key}#{index}",
+                        )
                         starting[index] = asyncio.create_task(start)
                 await asyncio.gather(*starting.values())
             return cls(request, gateway, [starting[index].result() for index in every], news)
@@ -189,12 +200,15 @@ async def respond(request: Request, format: Format) -> Response:
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
     asked = format.parse(await read_object(request), request.headers.get("cache-control"))
-    return await _while_connected(request.receive, _answer(gateway, principal, asked, format))
+    key = request.headers.get("idempotency-key")
+    return await _while_connected(request.receive, _answer(gateway, principal, asked, format, key))
 
 
-async def _answer(gateway: Gateway, principal: Principal, asked: ChoicesRequest, format: Format) -> Response:
+async def _answer(
+    gateway: Gateway, principal: Principal, asked: ChoicesRequest, format: Format, key: str | None
+) -> Response:
     try:
-        choices = await Choices.start(asked, gateway, principal)
+        choices = await Choices.start(asked, gateway, principal, key)
     except ContextLengthExceeded as error:
         error.param = format.prompt_field
         raise

@@ -1,4 +1,4 @@
-"""`/v1/responses` over HTTP: create (JSON or a stream), read, resume, cancel. `gateway.websocket` does the rest."""
+"""`/v1/responses` over HTTP: create (JSON or a stream), read, resume, cancel, delete. See also `gateway.websocket`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from gateway.api.http import (
 )
 from gateway.context import Gateway, gateway_of
 from gateway.errors import InvalidRequest
+from gateway.protocol.input_items import input_items, parse_page
 from gateway.protocol.response_create import parse_response_create
 from gateway.turns import Turn, Viewer
 
@@ -32,7 +33,8 @@ async def create(request: Request) -> Response:
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
     turn_request, stream = parse_response_create(await read_object(request), request.headers.get("cache-control"))
-    viewer = await gateway.turns.start(turn_request, principal)
+    key = request.headers.get("idempotency-key")
+    viewer = await gateway.turns.start(turn_request, principal, idempotency_key=key)
     return _stream(gateway, viewer) if stream else await _wait(viewer, request.receive)
 
 
@@ -40,7 +42,7 @@ async def read(request: Request) -> Response:
     """`GET /v1/responses/{id}`, and `?stream=true&starting_after=N` to resume."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
-    turn = gateway.turns.get(request.path_params["id"], principal)
+    turn = await gateway.turns.find(request.path_params["id"], principal)
     if request.query_params.get("stream") not in ("true", "True", "1"):
         return JsonResponse(turn.view.response())
     gateway.metrics.resumed()
@@ -51,11 +53,29 @@ async def cancel(request: Request) -> Response:
     """`POST /v1/responses/{id}/cancel`: idempotent; answers with the response once it has ended."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
-    turn = gateway.turns.get(request.path_params["id"], principal)
+    turn = await gateway.turns.find(request.path_params["id"], principal)
     turn.cancel()
     with turn.watch() as viewer:
         await _ended(viewer)
     return JsonResponse(turn.view.response())
+
+
+async def delete(request: Request) -> Response:
+    """`DELETE /v1/responses/{id}`: forgets a response that has ended."""
+    gateway = gateway_of(request)
+    principal = await gateway.authenticate(request, "chat")
+    id = request.path_params["id"]
+    await gateway.turns.delete(id, principal)
+    return JsonResponse({"id": id, "object": "response", "deleted": True})
+
+
+async def items(request: Request) -> Response:
+    """`GET /v1/responses/{id}/input_items`: the conversation that it answers."""
+    gateway = gateway_of(request)
+    principal = await gateway.authenticate(request, "chat")
+    page = parse_page(dict(request.query_params))
+    turn = await gateway.turns.find(request.path_params["id"], principal)
+    return JsonResponse(input_items(turn.id, turn.conversation, page))
 
 
 async def socket(websocket: WebSocket) -> None:
@@ -66,6 +86,8 @@ async def socket(websocket: WebSocket) -> None:
 routes: list[BaseRoute] = [
     Route("/v1/responses", create, methods=["POST"]),
     Route("/v1/responses/{id}", read, methods=["GET"]),
+    Route("/v1/responses/{id}", delete, methods=["DELETE"]),
+    Route("/v1/responses/{id}/input_items", items, methods=["GET"]),
     Route("/v1/responses/{id}/cancel", cancel, methods=["POST"]),
     WebSocketRoute("/v1/responses", socket),
 ]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import enum
 from array import array
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 
+from gateway.protocol.slices import Deltas
 from gateway.protocol.stream import ArgumentsDelta, CallBegun, TextDelta, TokenLogprob
 
 
@@ -53,6 +54,11 @@ class OutputItem:
         return self._ends[-1] if self._ends else 0
 
     @property
+    def tokens(self) -> int:
+        """Token ids behind the deltas so far."""
+        return len(self._token_ids)
+
+    @property
     def logprobs(self) -> tuple[TokenLogprob, ...]:
         """Log-probabilities of all tokens so far; empty unless asked for."""
         return tuple(chain.from_iterable(self._logprobs))
@@ -87,3 +93,42 @@ class OutputItem:
         if self.call is not None:
             return ArgumentsDelta(text, tokens)
         return TextDelta(text, tokens, tuple(chain.from_iterable(self._logprobs[first:])))
+
+    def since(self, first: int) -> Deltas:
+        """The deltas from number `first` on, with their borders."""
+        whole = self.merged(first)
+        start, token_start = (self._ends[first - 1], self._token_ends[first - 1]) if first else (0, 0)
+        return Deltas(
+            self.index,
+            whole.text,
+            _lengths(start, self._ends[first:]),
+            whole.token_ids,
+            _lengths(token_start, self._token_ends[first:]) if whole.token_ids else (),
+            tuple(self._logprobs[first:]),
+        )
+
+    def extend(self, gained: Deltas) -> None:
+        """Add deltas that `since` gave of a copy of this item.
+
+        Raises:
+            ValueError: they contradict themselves.
+        """
+        if self.state is not ItemState.OPEN:
+            raise ValueError("deltas after their item has ended")
+        counts = gained.token_counts or (0,) * gained.entries
+        if sum(gained.lengths) != len(gained.text) or sum(counts) != len(gained.token_ids):
+            raise ValueError("the deltas do not add up to their text or tokens")
+        if len(counts) != gained.entries or len(gained.logprobs) not in (0, gained.entries):
+            raise ValueError("the deltas are of different number")
+        borders = list(accumulate(gained.lengths, initial=0))
+        self._logprobs.extend(() for _ in range(self.deltas - len(self._logprobs) if gained.logprobs else 0))
+        self._pieces.extend(gained.text[start:end] for start, end in pairwise(borders))
+        before, tokens_before = self.characters, len(self._token_ids)
+        self._ends.extend(before + end for end in borders[1:])
+        self._token_ids.extend(gained.token_ids)
+        self._token_ends.extend(tokens_before + end for end in accumulate(counts))
+        self._logprobs.extend(gained.logprobs)
+
+
+def _lengths(start: int, ends: array[int]) -> tuple[int, ...]:
+    return tuple(end - begin for begin, end in pairwise((start, *ends)))

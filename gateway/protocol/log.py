@@ -16,6 +16,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from gateway.protocol.items import ItemState, OutputItem
+from gateway.protocol.slices import Deltas, LogSlice, Structural
 from gateway.protocol.stream import (
     ArgumentsDelta,
     CallBegun,
@@ -150,6 +151,53 @@ class TurnLog:
                 entries.append(Entry(start + part.deltas - 1, Kind.DELTA, part.merged(seen), part))
         return entries
 
+    def since(self, after: int) -> LogSlice:
+        """The entries with a number above `after`, as data from which `extend` makes them again elsewhere."""
+        gained: list[Deltas | Structural] = []
+        first = max(bisect_right(self._starts, after + 1) - 1, 0)
+        for start, part in zip(self._starts[first:], self._parts[first:], strict=True):
+            seen = max(after + 1 - start, 0)
+            if isinstance(part, list):
+                gained += map(_structural, part[seen:])
+            elif seen < part.deltas:
+                gained.append(part.since(seen))
+        return LogSlice(after, tuple(gained))
+
+    def extend(self, gained: LogSlice) -> None:
+        """Add what `since` gave of another log that begins as this one does.
+
+        Raises:
+            ValueError: it does not follow this log's last entry, or is no part of a log.
+        """
+        if gained.after != self.last or self.finished:
+            raise ValueError(f"entries after number {gained.after} cannot follow number {self.last}")
+        for part in gained.parts:
+            if part.item is not None and not 0 <= part.item < len(self._items) + (not isinstance(part, Deltas)):
+                raise ValueError(f"item {part.item} does not exist")
+            if isinstance(part, Deltas):
+                self._run_of(self._items[part.item], part.entries).extend(part)
+            else:
+                self._restore(part)
+
+    def _restore(self, entry: Structural) -> None:
+        kind, item = Kind(entry.kind), None
+        if entry.item is not None:
+            if entry.item == len(self._items):
+                self._items.append(OutputItem(entry.item, entry.call))
+            item = self._items[entry.item]
+            if entry.state is not None and item.state is ItemState.OPEN:
+                item.close(ItemState(entry.state))
+        match entry.event:
+            case Routed():
+                self.routed = entry.event
+            case LimitState():
+                self._text_ended = True
+            case Finished():
+                self.finished = entry.event
+            case _:
+                pass
+        self._push(kind, entry.event, item)
+
     def waiting(self, after: int) -> int:
         """How many entries a reader at `after` has not read."""
         return max(self.last - after, 0)
@@ -191,11 +239,15 @@ class TurnLog:
             self._push(kind, item=item)
 
     def _delta(self, item: OutputItem, delta: TextDelta | ArgumentsDelta) -> None:
-        self.last += 1
+        self._run_of(item, 1).append(delta)
+
+    def _run_of(self, item: OutputItem, deltas: int) -> OutputItem:
+        """Number so many more deltas of an item, which is then to be given them."""
         if not self._parts or self._parts[-1] is not item:
             self._parts.append(item)
-            self._starts.append(self.last)
-        item.append(delta)
+            self._starts.append(self.last + 1)
+        self.last += deltas
+        return item
 
     def _finish(self, event: Finished) -> None:
         if event.reason in ("stop", "length") and not self._items and self._with_item:
@@ -214,3 +266,15 @@ class TurnLog:
         part = self._parts[-1]
         assert isinstance(part, list)
         part.append(Entry(self.last, kind, event, item))
+
+
+_ENDS = (Kind.TEXT_DONE, Kind.PART_DONE, Kind.ARGUMENTS_DONE, Kind.ITEM_DONE)
+
+
+def _structural(entry: Entry) -> Structural:
+    item, event = entry.item, entry.event
+    assert event is None or isinstance(event, Routed | PromptScored | LimitState | Finished)
+    if item is None:
+        return Structural(entry.kind.value, event)
+    state = item.state.value if entry.kind in _ENDS else None
+    return Structural(entry.kind.value, event, item.index, item.call if entry.kind is Kind.ITEM_ADDED else None, state)

@@ -53,6 +53,7 @@ class StartTurn(Struct, frozen=True):
 
     ticket: int
     request: TurnRequest
+    idempotency_key: str | None = None
 
 
 class Watch(Struct, frozen=True):
@@ -129,7 +130,7 @@ class Session:
         self._malformed = 0
         self._tickets = 0
         self._active: dict[int, _Active] = {}
-        self._queues: dict[str | None, deque[TurnRequest]] = {}
+        self._queues: dict[str | None, deque[tuple[TurnRequest, str | None]]] = {}
         """Turns that wait for their lane; a lane is in here exactly while one of its turns runs."""
         self._refusal: ApiError | None = None
         """While ENDING: what a new turn is told."""
@@ -196,7 +197,7 @@ class Session:
         if active.occupies_lane:
             queue = self._queues[active.lane]
             if queue:
-                effects.append(self._start(active.lane, queue.popleft()))
+                effects.append(self._start(active.lane, *queue.popleft()))
             else:
                 del self._queues[active.lane]
         if self.state is SessionState.ENDING and not self._active:
@@ -261,15 +262,16 @@ class Session:
                 )
 
     def _create(self, body: dict[str, Any], lane: str | None) -> list[Effect]:
+        key = _idempotency_key(body)
         request, _ = parse_response_create(body)
         self._check_room()
         if self._refusal is not None:
             raise self._refusal
         if lane in self._queues:
-            self._queues[lane].append(request)
+            self._queues[lane].append((request, key))
             return []
         self._queues[lane] = deque()
-        return [self._start(lane, request)]
+        return [self._start(lane, request, key)]
 
     def _cancel(self, body: dict[str, Any], lane: str | None) -> list[Effect]:
         return [CancelTurn(_convert(body, _Cancel).response_id, lane)]
@@ -291,8 +293,8 @@ class Session:
                 code="too_many_turns",
             )
 
-    def _start(self, lane: str | None, request: TurnRequest) -> StartTurn:
-        return StartTurn(self._ticket(_Active(lane)), request)
+    def _start(self, lane: str | None, request: TurnRequest, key: str | None) -> StartTurn:
+        return StartTurn(self._ticket(_Active(lane)), request, key)
 
     def _ticket(self, active: _Active) -> int:
         self._tickets += 1
@@ -334,6 +336,14 @@ def _stream_id(body: dict[str, Any]) -> str | None:
         return msgspec.convert(body.pop("stream_id", None), StreamId | None)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"stream_id: {error}", param="stream_id", code="invalid_value") from None
+
+
+def _idempotency_key(body: dict[str, Any]) -> str | None:
+    """The client's own name for a turn, taken out of its message: over HTTP it is a header."""
+    key = body.pop("idempotency_key", None)
+    if key is not None and not isinstance(key, str):
+        raise InvalidRequest("idempotency_key: expected a string", param="idempotency_key", code="invalid_value")
+    return key
 
 
 def _convert(body: dict[str, Any], type_: type[_Body]) -> _Body:

@@ -29,7 +29,7 @@ class TokenLogprob(Struct, frozen=True):
     top: tuple[TokenLogprob, ...] = ()
 
 
-class Routed(Struct, frozen=True, kw_only=True):
+class Routed(Struct, frozen=True, kw_only=True, tag=True):
     """Where the turn runs and why."""
 
     tier: str
@@ -48,7 +48,7 @@ class Routed(Struct, frozen=True, kw_only=True):
     """How soon it is served, in OpenAI's words."""
 
 
-class PromptScored(Struct, frozen=True):
+class PromptScored(Struct, frozen=True, tag=True):
     """Log-probabilities of the prompt's tokens; None for the first one, which nothing precedes."""
 
     token_ids: tuple[int, ...]
@@ -87,7 +87,7 @@ class CallEnded(Struct, frozen=True):
     """They are a JSON object."""
 
 
-class LimitState(Struct, frozen=True):
+class LimitState(Struct, frozen=True, tag=True):
     """The tenant's token bucket after this turn was settled."""
 
     limit: int
@@ -109,7 +109,7 @@ class Usage(Struct, frozen=True):
         return self.input_tokens + self.output_tokens
 
 
-class Finished(Struct, frozen=True):
+class Finished(Struct, frozen=True, tag=True):
     """The end of the turn; always the last event."""
 
     reason: EndReason

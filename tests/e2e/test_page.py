@@ -294,7 +294,7 @@ def test_a_forgotten_conversation_is_told_again(tab: Visit, server: ScriptedServ
     """When the server no longer has the previous response, the page sends the whole conversation."""
     ask(tab.page, "first")
     answered(tab.page)
-    server.call(server.gateway.turns._forget, server.road.turns[0].id)
+    server.call(server.gateway.turns.forget, server.road.turns[0].id)
     ask(tab.page, "second")
     answered(tab.page)
     expect(tab.page.locator(".markdown")).to_have_count(2)

@@ -140,6 +140,7 @@ class Served:
         return {
             "turns": gateway.turns.running,
             "viewers": gateway.turns.viewers,
+            **gateway.turns.leftovers,
             "connections": gateway.connections.open,
             "reservations": gateway.limiter.outstanding,
             "generations": gateway.engines.live,

@@ -210,11 +210,17 @@ class TestResume:
 
     async def test_a_forgotten_response_is_not_found(self, serve: Serve) -> None:
         """Retention ends by time."""
-        async with serve(turns={"retention": 0.05}) as served, served.connect() as socket:
+        async with serve(turns={"retention": 0.05, "store_ttl": 0.05}) as served, served.connect() as socket:
             response_id = (await ask(socket, max_output_tokens=1))[-1]["response"]["id"]
             await eventually(lambda: served.gateway.turns.retained == 0)
-            await send(socket, type="response.resume", response_id=response_id)
-            assert_error(await receive(socket), 404, "response_not_found", "response_id")
+            await eventually(lambda: served.gateway.turns.leftovers["unstored"] == 0)
+            for _ in range(100):
+                await send(socket, type="response.resume", response_id=response_id)
+                event = await receive(socket)
+                if event["type"] == "error":
+                    break
+                await until_end(lambda: receive(socket))  # Redis has not forgotten it yet
+            assert_error(event, 404, "response_not_found", "response_id")
 
     async def test_a_slow_reader_gets_merged_deltas(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
         """Fewer messages, the same text: nothing queues up while its socket is full."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from gateway import turns as turns_module
 from gateway.errors import ApiError, Conflict, NotFound, PreviousResponseNotFound, Unavailable
 from gateway.identity import Principal
 from gateway.protocol.requests import Message, TurnRequest
 from gateway.protocol.stream import Finished, Routed, TextDelta, Usage
 from gateway.settings import Turns as TurnSettings
 from gateway.turns import Turn, Turns, TurnState, Viewer
+from gateway.turns import turns as turns_module
 from tests.gateway.conftest import eventually
 
 pytestmark = pytest.mark.anyio
@@ -199,9 +199,9 @@ class TestRetention:
         house = turns(answer)
         viewer = await house.start(request(), ALICE)
         await text(viewer)
-        assert house.get(viewer.turn.id, ALICE) is viewer.turn
+        assert await house.find(viewer.turn.id, ALICE) is viewer.turn
         with pytest.raises(NotFound):
-            house.get(viewer.turn.id, BOB)
+            await house.find(viewer.turn.id, BOB)
         await house.aclose()
 
     async def test_time_ends_it(self) -> None:
@@ -211,7 +211,7 @@ class TestRetention:
         unstored = await house.start(request(store=False), ALICE)
         await text(stored), await text(unstored)
         await eventually(lambda: house.retained == 1)
-        assert house.get(stored.turn.id, ALICE)
+        assert await house.find(stored.turn.id, ALICE)
         await house.aclose()
         assert house.retained == 0
 
@@ -224,7 +224,7 @@ class TestRetention:
         await eventually(lambda: house.running == 0)
         assert house.retained == 2
         with pytest.raises(NotFound):
-            house.get(viewers[0].turn.id, ALICE)
+            await house.find(viewers[0].turn.id, ALICE)
         await house.aclose()
 
     async def test_size_ends_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +375,7 @@ def test_illegal_transitions_raise() -> None:
     """A turn that was not routed has no text, one that has ended does not end again."""
 
     async def check() -> None:
-        turn = Turn(ALICE, request(), (), 1.0)
+        turn = Turn("resp_1", ALICE, request(), (), 1.0)
         with pytest.raises(RuntimeError, match="before it was routed"):
             turn.append(TextDelta("x"))
         turn.append(ROUTED)

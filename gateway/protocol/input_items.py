@@ -1,0 +1,85 @@
+"""What a response was asked, as OpenAI's list of items: the whole conversation before its answer, in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.events import Event
+from gateway.protocol.requests import Message, invalid_body
+
+
+class Page(Struct, forbid_unknown_fields=True):
+    """Which items are asked for."""
+
+    after: Annotated[str, Meta(max_length=128)] | None = None
+    """Id of the item before the first one."""
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+
+
+def parse_page(query: dict[str, str]) -> Page:
+    """The page that a query asks for.
+
+    Raises:
+        InvalidRequest: a parameter is unknown or out of range.
+    """
+    given = {name: value for name, value in query.items() if name.rstrip("[]") != "include"}  # there is nothing to add
+    try:
+        return msgspec.convert(given, Page, strict=False)
+    except msgspec.ValidationError as error:
+        raise invalid_body(error) from None
+
+
+def input_items(response_id: str, conversation: Sequence[Message], page: Page) -> Event:
+    """One page of the items of a conversation.
+
+    Raises:
+        InvalidRequest: `after` is no item of it.
+    """
+    items = _items(response_id.removeprefix("resp_"), conversation)
+    if page.order == "desc":
+        items.reverse()
+    first = 0
+    if page.after is not None:
+        places = [index for index, item in enumerate(items) if item["id"] == page.after]
+        if not places:
+            raise InvalidRequest(f"after: no item {page.after!r} here", param="after", code="invalid_value")
+        first = places[0] + 1
+    shown = items[first : first + page.limit]
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": first + len(shown) < len(items),
+    }
+
+
+def _items(name: str, conversation: Sequence[Message]) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    for message in conversation:
+        items += _of_message(message, name, len(items))
+    return items
+
+
+def _of_message(message: Message, name: str, index: int) -> list[dict[str, Any]]:
+    if message.role == "tool":
+        output = {"type": "function_call_output", "call_id": message.answers, "output": message.content}
+        return [{"id": f"fco_{name}_{index}", "status": "completed", **output}]
+    items: list[dict[str, Any]] = []
+    if message.content or not message.calls:
+        kind = "output_text" if message.role == "assistant" else "input_text"
+        part: dict[str, Any] = {"type": kind, "text": message.content}
+        if kind == "output_text":
+            part |= {"annotations": []}
+        said = {"type": "message", "role": message.role, "content": [part]}
+        items.append({"id": f"msg_{name}_{index}", "status": "completed", **said})
+    for number, call in enumerate(message.calls, index + len(items)):
+        made = {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+        items.append({"id": f"fc_{name}_{number}", "status": "completed", **made})
+    return items

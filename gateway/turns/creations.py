@@ -1,0 +1,117 @@
+"""Idempotent create: the same key with the same body is the same turn, from whichever gateway it is asked for.
+
+A key belongs to the caller that sent it. Redis keeps a digest of the key and a keyed digest of the body; without Redis
+a key works within one gateway. What is kept ends with the response: a key whose response is no longer kept starts anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+from collections import OrderedDict
+from typing import cast
+
+import msgspec
+from msgspec import Struct
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from gateway.errors import Conflict, InvalidRequest
+from gateway.identity import Principal
+from gateway.protocol.requests import TurnRequest
+
+log = logging.getLogger("roundhouse.turns")
+
+CLAIM_KEY = "rh1:turn-once:{{{tenant}}}:{digest}"
+MAX_KEY = 255
+"""Characters."""
+MAX_LOCAL = 10_000
+
+# Redis before 7.0 refuses SET with both NX and GET.
+_CLAIM = """
+local held = redis.call('GET', KEYS[1])
+if held then return held end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return false
+"""
+_RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
+
+
+class Claim(Struct, frozen=True):
+    """One caller's key, and what was asked under it."""
+
+    name: str
+    """Where Redis keeps it."""
+    body: str
+    """Keyed digest of the request."""
+
+
+class Creations:
+    """Which keys stand for which turns."""
+
+    def __init__(self, redis: Redis, secret: bytes, ttl: float) -> None:
+        """Args: ttl: seconds that a key is remembered."""
+        self._claim = redis.register_script(_CLAIM)
+        self._release = redis.register_script(_RELEASE)
+        self._secret = secret[:64]
+        self._ttl = int(1000 * ttl)
+        self._local: OrderedDict[str, str] = OrderedDict()
+        """What this gateway knows, for when Redis does not answer."""
+
+    def claim(self, principal: Principal, key: str, request: TurnRequest) -> Claim:
+        """What a key stands for.
+
+        Raises:
+            InvalidRequest: the key is empty, too long, or holds control characters.
+        """
+        if not 0 < len(key) <= MAX_KEY or not key.isprintable():
+            raise InvalidRequest(
+                f"idempotency_key: expected 1 to {MAX_KEY} printable characters", param="idempotency_key"
+            )
+        whose = msgspec.msgpack.encode([principal.key, principal.user, key])
+        digest = hashlib.blake2b(whose, digest_size=16, key=self._secret).hexdigest()
+        body = msgspec.msgpack.encode(request, order="deterministic")
+        return Claim(
+            CLAIM_KEY.format(tenant=principal.tenant, digest=digest),
+            hashlib.blake2b(body, digest_size=16, key=self._secret).hexdigest(),
+        )
+
+    async def take(self, claim: Claim, id: str) -> str | None:
+        """Let the key stand for turn `id`; the id of another turn if it stands for that already.
+
+        Raises:
+            Conflict: it was used with another body.
+        """
+        mine = f"{claim.body} {id}"
+        held = self._local.get(claim.name)
+        if held is None:
+            try:
+                found = cast("bytes | None", await self._claim(keys=[claim.name], args=[mine, self._ttl]))
+                held = found.decode() if found else None
+            except (RedisError, OSError) as error:
+                log.warning("idempotency keys hold within this gateway only", extra={"error": type(error).__name__})
+            # Nothing awaits between here and the end: of two at the same time, the second sees what the first took.
+            held = held or self._local.get(claim.name)
+        self._local[claim.name] = held or mine
+        self._local.move_to_end(claim.name)
+        if len(self._local) > MAX_LOCAL:
+            self._local.popitem(last=False)
+        if held is None:
+            return None
+        body, existing = held.split(" ")
+        if body != claim.body:
+            raise Conflict(
+                "idempotency_key: this key was used for another request; use a new one",
+                param="idempotency_key",
+                code="idempotency_key_reused",
+            )
+        return existing
+
+    async def release(self, claim: Claim, id: str) -> None:
+        """Forget the key if it stands for turn `id`, which was refused or is no longer kept."""
+        mine = f"{claim.body} {id}"
+        if self._local.get(claim.name) == mine:
+            del self._local[claim.name]
+        with contextlib.suppress(RedisError, OSError):  # it ends by itself too
+            await self._release(keys=[claim.name], args=[mine])

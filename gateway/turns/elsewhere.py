@@ -1,0 +1,249 @@
+"""Turns that are not in this process: those that other gateways run, and those that Redis keeps.
+
+read here what is kept ─► ended: restored
+                         otherwise its gateway is asked ─► alive: mirrored while somebody here looks at it
+                                                           gone: it has failed, with the text of its last checkpoint
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import NoReturn, Protocol
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from gateway.errors import ApiError, EngineFailed, Unavailable
+from gateway.identity import Principal
+from gateway.presence import Presence
+from gateway.protocol.stream import Finished, Usage
+from gateway.settings import Turns as TurnSettings
+from gateway.turns.feeds import Feeds
+from gateway.turns.following import Followings, Mirror
+from gateway.turns.ids import gateway_of
+from gateway.turns.mailbox import Mailbox
+from gateway.turns.messages import Cancel, Follow, Forget, Frame, GatewayMessage, Leave, Refused
+from gateway.turns.records import Records, RecordState, restore
+from gateway.turns.seal import Seal
+from gateway.turns.turn import Turn, TurnState
+
+log = logging.getLogger("roundhouse.turns")
+
+TICK = 1.0
+"""Seconds between two looks at what should have happened."""
+FLUSH_TIMEOUT = 5.0
+"""Seconds that the last writes may take when this gateway ends."""
+
+
+class Here(Protocol):
+    """The turns of this process; `gateway.turns.Turns`."""
+
+    @property
+    def unfinished(self) -> Iterable[Turn]:
+        """Those that have not ended."""
+
+    def get(self, response_id: str) -> Turn | None:
+        """The one of this id."""
+
+    def forget(self, response_id: str) -> None:
+        """Drop one that has ended."""
+
+
+class Elsewhere:
+    """What this gateway knows of turns that it does not run, and tells of those that it does."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        reader: Redis,
+        presence: Presence,
+        secret: bytes,
+        settings: TurnSettings,
+        here: Here,
+    ) -> None:
+        """Args: reader: see `Mailbox`; here: the turns of this process."""
+        seal = Seal(secret)
+        self._presence = presence
+        self._settings = settings
+        self._here = here
+        self._mailbox = Mailbox(redis, reader, presence.id, seal)
+        self._records = Records(
+            redis,
+            seal,
+            presence.id,
+            ttl=settings.store_ttl,
+            max_per_tenant=settings.max_stored_per_tenant,
+        )
+        self._feeds = Feeds(self._mailbox.send, here.get, self._alive, pause=settings.coalesce_window)
+        self._following = Followings(presence.id, self._mailbox.send, self._lost)
+        self._checkpoints: dict[str, int] = {}
+        """Running turns: number of the last entry of the last checkpoint."""
+        self._since_checkpoint = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
+
+    @property
+    def leftovers(self) -> dict[str, int]:
+        """Mirrors and feeds, which come and go with viewers, and what waits to be stored."""
+        return {
+            "mirrors": self._following.mirrors,
+            "feeds": self._feeds.running,
+            "unstored": self._records.pending,
+        }
+
+    async def start(self) -> None:
+        """Begin to read and write; returns at once."""
+        runs = {"inbox": self._mailbox.run(self._handle), "records": self._records.run(), "turns tick": self._tick()}
+        self._tasks = [asyncio.create_task(run, name=name) for name, run in runs.items()]
+
+    async def aclose(self) -> None:
+        """Tell the others what they wait for, store what is to be stored, and stop."""
+        await self._feeds.aclose(2.0)
+        await self._records.flush(FLUSH_TIMEOUT)
+        await self._following.aclose()
+        self._mailbox.stop()
+        self._stopping.set()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2)
+        await self._mailbox.aclose()
+
+    async def find(self, id: str, principal: Principal) -> Turn | None:
+        """A turn of this tenant that is not in this process; None if there is none.
+
+        Raises:
+            ApiError: it was refused before it began, or Redis or its gateway does not answer.
+        """
+        mirror = self._following.get(id, principal)
+        gateway = gateway_of(id)
+        if mirror is not None or gateway is None:
+            return mirror
+        try:
+            return await self._find(id, principal.tenant, gateway)
+        except (RedisError, OSError):
+            _unavailable()
+
+    async def delete(self, id: str, principal: Principal) -> bool:
+        """Delete a response that has ended; whether Redis kept it.
+
+        Raises:
+            Unavailable: Redis does not answer.
+        """
+        try:
+            kept = await self._records.delete(principal.tenant, id)
+            gateway = gateway_of(id)
+            if gateway is not None and gateway != self._presence.id and self._alive(gateway):
+                await self._mailbox.send(gateway, Forget(id, principal.tenant))
+        except (RedisError, OSError):
+            _unavailable()
+        return kept
+
+    def ended(self, turn: Turn) -> None:
+        """A turn of this process has ended: store it, if it is to be stored."""
+        self._checkpoints.pop(turn.id, None)
+        if turn.request.store:
+            self._records.keep(turn)
+
+    async def _find(self, id: str, tenant: str, gateway: str) -> Turn | None:
+        own = gateway == self._presence.id
+        found = await self._records.read(tenant, id, gateway)
+        while found.record is not None and found.state in (RecordState.RUNNING, RecordState.ENDED, RecordState.LOST):
+            turn = restore(id, found.record)
+            if found.state is not RecordState.RUNNING:
+                return turn
+            if found.alive or own:
+                break
+            _fail(turn)
+            if await self._records.lose(turn):
+                return turn
+            found = await self._records.read(tenant, id, gateway)
+        if own or not found.alive or found.state is RecordState.DELETED:
+            return None
+        return await self._following.follow(id, tenant, gateway)
+
+    async def _lost(self, mirror: Mirror) -> None:
+        """End a mirror whose gateway is gone: by what that has stored, or as failed."""
+        tenant = mirror.principal.tenant
+        try:
+            found = await self._records.read(tenant, mirror.id, None)
+            if found.state is RecordState.ENDED and found.record is not None:
+                whole = restore(mirror.id, found.record)
+                if whole.log.last > mirror.log.last:
+                    mirror.extend(whole.log.since(mirror.log.last), whole.view.completed_at)
+                    return
+            _fail(mirror)
+            if mirror.request.store:
+                await self._records.lose(mirror)
+        except (RedisError, OSError) as error:
+            log.warning("a lost turn is not stored", extra={"response_id": mirror.id, "error": type(error).__name__})
+        finally:
+            if not mirror.finished:
+                _fail(mirror)
+
+    def _handle(self, message: GatewayMessage) -> None:
+        match message:
+            case Frame():
+                self._following.on_frame(message)
+            case Refused():
+                self._following.on_refused(message)
+            case Follow():
+                self._feeds.follow(message)
+            case Leave():
+                self._feeds.leave(message)
+            case Cancel(id, tenant):
+                turn = self._of_tenant(id, tenant)
+                if turn is not None:
+                    turn.cancel()
+            case Forget(id, tenant):
+                turn = self._of_tenant(id, tenant)
+                if turn is not None and turn.finished:
+                    self._here.forget(id)
+                    self._records.drop(turn)
+
+    def _of_tenant(self, id: str, tenant: str) -> Turn | None:
+        turn = self._here.get(id)
+        return turn if turn is not None and turn.principal.tenant == tenant else None
+
+    def _alive(self, gateway: str) -> bool:
+        return gateway in self._presence.others
+
+    async def _tick(self) -> None:
+        while not self._stopping.is_set():
+            await asyncio.sleep(TICK)
+            self._following.tick(self._alive)
+            self._since_checkpoint += TICK
+            if self._since_checkpoint >= self._settings.checkpoint_interval:
+                self._since_checkpoint = 0.0
+                self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Keep what long turns have said so far, for the case that this gateway dies."""
+        for turn in self._here.unfinished:
+            if turn.state is not TurnState.RUNNING or not turn.request.store:
+                continue
+            # A turn is first kept when it is seen for the second time: most have ended before.
+            kept = self._checkpoints.setdefault(turn.id, -2)
+            if kept == -2:
+                self._checkpoints[turn.id] = -1
+            elif kept < turn.log.last:
+                self._checkpoints[turn.id] = turn.log.last
+                self._records.keep(turn)
+
+
+def _fail(turn: Turn) -> None:
+    """End a turn whose gateway is gone."""
+    routed = turn.log.routed
+    tokens = sum(item.tokens for item in turn.log.items)
+    usage = Usage(routed.input_tokens if routed else 0, 0, tokens)
+    error: ApiError = EngineFailed(
+        "the server that was answering is gone; what it said so far is kept, send the request again",
+        code="gateway_lost",
+    )
+    turn.append(Finished("error", usage, error))
+
+
+def _unavailable() -> NoReturn:
+    raise Unavailable("stored responses cannot be reached at the moment; try again in a few seconds") from None

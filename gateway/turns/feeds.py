@@ -1,0 +1,121 @@
+"""Shows this gateway's turns to others that follow them.
+
+A feed is a viewer like a socket is: it keeps its turn from being orphaned, and what it has not sent yet is one slice of
+the log, however slow Redis or the reader is. Nothing is written while nobody elsewhere follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from redis.exceptions import RedisError
+
+from gateway.errors import ApiError
+from gateway.turns.messages import Follow, Frame, GatewayMessage, Header, Leave, Refused
+from gateway.turns.records import header_of
+from gateway.turns.turn import Turn, TurnState, Viewer
+
+log = logging.getLogger("roundhouse.turns")
+
+SILENCE = 3.0
+"""Seconds without news after which a feed says that it is still there."""
+GIVE_UP = 20.0
+"""Seconds without Redis after which a feed ends; whoever still follows asks again."""
+
+Send = Callable[[str, GatewayMessage], Awaitable[None]]
+Local = Callable[[str], Turn | None]
+
+
+class Feeds:
+    """All feeds of this gateway."""
+
+    def __init__(self, send: Send, local: Local, alive: Callable[[str], bool], *, pause: float) -> None:
+        """Args: local: the turn of this id that this gateway runs or keeps; alive: whether a gateway is; pause: seconds
+        between two frames, in which deltas are merged."""
+        self._send = send
+        self._local = local
+        self._alive = alive
+        self._pause = pause
+        self._tasks: dict[tuple[str, str], tuple[int, asyncio.Task[None]]] = {}
+        """By turn and reader: the feed's number and what sends it."""
+
+    @property
+    def running(self) -> int:
+        return len(self._tasks)
+
+    def follow(self, asked: Follow) -> None:
+        """Begin a feed in place of an older one to the same reader."""
+        key = (asked.turn, asked.reader)
+        if key in self._tasks and self._tasks[key][0] >= asked.feed:
+            return  # overtaken on its way
+        self.leave(Leave(asked.turn, asked.reader, asked.feed))
+        task = asyncio.create_task(self._run(asked), name=f"feed {asked.turn}")
+        self._tasks[key] = (asked.feed, task)
+        task.add_done_callback(lambda _: self._ended(key, asked.feed))
+
+    def leave(self, left: Leave) -> None:
+        """End the feed of a reader that follows no longer."""
+        feed, task = self._tasks.get((left.turn, left.reader), (0, None))
+        if task is not None and feed <= left.feed:
+            del self._tasks[left.turn, left.reader]
+            task.cancel()
+
+    async def aclose(self, seconds: float) -> None:
+        """Let feeds of turns that have ended send what they have, at most so long."""
+        if self._tasks:
+            _, late = await asyncio.wait({task for _, task in self._tasks.values()}, timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _ended(self, key: tuple[str, str], feed: int) -> None:
+        if key in self._tasks and self._tasks[key][0] == feed:
+            del self._tasks[key]
+
+    async def _run(self, asked: Follow) -> None:
+        turn = self._local(asked.turn)
+        if turn is None or turn.principal.tenant != asked.tenant:
+            await self._deliver(asked.reader, Refused(asked.turn, asked.feed, None))
+            return
+        news = asyncio.Event()
+        with turn.watch(asked.after, news.set) as viewer:
+            if turn.state is TurnState.ADMITTING:
+                try:
+                    await asyncio.shield(turn.admitted)
+                except ApiError as error:
+                    await self._deliver(asked.reader, Refused(asked.turn, asked.feed, error))
+                    return
+            await self._show(asked, viewer, news)
+
+    async def _show(self, asked: Follow, viewer: Viewer, news: asyncio.Event) -> None:
+        turn = viewer.turn
+        header: Header | None = header_of(turn) if asked.whole else None
+        while True:
+            news.clear()
+            frame = Frame(turn.id, asked.feed, viewer.gained(), header, turn.view.completed_at)
+            if not await self._deliver(asked.reader, frame) or viewer.exhausted:
+                return
+            header = None
+            await asyncio.sleep(self._pause)
+            try:
+                async with asyncio.timeout(SILENCE):
+                    await news.wait()
+            except TimeoutError:
+                if not self._alive(asked.reader):
+                    return
+
+    async def _deliver(self, reader: str, message: GatewayMessage) -> bool:
+        """Whether it was sent. A frame that arrives twice does no harm."""
+        try:
+            async with asyncio.timeout(GIVE_UP):
+                while True:
+                    try:
+                        await self._send(reader, message)
+                        return True
+                    except (RedisError, OSError):
+                        await asyncio.sleep(0.2)
+        except TimeoutError:
+            log.warning("a gateway that follows a turn cannot be reached", extra={"reader": reader})
+            return False

@@ -1,0 +1,226 @@
+"""Follows turns that other gateways run: each has a mirror here, which viewers watch like any other turn.
+
+The turn's own gateway sends what the log gains (`gateway.turns.feeds`). Frames of a feed are used in their order; when
+one is missing, or none comes, a new feed is asked for from the mirror's last number on, so that nothing is lost or
+doubled whatever happens to messages. All viewers here share one mirror.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+
+from redis.exceptions import RedisError
+
+from gateway.errors import Unavailable
+from gateway.identity import Principal
+from gateway.protocol.slices import Fit, fit
+from gateway.turns.feeds import SILENCE, Send
+from gateway.turns.ids import gateway_of
+from gateway.turns.messages import Cancel, Follow, Frame, GatewayMessage, Header, Leave, Refused
+from gateway.turns.records import FIRST
+from gateway.turns.turn import Turn
+
+log = logging.getLogger("roundhouse.turns")
+
+PATIENCE = 2.5 * SILENCE
+"""Seconds without a frame after which something is wrong."""
+ANSWER_TIMEOUT = 5.0
+"""Seconds that a gateway may take to show a turn for the first time."""
+DEATHS = 4
+"""Ticks in a row in which a silent gateway is not among the living before it counts as gone."""
+LINGER = 5.0
+"""Seconds that a mirror stays after its last viewer has left."""
+
+
+class Mirror(Turn):
+    """A turn that another gateway runs, as far as it is known here."""
+
+    def __init__(self, id: str, header: Header, cancel: Callable[[], None], leave: Callable[[], None]) -> None:
+        super().__init__(id, header.principal, header.request, header.history, LINGER, header.created_at)
+        self.on_orphaned = leave
+        self.on_cancel(cancel)
+
+
+class _Following:
+    """One turn that is followed."""
+
+    def __init__(self, id: str, tenant: str, gateway: str, feed: int, now: float) -> None:
+        self.id = id
+        self.tenant = tenant
+        self.gateway = gateway
+        self.feed = feed
+        self.heard = now
+        """When the last frame came, or was asked for."""
+        self.missed = 0
+        """Times that its gateway was not found among the living."""
+        self.mirror: Mirror | None = None
+        self.known: asyncio.Future[Mirror | None] = asyncio.get_running_loop().create_future()
+        """Done with the first frame; None if the gateway has no such turn."""
+
+    @property
+    def last(self) -> int:
+        return FIRST if self.mirror is None else self.mirror.log.last
+
+
+class Followings:
+    """All turns that this gateway follows."""
+
+    def __init__(self, id: str, send: Send, lost: Callable[[Mirror], Awaitable[None]]) -> None:
+        """Args: id: this gateway's; lost: ends a mirror whose gateway is gone."""
+        self._id = id
+        self._send = send
+        self._lost = lost
+        self._by_turn: dict[str, _Following] = {}
+        self._feeds = itertools.count(1)
+        self._sending: set[asyncio.Task[None]] = set()
+        self._now = asyncio.get_running_loop().time
+
+    @property
+    def mirrors(self) -> int:
+        return len(self._by_turn)
+
+    @property
+    def viewers(self) -> int:
+        return sum(following.mirror.viewers for following in self._by_turn.values() if following.mirror)
+
+    def get(self, id: str, principal: Principal) -> Mirror | None:
+        """The mirror of a turn that is followed already."""
+        following = self._by_turn.get(id)
+        if following is None or following.mirror is None or following.tenant != principal.tenant:
+            return None
+        following.mirror.looked_after()
+        return following.mirror
+
+    async def follow(self, id: str, tenant: str, gateway: str) -> Mirror | None:
+        """The mirror of a turn that `gateway` may run; None if it has no such turn.
+
+        Raises:
+            ApiError: the turn was refused there before it began, or the gateway does not answer.
+        """
+        following = self._by_turn.get(id)
+        if following is None:
+            following = _Following(id, tenant, gateway, next(self._feeds), self._now())
+            self._by_turn[id] = following
+            self._ask(following)
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                mirror = await asyncio.shield(following.known)
+        except TimeoutError:
+            self._end(following)
+            raise Unavailable("the server that runs this response does not answer; try again soon") from None
+        if mirror is not None:
+            mirror.looked_after()
+        return mirror
+
+    def on_frame(self, frame: Frame) -> None:
+        """News of a turn."""
+        following = self._by_turn.get(frame.turn)
+        if following is None:
+            self._post(gateway_of(frame.turn) or "", Leave(frame.turn, self._id, frame.feed))
+            return
+        if following.feed != frame.feed:
+            return  # of one that another has replaced
+        following.heard, following.missed = self._now(), 0
+        if following.mirror is None:
+            if frame.header is None or frame.header.principal.tenant != following.tenant:
+                self._ask_again(following)
+                return
+            following.mirror = self._mirror(following, frame.header)
+        mirror = following.mirror
+        match fit(frame.gained, mirror.log.last):
+            case Fit.NEXT:
+                mirror.extend(frame.gained, frame.completed_at)
+            case Fit.KNOWN:
+                pass
+            case Fit.GAP:
+                self._ask_again(following)
+        if not following.known.done():
+            following.known.set_result(mirror)
+            mirror.looked_after()
+        if mirror.finished:
+            self._end(following)
+
+    def on_refused(self, refused: Refused) -> None:
+        """There is no such turn, or none any more."""
+        following = self._by_turn.get(refused.turn)
+        if following is None or following.feed != refused.feed:
+            return
+        if following.mirror is not None:
+            self._lose(following)
+        elif not following.known.done():
+            if refused.error is None:
+                following.known.set_result(None)
+            else:
+                following.known.set_exception(refused.error)
+                following.known.exception()  # whoever asked may have gone
+        self._end(following)
+
+    def tick(self, alive: Callable[[str], bool]) -> None:
+        """Now and then: cancel again what goes on, and look after turns of which nothing was heard."""
+        for following in list(self._by_turn.values()):
+            if following.mirror is not None and following.mirror.cancelled:
+                self._post(following.gateway, Cancel(following.id, following.tenant))
+            if self._now() - following.heard < PATIENCE:
+                continue
+            # Once does not count: a Redis that stood still for a while has forgotten everybody for a moment.
+            following.missed = 0 if alive(following.gateway) else following.missed + 1
+            if following.missed == 0:
+                self._ask_again(following)
+            elif following.missed >= DEATHS:
+                self._lose(following)
+
+    async def aclose(self) -> None:
+        """Follow nothing any more."""
+        for following in list(self._by_turn.values()):
+            self._leave(following)
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=1)
+
+    def _mirror(self, following: _Following, header: Header) -> Mirror:
+        cancel = Cancel(following.id, following.tenant)
+        return Mirror(
+            following.id,
+            header,
+            cancel=lambda: self._post(following.gateway, cancel),
+            leave=lambda: self._leave(following),
+        )
+
+    def _ask_again(self, following: _Following) -> None:
+        following.feed, following.heard = next(self._feeds), self._now()
+        self._ask(following)
+
+    def _ask(self, following: _Following) -> None:
+        whole = following.mirror is None
+        asked = Follow(following.id, following.tenant, self._id, following.feed, following.last, whole)
+        self._post(following.gateway, asked)
+
+    def _leave(self, following: _Following) -> None:
+        self._end(following)
+        self._post(following.gateway, Leave(following.id, self._id, following.feed))
+
+    def _lose(self, following: _Following) -> None:
+        self._end(following)
+        if following.mirror is not None:
+            self._spawn(self._lost(following.mirror))
+
+    def _end(self, following: _Following) -> None:
+        if self._by_turn.get(following.id) is following:
+            del self._by_turn[following.id]
+
+    def _post(self, gateway: str, message: GatewayMessage) -> None:
+        self._spawn(self._send_once(gateway, message))
+
+    async def _send_once(self, gateway: str, message: GatewayMessage) -> None:
+        try:
+            await self._send(gateway, message)
+        except (RedisError, OSError) as error:
+            # What matters is asked for again: see `tick`.
+            log.warning("a gateway cannot be reached", extra={"gateway": gateway, "error": type(error).__name__})
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)

@@ -1,0 +1,23 @@
+"""Ids of responses. An id names the gateway that runs its turn, so that every other one knows whom to ask.
+
+resp_ <16 hex digits of the gateway's id> <32 random hex digits>
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+_GATEWAY = "gw_"
+_ID = re.compile(r"resp_([0-9a-f]{16})[0-9a-f]{32}")
+
+
+def new_response_id(gateway: str) -> str:
+    """An id that nobody can guess, for a turn of this gateway (an id of `gateway.presence`)."""
+    return f"resp_{gateway.removeprefix(_GATEWAY)}{secrets.token_hex(16)}"
+
+
+def gateway_of(response_id: str) -> str | None:
+    """The gateway that runs, or ran, this response; None if it is no id of ours."""
+    match = _ID.fullmatch(response_id)
+    return _GATEWAY + match[1] if match else None

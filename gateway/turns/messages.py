@@ -1,0 +1,145 @@
+"""What gateways tell each other about turns, and what Redis keeps of one: plain data and its MessagePack form.
+
+Pure. What travels or is kept is sealed before it leaves the process (`gateway.turns.seal`), as it holds text.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from gateway.errors import ApiError, RateLimited
+from gateway.identity import Principal
+from gateway.protocol.requests import Message, TurnRequest
+from gateway.protocol.slices import LogSlice
+
+
+class Header(Struct, array_like=True, frozen=True):
+    """A turn without its log."""
+
+    principal: Principal
+    request: TurnRequest
+    history: tuple[Message, ...]
+    """What was said before the request's own messages."""
+    created_at: int
+
+
+class Record(Struct, array_like=True, frozen=True):
+    """A turn with all of its log so far."""
+
+    header: Header
+    gained: LogSlice
+    completed_at: int | None
+
+
+class Follow(Struct, array_like=True, tag="follow", frozen=True):
+    """Send me the log of a turn of yours after number `after`, as `Frame`s, until it has ended or I leave."""
+
+    turn: str
+    tenant: str
+    """On whose behalf; another tenant's turn does not exist for it."""
+    reader: str
+    """Id of the gateway that asks."""
+    feed: int
+    """Names the frames to come. Replaces a feed of the same turn that this reader asked for before."""
+    after: int
+    whole: bool
+    """Send the header too."""
+
+
+class Leave(Struct, array_like=True, tag="leave", frozen=True):
+    """Nobody here follows this turn any more."""
+
+    turn: str
+    reader: str
+    feed: int
+    """The last one asked for."""
+
+
+class Cancel(Struct, array_like=True, tag="cancel", frozen=True):
+    """End a turn of yours early."""
+
+    turn: str
+    tenant: str
+
+
+class Forget(Struct, array_like=True, tag="forget", frozen=True):
+    """A turn of yours that has ended was deleted."""
+
+    turn: str
+    tenant: str
+
+
+class Frame(Struct, array_like=True, tag="frame", frozen=True):
+    """What a followed turn has gained; also sent when it has gained nothing for a while."""
+
+    turn: str
+    feed: int
+    gained: LogSlice
+    header: Header | None
+    completed_at: int | None
+
+
+class Refused(Struct, array_like=True, tag="refused", frozen=True):
+    """There is no such turn here, or it was refused before it began."""
+
+    turn: str
+    feed: int
+    error: ApiError | None
+
+
+GatewayMessage = Follow | Leave | Cancel | Forget | Frame | Refused
+
+
+def _encode_hook(value: Any) -> Any:
+    if isinstance(value, ApiError):
+        return [type(value).__name__, value.message, value.param, value.code, value.headers]
+    raise NotImplementedError(f"{type(value).__name__} is not for other processes")
+
+
+def _decode_hook(type_: type, value: Any) -> Any:
+    if type_ is ApiError:
+        name, message, param, code, headers = value
+        kind = _ERRORS.get(name, ApiError)
+        error = kind.__new__(kind)
+        ApiError.__init__(error, message, param=param, code=code, headers=headers)
+        if isinstance(error, RateLimited):
+            error.retry_after = float(headers.get("retry-after", 1))
+        return error
+    raise NotImplementedError(f"{type_.__name__} does not come from other processes")
+
+
+def _tree(kind: type[ApiError]) -> dict[str, type[ApiError]]:
+    below = [_tree(child) for child in kind.__subclasses__()]
+    return {kind.__name__: kind, **{name: found for part in below for name, found in part.items()}}
+
+
+_ERRORS = _tree(ApiError)
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
+_message_decoder = msgspec.msgpack.Decoder(GatewayMessage, dec_hook=_decode_hook)
+_record_decoder = msgspec.msgpack.Decoder(Record, dec_hook=_decode_hook)
+
+
+def encode(value: GatewayMessage | Record) -> bytes:
+    """As MessagePack."""
+    return _encoder.encode(value)
+
+
+def decode_message(data: bytes) -> GatewayMessage:
+    """A message from another gateway.
+
+    Raises:
+        msgspec.MsgspecError: it is none, or of another version.
+    """
+    return cast(GatewayMessage, _message_decoder.decode(data))
+
+
+def decode_record(data: bytes) -> Record:
+    """What Redis kept of a turn.
+
+    Raises:
+        msgspec.MsgspecError: it is none, or of another version.
+    """
+    return _record_decoder.decode(data)

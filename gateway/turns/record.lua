@@ -1,0 +1,36 @@
+-- Writes what is kept of one turn, unless that has been settled: a turn ends exactly once, whoever says so first.
+--
+-- running -> ended (by its gateway), running -> lost (by another gateway, when its own is gone), anything -> deleted.
+-- KEYS: the turn's hash, the tenant's index. ARGV: state, gateway, sealed data, ms to live, id, most turns of the
+-- tenant, what the keys of the tenant's turns begin with. Returns 1 if it was written.
+local state, gateway, data, ttl, id = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local before = redis.call('HGET', KEYS[1], 'state')
+
+if state == 'deleted' then
+  redis.call('DEL', KEYS[1])
+  -- Stays for a while, so that what its gateway writes late is refused.
+  redis.call('HSET', KEYS[1], 'state', 'deleted')
+  redis.call('PEXPIRE', KEYS[1], ttl)
+  redis.call('ZREM', KEYS[2], id)
+  return before and before ~= 'deleted' and 1 or 0
+end
+if before and before ~= 'running' or state == 'lost' and not before then
+  return 0
+end
+redis.call('HSET', KEYS[1], 'state', state, 'gateway', gateway, 'data', data)
+redis.call('PEXPIRE', KEYS[1], ttl)
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZADD', KEYS[2], now, id)
+redis.call('PEXPIRE', KEYS[2], ttl)
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - ttl)
+local surplus = redis.call('ZCARD', KEYS[2]) - tonumber(ARGV[6])
+if surplus > 0 then
+  local oldest = redis.call('ZRANGE', KEYS[2], 0, surplus - 1)
+  for _, old in ipairs(oldest) do
+    redis.call('DEL', ARGV[7] .. old)
+  end
+  redis.call('ZREMRANGEBYRANK', KEYS[2], 0, surplus - 1)
+end
+return 1

@@ -1,0 +1,220 @@
+"""Turns that Redis keeps: those to be stored, once they have ended, and checkpoints of those that run long.
+
+Writes are queued and go out together, off the road of every turn; whoever needs a turn that is not there yet asks the
+gateway that ran it. What is kept is sealed. A script (`record.lua`) sees to it that a turn ends once only, whichever
+gateway says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import hashlib
+import logging
+from collections import OrderedDict
+from importlib import resources
+from typing import NamedTuple
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, RedisError
+
+from gateway.presence import GATEWAY_KEY
+from gateway.turns.messages import Header, Record, decode_record, encode
+from gateway.turns.seal import BrokenSeal, Seal
+from gateway.turns.turn import Turn
+
+log = logging.getLogger("roundhouse.turns")
+
+RECORD_KEY = "rh1:turn:{{{tenant}}}:{id}"
+INDEX_KEY = "rh1:turn-index:{{{tenant}}}"
+
+MAX_RECORD = 8 * 1024 * 1024
+"""Bytes; what is larger is kept by its gateway only."""
+MAX_PENDING = 10_000
+"""Turns that may wait for Redis; beyond that the oldest are kept by their gateway only."""
+BATCH = 64
+"""Turns written in one round trip."""
+RETRY = 0.5
+"""Seconds between attempts while Redis does not answer."""
+FIRST = 1
+"""Number of the last entry that every log has from its beginning."""
+
+
+class RecordState(enum.StrEnum):
+    """RUNNING -> ENDED or LOST; anything -> DELETED. `record.lua` refuses everything else."""
+
+    RUNNING = "running"
+    """A checkpoint of a turn that runs."""
+    ENDED = "ended"
+    LOST = "lost"
+    """Its gateway is gone; it has failed with the text of its last checkpoint."""
+    DELETED = "deleted"
+
+
+class Found(NamedTuple):
+    """What Redis knows of a turn."""
+
+    state: RecordState | None
+    """None if nothing is kept."""
+    record: Record | None
+    alive: bool
+    """Whether the gateway that ran it is alive."""
+
+
+def header_of(turn: Turn) -> Header:
+    """Everything about a turn but its log."""
+    own = len(turn.request.messages)
+    history = turn.conversation[: len(turn.conversation) - own]
+    return Header(turn.principal, turn.request, history, turn.created_at)
+
+
+def record_of(turn: Turn) -> Record:
+    """Everything about a turn."""
+    return Record(header_of(turn), turn.log.since(FIRST), turn.view.completed_at)
+
+
+def restore(id: str, record: Record) -> Turn:
+    """The turn that a record was made of, as it was then."""
+    header = record.header
+    turn = Turn(id, header.principal, header.request, header.history, 0.0, header.created_at)
+    turn.extend(record.gained, record.completed_at)
+    return turn
+
+
+class Records:
+    """What is kept of turns. `gateway` is this process's id, `ttl` in seconds."""
+
+    def __init__(self, redis: Redis, seal: Seal, gateway: str, *, ttl: float, max_per_tenant: int) -> None:
+        self._redis = redis
+        self._seal = seal
+        self._gateway = gateway
+        self._ttl = ttl
+        self._max_per_tenant = max_per_tenant
+        self._script = resources.files("gateway.turns").joinpath("record.lua").read_text("utf-8")
+        self._sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
+        self._pending: OrderedDict[str, tuple[Turn, RecordState]] = OrderedDict()
+        self._writing = 0
+        self._news = asyncio.Event()
+
+    @property
+    def pending(self) -> int:
+        """Turns that wait to be written."""
+        return len(self._pending) + self._writing
+
+    def keep(self, turn: Turn) -> None:
+        """Write the turn as it stands soon; once it has ended, for good."""
+        self._queue(turn, RecordState.ENDED if turn.finished else RecordState.RUNNING)
+
+    def drop(self, turn: Turn) -> None:
+        """Delete what is kept of a turn of this gateway, and what would be."""
+        self._queue(turn, RecordState.DELETED)
+
+    async def lose(self, turn: Turn) -> bool:
+        """Say that a turn of a gateway that is gone has failed; whether nobody has said so, or deleted it, before.
+
+        Raises:
+            RedisError, OSError: Redis does not answer.
+        """
+        return await self._write([(turn, RecordState.LOST)]) == [1]
+
+    async def delete(self, tenant: str, id: str) -> bool:
+        """Delete a turn; whether it was kept. What its gateway may still write of it is refused.
+
+        Raises:
+            RedisError, OSError: Redis does not answer.
+        """
+        return await self._run([(tenant, id, RecordState.DELETED, self._gateway, b"")]) == [1]
+
+    async def read(self, tenant: str, id: str, gateway: str | None) -> Found:
+        """What is known of a turn, and whether `gateway`, which ran it, is alive.
+
+        Raises:
+            RedisError, OSError: Redis does not answer.
+        """
+        key = RECORD_KEY.format(tenant=tenant, id=id)
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.hmget(key, ["state", "data"])
+            pipeline.exists(GATEWAY_KEY.format(id=gateway or "none"))
+            (state, data), alive = await pipeline.execute()
+        if state is None:
+            return Found(None, None, bool(alive))
+        try:
+            record = decode_record(self._seal.open(data, key)) if data else None
+            return Found(RecordState(state.decode()), record, bool(alive))
+        except (BrokenSeal, msgspec.MsgspecError, ValueError) as error:
+            log.warning("a stored response cannot be read", extra={"response_id": id, "error": type(error).__name__})
+            return Found(None, None, bool(alive))
+
+    async def run(self) -> None:
+        """Write what is queued, until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._pending:
+                batch = [self._pending.popitem(last=False) for _ in range(min(BATCH, len(self._pending)))]
+                self._writing = len(batch)
+                try:
+                    await self._write([kept for _, kept in batch])
+                except (RedisError, OSError) as error:
+                    log.warning("responses not stored yet", extra={"error": type(error).__name__})
+                    for id, kept in reversed(batch):
+                        if id not in self._pending:
+                            self._pending[id] = kept
+                            self._pending.move_to_end(id, last=False)
+                    self._writing = 0
+                    await asyncio.sleep(RETRY)
+                finally:
+                    self._writing = 0
+
+    async def flush(self, seconds: float) -> None:
+        """Wait until everything queued is written, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.pending:  # noqa: ASYNC110  at the end of the process only
+                    await asyncio.sleep(0.01)
+
+    def _queue(self, turn: Turn, state: RecordState) -> None:
+        queued = self._pending.get(turn.id)
+        if queued is not None and queued[1] is RecordState.DELETED:
+            return
+        self._pending[turn.id] = (turn, state)
+        if len(self._pending) > MAX_PENDING:
+            id, _ = self._pending.popitem(last=False)
+            log.warning("a response is not stored: Redis is away for too long", extra={"response_id": id})
+        self._news.set()
+
+    async def _write(self, kept: list[tuple[Turn, RecordState]]) -> list[int]:
+        writes = []
+        for turn, state in kept:
+            tenant, data = turn.principal.tenant, b""
+            if state is not RecordState.DELETED:
+                data = self._seal.seal(encode(record_of(turn)), RECORD_KEY.format(tenant=tenant, id=turn.id))
+            if len(data) <= MAX_RECORD:
+                writes.append((tenant, turn.id, state, self._gateway, data))
+            else:
+                log.warning("a response is too large to be stored", extra={"response_id": turn.id, "bytes": len(data)})
+        return await self._run(writes)
+
+    async def _run(self, writes: list[tuple[str, str, RecordState, str, bytes]]) -> list[int]:
+        """Per write whether it changed anything."""
+        results = await self._evaluate(writes)
+        if any(isinstance(result, NoScriptError) for result in results):
+            # Redis has been restarted. What did run before is refused or repeats itself.
+            await self._redis.script_load(self._script)
+            results = await self._evaluate(writes)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return results
+
+    async def _evaluate(self, writes: list[tuple[str, str, RecordState, str, bytes]]) -> list[int]:
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for tenant, id, state, gateway, data in writes:
+                keys = [RECORD_KEY.format(tenant=tenant, id=id), INDEX_KEY.format(tenant=tenant)]
+                prefix = RECORD_KEY.format(tenant=tenant, id="")
+                ttl = int(1000 * self._ttl)
+                pipeline.evalsha(self._sha, 2, *keys, state, gateway, data, ttl, id, self._max_per_tenant, prefix)
+            results: list[int] = await pipeline.execute(raise_on_error=False)
+            return results

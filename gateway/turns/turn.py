@@ -1,0 +1,243 @@
+"""One turn, and those who watch it.
+
+A turn belongs to the server, not to the socket that asked for it. That is why stop and resume both work: a viewer that
+goes away only starts a timer, an explicit cancel ends the turn at once. A viewer is a cursor into the turn's log, so a
+slow one costs no memory: when it reads again, it gets what it missed as one merged delta.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Self
+
+from gateway.errors import ApiError
+from gateway.identity import Principal
+from gateway.protocol.events import ResponseView
+from gateway.protocol.items import ItemState
+from gateway.protocol.log import Entry, TurnLog
+from gateway.protocol.requests import Message, ToolCall, TurnRequest
+from gateway.protocol.slices import LogSlice
+from gateway.protocol.stream import Finished, Routed, TurnEvent, Usage
+from gateway.telemetry.trace import TurnTrace
+
+
+class TurnState(enum.Enum):
+    """ADMITTING -> RUNNING -> FINISHED, or ADMITTING -> REFUSED; anything else raises."""
+
+    ADMITTING = "admitting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    REFUSED = "refused"
+
+
+_ALLOWED = {
+    (TurnState.ADMITTING, TurnState.RUNNING),
+    (TurnState.ADMITTING, TurnState.REFUSED),
+    (TurnState.RUNNING, TurnState.FINISHED),
+}
+
+
+class Turn:
+    """One answer in the making, or made."""
+
+    def __init__(
+        self,
+        id: str,
+        principal: Principal,
+        request: TurnRequest,
+        history: tuple[Message, ...],
+        orphan_timeout: float,
+        created_at: int | None = None,
+    ) -> None:
+        """Args: created_at: Unix time of a turn that began elsewhere."""
+        self.id = id
+        self.principal = principal
+        self.request = request
+        self.conversation = history + request.messages
+        """Everything said before this answer, without `instructions`."""
+        self.log = TurnLog(with_item=request.generate)
+        self.created_at = int(time.time()) if created_at is None else created_at
+        self.view = ResponseView(id, self.created_at, request, self.log)
+        self.state = TurnState.ADMITTING
+        self.cancelled = False
+        self.trace = TurnTrace(request.metadata)
+        self.delivered: Callable[[], Usage] = Usage
+        """Tokens so far: those that engines computed, and of the answer those that were streamed into `log`."""
+        self.cost: int | None = None
+        """Micro-dollars that it costs, once no more tokens come and if they have a price."""
+        self.admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the turn has been routed; holds the `ApiError` if it was refused."""
+        self._viewers: set[Viewer] = set()
+        self._orphan_timeout = orphan_timeout
+        self._orphan_timer: asyncio.TimerHandle | None = None
+        self._on_cancel: Callable[[], None] | None = None
+        self.on_orphaned = self.cancel
+        """Called when nobody has watched the turn for `orphan_timeout` seconds."""
+
+    @property
+    def viewers(self) -> int:
+        return len(self._viewers)
+
+    @property
+    def finished(self) -> bool:
+        return self.state is TurnState.FINISHED
+
+    @property
+    def answer(self) -> tuple[Message, ...]:
+        """What was answered, for a turn that continues this one. A call that was cut off cannot be answered to."""
+        calls = tuple(
+            ToolCall(item.call.id, item.call.name, item.text)
+            for item in self.log.items
+            if item.call is not None and item.state is ItemState.COMPLETED
+        )
+        text = self.log.text
+        return (Message("assistant", text, calls),) if text or calls else ()
+
+    def append(self, event: TurnEvent) -> None:
+        """Record an event and wake the viewers. The first `Routed` admits the turn, `Finished` ends it."""
+        if self.state is TurnState.ADMITTING:
+            if not isinstance(event, Routed):
+                raise RuntimeError(f"turn {self.id}: {type(event).__name__} before it was routed")
+            self._move_to(TurnState.RUNNING)
+            self.admitted.set_result(None)
+        if isinstance(event, Finished):
+            self._finish(int(time.time()))
+        self.log.append(event)
+        self._wake()
+
+    def extend(self, gained: LogSlice, completed_at: int | None) -> None:
+        """Record what a copy of this turn's log has gained.
+
+        Args:
+            completed_at: Unix time of its end, if that is in it.
+
+        Raises:
+            ValueError: see `TurnLog.extend`.
+        """
+        self.log.extend(gained)
+        if self.state is TurnState.ADMITTING:
+            self._move_to(TurnState.RUNNING)
+            self.admitted.set_result(None)
+        if self.log.finished is not None:
+            self._finish(completed_at)
+        self._wake()
+
+    def refuse(self, error: ApiError) -> None:
+        """End a turn that was never routed."""
+        self._move_to(TurnState.REFUSED)
+        self.admitted.set_exception(error)
+
+    def cancel(self) -> None:
+        """Ask the turn to end early; it keeps the text it has. Does nothing if it has ended."""
+        if self.cancelled or self.state not in (TurnState.ADMITTING, TurnState.RUNNING):
+            return
+        self.cancelled = True
+        if self._on_cancel is not None:
+            self._on_cancel()
+
+    def on_cancel(self, stop: Callable[[], None] | None) -> None:
+        """Have `stop` called when the turn is cancelled, at once if it already was. For the pipeline."""
+        self._on_cancel = stop
+        if stop is not None and self.cancelled:
+            stop()
+
+    def watch(self, after: int = -1, wake: Callable[[], None] | None = None) -> Viewer:
+        """A viewer that has seen everything up to number `after`. Close it, or use it as a context manager."""
+        return Viewer(self, after, wake)
+
+    def _joined(self, viewer: Viewer) -> None:
+        self._viewers.add(viewer)
+        self._stop_orphan_timer()
+
+    def _left(self, viewer: Viewer) -> None:
+        self._viewers.discard(viewer)
+        self.looked_after()
+
+    def looked_after(self) -> None:
+        """Start the orphan timer anew if nobody watches."""
+        if not self._viewers and self.state in (TurnState.ADMITTING, TurnState.RUNNING):
+            self._stop_orphan_timer()
+            loop = asyncio.get_running_loop()
+            self._orphan_timer = loop.call_later(self._orphan_timeout, self.on_orphaned)
+
+    def _stop_orphan_timer(self) -> None:
+        if self._orphan_timer is not None:
+            self._orphan_timer.cancel()
+            self._orphan_timer = None
+
+    def _finish(self, completed_at: int | None) -> None:
+        self._move_to(TurnState.FINISHED)
+        self._stop_orphan_timer()
+        self.view.completed_at = completed_at
+
+    def _wake(self) -> None:
+        for viewer in self._viewers:
+            viewer.wake()
+
+    def _move_to(self, state: TurnState) -> None:
+        if (self.state, state) not in _ALLOWED:
+            raise RuntimeError(f"turn {self.id}: illegal transition {self.state.value} -> {state.value}")
+        self.state = state
+
+
+class Viewer:
+    """A cursor into a turn's log. The turn runs on for a while after its last viewer was closed."""
+
+    def __init__(self, turn: Turn, after: int, wake: Callable[[], None] | None = None) -> None:
+        self.turn = turn
+        self.cursor = after
+        """Number of the last entry read."""
+        self.behind = False
+        """Whether the last read found more than one delta waiting."""
+        self._news = asyncio.Event()
+        self.wake = wake or self._news.set
+        """Called when the turn has something new."""
+        self.closed = False
+        turn._joined(self)
+        self.wake()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the turn has ended and everything was read."""
+        return self.turn.finished and self.cursor >= self.turn.log.last
+
+    def read(self) -> list[Entry]:
+        """Everything new, consecutive deltas merged; empty if nothing is."""
+        waiting = self.turn.log.waiting(self.cursor)
+        entries = self.turn.log.read(self.cursor)
+        self.behind = waiting > len(entries)
+        if entries:
+            self.cursor = entries[-1].sequence
+        return entries
+
+    def gained(self) -> LogSlice:
+        """Everything new as data for a copy of the log."""
+        gained = self.turn.log.since(self.cursor)
+        self.cursor = self.turn.log.last
+        return gained
+
+    async def entries(self, coalesce: float = 0.0) -> AsyncIterator[Entry]:
+        """Entries as they come until the turn has ended. A consumer that falls behind gets at most one delta every
+        `coalesce` seconds, so that it can catch up; one that keeps up gets every delta at once.
+        """
+        while not self.exhausted:
+            await self._news.wait()
+            self._news.clear()
+            for entry in self.read():
+                yield entry
+            if self.behind and not self.turn.finished:
+                await asyncio.sleep(coalesce)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.turn._left(self)

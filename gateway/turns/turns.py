@@ -1,0 +1,307 @@
+"""All turns of one gateway: started, found, continued, drained and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from redis.asyncio import Redis
+
+from gateway.errors import ApiError, Conflict, NotFound, PreviousResponseNotFound, Unavailable
+from gateway.identity import Principal
+from gateway.presence import Presence, new_id
+from gateway.protocol.messages import check_answers
+from gateway.protocol.requests import Message, TurnRequest
+from gateway.protocol.stream import Finished
+from gateway.settings import Turns as TurnSettings
+from gateway.turns.creations import Creations
+from gateway.turns.elsewhere import Elsewhere
+from gateway.turns.ids import new_response_id
+from gateway.turns.turn import Turn, TurnState, Viewer
+
+logger = logging.getLogger("roundhouse.turns")
+
+MAX_RETAINED_CHARACTERS = 256 * 1024 * 1024
+"""Text of all finished turns together, questions included; the oldest go first."""
+
+
+class Road(Protocol):
+    """What carries a turn from request to answer; `gateway.pipeline.Pipeline` in production."""
+
+    async def run(self, turn: Turn) -> None:
+        """Run the turn, giving its events to `turn.append` in the order of `gateway.protocol.stream`.
+
+        Raises:
+            ApiError: the turn was refused; only before it was routed.
+        """
+        ...
+
+
+class Turns:
+    """Running turns, and finished ones for as long as they can be resumed or continued from memory."""
+
+    def __init__(self, road: Road, settings: TurnSettings, gateway: str | None = None) -> None:
+        """Args: gateway: id of this process, which its turns' ids name."""
+        self._road = road
+        self._settings = settings
+        self._gateway = gateway or new_id()
+        self._turns: dict[str, Turn] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._retained: OrderedDict[str, asyncio.TimerHandle] = OrderedDict()
+        self._retained_characters = 0
+        self._elsewhere: Elsewhere | None = None
+        self._creations: Creations | None = None
+        self.draining = False
+        """Once true, new turns are refused."""
+
+    async def share(self, redis: Redis, reader: Redis, presence: Presence, secret: bytes) -> None:
+        """Share turns with the gateways that use the same Redis, until `aclose`; for `reader` see `Mailbox`."""
+        self._creations = Creations(redis, secret, self._settings.store_ttl)
+        self._elsewhere = Elsewhere(redis, reader, presence, secret, self._settings, self)
+        await self._elsewhere.start()
+
+    @property
+    def running(self) -> int:
+        """Turns that have not ended, including those being admitted."""
+        return len(self._tasks)
+
+    @property
+    def unfinished(self) -> Iterable[Turn]:
+        """The turns themselves."""
+        return [turn for turn in self._turns.values() if not turn.finished]
+
+    @property
+    def retained(self) -> int:
+        """Finished turns that are still kept."""
+        return len(self._retained)
+
+    @property
+    def viewers(self) -> int:
+        return sum(turn.viewers for turn in self._turns.values())
+
+    @property
+    def leftovers(self) -> dict[str, int]:
+        """What turns of other gateways, and Redis, keep busy here."""
+        return self._elsewhere.leftovers if self._elsewhere else {}
+
+    async def start(
+        self,
+        request: TurnRequest,
+        principal: Principal,
+        *,
+        wake: Callable[[], None] | None = None,
+        orphan_timeout: float | None = None,
+        own: Mapping[str, Turn] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Viewer:
+        """Start a turn and watch it from its first entry. Returns once it has been admitted and routed.
+
+        Args:
+            wake: see `Viewer.wake`.
+            orphan_timeout: seconds the turn runs on without a viewer, instead of the configured ones.
+            own: turns of the caller's connection, which it may continue even if they are not stored.
+            idempotency_key: the same key and request of the same caller give the same turn.
+
+        Raises:
+            ApiError: the turn was refused: unknown model or previous response, too long, over a limit, no engine, ...
+        """
+        if idempotency_key is None or self._creations is None:
+            id = new_response_id(self._gateway)
+            return await self._start(id, request, principal, wake, orphan_timeout, own or {})
+        claim = self._creations.claim(principal, idempotency_key, request)
+        while True:
+            id = new_response_id(self._gateway)
+            existing = await self._creations.take(claim, id)
+            if existing is None:
+                try:
+                    return await self._start(id, request, principal, wake, None, own or {})
+                except ApiError:
+                    await self._creations.release(claim, id)
+                    raise
+            turn = await self._find(existing, principal)
+            if turn is not None:
+                viewer = turn.watch(wake=wake)
+                try:
+                    await asyncio.shield(turn.admitted)
+                except BaseException:
+                    viewer.close()
+                    raise
+                return viewer
+            await self._creations.release(claim, existing)
+
+    def get(self, response_id: str) -> Turn | None:
+        """The turn of this id, if it runs or is kept in this process."""
+        return self._turns.get(response_id)
+
+    async def find(self, response_id: str, principal: Principal) -> Turn:
+        """The running or kept turn of this tenant, wherever it runs.
+
+        Raises:
+            NotFound: there is none, it is no longer kept, or it is another tenant's.
+            Unavailable: it may be elsewhere, but Redis or its gateway does not answer.
+        """
+        turn = await self._find(response_id, principal)
+        if turn is None or turn.state in (TurnState.ADMITTING, TurnState.REFUSED):
+            raise NotFound(
+                f"response_id: no response {response_id[:80]!r}; it is unknown, deleted, or no longer kept",
+                param="response_id",
+                code="response_not_found",
+            )
+        return turn
+
+    async def delete(self, response_id: str, principal: Principal) -> None:
+        """Forget a response that has ended, everywhere.
+
+        Raises:
+            NotFound: see `find`.
+            Conflict: it is still in progress.
+            Unavailable: Redis does not answer.
+        """
+        turn = await self.find(response_id, principal)
+        if not turn.finished:
+            raise Conflict(
+                "response_id: this response is still in progress; cancel it first",
+                param="response_id",
+                code="response_in_progress",
+            )
+        if self._elsewhere is not None:
+            await self._elsewhere.delete(response_id, principal)
+        self.forget(response_id)
+
+    def forget(self, response_id: str) -> None:
+        """Drop a turn that has ended from memory."""
+        if response_id in self._retained:
+            self._retained.pop(response_id).cancel()
+            self._retained_characters -= _characters(self._turns.pop(response_id))
+
+    async def drain(self, grace: float) -> None:
+        """Refuse new turns, let the running ones end, cancel those that take longer than `grace` seconds."""
+        self.draining = True
+        await self._wait_idle(grace)
+        for turn in list(self._turns.values()):
+            turn.cancel()
+
+    async def aclose(self) -> None:
+        """Cancel what still runs and forget everything."""
+        await self.drain(0)
+        await self._wait_idle(1)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._elsewhere is not None:
+            await self._elsewhere.aclose()
+        while self._retained:
+            self.forget(next(iter(self._retained)))
+
+    async def _wait_idle(self, seconds: float) -> None:
+        if self._tasks and seconds:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+    async def _start(
+        self,
+        id: str,
+        request: TurnRequest,
+        principal: Principal,
+        wake: Callable[[], None] | None,
+        orphan_timeout: float | None,
+        own: Mapping[str, Turn],
+    ) -> Viewer:
+        self._check_draining()
+        history = await self._history(request, principal, own)
+        self._check_draining()  # it may have taken a while
+        timeout = self._settings.orphan_timeout if orphan_timeout is None else orphan_timeout
+        turn = Turn(id, principal, request, history, timeout)
+        self._turns[turn.id] = turn
+        task = asyncio.create_task(self._run(turn), name=f"turn {turn.id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        viewer = turn.watch(wake=wake)
+        try:
+            await asyncio.shield(turn.admitted)
+        except BaseException:
+            viewer.close()
+            raise
+        return viewer
+
+    def _check_draining(self) -> None:
+        if self.draining:
+            raise Unavailable("the server is restarting; connect again", code="draining", headers={"retry-after": "1"})
+
+    async def _find(self, response_id: str, principal: Principal) -> Turn | None:
+        turn = self._turns.get(response_id)
+        if turn is not None:
+            return turn if turn.principal.tenant == principal.tenant else None
+        return await self._elsewhere.find(response_id, principal) if self._elsewhere else None
+
+    async def _history(
+        self, request: TurnRequest, principal: Principal, own: Mapping[str, Turn]
+    ) -> tuple[Message, ...]:
+        previous_id = request.previous_response_id
+        if previous_id is None:
+            return ()
+        previous = own.get(previous_id) or await self._find(previous_id, principal)
+        if previous is None or previous.state in (TurnState.ADMITTING, TurnState.REFUSED):
+            raise PreviousResponseNotFound(
+                f"Previous response with id '{previous_id[:80]}' not found. Send the whole conversation without "
+                "previous_response_id.",
+                param="previous_response_id",
+            )
+        if previous.log.finished is None:
+            raise Conflict(
+                "previous_response_id: this response is still in progress; wait for its last event or cancel it",
+                param="previous_response_id",
+                code="response_in_progress",
+            )
+        if previous.log.finished.reason == "error":
+            raise PreviousResponseNotFound(
+                f"Previous response with id '{previous_id}' failed and cannot be continued; send its input again.",
+                param="previous_response_id",
+            )
+        history = previous.conversation + previous.answer
+        check_answers(request.messages, history)
+        return history
+
+    async def _run(self, turn: Turn) -> None:
+        try:
+            await self._road.run(turn)
+            if not turn.finished:
+                raise RuntimeError("the road ended before the turn did")
+        except ApiError as error:
+            self._end(turn, error)
+        except Exception:
+            logger.exception("turn failed", extra={"response_id": turn.id})
+            self._end(turn, ApiError("the server failed while it worked on this request"))
+        except asyncio.CancelledError:
+            self._end(turn, Unavailable("the server is shutting down", code="draining"))
+            raise
+        finally:
+            self._retain(turn)
+
+    def _end(self, turn: Turn, error: ApiError) -> None:
+        if turn.state is TurnState.ADMITTING:
+            turn.refuse(error)
+        elif turn.state is TurnState.RUNNING:
+            turn.append(Finished("error", turn.delivered(), error, turn.cost))
+
+    def _retain(self, turn: Turn) -> None:
+        if not turn.finished:
+            del self._turns[turn.id]
+            # Nobody may be waiting any more: a refusal nobody asks for is no unhandled error.
+            turn.admitted.exception()
+            return
+        if self._elsewhere is not None:
+            self._elsewhere.ended(turn)
+        # An answer that is not to be stored is kept just long enough for a cut connection to fetch its end.
+        seconds = self._settings.retention if turn.request.store else self._settings.orphan_timeout
+        loop = asyncio.get_running_loop()
+        self._retained[turn.id] = loop.call_later(seconds, self.forget, turn.id)
+        self._retained_characters += _characters(turn)
+        while len(self._retained) > self._settings.max_retained or self._retained_characters > MAX_RETAINED_CHARACTERS:
+            self.forget(next(iter(self._retained)))
+
+
+def _characters(turn: Turn) -> int:
+    return turn.log.characters + turn.request.extent + sum(message.size for message in turn.conversation)
