@@ -1,0 +1,131 @@
+"""The limits of one tenant, kept in this process: what `limits.lua` does in Redis. Pure.
+
+It stands in for the script while Redis is away, and the tests compare the two.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from gateway.limits.counters import Amounts, Counters, Subject, bounds_of
+
+STEP = 60_000
+"""Milliseconds: a clock that goes back by more than that starts anew from there, one that does not is waited for."""
+
+
+class Flag(enum.Enum):
+    """HELD -> ENDED when the lease ends, ENDED -> HELD when it is renewed after all."""
+
+    ENDED = 0
+    HELD = 1
+    SETTLED = 2
+    """Charged although it was unknown: remembered for a lease, so that it is not charged twice."""
+
+
+class Record(Struct):
+    """What is known of a reservation."""
+
+    flag: Flag
+    amounts: Amounts
+    names: tuple[str, ...]
+    ends: int
+    """End of the lease, milliseconds."""
+
+
+class Book:
+    """Counters and reservations of one tenant. Times are milliseconds since 1970."""
+
+    def __init__(self, lease: int) -> None:
+        """Args: lease: milliseconds that a reservation lasts unless it is renewed."""
+        self._lease = lease
+        self._clock: int | None = None
+        self.counters: dict[str, Counters] = {}
+        self.records: dict[str, Record] = {}
+
+    def reserve(
+        self, id: str, wanted: Amounts, subjects: Sequence[Subject], now: int
+    ) -> tuple[bool, int, list[Counters]]:
+        """Take everything that is wanted of all subjects, or nothing. Returns whether it did, the time that counts,
+        and the subjects' counters."""
+        now, counters = self._begin(subjects, now)
+        record = self.records.get(id)
+        if record is None:
+            pairs = [(own, bounds_of(subject.quota)) for own, subject in zip(counters, subjects, strict=True)]
+            if any(own.shortfall(bounds, wanted) for own, bounds in pairs):
+                return False, now, counters
+            for own, bounds in pairs:
+                own.take(bounds, wanted)
+            names = tuple(subject.name for subject in subjects)
+            self.records[id] = Record(Flag.HELD, wanted, names, now + self._lease)
+        elif record.flag is Flag.ENDED:
+            self._hold_again(record, now)
+        return True, now, counters
+
+    def settle(
+        self, id: str, used: Amounts, subjects: Sequence[Subject], now: int, *, unknown: bool = False
+    ) -> tuple[int, list[Counters]]:
+        """Give back what was held and count what was used; once. `unknown`: also if no such reservation is known."""
+        now, counters = self._begin(subjects, now)
+        record = self.records.get(id)
+        if record is not None and record.flag is Flag.HELD:
+            self._hold(record, -1)
+        if record is not None:
+            used = Amounts(0, 0, 0, used.input_tokens, used.output_tokens, used.spend)  # the request was counted
+        if (record is None and unknown) or (record is not None and record.flag is not Flag.SETTLED):
+            for own, subject in zip(counters, subjects, strict=True):
+                own.charge(bounds_of(subject.quota), used)
+        if unknown:
+            self.records[id] = Record(Flag.SETTLED, Amounts(), (), now + self._lease)
+        elif record is not None and record.flag is not Flag.SETTLED:
+            del self.records[id]
+        return now, counters
+
+    def renew(self, ids: Iterable[str], now: int) -> int:
+        """Let reservations last another lease; the number of those that are known."""
+        now, _ = self._begin((), now)
+        known = 0
+        for id in ids:
+            record = self.records.get(id)
+            if record is not None and record.flag is not Flag.SETTLED:
+                self._hold_again(record, now)
+                known += 1
+        return known
+
+    def read(self, subjects: Sequence[Subject], now: int) -> tuple[int, list[Counters]]:
+        """The subjects' counters now."""
+        return self._begin(subjects, now)
+
+    def _begin(self, subjects: Sequence[Subject], now: int) -> tuple[int, list[Counters]]:
+        """Settle on a time, end the leases that are over, and bring the subjects up to date."""
+        seen = now if self._clock is None else self._clock
+        if seen - now > STEP:
+            for record in self.records.values():
+                record.ends = min(record.ends, now + self._lease)
+        else:
+            now = max(now, seen)
+        self._clock = now
+        for id, record in list(self.records.items()):
+            if record.ends > now:
+                continue
+            if record.flag is Flag.HELD:
+                self._hold(record, -1)
+                record.flag, record.ends = Flag.ENDED, now + self._lease
+            else:
+                del self.records[id]
+        counters = [self.counters.setdefault(subject.name, Counters()) for subject in subjects]
+        for own, subject in zip(counters, subjects, strict=True):
+            own.advance(bounds_of(subject.quota), now)
+        return now, counters
+
+    def _hold(self, record: Record, sign: int) -> None:
+        for name in record.names:
+            self.counters.setdefault(name, Counters()).hold(record.amounts, sign)
+
+    def _hold_again(self, record: Record, now: int) -> None:
+        if record.flag is Flag.ENDED:
+            self._hold(record, 1)
+            record.flag = Flag.HELD
+        record.ends = now + self._lease

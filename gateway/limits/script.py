@@ -1,0 +1,62 @@
+"""What `limits.lua` is given and what it answers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib import resources
+
+from msgspec import Struct
+
+from gateway.limits.counters import Amounts, Counters, Subject, bounds_text
+
+SCRIPT = resources.files("gateway.limits").joinpath("limits.lua").read_text("utf-8")
+
+STATE_KEY = "rh1:limit:{{{tenant}}}"
+HELD_KEY = "rh1:limit-held:{{{tenant}}}"
+LEASES_KEY = "rh1:limit-lease:{{{tenant}}}"
+
+Argument = str | int
+
+
+class Answer(Struct, frozen=True):
+    """A decision, and the counters that it was made on or led to."""
+
+    granted: bool
+    now: int
+    """Milliseconds since 1970 by the clock that counts."""
+    counters: list[Counters]
+    """Of each subject, in the order of the question."""
+
+
+def keys(tenant: str) -> list[str]:
+    """The keys of a tenant's limits; one slot of a cluster."""
+    return [key.format(tenant=tenant) for key in (STATE_KEY, HELD_KEY, LEASES_KEY)]
+
+
+def arguments(operation: str, lease: int, id: str, amounts: Amounts, subjects: Sequence[Subject]) -> list[Argument]:
+    """For reserve, settle, charge and read."""
+    wanted: list[Argument] = [
+        operation,
+        lease,
+        id,
+        amounts.requests,
+        amounts.turns,
+        amounts.sockets,
+        amounts.input_tokens,
+        amounts.output_tokens,
+        amounts.spend,
+    ]
+    for subject in subjects:
+        wanted += (subject.name, bounds_text(subject.quota))
+    return wanted
+
+
+def renewal(lease: int, ids: Iterable[str]) -> list[Argument]:
+    """For renew."""
+    return ["renew", lease, *ids]
+
+
+def answer(reply: Sequence[int | bytes]) -> Answer:
+    """Of reserve, settle, charge and read."""
+    granted, now, *counters = reply
+    return Answer(granted == 1, int(now), [Counters.decode(text) for text in counters if not isinstance(text, int)])
