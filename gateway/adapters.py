@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from engine.adapters.registry import Pointer, Registry, RegistryError
 from gateway.engines import Pool
+from gateway.errors import Unavailable
 from gateway.settings import Settings
 
 _START_SECONDS = 5.0
@@ -43,7 +44,7 @@ class Adapters:
     """Names of adapters on the models of these pools."""
 
     def __init__(self, registry: Registry, pools: Sequence[Pool], poll: float) -> None:
-        self._registry = registry
+        self.registry = registry
         self._pools = {pool.name: pool for pool in pools}
         self._poll = poll
         self._stamp: str | None = None
@@ -55,7 +56,7 @@ class Adapters:
         """Read all names, then watch them. A registry that is slow is not waited for."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_START_SECONDS):
-                await self._refresh()
+                await self.refresh()
         self._task = asyncio.create_task(self._watch(), name="adapters")
 
     async def aclose(self) -> None:
@@ -66,28 +67,35 @@ class Adapters:
             self._task = None
 
     def resolve(self, name: str, tenant: str) -> Adapter | None:
-        """Where a name leads now, for this tenant; None if it is no adapter's, or not for this tenant."""
+        """Where a name leads now, for this tenant; None if it is no adapter's, or not for this tenant.
+
+        Raises:
+            Unavailable: it is being taken out of service.
+        """
         pointer = self._names.get(name)
         if pointer is None or not pointer.allows(tenant):
             return None
+        if pointer.drained:
+            raise Unavailable(f"the adapter '{name}' is being taken out of service", code="adapter_drained")
         return Adapter(name, pointer.version, pointer.model)
 
     def visible(self, tenant: str) -> dict[str, Pointer]:
         """What this tenant may name, by name."""
-        return {name: pointer for name, pointer in self._names.items() if pointer.allows(tenant)}
+        return {name: each for name, each in self._names.items() if each.allows(tenant) and not each.drained}
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._poll)
-            await self._refresh()
+            await self.refresh()
 
-    async def _refresh(self) -> None:
+    async def refresh(self) -> None:
+        """Read the names again if they have changed."""
         try:
             # The stamp first: a change in between is found the next time.
-            stamp = await asyncio.to_thread(self._registry.stamp)
+            stamp = await asyncio.to_thread(self.registry.stamp)
             if stamp == self._stamp:
                 return
-            names = await asyncio.to_thread(self._registry.names)
+            names = await asyncio.to_thread(self.registry.names)
         except RegistryError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
@@ -111,6 +119,7 @@ class Adapters:
     def _pin(self) -> None:
         """Tell every engine which adapters of its model to keep loaded."""
         for pool in self._pools.values():
-            pinned = [each.version for each in self._names.values() if each.pinned and each.model == pool.name]
+            kept = [each for each in self._names.values() if each.pinned and not each.drained]
+            pinned = [each.version for each in kept if each.model == pool.name]
             for engine in pool.engines:
                 engine.client.pin(list(dict.fromkeys(pinned)))

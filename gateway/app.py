@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.routing import Mount
 
 from cache.response import ResponseCache
 from cache.statistics import CacheStatistics
 from engine.adapters.registry import Registry
 from gateway import redis_server
 from gateway.adapters import Adapters, registry_url
+from gateway.admin.app import create_admin_app
+from gateway.admin.job_store import JobStore
+from gateway.admin.listener import listening
+from gateway.admin.parts import AdminParts
+from gateway.admin.registration import Registrar
 from gateway.api import chat_completions, completions, health, models, page, responses, tickets
 from gateway.api.http import on_api_error, on_exception, on_http_exception
 from gateway.context import Gateway
@@ -41,15 +48,25 @@ from gateway.websocket import Connections
 def create_app(settings: Settings) -> Starlette:
     """The application. Its parts exist while its lifespan runs, as `app.state.gateway`."""
 
+    admin = create_admin_app()
+    traced = [Middleware(TraceRequests)] if tracing.wanted(settings.telemetry) else []
+    middleware = [
+        Middleware(RequestHeaders),
+        *traced,
+        Middleware(HostCheck, listen=settings.server.host, allowed_origins=settings.server.allowed_origins),
+        Middleware(BodyLimit, limit=settings.server.max_message_bytes, elsewhere="/admin/"),
+    ]
+
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with running(settings) as gateway:
-            app.state.gateway = gateway
-            yield
+            app.state.gateway = admin.state.gateway = gateway
+            async with listening(admin, settings):
+                yield
 
-    traced = [Middleware(TraceRequests)] if tracing.wanted(settings.telemetry) else []
     return Starlette(
         routes=[
+            *([] if settings.admin.listen else [Mount("/admin", admin)]),
             *responses.routes,
             *chat_completions.routes,
             *completions.routes,
@@ -58,12 +75,7 @@ def create_app(settings: Settings) -> Starlette:
             *health.routes,
             *page.routes,
         ],
-        middleware=[
-            Middleware(RequestHeaders),
-            *traced,
-            Middleware(HostCheck, listen=settings.server.host, allowed_origins=settings.server.allowed_origins),
-            Middleware(BodyLimit, limit=settings.server.max_message_bytes),
-        ],
+        middleware=middleware,
         exception_handlers={
             ApiError: on_api_error,
             HTTPException: on_http_exception,
@@ -100,12 +112,16 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     turns = Turns(pipeline, settings.turns, presence.id)
     identity, tickets = Identity(settings), Tickets(redis)
     connections = Connections(settings, identity, tickets, turns, metrics)
+    jobs = JobStore(redis)
+    uploads = Path(settings.redis.data) / "uploads"
+    registrar = Registrar(adapters, jobs, uploads, max_bytes=settings.adapters.max_upload_bytes)
     flushing = asyncio.create_task(statistics.run())
     await engines.start()
     await adapters.start()
     await presence.start()
     await view.start()
     await turns.share(redis, reader, presence, derive(secret, "turns"))
+    await registrar.start()
     try:
         yield Gateway(
             settings,
@@ -122,8 +138,10 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             directory,
             view,
             tracer,
+            AdminParts(jobs, registrar, cache, secret),
         )
     finally:
+        await registrar.aclose()
         await connections.shut()
         await turns.aclose()
         await adapters.aclose()

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from starlette.requests import HTTPConnection
 
 from gateway.adapters import Adapters
+from gateway.admin.parts import AdminParts
 from gateway.directory.store import Directory
 from gateway.directory.view import View
 from gateway.engines import Engines
@@ -42,6 +43,7 @@ class Gateway:
     directory: Directory
     view: View
     tracing: Tracing | None
+    admin: AdminParts
 
     async def authenticate(self, connection: HTTPConnection, scope: Scope) -> Principal:
         """Who sent a request, by its `Authorization` header.

@@ -12,6 +12,7 @@ from time import monotonic
 
 from engine.client import EngineClient
 from engine.text import TextProcessor
+from gateway.directory.records import Replica
 from gateway.settings import Pool as PoolSettings
 from gateway.settings import Router as RouterSettings
 from gateway.tools.formats import tool_format
@@ -20,6 +21,8 @@ from router.route import Candidate
 
 logger = logging.getLogger("roundhouse.engines")
 
+_USED = Replica(name="-")
+"""Of a replica for which nothing is set."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -63,7 +66,8 @@ class Pool:
     """One tier: a model, its tokenizer and the engines that serve it."""
 
     def __init__(self, settings: PoolSettings, router: RouterSettings) -> None:
-        directory = Path(settings.model)
+        self.directory = directory = Path(settings.model)
+        """Of the checkpoint."""
         self.tier = settings.tier
         self.name = settings.name
         self.text = TextProcessor.from_directory(directory)
@@ -131,13 +135,17 @@ class Engines:
         """The pools that may answer a request for `model`: a model's own, or all for `auto` and tiers."""
         return [pool for pool in self.pools if pool.name == model] or self.pools
 
-    def candidates(self, prompt_tokens: Mapping[str, int]) -> list[Candidate]:
+    def candidates(
+        self, prompt_tokens: Mapping[str, int], controls: Mapping[str, Replica] | None = None
+    ) -> list[Candidate]:
         """The router's snapshot.
 
         Args:
             prompt_tokens: length of the prompt by pool name, for the pools that may answer.
+            controls: what an operator has set for replicas, by name.
         """
         now = monotonic()
+        controls = controls or {}
         return [
             Candidate(
                 replica=engine.name,
@@ -148,6 +156,8 @@ class Engines:
                 load=engine.load,
                 connected=engine.client.connected,
                 tripped=not engine.breaker.allows(now),
+                drained=(control := controls.get(engine.name, _USED)).drained,
+                weight=control.weight,
             )
             for pool in self.pools
             for engine in pool.engines

@@ -81,6 +81,16 @@ class PreconditionFailed(ApiError):
     status, type, code = 412, "invalid_request_error", "revision_mismatch"
 
 
+class UnsupportedMediaType(InvalidRequest):
+    status, code = 415, "unsupported_media_type"
+
+
+class PreconditionRequired(InvalidRequest):
+    """A change that does not say which state it is meant for."""
+
+    status, code = 428, "precondition_required"
+
+
 class RateLimited(ApiError):
     status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
     limit = "tokens"

@@ -79,14 +79,15 @@ class HostCheck:
 
 
 class BodyLimit:
-    """Refuses a request whose body is above `limit` bytes, while it is read."""
+    """Refuses a request whose body is above `limit` bytes, while it is read. What is `elsewhere` limits itself."""
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, elsewhere: str | None = None) -> None:
         self.app = app
         self.limit = limit
+        self.elsewhere = elsewhere
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or (self.elsewhere is not None and scope["path"].startswith(self.elsewhere)):
             await self.app(scope, receive, send)
             return
         read = 0

@@ -192,7 +192,9 @@ class Pipeline:
             complexity=score(features.extract(said)),
             output_tokens=request.max_output_tokens or 1,
         )
-        candidates = self._engines.candidates({name: len(ids) for name, ids in job.prompts.items()})
+        candidates = self._engines.candidates(
+            {name: len(ids) for name, ids in job.prompts.items()}, self._view.replicas()
+        )
         try:
             return route(question, candidates, self._policy)
         except NoRoute as refusal:

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
+from gateway.admin.reference import endpoints_page
 from gateway.settings import ApiKey, Limits, Pool, Price, Section, Settings, Tenant
 from gateway.telemetry.metrics import Metrics
 
@@ -90,7 +91,11 @@ def metrics() -> str:
     return _METRICS + "".join(rows)
 
 
-PAGES: dict[str, Callable[[], str]] = {"configuration.md": configuration, "metrics.md": metrics}
+PAGES: dict[str, Callable[[], str]] = {
+    "admin-endpoints.md": endpoints_page,
+    "configuration.md": configuration,
+    "metrics.md": metrics,
+}
 
 
 def _collectors(metrics: Metrics) -> Iterator[MetricWrapperBase]:

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.wire import PolicyName, ServiceClass
+from gateway.admin.sources import normalise
 from gateway.directory.records import Scope
 
 DEMO = Path(__file__).resolve().parent.parent / "deploy" / "demo"
@@ -243,6 +244,28 @@ class Adapters(Section, frozen=True):
         ),
     ] = None
     poll: Annotated[Seconds, Meta(description="Seconds between two looks for changed names.")] = 0.5
+    sources: Annotated[
+        list[str],
+        Meta(
+            description="Stores from which the admin API may register adapters: addresses that theirs must begin with, "
+            'such as `["s3://bucket/adapters", "file:///srv/adapters"]`.'
+        ),
+    ] = []
+    max_upload_bytes: Annotated[
+        Positive, Meta(description="Largest weights that the admin API takes, uploaded or fetched.")
+    ] = 2_147_483_648
+
+
+class Admin(Section, frozen=True):
+    """The admin API, see [admin-api.md](admin-api.md)."""
+
+    listen: Annotated[
+        str | None,
+        Meta(
+            description="`host:port` or `unix:/path` where it is served alone; empty: at `/admin` beside everything "
+            "else."
+        ),
+    ] = None
 
 
 class Log(Section, frozen=True):
@@ -284,6 +307,7 @@ class Settings(Section, frozen=True):
     cache: Cache = Cache()
     router: Router = Router()
     adapters: Adapters = Adapters()
+    admin: Admin = Admin()
     log: Log = Log()
     telemetry: Telemetry = Telemetry()
     tenants: list[Tenant] = []
@@ -378,5 +402,10 @@ def _check(settings: Settings) -> None:
                 f"pools: step_tokens ({pool.step_tokens}) of the {pool.tier} pool must be at least its max_running "
                 f"({pool.max_running})"
             )
+    for source in settings.adapters.sources:
+        try:
+            normalise(source)
+        except ValueError as error:
+            raise SettingsError(f"adapters.sources: {source!r}: {error}") from None
     if settings.router.medium_from > settings.router.large_from:
         raise SettingsError("router.medium_from must not be above router.large_from")

@@ -1,7 +1,8 @@
 """One routing decision: a pure function of the request, a snapshot of the engines and a policy.
 
 Order of the rules: which models does the name allow, which of them can hold the prompt, which tier does the complexity
-ask for, which replica of that tier is least loaded. If the tier cannot answer, the next one up does, then those below.
+ask for, which replica of that tier is least loaded for its weight. If the tier cannot answer, the next one up does,
+then those below.
 A decision says why, serialises, and can be made again offline from the same arguments.
 """
 
@@ -36,6 +37,15 @@ class Candidate(Struct, frozen=True, kw_only=True):
     connected: bool = True
     tripped: bool = False
     """Its breaker is open."""
+    drained: bool = False
+    """An operator wants it to get no new requests."""
+    weight: float = 1.0
+    """Its share beside other replicas, above 0: one of weight 2 is given twice the load."""
+
+    @property
+    def pressure(self) -> float:
+        """Its load for its weight, with this request counted, so that of idle replicas the heaviest comes first."""
+        return (self.load + self.prompt_tokens) / self.weight
 
 
 class RouteRequest(Struct, frozen=True, kw_only=True):
@@ -127,14 +137,14 @@ def route(request: RouteRequest, candidates: Sequence[Candidate], policy: Policy
             "the output limit",
         )
     # Safety net: if every breaker is open, engines that are connected are tried all the same.
-    connected = [c for c in fitting if c.connected]
+    connected = [c for c in fitting if c.connected and not c.drained]
     usable = [c for c in connected if not c.tripped] or connected
     if not usable:
         models = ", ".join(sorted({c.model for c in fitting}))
         raise NoRoute(Refusal.UNAVAILABLE, f"no engine that could answer is up ({models}); try again in a few seconds")
 
     wanted = _wanted_tier(request, policy, allowed)
-    order = sorted(usable, key=lambda c: (_distance(wanted, c.tier), c.load, c.replica))
+    order = sorted(usable, key=lambda c: (_distance(wanted, c.tier), c.pressure, c.replica))
     chosen = order[0]
     why = _why(request, wanted, chosen, fitting)
     return Decision(

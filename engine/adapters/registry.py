@@ -26,7 +26,7 @@ from engine.adapters.manifest import Manifest
 from engine.adapters.storage import Progress, RegistryError, copy_file, open_storage
 from engine.adapters.tensors import read_header
 
-__all__ = ["AdapterError", "Manifest", "Pointer", "Registry", "RegistryError"]
+__all__ = ["AdapterError", "Manifest", "NameTaken", "Pointer", "Registry", "RegistryError"]
 
 MANIFEST = "manifest.json"
 NAMES = "names.json"
@@ -40,6 +40,10 @@ _ABANDONED_SECONDS = 3600.0
 """Age from which a staged folder was left by a process that has died."""
 
 
+class NameTaken(RegistryError):
+    """The name leads somewhere already."""
+
+
 class Pointer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a public name leads."""
 
@@ -50,6 +54,8 @@ class Pointer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who may use it; None is everybody."""
     pinned: bool = False
     """Engines keep it loaded."""
+    drained: bool = False
+    """It takes no new requests; those that run finish."""
     description: str = ""
     updated: float = 0.0
     """When it was pointed here, in seconds since the epoch."""
@@ -193,18 +199,25 @@ class Registry:
         tenants: tuple[str, ...] | None = None,
         pinned: bool = False,
         description: str = "",
+        new: bool = False,
     ) -> None:
         """Have a name lead to a version, in one step for everybody who looks.
 
+        Args:
+            new: the name must not exist yet.
+
         Raises:
+            NameTaken: it does.
             RegistryError: the name cannot be used, or there is no such version.
         """
         if not re.match(NAME_PATTERN, name):
             raise RegistryError(f"{name!r} cannot be a name: use 1 to 128 of A-Z a-z 0-9 _ . : -")
         if name in RESERVED or name == model:
             raise RegistryError(f"{name!r} is the name of a model or tier; choose another one")
-        pointer = Pointer(version, model, tenants, pinned, description, self._clock())
+        pointer = Pointer(version, model, tenants, pinned, description=description, updated=self._clock())
         with self._changing() as names:
+            if new and name in names:
+                raise NameTaken(f"an adapter is named {name!r} already")
             self.manifest(version)
             names[name] = pointer
 
@@ -235,9 +248,24 @@ class Registry:
         Raises:
             RegistryError: there is no such name.
         """
+        self.edit(name, lambda pointer: None)
+
+    def edit(self, name: str, change: Callable[[Pointer], Pointer | None]) -> Pointer | None:
+        """Replace a pointer by what `change` makes of it, or forget the name if that is None; nobody comes in between.
+
+        Raises:
+            RegistryError: there is no such name or version; and whatever `change` raises, which then changes nothing.
+        """
         with self._changing() as names:
-            _existing(names, name)
-            del names[name]
+            before = _existing(names, name)
+            after = change(before)
+            if after is None:
+                del names[name]
+                return None
+            if after.version != before.version:
+                self.manifest(after.version)
+            names[name] = msgspec.structs.replace(after, updated=self._clock())
+            return names[name]
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[str, Pointer]]:

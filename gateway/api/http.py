@@ -55,17 +55,22 @@ async def on_api_error(request: Request, error: Exception) -> Response:
     return error_response(error)
 
 
-async def on_http_exception(request: Request, error: Exception) -> Response:
-    """Exception handler for Starlette's own errors."""
-    assert isinstance(error, HTTPException)
+def http_error(request: Request, error: HTTPException) -> ApiError:
+    """What an error of Starlette's own is in our tree."""
     headers = dict(error.headers or {})
     match error.status_code:
         case 404:
-            return error_response(NotFound(f"no such path: {request.url.path[:200]}", headers=headers))
+            return NotFound(f"no such path: {request.url.path[:200]}", headers=headers)
         case 405:
-            return error_response(MethodNotAllowed(f"{request.method} is not allowed here", headers=headers))
+            return MethodNotAllowed(f"{request.method} is not allowed here", headers=headers)
         case _:
-            return error_response(InvalidRequest(error.detail, headers=headers))
+            return InvalidRequest(error.detail, headers=headers)
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Exception handler for Starlette's own errors."""
+    assert isinstance(error, HTTPException)
+    return error_response(http_error(request, error))
 
 
 async def on_exception(request: Request, error: Exception) -> Response:

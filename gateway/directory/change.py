@@ -57,6 +57,7 @@ class Caps(Struct, frozen=True):
     keys_per_tenant: int = 10_000
     prices: int = 10_000
     routes: int = 1_000
+    replicas: int = 10_000
     audit: int = 50_000
 
     def of(self, kind: Kind) -> int:
@@ -66,6 +67,7 @@ class Caps(Struct, frozen=True):
             "key": self.keys_per_tenant,
             "price": self.prices,
             "route": self.routes,
+            "replica": self.replicas,
         }
         return per_kind[kind]
 

@@ -17,7 +17,7 @@ from gateway.limits.quota import Quota
 
 Scope = Literal["chat", "models", "adapters", "admin:read", "admin:write"]
 """What a caller may do: hold turns; list models; name adapters as models; read, and change, what `/admin` shows."""
-Kind = Literal["tenant", "user", "key", "price", "route"]
+Kind = Literal["tenant", "user", "key", "price", "route", "replica"]
 
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
 PublicName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:/-]{1,128}\Z")]
@@ -158,7 +158,20 @@ class Route(Record, frozen=True, kw_only=True):
     disabled: bool = False
 
 
-KINDS: dict[Kind, type[Record]] = {kind.KIND: kind for kind in (Tenant, User, Key, Price, Route)}
+class Replica(Record, frozen=True, kw_only=True):
+    """How much one engine is to be used. Without a record: as much as any other."""
+
+    KIND = "replica"
+    IDENTITY = "name"
+
+    name: Annotated[Name, Meta(description="Such as `small-0`.")]
+    weight: Annotated[
+        float, Meta(ge=0.01, le=100, description="Share of its pool's turns beside the other replicas'.")
+    ] = 1.0
+    drained: Annotated[bool, Meta(description="Send it no new turns; running ones finish.")] = False
+
+
+KINDS: dict[Kind, type[Record]] = {kind.KIND: kind for kind in (Tenant, User, Key, Price, Route, Replica)}
 
 
 def new_id(kind: Kind) -> str:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from gateway.directory.audit import Mark
 from gateway.directory.change import Configured
-from gateway.directory.records import Key, Kind, Price, R, Record, Route, Tenant, User
+from gateway.directory.records import Key, Kind, Price, R, Record, Replica, Route, Tenant, User
 from gateway.directory.seen import Seen
 from gateway.directory.store import Directory
 from gateway.errors import Unavailable
@@ -26,7 +26,7 @@ log = logging.getLogger("roundhouse.directory")
 
 POLL = 0.5
 """Seconds between two looks for changes."""
-_WHOLE: tuple[type[Record], ...] = (Tenant, Price, Route)
+_WHOLE: tuple[type[Record], ...] = (Tenant, Price, Route, Replica)
 """Kinds of which everything is here."""
 _MOST_ENTRIES = 1000
 """Audit entries that are followed; after more changes everything is read again."""
@@ -101,6 +101,10 @@ class View:
     def route(self, name: str) -> Route | None:
         """A route by name."""
         return cast("Route | None", self._records["route"].get(name))
+
+    def replicas(self) -> Mapping[str, Replica]:
+        """How much engines are to be used, by name, as far as somebody has said so."""
+        return cast("Mapping[str, Replica]", self._records["replica"])
 
     def known_key(self, digest: str) -> Key | None:
         """The key with this digest, if it is in the configuration file or has been seen before."""

@@ -181,6 +181,7 @@ def serve(engine: EngineThread, model: Path, redis_url: str, tmp_path: Path) -> 
         limits: dict[str, Any] | None = None,
         engines: dict[str, list[str]] | None = None,
         pool: dict[str, Any] | None = None,
+        adapters: dict[str, Any] | None = None,
         redis_at: str = redis_url,
         **sections: Any,
     ) -> Settings:
@@ -194,7 +195,7 @@ def serve(engine: EngineThread, model: Path, redis_url: str, tmp_path: Path) -> 
             turns=Turns(**(turns or {})),
             limits=Limits(**(limits or {})),
             redis=RedisSettings(url=redis_at, timeout=5.0, data=str(tmp_path / "data")),
-            adapters=Adapters(registry=str(tmp_path / "adapters"), poll=0.01),
+            adapters=Adapters(**{"registry": str(tmp_path / "adapters"), "poll": 0.01, **(adapters or {})}),
             pools=pools,
             **sections,
         )

@@ -1,0 +1,434 @@
+"""Adapters: register, list, show, change (pin, swap, drain), delete."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from engine.adapters.format import CONFIG, WEIGHTS
+from engine.adapters.manifest import Manifest
+from engine.adapters.registry import RESERVED, Pointer, Registry, RegistryError
+from engine.checkpoint import revision_digest
+from gateway.admin import cursors
+from gateway.admin.conditions import entity_tag
+from gateway.admin.endpoints import Access, Answer, Call, Endpoints, Input
+from gateway.admin.job_state import Job
+from gateway.admin.registration import MAX_CONFIG_BYTES, Registration
+from gateway.admin.shapes import Name, Page
+from gateway.admin.sources import MAX_LENGTH, allowed
+from gateway.admin.uploads import Form
+from gateway.engines import Pool
+from gateway.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unavailable
+
+endpoints = Endpoints("adapters", "LoRA adapters, which clients name as `model`.")
+
+_MOST_OF_TENANT = 1000
+_MAX_REQUEST_BYTES = 64 * 1024
+
+AdapterName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}$")]
+Version = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Text = Annotated[str, Meta(max_length=500)]
+Tenants = Annotated[list[Name], Meta(max_length=1000)]
+
+
+class AdapterPath(Input, frozen=True):
+    adapter: Annotated[AdapterName, Meta(description="Its public name.")]
+
+
+class AdapterRegistration(Input, frozen=True):
+    """What is to be registered. Fetched from `source`, or sent along as the form's `config` and `weights`."""
+
+    name: Annotated[AdapterName, Meta(description="What clients will give as `model`.")]
+    source: Annotated[
+        Annotated[str, Meta(max_length=MAX_LENGTH)] | None,
+        Meta(description="Address of its folder, below one of `adapters.sources`. Operators only."),
+    ] = None
+    model: Annotated[
+        Annotated[str, Meta(max_length=256)] | None,
+        Meta(description="Public name of the base model; needed if there are several."),
+    ] = None
+    tenants: Annotated[Tenants | None, Meta(description="Who may use it; null: everybody. Operators only.")] = None
+    pinned: Annotated[bool, Meta(description="Have engines keep it loaded. Operators only.")] = False
+    description: Annotated[Text, Meta(description="For people.")] = ""
+    replace: Annotated[
+        bool, Meta(description="If the name exists, have it lead here; tenants, pin and description stay.")
+    ] = False
+
+
+class AdapterForm(Struct, frozen=True):
+    """The parts of an upload."""
+
+    request: AdapterRegistration
+    """As application/json, without `source`."""
+    config: Annotated[str, Meta(extra_json_schema={"contentMediaType": "application/json"})]
+    """adapter_config.json"""
+    weights: Annotated[str, Meta(extra_json_schema={"contentMediaType": "application/octet-stream"})]
+    """adapter_model.safetensors"""
+
+
+class AdapterChange(Input, frozen=True):
+    """Fields that are left out stay."""
+
+    version: Annotated[Version | UnsetType, Meta(description="Swap: the version that the name is to lead to.")] = UNSET
+    pinned: Annotated[bool | UnsetType, Meta(description="Have engines keep it loaded. Operators only.")] = UNSET
+    drained: Annotated[bool | UnsetType, Meta(description="Take no new requests; running ones finish.")] = UNSET
+    description: Annotated[Text | UnsetType, Meta(description="For people.")] = UNSET
+    tenants: Annotated[
+        Tenants | UnsetType | None, Meta(description="Who may use it; null: everybody. Operators only.")
+    ] = UNSET
+
+
+class AdapterState(Struct, frozen=True):
+    """A public name, and where it leads."""
+
+    name: str
+    model: str
+    version: str
+    tenants: list[str] | None
+    pinned: bool
+    drained: bool
+    description: str
+    updated_at: int
+    resident_on: list[str]
+    """Replicas that have it on their device, as far as their engines name them."""
+
+
+class AdapterContent(Struct, frozen=True):
+    """What is in a version."""
+
+    size: int
+    max_rank: int
+    dtypes: list[str]
+    architecture: str
+    modules: list[str]
+
+
+class AdapterDetails(AdapterState, frozen=True):
+    """A public name, where it leads, and what is there."""
+
+    content: AdapterContent
+
+
+class AdapterList(Struct, frozen=True):
+    data: list[AdapterState]
+    next: str | None
+
+
+@endpoints.get("/adapters", access=Access.FILTERED)
+async def list_adapters(call: Call, query: Page) -> Answer[AdapterList]:
+    """Adapters that the caller's tenant may use; all, for operators."""
+    names = await _names(call)
+    after = cursors.decode("adapters", query.cursor)
+    shown = [name for name in sorted(names) if name > after and _sees(call, names[name])]
+    page, more = shown[: query.limit], len(shown) > query.limit
+    states = [_state(call, name, names[name]) for name in page]
+    return Answer(AdapterList(states, cursors.encode("adapters", page[-1]) if more else None))
+
+
+@endpoints.get("/adapters/{adapter}", access=Access.FILTERED, versioned=True)
+async def show_adapter(call: Call, path: AdapterPath) -> Answer[AdapterDetails]:
+    """One adapter, and what is in its version."""
+    pointer = await _pointer(call, path.adapter)
+    manifest = await _blocking(call.gateway.adapters.registry.manifest, pointer.version)
+    return Answer(_details(call, path.adapter, pointer, manifest), etag=_tag(pointer))
+
+
+@endpoints.post(
+    "/adapters",
+    access=Access.FILTERED,
+    status=202,
+    located=True,
+    raises=[Conflict],
+    body_type=AdapterRegistration,
+    form_type=AdapterForm,
+    example={"name": "pirate", "model": "llama-8b", "source": "s3://models/adapters/pirate", "pinned": True},
+)
+async def register_adapter(call: Call, body: AdapterRegistration | None) -> Answer[Job]:
+    """Register an adapter from a store, or by upload.
+
+    Answers at once with a job, whose path is in `Location`. The job fetches the files, checks them against the base
+    model, stores them as a version, has an engine answer one token with it, and only then gives it the name. An upload
+    is a form with the parts `request` (JSON), `config` (adapter_config.json) and `weights` (adapter_model.safetensors).
+    """
+    registrar = call.admin.registrar
+    registrar.check_room()
+    folder = registrar.folder / secrets.token_hex(16)
+    digest, taken = "", False
+    try:
+        if body is None:
+            body, digest = await _receive(call, folder)
+        pool = _base(call, body)
+        body = await _permitted(call, body, uploaded=bool(digest))
+        once = call.once((body, digest))
+        job = Job(
+            id=_job_id(call),
+            kind="adapter.register",
+            tenant=None if call.principal.operator else call.principal.tenant,
+            adapter=body.name,
+        )
+        changes = {"model": pool.name, "source": body.source, "replace": body.replace}
+        await call.note("adapter.register", body.name, job.tenant, changes=changes, once=once)
+        if (known := await call.admin.jobs.create(job)) is not None:
+            return Answer(known, location=f"/jobs/{job.id}", replayed=True)
+        registration = Registration(
+            name=body.name,
+            folder=folder,
+            source=body.source,
+            pool=pool,
+            tenants=tuple(body.tenants) if body.tenants is not None else None,
+            pinned=body.pinned,
+            description=body.description,
+            replace=body.replace,
+        )
+        await registrar.submit(job, registration)
+        taken = True
+        return Answer(job, location=f"/jobs/{job.id}")
+    finally:
+        if not taken:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+@endpoints.patch(
+    "/adapters/{adapter}",
+    access=Access.FILTERED,
+    versioned=True,
+    raises=[Conflict],
+    example={"pinned": True},
+)
+async def change_adapter(call: Call, path: AdapterPath, body: AdapterChange) -> Answer[AdapterDetails]:
+    """Pin, swap, drain or describe an adapter.
+
+    Running turns keep the version that they began with.
+    """
+    pointer = await _own(call, path.adapter)
+    fields = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
+    if not call.principal.operator and (reserved := sorted({"pinned", "tenants"} & fields.keys())):
+        raise Forbidden(f"{reserved[0]}: only operators may set it", param=reserved[0])
+    registry, match = call.gateway.adapters.registry, call.match()
+    match.check(_tag(pointer))
+    manifest = await _fitting(call, fields.get("version", pointer.version), pointer)
+    if fields.get("tenants") is not None:
+        fields["tenants"] = tuple(fields["tenants"])
+
+    def changed(current: Pointer) -> Pointer:
+        match.check(_tag(current))
+        return msgspec.structs.replace(current, **fields)
+
+    before = msgspec.to_builtins(pointer)
+    await call.note(
+        "adapter.update",
+        path.adapter,
+        _owner(pointer),
+        changes={name: [before.get(name), value] for name, value in fields.items()},
+    )
+    after = await _blocking(registry.edit, path.adapter, changed)
+    await call.gateway.adapters.refresh()
+    assert after is not None
+    return Answer(_details(call, path.adapter, after, manifest), etag=_tag(after))
+
+
+@endpoints.delete("/adapters/{adapter}", access=Access.FILTERED, versioned=True, raises=[Conflict])
+async def delete_adapter(call: Call, path: AdapterPath) -> Answer[None]:
+    """Forget a name.
+
+    Running turns finish. The version stays in the registry until it is pruned there.
+    """
+    pointer = await _own(call, path.adapter)
+    match = call.match()
+    match.check(_tag(pointer))
+
+    def gone(current: Pointer) -> None:
+        match.check(_tag(current))
+
+    await call.note("adapter.delete", path.adapter, _owner(pointer), changes={"version": [pointer.version, None]})
+    await _blocking(call.gateway.adapters.registry.edit, path.adapter, gone)
+    await call.gateway.adapters.refresh()
+    return Answer(None)
+
+
+async def _receive(call: Call, folder: Path) -> tuple[AdapterRegistration, str]:
+    """An upload's request and a digest of its files, which are in `folder` then."""
+    registrar = call.admin.registrar
+    if registrar.uploads.locked():
+        raise Unavailable("too many uploads at once", code="overloaded", headers={"retry-after": "10"})
+    async with registrar.uploads:
+        await asyncio.to_thread(folder.mkdir, parents=True, mode=0o700)
+        form = Form(
+            call.request.headers["content-type"],
+            files={"config": folder / CONFIG, "weights": folder / WEIGHTS},
+            limits={"request": _MAX_REQUEST_BYTES, "config": MAX_CONFIG_BYTES, "weights": registrar.max_bytes},
+        )
+        await form.read(call.request.stream(), patience=call.gateway.settings.server.send_timeout)
+    try:
+        return msgspec.json.decode(form.values["request"], type=AdapterRegistration), form.digest
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise InvalidRequest(f"request: {error}", param="request", code="invalid_value") from None
+
+
+async def _permitted(call: Call, body: AdapterRegistration, *, uploaded: bool) -> AdapterRegistration:
+    """The registration as it will be done: its source normalised, its tenants the caller's own.
+
+    Raises:
+        ApiError: the caller may not register this.
+    """
+    if uploaded == (body.source is not None):
+        what = "leave it out of an upload" if uploaded else "give one, or send the files as multipart/form-data"
+        raise InvalidRequest(f"source: {what}", param="source", code="invalid_value")
+    tenant, names = call.principal.tenant, await _names(call)
+    pointer = names.get(body.name)
+    if call.principal.operator:
+        source = allowed(body.source, call.gateway.settings.adapters.sources) if body.source is not None else None
+        body = msgspec.structs.replace(body, source=source)
+    else:
+        for field in ("source", "pinned", "tenants"):
+            if getattr(body, field):
+                raise Forbidden(f"{field}: only operators may set it", param=field)
+        if not body.name.startswith(f"{tenant}:"):
+            # Names are shared by all tenants: so none can take another's, or learn that it exists.
+            raise Forbidden(f"name: must begin with {tenant}:, such as {tenant}:{body.name[:32]}", param="name")
+        if pointer is not None and _owner(pointer) != tenant:
+            raise Conflict(f"an adapter is named {body.name!r} already", param="name", code="already_exists")
+        if pointer is None and sum(name.startswith(f"{tenant}:") for name in names) >= _MOST_OF_TENANT:
+            raise Conflict(f"there are {_MOST_OF_TENANT} adapters already; delete some", code="too_many_adapters")
+        body = msgspec.structs.replace(body, tenants=[tenant])
+    if body.name in RESERVED or any(pool.name == body.name for pool in call.gateway.engines.pools):
+        raise InvalidRequest("name: a model or tier is named so", param="name", code="invalid_value")
+    if pointer is not None and not body.replace:
+        raise Conflict(
+            f"an adapter is named {body.name!r} already; set replace to have the name lead to this one",
+            param="name",
+            code="already_exists",
+        )
+    return body
+
+
+def _base(call: Call, body: AdapterRegistration) -> Pool:
+    pools = call.gateway.engines.pools
+    found = [pool for pool in pools if body.model in (None, pool.name)]
+    if len(found) != 1:
+        known = ", ".join(pool.name for pool in pools)
+        raise InvalidRequest(f"model: name the base model, one of {known}", param="model", code="invalid_value")
+    return found[0]
+
+
+def _job_id(call: Call) -> str:
+    """The same for a request that is repeated with its idempotency key."""
+    if call.idempotency_key is None:
+        return f"job_{secrets.token_hex(16)}"
+    return f"job_{hashlib.sha256(f'{call.actor} {call.idempotency_key}'.encode()).hexdigest()[:32]}"
+
+
+async def _names(call: Call) -> dict[str, Pointer]:
+    return await _blocking(call.gateway.adapters.registry.names)
+
+
+async def _pointer(call: Call, name: str) -> Pointer:
+    """Where a name leads that the caller may see."""
+    pointer = (await _names(call)).get(name)
+    if pointer is None or not _sees(call, pointer):
+        raise NotFound(f"no adapter is named {name!r}")
+    return pointer
+
+
+async def _own(call: Call, name: str) -> Pointer:
+    """Where a name leads that the caller may change."""
+    pointer = await _pointer(call, name)
+    if not (call.principal.operator or _owner(pointer) == call.principal.tenant):
+        raise Forbidden("it is not this tenant's alone; only operators may change it")
+    return pointer
+
+
+def _sees(call: Call, pointer: Pointer) -> bool:
+    return call.principal.operator or pointer.allows(call.principal.tenant)
+
+
+def _owner(pointer: Pointer) -> str | None:
+    """The only tenant that may use it; None if there are several."""
+    return pointer.tenants[0] if pointer.tenants is not None and len(pointer.tenants) == 1 else None
+
+
+async def _fitting(call: Call, version: str, pointer: Pointer) -> Manifest:
+    """What is in a version.
+
+    Raises:
+        InvalidRequest: there is no such version, or it was checked against another base model.
+    """
+    registry = call.gateway.adapters.registry
+    manifest = await asyncio.to_thread(_manifest_or_none, registry, version)
+    if manifest is None:
+        raise InvalidRequest("version: there is no such version", param="version", code="invalid_value")
+    pools = [pool for pool in call.gateway.engines.pools if pool.name == pointer.model]
+    if version != pointer.version and pools:
+        revision = await asyncio.to_thread(revision_digest, pools[0].directory)
+        if revision not in manifest.bases:
+            raise InvalidRequest(
+                f"version: it was not checked against {pointer.model} as it is now; register its files again",
+                param="version",
+                code="invalid_value",
+            )
+    return manifest
+
+
+def _manifest_or_none(registry: Registry, version: str) -> Manifest | None:
+    try:
+        return registry.manifest(version)
+    except RegistryError:
+        return None
+
+
+T = TypeVar("T")
+
+
+async def _blocking(function: Callable[..., T], *arguments: Any) -> T:
+    """Something of the registry, in a thread."""
+    try:
+        return await asyncio.to_thread(function, *arguments)
+    except RegistryError as error:
+        raise Unavailable(str(error)) from None
+
+
+def _tag(pointer: Pointer) -> str:
+    return entity_tag(hashlib.blake2b(msgspec.json.encode(pointer), digest_size=12).hexdigest())
+
+
+def _state(call: Call, name: str, pointer: Pointer) -> AdapterState:
+    return AdapterState(**_fields(call, name, pointer))
+
+
+def _details(call: Call, name: str, pointer: Pointer, manifest: Manifest) -> AdapterDetails:
+    modules = sorted({target.module for target in manifest.targets})
+    content = AdapterContent(
+        manifest.size, manifest.max_rank, list(manifest.dtypes), manifest.architecture, list(modules)
+    )
+    return AdapterDetails(content=content, **_fields(call, name, pointer))
+
+
+def _fields(call: Call, name: str, pointer: Pointer) -> dict[str, Any]:
+    tenants = None if pointer.tenants is None else list(pointer.tenants)
+    if tenants is not None and not call.principal.operator:
+        tenants = [call.principal.tenant]  # who else may use it is not the caller's business
+    resident = [
+        engine.name
+        for pool in call.gateway.engines.pools
+        for engine in pool.engines
+        if engine.client.load is not None and pointer.version in (engine.client.load.adapters or ())
+    ]
+    return {
+        "name": name,
+        "model": pointer.model,
+        "version": pointer.version,
+        "tenants": tenants,
+        "pinned": pointer.pinned,
+        "drained": pointer.drained,
+        "description": pointer.description,
+        "updated_at": int(pointer.updated),
+        "resident_on": resident,
+    }

@@ -1,0 +1,141 @@
+"""API keys: made, rotated, limited and revoked. A key is shown once."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gateway.admin import records, shapes
+from gateway.admin.conditions import entity_tag
+from gateway.admin.endpoints import Access, Answer, Call, Endpoints, Input
+from gateway.admin.shapes import Name, Page, TenantPath
+from gateway.directory.change import Put
+from gateway.directory.records import Key, Record
+from gateway.errors import Conflict, PreconditionFailed
+from gateway.identity.keys import new_key
+
+endpoints = Endpoints("keys", "API keys of a tenant. Only keyed digests are stored.")
+
+_FIXED = ["id", "tenant", "digest", "replaces"]
+NewKey = shapes.creation("NewKey", Key, without=_FIXED)
+KeyChange = shapes.change("KeyChange", Key, without=[*_FIXED, "user"])
+KeyState = shapes.state("KeyState", Key, without=["digest"])
+Shown = Annotated[
+    str | None,
+    Meta(description="The key itself, this once; null if the request was answered before: rotate it then."),
+]
+
+
+class KeyPath(TenantPath, frozen=True):
+    key: Annotated[Name, Meta(description="Its id.")]
+
+
+class KeyList(Struct, frozen=True):
+    data: list[KeyState]  # type: ignore[valid-type]
+    next: str | None
+
+
+class NewKeyShown(Struct, frozen=True):
+    """A key that was just made."""
+
+    key: Shown
+    record: KeyState  # type: ignore[valid-type]
+
+
+class Rotation(Input, frozen=True):
+    overlap_seconds: Annotated[int, Meta(ge=0, le=30 * 86400, description="How long the old key still works.")] = 86400
+
+
+@endpoints.get("/tenants/{tenant}/keys", access=Access.TENANT)
+async def list_keys(call: Call, path: TenantPath, query: Page) -> Answer[KeyList]:
+    """Keys of a tenant, without the keys themselves."""
+    return Answer(KeyList(*await records.page_of(call, Key, query, KeyState, tenant=path.tenant)))
+
+
+@endpoints.post(
+    "/tenants/{tenant}/keys",
+    access=Access.TENANT,
+    status=201,
+    located=True,
+    versioned=True,
+    raises=[Conflict],
+    body_type=NewKey,
+    example={"description": "build server", "scopes": ["chat", "models"], "quota": {"requests_per_minute": 60}},
+)
+async def create_key(call: Call, path: TenantPath, body: Any) -> Answer[NewKeyShown]:
+    """Make a key."""
+    fields = msgspec.structs.asdict(body)
+    records.refuse_reserved(call, fields, "operator")
+    text, digest = new_key(call.admin.secret)
+    key = Key(id=call.new_id("key"), tenant=path.tenant, digest=digest, **fields)
+    applied = await call.gateway.directory.apply([Put(key, 0)], actor=call.actor, once=call.once(body))
+    return _shown(applied.records[0], None if applied.replayed else text)
+
+
+@endpoints.get("/tenants/{tenant}/keys/{key}", access=Access.TENANT, versioned=True)
+async def show_key(call: Call, path: KeyPath) -> Answer[KeyState]:  # type: ignore[valid-type]
+    """One key, without the key itself."""
+    return records.answer(await records.find(call, Key, path.key, tenant=path.tenant), KeyState)
+
+
+@endpoints.patch(
+    "/tenants/{tenant}/keys/{key}",
+    access=Access.TENANT,
+    versioned=True,
+    raises=[Conflict],
+    body_type=KeyChange,
+    example={"quota": {"spend_per_day": 1_000_000}},
+)
+async def change_key(call: Call, path: KeyPath, body: Any) -> Answer[KeyState]:  # type: ignore[valid-type]
+    """Change what a key may do; fields that are left out stay."""
+    fields = shapes.given(body)
+    records.refuse_reserved(call, fields, "operator")
+    key = await records.find(call, Key, path.key, tenant=path.tenant)
+    return await records.change(call, key, fields, KeyState)
+
+
+@endpoints.post(
+    "/tenants/{tenant}/keys/{key}/rotate",
+    access=Access.TENANT,
+    status=201,
+    located=True,
+    versioned=True,
+    raises=[Conflict, PreconditionFailed],
+    example={"overlap_seconds": 3600},
+)
+async def rotate_key(call: Call, path: KeyPath, body: Rotation) -> Answer[NewKeyShown]:
+    """Make a new key in the place of one, which works on for a while.
+
+    The new key has the old one's user, scopes and quota.
+    """
+    old = await records.find(call, Key, path.key, tenant=path.tenant)
+    records.refuse_reserved(call, {"operator": old.operator}, "operator")
+    ends = int(time.time()) + body.overlap_seconds
+    text, digest = new_key(call.admin.secret)
+    fresh = msgspec.structs.replace(
+        old, id=call.new_id("key"), digest=digest, replaces=old.id, expires_at=None, revision=0
+    )
+    expiring = msgspec.structs.replace(old, expires_at=ends if old.expires_at is None else min(ends, old.expires_at))
+    applied = await call.gateway.directory.apply(
+        [Put(fresh, 0), Put(expiring, old.revision)], actor=call.actor, once=call.once(body)
+    )
+    return _shown(applied.records[0], None if applied.replayed else text)
+
+
+@endpoints.delete("/tenants/{tenant}/keys/{key}", access=Access.TENANT, versioned=True, raises=[Conflict])
+async def revoke_key(call: Call, path: KeyPath) -> Answer[None]:
+    """Revoke a key. Gateways refuse it within a second."""
+    return await records.delete(call, await records.find(call, Key, path.key, tenant=path.tenant))
+
+
+def _shown(record: Record | None, text: str | None) -> Answer[NewKeyShown]:
+    assert isinstance(record, Key)
+    return Answer(
+        NewKeyShown(text, shapes.shown(record, KeyState)),
+        etag=entity_tag(record.revision),
+        location=f"/tenants/{record.tenant}/keys/{record.id}",
+        replayed=text is None,
+    )

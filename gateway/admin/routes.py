@@ -1,0 +1,78 @@
+"""Public names whose requests are shared among models and adapters, such as canaries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.admin import records, shapes
+from gateway.admin.endpoints import Access, Answer, Call, Endpoints
+from gateway.admin.shapes import Page, PublicNamePath
+from gateway.directory.records import Route
+from gateway.errors import Conflict
+
+endpoints = Endpoints("routes", "Public names whose requests are shared among models and adapters, such as canaries.")
+
+NewRoute = shapes.creation("NewRoute", Route, instead={"name": shapes.PublicName})
+RouteReplacement = shapes.creation("RouteReplacement", Route, without=["name"])
+RouteState = shapes.state("RouteState", Route)
+
+_TARGETS = [{"model": "llama-8b", "weight": 95}, {"model": "llama-8b-next", "weight": 5}]
+
+
+class RouteList(Struct, frozen=True):
+    data: list[RouteState]  # type: ignore[valid-type]
+    next: str | None
+
+
+@endpoints.get("/routes", access=Access.OPERATOR)
+async def list_routes(call: Call, query: Page) -> Answer[RouteList]:
+    """All routes."""
+    return Answer(RouteList(*await records.page_of(call, Route, query, RouteState)))
+
+
+@endpoints.post(
+    "/routes",
+    access=Access.OPERATOR,
+    status=201,
+    located=True,
+    versioned=True,
+    raises=[Conflict],
+    body_type=NewRoute,
+    example={
+        "name": "assistant",
+        "targets": _TARGETS,
+    },
+)
+async def create_route(call: Call, body: Any) -> Answer[RouteState]:  # type: ignore[valid-type]
+    """Make a route."""
+    route = Route(**msgspec.structs.asdict(body))
+    return await records.create(call, route, RouteState, f"/routes/{route.name}")
+
+
+@endpoints.get("/routes/{public_name}", access=Access.OPERATOR, versioned=True)
+async def show_route(call: Call, path: PublicNamePath) -> Answer[RouteState]:  # type: ignore[valid-type]
+    """One route."""
+    return records.answer(await records.find(call, Route, path.public_name), RouteState)
+
+
+@endpoints.put(
+    "/routes/{public_name}",
+    access=Access.OPERATOR,
+    versioned=True,
+    raises=[Conflict],
+    body_type=RouteReplacement,
+    example={"targets": _TARGETS},
+)
+async def replace_route(call: Call, path: PublicNamePath, body: Any) -> Answer[RouteState]:  # type: ignore[valid-type]
+    """Replace a route; fields that are left out take their defaults."""
+    route = await records.find(call, Route, path.public_name)
+    return await records.change(call, route, msgspec.structs.asdict(body), RouteState)
+
+
+@endpoints.delete("/routes/{public_name}", access=Access.OPERATOR, versioned=True, raises=[Conflict])
+async def delete_route(call: Call, path: PublicNamePath) -> Answer[None]:
+    """Delete a route."""
+    return await records.delete(call, await records.find(call, Route, path.public_name))

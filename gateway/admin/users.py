@@ -1,0 +1,78 @@
+"""Users: people and services of a tenant, as an identity provider knows them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gateway.admin import records, shapes
+from gateway.admin.endpoints import Access, Answer, Call, Endpoints
+from gateway.admin.shapes import Name, Page, TenantPath
+from gateway.directory.records import User
+from gateway.errors import Conflict
+
+endpoints = Endpoints("users", "People and services of a tenant, as an identity provider knows them.")
+
+_HIDDEN = ["tenant", "email_digest"]
+NewUser = shapes.creation("NewUser", User, without=["id", *_HIDDEN])
+UserChange = shapes.change("UserChange", User, without=["id", *_HIDDEN])
+UserState = shapes.state("UserState", User, without=["email_digest"])
+
+
+class UserPath(TenantPath, frozen=True):
+    user: Annotated[Name, Meta(description="Its id.")]
+
+
+class UserList(Struct, frozen=True):
+    data: list[UserState]  # type: ignore[valid-type]
+    next: str | None
+
+
+@endpoints.get("/tenants/{tenant}/users", access=Access.TENANT)
+async def list_users(call: Call, path: TenantPath, query: Page) -> Answer[UserList]:
+    """Users of a tenant."""
+    return Answer(UserList(*await records.page_of(call, User, query, UserState, tenant=path.tenant)))
+
+
+@endpoints.post(
+    "/tenants/{tenant}/users",
+    access=Access.TENANT,
+    status=201,
+    located=True,
+    versioned=True,
+    raises=[Conflict],
+    body_type=NewUser,
+    example={"subject": "auth0|5f7c8e", "description": "Ada", "scopes": ["chat", "models"]},
+)
+async def create_user(call: Call, path: TenantPath, body: Any) -> Answer[UserState]:  # type: ignore[valid-type]
+    """Make a user."""
+    user = User(id=call.new_id("user"), tenant=path.tenant, **msgspec.structs.asdict(body))
+    return await records.create(call, user, UserState, f"/tenants/{path.tenant}/users/{user.id}")
+
+
+@endpoints.get("/tenants/{tenant}/users/{user}", access=Access.TENANT, versioned=True)
+async def show_user(call: Call, path: UserPath) -> Answer[UserState]:  # type: ignore[valid-type]
+    """One user."""
+    return records.answer(await records.find(call, User, path.user, tenant=path.tenant), UserState)
+
+
+@endpoints.patch(
+    "/tenants/{tenant}/users/{user}",
+    access=Access.TENANT,
+    versioned=True,
+    raises=[Conflict],
+    body_type=UserChange,
+    example={"disabled": True},
+)
+async def change_user(call: Call, path: UserPath, body: Any) -> Answer[UserState]:  # type: ignore[valid-type]
+    """Change a user; fields that are left out stay."""
+    user = await records.find(call, User, path.user, tenant=path.tenant)
+    return await records.change(call, user, shapes.given(body), UserState)
+
+
+@endpoints.delete("/tenants/{tenant}/users/{user}", access=Access.TENANT, versioned=True, raises=[Conflict])
+async def delete_user(call: Call, path: UserPath) -> Answer[None]:
+    """Delete a user that has no keys any more."""
+    return await records.delete(call, await records.find(call, User, path.user, tenant=path.tenant))
