@@ -1,6 +1,6 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test lint types walls unit browser bench demo-models demo-evaluate docs constraints clean
+.PHONY: help serve chat test lint types walls unit browser fuzz bench demo-models demo-evaluate docs constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
@@ -42,6 +42,10 @@ browser: ## a Chromium for the page tests: installs Debian's package where it ma
 unit: ## all tests, the slowest ten at the end
 	@echo '== tests'
 	@$(BIN)/pytest $(PYTEST_ARGS)
+
+fuzz: ## feed everything that reads strangers' bytes with more of them, a minute each
+	@deploy/environment.sh dev
+	@for target in bodies calls frames session; do $(BIN)/python -m tests.fuzz.decoders $$target -max_total_time=60 || exit 1; done
 
 bench: ## measure the engine beside its peers (minutes; results in bench/results/)
 	@deploy/environment.sh dev

@@ -1,0 +1,128 @@
+"""Coverage-guided fuzzing of everything that reads bytes of strangers.
+
+    python -m tests.fuzz.decoders session -runs=100000          one target; any libFuzzer option
+    make fuzz                                                   all of them, a minute each
+
+A target may refuse its input by the errors that it documents. Anything else is a finding, which libFuzzer writes to a
+file `crash-*` in `test-artifacts/`; give it that file to see it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["gateway", "engine.wire"], enable_loader_override=False):
+    import msgspec
+
+    from engine.wire import decode_client_frame, decode_server_frame
+    from gateway.errors import ApiError, InvalidRequest
+    from gateway.protocol.chat_completion_create import parse_chat_completion_create
+    from gateway.protocol.codec import JsonCodec, MsgpackCodec
+    from gateway.protocol.completion_create import parse_completion_create
+    from gateway.protocol.response_create import parse_response_create
+    from gateway.protocol.session import Session, SessionLimits
+    from gateway.tools.formats import FORMATS
+    from gateway.tools.parser import Arguments, CallParser, Parsed, Text
+
+ARTIFACTS = Path(__file__).parent.parent.parent / "test-artifacts"
+
+
+def bodies(data: bytes) -> None:
+    """Request bodies of all endpoints."""
+    try:
+        body = JsonCodec().decode(data)
+    except InvalidRequest:
+        return
+    for parse in (parse_response_create, parse_chat_completion_create, parse_completion_create):
+        try:
+            parse(body)
+        except ApiError as error:
+            assert error.message
+
+
+def session(data: bytes) -> None:
+    """Messages of one WebSocket, separated by zeros, in both codecs."""
+    now = 0.0
+    for codec in (JsonCodec(), MsgpackCodec()):
+        connection = Session(codec, SessionLimits(max_message_bytes=4096), now)
+        for message in data.split(b"\0"):
+            now += 1.0
+            for _ in connection.receive(message, now):
+                pass
+            connection.tick(now)
+        connection.disconnected()
+
+
+def frames(data: bytes) -> None:
+    """What engines and gateways hear from each other."""
+    for decode in (decode_client_frame, decode_server_frame):
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            decode(data)
+
+
+def calls(data: bytes) -> None:
+    """Answers of models in all formats of tool calls: cut anywhere, they are read as if they were whole."""
+    text = data[1:].decode(errors="replace")
+    step = 1 + (data[0] if data else 0) % 7
+    pieces = [text[start : start + step] for start in range(0, len(text), step)]
+    for format in FORMATS:
+        assert _read(format.parser, pieces) == _read(format.parser, [text]), format.name
+
+
+def _read(make: Callable[[list[str]], CallParser], pieces: list[str]) -> list[object]:
+    """What was read, neighbouring texts and arguments put together."""
+    parser = make(["get_weather", "f"])
+    found: list[Parsed] = [event for piece in pieces for event in parser.push(piece)]
+    found += parser.finish()
+    joined: list[object] = []
+    for event in found:
+        before = joined[-1] if joined else None
+        if isinstance(event, Text | Arguments) and isinstance(before, type(event)):
+            joined[-1] = type(event)(before.text + event.text)
+        else:
+            joined.append(event)
+    return joined
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {target.__name__: target for target in (bodies, session, frames, calls)}
+
+SEEDS: dict[str, list[bytes]] = {
+    "bodies": [
+        b'{"model":"auto","input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}],"tools":[{"type":'
+        b'"function","name":"f","parameters":{"type":"object"}}],"text":{"format":{"type":"json_object"}}}',
+        b'{"model":"auto","messages":[{"role":"user","content":"hi"}],"n":2,"stop":["a"],"logprobs":true}',
+        b'{"model":"small","prompt":[[1,2],[3]],"echo":true,"logit_bias":{"5":-1.5}}',
+    ],
+    "session": [
+        b'{"type":"response.create","input":"hi","stream_id":"a"}\0{"type":"response.cancel","response_id":"resp_1"}\0'
+        b'{"type":"response.resume","response_id":"resp_1","starting_after":3}',
+    ],
+    "frames": [b"\x83\xa4type\xa8generate\xa2id\xa11\xa6prompt\x93\x01\x02\x03"],
+    "calls": [
+        b'\x01\x00<tool_call>{"name": "f", "arguments": {"a": [1, "x"]}}</tool_call>',
+        b'\x01\x00[TOOL_CALLS] [{"name": "f", "arguments": {}}]',
+        b"\x01\x00[f(a=1, b='x')]",
+    ],
+}
+
+
+def main() -> None:
+    if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
+        raise SystemExit(f"{__doc__}\nTargets: {', '.join(TARGETS)}")
+    target = sys.argv.pop(1)
+    ARTIFACTS.mkdir(exist_ok=True)
+    corpus = ARTIFACTS / "fuzz" / target
+    corpus.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(SEEDS[target]):
+        (corpus / f"seed-{number}").write_bytes(seed)
+    atheris.Setup([*sys.argv, str(corpus), f"-artifact_prefix={ARTIFACTS}/"], TARGETS[target])
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""A short run of every fuzzing target; `make fuzz` runs them longer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("atheris", reason="atheris has no wheel for this platform")
+
+RUNS = 4000
+
+
+@pytest.mark.parametrize("target", ["bodies", "calls", "frames", "session"])
+def test_no_input_crashes_it(target: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz.decoders",
+        target,
+        f"-runs={RUNS}",
+        "-max_total_time=60",
+        "-timeout=10",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
