@@ -153,6 +153,15 @@ class Metrics:
         self._redis_errors = Counter(
             "roundhouse_redis_errors", "Round trips to Redis that failed or took too long.", registry=registry
         )
+        self._followed = Gauge(
+            "roundhouse_turns_followed", "Turns of other gateways that are shown here.", registry=registry
+        )
+        self._feeds = Gauge(
+            "roundhouse_turn_feeds", "Other gateways to which turns of this one are shown.", registry=registry
+        )
+        self._unstored = Gauge(
+            "roundhouse_turns_unstored", "Turns that have ended and wait to be stored in Redis.", registry=registry
+        )
         self._connections = Gauge("roundhouse_websocket_connections", "Open WebSockets.", registry=registry)
         self._closed = Series(
             Counter("roundhouse_websocket_closed", "WebSockets closed, by close code.", ["code"], registry=registry)
@@ -239,6 +248,12 @@ class Metrics:
     def limited(self, limit: str) -> None:
         """`limit` is one of the fields of `gateway.limits.quota.Quota`."""
         self._limited(limit).inc()
+
+    def shared(self, *, followed: int, feeds: int, unstored: int) -> None:
+        """What turns have to do with other gateways, just now."""
+        self._followed.set(followed)
+        self._feeds.set(feeds)
+        self._unstored.set(unstored)
 
     def reservations(self, held: int) -> None:
         self._reservations.set(held)

@@ -85,10 +85,10 @@ class Elsewhere:
         self._stopping = asyncio.Event()
 
     @property
-    def leftovers(self) -> dict[str, int]:
-        """Mirrors and feeds, which come and go with viewers, and what waits to be stored."""
+    def shared(self) -> dict[str, int]:
+        """Turns followed, and shown, which come and go with viewers, and those that wait to be stored."""
         return {
-            "mirrors": self._following.mirrors,
+            "followed": self._following.mirrors,
             "feeds": self._feeds.running,
             "unstored": self._records.pending,
         }

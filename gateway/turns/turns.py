@@ -83,9 +83,9 @@ class Turns:
         return sum(turn.viewers for turn in self._turns.values())
 
     @property
-    def leftovers(self) -> dict[str, int]:
-        """What turns of other gateways, and Redis, keep busy here."""
-        return self._elsewhere.leftovers if self._elsewhere else {}
+    def shared(self) -> dict[str, int]:
+        """See `Elsewhere.shared`."""
+        return self._elsewhere.shared if self._elsewhere else {"followed": 0, "feeds": 0, "unstored": 0}
 
     async def start(
         self,

@@ -140,7 +140,7 @@ class Served:
         return {
             "turns": gateway.turns.running,
             "viewers": gateway.turns.viewers,
-            **gateway.turns.leftovers,
+            **gateway.turns.shared,
             "connections": gateway.connections.open,
             "reservations": gateway.limiter.outstanding,
             "generations": gateway.engines.live,

@@ -82,7 +82,10 @@ class FrameEngine:
                     self._steps.add(task)
                     task.add_done_callback(self._steps.discard)
                 elif isinstance(frame, Cancel):
-                    await connection.send(encode(Step([Output(frame.id, finish="cancelled")], LOAD)))
+                    await self._cancel(connection, frame)
+
+    async def _cancel(self, connection: ServerConnection, frame: Cancel) -> None:
+        await connection.send(encode(Step([Output(frame.id, finish="cancelled")], LOAD)))
 
     async def _answer(self, connection: ServerConnection, request: Generate) -> None:
         await self.gate.wait()

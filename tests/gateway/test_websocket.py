@@ -213,7 +213,7 @@ class TestResume:
         async with serve(turns={"retention": 0.05, "store_ttl": 0.05}) as served, served.connect() as socket:
             response_id = (await ask(socket, max_output_tokens=1))[-1]["response"]["id"]
             await eventually(lambda: served.gateway.turns.retained == 0)
-            await eventually(lambda: served.gateway.turns.leftovers["unstored"] == 0)
+            await eventually(lambda: served.gateway.turns.shared["unstored"] == 0)
             for _ in range(100):
                 await send(socket, type="response.resume", response_id=response_id)
                 event = await receive(socket)

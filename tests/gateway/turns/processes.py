@@ -1,0 +1,187 @@
+"""Real gateway processes that share one Redis and one engine, whose answers are known character by character."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from engine.wire import Cancel, Generate, Output, Step, Usage, encode
+from tests.gateway.conftest import KEY, eventually
+from tests.gateway.frame_engine import LOAD, FrameEngine
+
+ANSWER = " ".join(f"{number:03}" for number in range(60))
+"""No two places of it look the same."""
+
+
+class CountingEngine(FrameEngine):
+    """Answers everything with `ANSWER`, a token every `pause` seconds."""
+
+    def __init__(self, path: Path, model: Path, pause: float) -> None:
+        super().__init__(path, {})
+        tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+        self.ids = [*tokenizer.encode(ANSWER, add_special_tokens=False).ids, tokenizer.token_to_id("</s>")]
+        self.pause = pause
+        self.live: dict[tuple[ServerConnection, str], asyncio.Event] = {}
+        """Requests that have not ended, and how to cancel them."""
+        self.sent = 0
+        """Tokens."""
+
+    async def _answer(self, connection: ServerConnection, request: Generate) -> None:
+        cancelled = self.live[connection, request.id] = asyncio.Event()
+        usage = Usage(len(request.prompt), 0, 0, 0.0)
+        count = min(len(self.ids), request.sampling.max_tokens)
+        try:
+            for index, token in enumerate(self.ids[:count]):
+                await self.gate.wait()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(cancelled.wait(), self.pause)
+                last = index == count - 1
+                finish = "cancelled" if cancelled.is_set() else "stop" if last else None
+                usage = Usage(len(request.prompt), 0, index + 1, 0.0)
+                output = Output(request.id, [token], finish=finish, usage=usage if finish or not index else None)
+                self.sent += 1
+                await connection.send(encode(Step([output], LOAD)))
+                if finish:
+                    return
+        except ConnectionClosed:
+            pass
+        finally:
+            del self.live[connection, request.id]
+
+    async def _cancel(self, connection: ServerConnection, frame: Cancel) -> None:
+        if (connection, frame.id) in self.live:
+            self.live[connection, frame.id].set()
+
+
+class GatewayProcess:
+    """`roundhouse serve` with the configuration of `gateways`."""
+
+    def __init__(self, config: Path, folder: Path, port: int, environment: dict[str, str]) -> None:
+        self.port = port
+        self.log = folder / f"{port}.log"
+        self._command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config), "--port", str(port)]
+        self._environment = {**environment, "ROUNDHOUSE_REDIS_DATA": str(folder / str(port))}
+        self.process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def connect(self, **options: Any) -> connect:
+        headers = {"authorization": f"Bearer {KEY}"}
+        address = f"ws://127.0.0.1:{self.port}/v1/responses"
+        return connect(address, additional_headers=headers, compression=None, **options)
+
+    async def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *self._command, stdout=log, stderr=log, env=self._environment
+            )
+
+    async def ready(self) -> None:
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(self._is_ready):
+                assert self.process is not None and self.process.returncode is None, self.log.read_text()
+                await asyncio.sleep(0.1)
+
+    async def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end."""
+        assert self.process is not None
+        if self.process.returncode is None:
+            self.process.send_signal(how)
+        async with asyncio.timeout(60):
+            return await self.process.wait()
+
+    async def metrics(self) -> dict[str, float]:
+        """Values of all series."""
+        text = await asyncio.to_thread(
+            lambda: urllib.request.urlopen(f"{self.url}/metrics", timeout=10).read().decode()
+        )
+        lines = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
+        return {name: float(value) for name, value in lines}
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as response:
+                return bool(response.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+@contextlib.asynccontextmanager
+async def gateways(
+    count: int, model: Path, redis_url: str, *, pause: float = 0.002, drain_timeout: float = 20, **turns: float
+) -> AsyncIterator[tuple[Sequence[GatewayProcess], CountingEngine]]:
+    """So many ready gateways that know of each other, and their engine; `turns` are settings."""
+    with tempfile.TemporaryDirectory(prefix="rh-") as name:
+        folder = Path(name)
+        engine = CountingEngine(folder / "e.sock", model, pause)
+        config = folder / "roundhouse.toml"
+        settings = "\n".join(f"{field} = {value}" for field, value in turns.items())
+        config.write_text(
+            f'[server]\ndrain_timeout = {drain_timeout}\n[redis]\nurl = "{redis_url}"\ntimeout = 2.0\n'
+            f"[cache]\nenabled = false\n"
+            f'[adapters]\nregistry = "{folder}/adapters"\n[turns]\n{settings}\n'
+            f'[[pools]]\ntier = "small"\nname = "numbers"\nmodel = "{model}"\nengines = ["{engine.address}"]\n'
+        )
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("ROUNDHOUSE_", "REDIS_"))}
+        environment = {**clean, "ROUNDHOUSE_SECRET": secrets.token_hex(32), "ROUNDHOUSE_LOG_LEVEL": "warning"}
+        processes = [GatewayProcess(config, folder, _free_port(), environment) for _ in range(count)]
+        async with engine.serving():
+            try:
+                for process in processes:
+                    await process.start()
+                for process in processes:
+                    await process.ready()
+                await asyncio.sleep(1.5)  # a heartbeat: each has seen the others
+                yield processes, engine
+            finally:
+                for process in processes:
+                    if process.process is not None and process.process.returncode is None:
+                        await process.stop(signal.SIGKILL)
+
+
+async def idle(processes: Sequence[GatewayProcess], engine: CountingEngine) -> None:
+    """Wait until nothing is left of any turn."""
+    await eventually(lambda: not engine.live, lambda: engine.live, seconds=60)
+    async with asyncio.timeout(60):
+        while True:
+            held = [await process.metrics() for process in processes]
+            busy = [
+                {name: value for name, value in values.items() if name.startswith(GAUGES) and value} for values in held
+            ]
+            if not any(busy):
+                return
+            await asyncio.sleep(0.2)
+
+
+GAUGES = (
+    "roundhouse_turns_running",
+    "roundhouse_turns_followed",
+    "roundhouse_turn_feeds",
+    "roundhouse_websocket_connections",
+    "roundhouse_reservations_held",
+)
+"""What must be zero when nobody wants anything."""
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
