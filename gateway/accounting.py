@@ -12,7 +12,13 @@ from gateway.telemetry.tracing import Tracing
 
 logger = logging.getLogger("roundhouse.turns")
 
-OUTCOMES = {"stop": "completed", "length": "incomplete", "cancelled": "cancelled", "error": "failed"}
+OUTCOMES = {
+    "stop": "completed",
+    "length": "incomplete",
+    "content_filter": "blocked",
+    "cancelled": "cancelled",
+    "error": "failed",
+}
 """How a turn ended, in the words of metrics and logs."""
 
 

@@ -61,6 +61,8 @@ class StoredAnswers:
                 "max_output_tokens": request.max_output_tokens or self._default_max_output_tokens,
                 "stop": request.stop,
                 "format": msgspec.to_builtins(request.format.grammar) if request.format else None,
+                # Answers of another policy may hold what this one takes out.
+                **({} if job.safety is None else {"safety": job.safety}),
             },
             self._secret,
         )

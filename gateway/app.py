@@ -35,6 +35,8 @@ from gateway.limits.limiter import Limiter
 from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.pipeline import Pipeline
 from gateway.presence import Presence
+from gateway.safety.guard import Guard
+from gateway.safety.violations import Violations
 from gateway.settings import Settings
 from gateway.telemetry import logs, tracing
 from gateway.telemetry.metrics import Metrics
@@ -108,14 +110,16 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     presence = Presence(redis)
     tracer = tracing.create(settings.telemetry, presence.id)
     logs.identify(gateway=presence.id)
-    pipeline = Pipeline(settings, view, engines, adapters, limiter, cache, statistics, metrics, tracer)
+    violations = Violations(redis)
+    guard = Guard(settings.safety, secret, violations, metrics)
+    pipeline = Pipeline(settings, view, engines, adapters, limiter, cache, statistics, metrics, guard, tracer)
     turns = Turns(pipeline, settings.turns, presence.id)
     identity, tickets = Identity(settings), Tickets(redis)
     connections = Connections(settings, identity, tickets, turns, metrics)
     jobs = JobStore(redis)
     uploads = Path(settings.redis.data) / "uploads"
     registrar = Registrar(adapters, jobs, uploads, max_bytes=settings.adapters.max_upload_bytes)
-    flushing = asyncio.create_task(statistics.run())
+    flushing = [asyncio.create_task(statistics.run()), asyncio.create_task(violations.run())]
     await engines.start()
     await adapters.start()
     await presence.start()
@@ -148,8 +152,10 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         await engines.aclose()
         await presence.aclose()
         await view.aclose()
-        flushing.cancel()
-        await asyncio.gather(flushing, return_exceptions=True)
+        await violations.written(1.0)
+        for task in flushing:
+            task.cancel()
+        await asyncio.gather(*flushing, return_exceptions=True)
         await redis.aclose()
         if tracer is not None:
             await tracer.aclose()

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from gateway import __version__
 from gateway.cli_adapters import adapter
+from gateway.cli_safety import safety
 from gateway.settings import Settings, SettingsError, load
 
 T = TypeVar("T")
@@ -180,6 +181,7 @@ def cache_clear(config: str | None, tenant: str) -> None:
 
 
 main.add_command(adapter)
+main.add_command(safety)
 
 
 def _load(config: str | None) -> Settings:

@@ -47,6 +47,12 @@ class PreviousResponseNotFound(InvalidRequest):
     code = "previous_response_not_found"
 
 
+class ContentBlocked(InvalidRequest):
+    """A safety rule forbids it."""
+
+    code = "content_blocked"
+
+
 class TooLarge(InvalidRequest):
     status, code = 413, "request_too_large"
 
@@ -105,6 +111,12 @@ class Unavailable(ApiError):
     """No engine can answer, or the gateway is draining; the client may try again."""
 
     status, type, code = 503, "server_error", "unavailable"
+
+
+class AnswerRedacted(ApiError):
+    """What safety rules have replaced was needed for the format that the client asked for."""
+
+    status, type, code = 502, "server_error", "answer_redacted"
 
 
 class EngineFailed(ApiError):

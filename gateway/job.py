@@ -33,6 +33,8 @@ class Job:
     prices: Mapping[str, Price | None] = field(default_factory=dict)
     """By pool name, in force when the request arrived."""
     seed: int = field(default_factory=lambda: random.getrandbits(63))
+    safety: str | None = None
+    """Digest of the rules that its answer is filtered by."""
     digest: str | None = None
     """Key of the response cache; None if it may not be used."""
 

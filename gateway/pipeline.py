@@ -28,6 +28,7 @@ from gateway.limits.limiter import Limiter
 from gateway.prompts import tokenise
 from gateway.protocol.stream import Finished, Routed, Usage
 from gateway.relay import Streamed, TryNext, relay
+from gateway.safety.guard import Guard
 from gateway.service import share_of
 from gateway.settings import Settings
 from gateway.telemetry.logs import bind_task
@@ -53,6 +54,7 @@ class Pipeline:
         cache: ResponseCache,
         statistics: CacheStatistics,
         metrics: Metrics,
+        guard: Guard,
         tracing: Tracing | None = None,
     ) -> None:
         self._settings = settings
@@ -61,6 +63,7 @@ class Pipeline:
         self._adapters = adapters
         self._limiter = limiter
         self._metrics = metrics
+        self._guard = guard
         self._tracing = tracing
         self._policy = Policy(medium_from=settings.router.medium_from, large_from=settings.router.large_from)
         self._answers = StoredAnswers(cache, statistics, settings, self._policy.digest)
@@ -125,6 +128,9 @@ class Pipeline:
         if request.max_output_tokens is not None and request.sampling.min_tokens > request.max_output_tokens:
             raise InvalidRequest("min_tokens: above the output limit; lower it", param="min_tokens")
         name = turn.principal.tenant
+        if self._guard.active:
+            await self._guard.admit(turn)
+            request = turn.request
         share = share_of(self._view.tenant(name) or Tenant(name=name), request.service_tier)
         adapter = self._adapters.resolve(request.model, turn.principal.tenant)
         if adapter is None:
@@ -134,7 +140,8 @@ class Pipeline:
             pools = [self._engines.pool(adapter.model)]
             pools[0].announce(adapter.version)
         prices = {pool.name: self._prices.price(pool.name, adapter.name if adapter else None) for pool in pools}
-        return Job(turn, pools, await tokenise(turn, pools), began, share, adapter, prices)
+        prompts = await tokenise(turn, pools)
+        return Job(turn, pools, prompts, began, share, adapter, prices, safety=self._guard.digest(name))
 
     def _most_tokens(self, job: Job) -> int:
         """What the turn may use at most, to be reserved."""
@@ -172,6 +179,8 @@ class Pipeline:
                     share=job.share,
                     adapter=version,
                     queue_timeout=self._settings.turns.queue_timeout,
+                    filter=self._guard.open(job.turn) if self._guard.active else None,
+                    hold_seconds=self._guard.hold_seconds,
                 )
                 break
             except TryNext as failure:

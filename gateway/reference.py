@@ -15,6 +15,7 @@ import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
 from gateway.admin.reference import endpoints_page
+from gateway.safety.settings import SafetyPattern, SafetyPolicy
 from gateway.settings import ApiKey, Limits, Pool, Price, Section, Settings, Tenant
 from gateway.telemetry.metrics import Metrics
 
@@ -76,6 +77,8 @@ def configuration() -> str:
     lists: dict[str, type[Section]] = {"[tenants]": Tenant, "[pools]": Pool, "[prices]": Price}
     for name, section in lists.items():
         parts.append(f"\n## `[{name}]`\n\n{_sentence(section)} One table each.\n\n{_table(section)}")
+    parts.append(f"\n## `[[safety.patterns]]`\n\n{_sentence(SafetyPattern)} One table each.\n\n{_table(SafetyPattern)}")
+    parts.append(f"\n## `[safety.tenants.<name>]`\n\n{_sentence(SafetyPolicy)}\n\n{_table(SafetyPolicy)}")
     parts.append(f"\n### `keys` of a tenant\n\n{_sentence(ApiKey)}\n\n{_table(ApiKey)}")
     parts.append(f"\n### `limits` of a tenant\n\nThe fields of `[limits]`: {_names(Limits)}.\n")
     return "".join(parts)
@@ -120,7 +123,7 @@ def _table(section: type[Section], name: str | None = None) -> str:
         text = f"{_description(hints[field.name])}{_choices(field.type)}"
         cells = [f"`{field.name}`", _default(field), text]
         if name:
-            cells.append(f"`ROUNDHOUSE_{name}_{field.name}`".upper())
+            cells.append("-" if "gateway." in str(field.type) else f"`ROUNDHOUSE_{name}_{field.name}`".upper())
         rows.append(f"| {' | '.join(cells)} |\n")
     return "".join(rows)
 

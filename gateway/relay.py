@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic
 
@@ -16,8 +16,10 @@ from engine.text import TextProcessor
 from engine.wire import SamplingParams
 from gateway import prompts
 from gateway.engines import Engine
-from gateway.errors import ApiError, EngineFailed, InvalidRequest, Unavailable, retry_after_header
-from gateway.protocol.stream import EndReason, Usage
+from gateway.errors import AnswerRedacted, ApiError, EngineFailed, InvalidRequest, Unavailable, retry_after_header
+from gateway.protocol.stream import EndReason, TurnEvent, Usage
+from gateway.safety.answer import AnswerFilter
+from gateway.safety.hold import Hold
 from gateway.service import Share
 from gateway.tools.answer import AnswerReader, Constraint, constraint, shown_tokens
 from gateway.turns import Turn
@@ -60,6 +62,8 @@ async def relay(
     share: Share,
     adapter: str | None = None,
     queue_timeout: float | None = None,
+    filter: AnswerFilter | None = None,
+    hold_seconds: float = 2.0,
 ) -> Streamed:
     """Stream the answer of `engine` into `turn` until it ends or the turn is cancelled.
 
@@ -67,6 +71,8 @@ async def relay(
         share: on whose account it is served.
         adapter: version of a LoRA adapter.
         queue_timeout: seconds that it may wait in the engine for its first step.
+        filter: what the answer passes before anybody sees it.
+        hold_seconds: how long that may hold text back.
         announce: tells the turn where it runs. Called at once, or, where the answer must match a grammar, when the
             engine has taken the request up: until then a grammar that it cannot compile may still refuse the turn.
 
@@ -79,6 +85,8 @@ async def relay(
     reader = AnswerReader(request, format, _call_id)
     first: float | None = None
     last: float | None = None
+    hold = Hold(filter, hold_seconds, turn.append) if filter else None
+    show = hold.pass_on if hold else partial(_append, turn)
     announced = held is None
     if announced:
         announce()
@@ -115,12 +123,14 @@ async def relay(
                         _show_scores(turn, generation, prompt, text)
                     if request.generate:
                         logprobs = tuple(prompts.logprob(entry, text) for entry in delta.logprobs or ())
-                        for event in reader.read(delta.text, delta.token_ids, logprobs):
-                            turn.append(event)
+                        show(reader.read(delta.text, delta.token_ids, logprobs))
+                        if hold is not None and hold.blocked:
+                            break
                 if first is None and not turn.cancelled:  # the first token has ended the answer
                     _show_scores(turn, generation, prompt, text)
-                for event in reader.finish():
-                    turn.append(event)
+                show(reader.finish())
+                if hold is not None:
+                    hold.end()
     except (EngineGone, RequestFailed) as failure:
         error = _charge(engine, failure, held)
         if not failure.started and not isinstance(error, InvalidRequest):
@@ -137,16 +147,27 @@ async def relay(
         )
     finally:
         turn.on_cancel(None)
+        if hold is not None:
+            hold.close()
     if first is not None or not turn.cancelled:
         engine.breaker.succeeded()
+    blocked = hold is not None and hold.blocked
+    whole = not (turn.cancelled or blocked)
+    broken = _broken(turn, filter) if filter and whole else None
     return Streamed(
-        reason="cancelled" if turn.cancelled else _reason(turn, generation),
+        reason="error" if broken else "content_filter" if blocked else _reason(turn, generation),
         usage=turn.delivered(),
-        stop=None if turn.cancelled else generation.result.stop,
+        error=broken,
+        stop=generation.result.stop if whole else None,
         queue_seconds=generation.usage.queue_seconds,
         first_token=first,
         last_token=last,
     )
+
+
+def _append(turn: Turn, events: Iterable[TurnEvent]) -> None:
+    for event in events:
+        turn.append(event)
 
 
 def _show_scores(turn: Turn, generation: Generation, prompt: Sequence[int], text: TextProcessor) -> None:
@@ -155,11 +176,21 @@ def _show_scores(turn: Turn, generation: Generation, prompt: Sequence[int], text
 
 
 def _reason(turn: Turn, generation: Generation) -> EndReason:
+    if turn.cancelled:
+        return "cancelled"
     # A warm-up is complete when the prompt has been run, whatever became of the token that is thrown away.
     if not turn.request.generate:
         return "stop"
     reason = generation.result.finish_reason
     return "length" if reason == "timeout" else reason  # OpenAI's formats have one word for an answer cut short
+
+
+def _broken(turn: Turn, filter: AnswerFilter) -> AnswerRedacted | None:
+    """The error of an answer that is not what was asked for any more, because something in it was replaced."""
+    format = turn.request.format
+    if filter.broken or (filter.replaced and format is not None and not format.holds(turn.log.text)):
+        return AnswerRedacted("the answer held what this server takes out, and is not in the wanted format without it")
+    return None
 
 
 def _usage(turn: Turn, generation: Generation) -> Usage:

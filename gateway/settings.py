@@ -20,22 +20,15 @@ from msgspec import Meta
 from engine.wire import PolicyName, ServiceClass
 from gateway.admin.sources import normalise
 from gateway.directory.records import Scope
+from gateway.safety.settings import Safety, check_safety
+from gateway.section import Positive, Seconds
+from gateway.section import Section as Section
+from gateway.section import SettingsError as SettingsError
 
 DEMO = Path(__file__).resolve().parent.parent / "deploy" / "demo"
 
 Tier = Literal["small", "medium", "large"]
 TIERS: tuple[Tier, ...] = ("small", "medium", "large")
-
-Positive = Annotated[int, Meta(gt=0)]
-Seconds = Annotated[float, Meta(gt=0)]
-
-
-class SettingsError(Exception):
-    """The configuration cannot be used; the message names the field and what it may hold."""
-
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all sections: unknown keys are errors, so that a typing mistake is not silently a default."""
 
 
 class Server(Section, frozen=True):
@@ -310,6 +303,7 @@ class Settings(Section, frozen=True):
     admin: Admin = Admin()
     log: Log = Log()
     telemetry: Telemetry = Telemetry()
+    safety: Safety = Safety()
     tenants: list[Tenant] = []
     pools: list[Pool] = []
     prices: list[Price] = []
@@ -370,8 +364,10 @@ def _apply_environment(raw: dict[str, Any], environ: Mapping[str, str]) -> None:
             value = environ.get(f"ROUNDHOUSE_{section}_{field.name}".upper())
             if value is None:
                 continue
-            is_list = get_origin(getattr(field.type, "__origin__", None)) is list  # Annotated[list[...], Meta]
-            parsed = [part.strip() for part in value.split(",") if part.strip()] if is_list else value
+            kind = get_origin(getattr(field.type, "__origin__", None))  # of Annotated[list[...], Meta]
+            parsed: Any = [part.strip() for part in value.split(",") if part.strip()] if kind in (list, dict) else value
+            if kind is dict:
+                parsed = {name.strip(): part.strip() for name, _, part in (each.partition("=") for each in parsed)}
             try:
                 # strict=False: "9000" and "true" become what the field wants.
                 raw.setdefault(section, {})[field.name] = msgspec.convert(parsed, field.type, strict=False)
@@ -388,6 +384,7 @@ def _check(settings: Settings) -> None:
     digests = [key.sha256 for tenant in settings.tenants for key in tenant.keys]
     if len(set(digests)) != len(digests):
         raise SettingsError("tenants: two keys have the same sha256")
+    check_safety(settings.safety)
     priced = [price.name for price in settings.prices]
     if len(set(priced)) != len(priced):
         raise SettingsError("prices: two prices have the same name")

@@ -101,7 +101,7 @@ class ResponseView:
     def __init__(self, response_id: str, created_at: int, request: TurnRequest, log: TurnLog) -> None:
         self._id = response_id
         self._created_at = created_at
-        self._request = request
+        self.request = request
         self._log = log
         self.completed_at: int | None = None
 
@@ -203,7 +203,7 @@ class ResponseView:
 
     def _part(self, text: str, logprobs: tuple[TokenLogprob, ...]) -> Event:
         part: Event = {"type": "output_text", "text": text, "annotations": []}
-        if text and self._request.sampling.logprobs is not None:
+        if text and self.request.sampling.logprobs is not None:
             part["logprobs"] = logprob_objects(logprobs, with_bytes=True)
         return part
 
@@ -211,9 +211,9 @@ class ResponseView:
         return self._response(_STATUS[finished.reason], [self._item(item) for item in self._log.items], finished)
 
     def _response(self, status: str, output: list[Event], finished: Finished | None = None) -> Event:
-        request, routed = self._request, self._log.routed
+        request, routed = self.request, self._log.routed
         sampling, tools = request.sampling, request.tools
-        length = finished is not None and finished.reason == "length"
+        cut = _CUT.get(finished.reason) if finished else None
         response = {
             "id": self._id,
             "object": "response",
@@ -222,7 +222,7 @@ class ResponseView:
             "status": status,
             "background": False,
             "error": _response_error(finished.error) if finished and finished.error else None,
-            "incomplete_details": {"reason": "max_output_tokens"} if length else None,
+            "incomplete_details": {"reason": cut} if cut else None,
             "instructions": request.instructions,
             "max_output_tokens": request.max_output_tokens,
             "metadata": request.metadata,
@@ -246,11 +246,21 @@ class ResponseView:
         return response
 
 
-_STATUS = {"stop": "completed", "length": "incomplete", "cancelled": "cancelled", "error": "failed"}
+_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Why an answer is incomplete, in OpenAI's words."""
+
+_STATUS = {
+    "stop": "completed",
+    "length": "incomplete",
+    "content_filter": "incomplete",
+    "cancelled": "cancelled",
+    "error": "failed",
+}
 
 _TERMINAL = {
     "stop": ServerEventType.COMPLETED,
     "length": ServerEventType.INCOMPLETE,
+    "content_filter": ServerEventType.INCOMPLETE,
     # OpenAI's stream has no event for a cancelled response; clients that wait for one of the three terminal ones must
     # not wait for ever, and the response's status says "cancelled".
     "cancelled": ServerEventType.INCOMPLETE,

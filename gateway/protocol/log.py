@@ -250,7 +250,7 @@ class TurnLog:
         return item
 
     def _finish(self, event: Finished) -> None:
-        if event.reason in ("stop", "length") and not self._items and self._with_item:
+        if event.reason in ("stop", "length", "content_filter") and not self._items and self._with_item:
             # An empty answer is a message with empty text, not a missing message.
             self._open()
         whole = event.reason == "stop" and self._current is not None and self._current.call is None

@@ -40,9 +40,13 @@ class OutputFormat(Struct, frozen=True):
     shown: dict[str, Any]
     """As a response repeats it in `text.format`."""
 
+    @property
+    def is_json(self) -> bool:
+        return self.grammar.kind in ("json_schema", "json_object")
+
     def holds(self, text: str) -> bool:
         """Whether a finished answer keeps to the format, as far as can be told without the grammar: JSON is JSON."""
-        if self.grammar.kind not in ("json_schema", "json_object"):
+        if not self.is_json:
             return True
         try:
             msgspec.json.decode(text)

@@ -16,7 +16,8 @@ from msgspec import Struct
 from gateway.errors import ApiError
 
 CacheOutcome = Literal["hit", "miss", "bypass"]
-EndReason = Literal["stop", "length", "cancelled", "error"]
+EndReason = Literal["stop", "length", "content_filter", "cancelled", "error"]
+"""`content_filter`: a safety rule has ended the answer."""
 
 
 class TokenLogprob(Struct, frozen=True):

@@ -162,6 +162,12 @@ class Metrics:
         self._unstored = Gauge(
             "roundhouse_turns_unstored", "Turns that have ended and wait to be stored in Redis.", registry=registry
         )
+        self._safety = Counter(
+            "roundhouse_safety_findings",
+            "What safety rules have found, by rule, action (redact, block, flag) and direction (input, output).",
+            ["rule", "action", "direction"],
+            registry=registry,
+        )
         self._connections = Gauge("roundhouse_websocket_connections", "Open WebSockets.", registry=registry)
         self._closed = Series(
             Counter("roundhouse_websocket_closed", "WebSockets closed, by close code.", ["code"], registry=registry)
@@ -260,6 +266,10 @@ class Metrics:
 
     def breaker(self, target: str, circuit: Circuit) -> None:
         self._breakers(target).set(_CIRCUITS[circuit])
+
+    def safety_finding(self, rule: str, action: str, direction: str) -> None:
+        """`rule` comes from the configuration."""
+        self._safety.labels(rule, action, direction).inc()
 
     def connection_opened(self) -> None:
         self._connections.inc()

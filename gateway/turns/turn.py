@@ -125,6 +125,11 @@ class Turn:
             self._finish(completed_at)
         self._wake()
 
+    def rewrite(self, request: TurnRequest) -> None:
+        """Have it asked something else, in as many messages, before it is routed; what was asked is forgotten."""
+        self.conversation = self.conversation[: -len(request.messages) or None] + request.messages
+        self.request = self.view.request = request
+
     def refuse(self, error: ApiError) -> None:
         """End a turn that was never routed."""
         self._move_to(TurnState.REFUSED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from websockets.asyncio.server import ServerConnection, unix_serve
@@ -47,6 +47,8 @@ class FrameEngine:
         """Close the connection instead of answering."""
         self.finish: FinishReason = "length"
         """How answers end."""
+        self.script: Callable[[Generate], list[list[int]]] | None = None
+        """Answers instead: the tokens of each step. The end waits while the gate is closed."""
         self._path = path
         self._steps: set[asyncio.Task[None]] = set()
 
@@ -88,6 +90,9 @@ class FrameEngine:
         await connection.send(encode(Step([Output(frame.id, finish="cancelled")], LOAD)))
 
     async def _answer(self, connection: ServerConnection, request: Generate) -> None:
+        if self.script is not None:
+            await self._perform(connection, request, self.script(request))
+            return
         await self.gate.wait()
         if self.failing:
             await connection.close()
@@ -105,3 +110,13 @@ class FrameEngine:
                 )
                 await connection.send(encode(Step([output], LOAD)))
                 await asyncio.sleep(0)
+
+    async def _perform(self, connection: ServerConnection, request: Generate, steps: list[list[int]]) -> None:
+        usage = Usage(len(request.prompt), 0, sum(map(len, steps)), 0.0)
+        with contextlib.suppress(ConnectionClosed):
+            for index, tokens in enumerate(steps):
+                first = index == 0
+                await connection.send(encode(Step([Output(request.id, tokens, usage=usage if first else None)], LOAD)))
+                await asyncio.sleep(0)
+            await self.gate.wait()
+            await connection.send(encode(Step([Output(request.id, finish=self.finish, usage=usage)], LOAD)))

@@ -1,0 +1,115 @@
+"""Filters the events of one answer, between the engine's text and the turn's log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from gateway.protocol.stream import ArgumentsDelta, CallBegun, CallEnded, TextDelta, TurnEvent
+from gateway.safety.stream import StreamFilter
+
+Open = Callable[[bool], StreamFilter]
+"""Makes the filter of one text of the answer; True: it is JSON."""
+
+
+class AnswerFilter:
+    """Events in, filtered events out. Each message and each call's arguments are a text of their own."""
+
+    def __init__(self, open: Open, *, json_text: bool) -> None:
+        """Args: json_text: messages are JSON, because the client has asked for it."""
+        self._open = open
+        self._json_text = json_text
+        self._filter: StreamFilter | None = None
+        self._in_call = False
+        self._tokens: tuple[int, ...] = ()
+        """Of text that is held back."""
+        self._given: list[str] = []
+        """Of the current call's arguments."""
+        self._fed = 0
+        self.replaced = False
+        """A rule has replaced something; set by whoever makes the filters."""
+        self.broken = False
+        """Something was replaced, and arguments are no JSON object since."""
+
+    @property
+    def blocked(self) -> bool:
+        """A rule has ended the answer."""
+        return self._filter is not None and self._filter.blocked
+
+    @property
+    def held(self) -> int:
+        """Characters that wait."""
+        return self._filter.held if self._filter else 0
+
+    @property
+    def position(self) -> int:
+        """Characters of the answer before those that wait."""
+        return self._fed - self.held
+
+    def events(self, events: Iterable[TurnEvent]) -> Iterator[TurnEvent]:
+        """More of the answer has come; what may be shown of it."""
+        for event in events:
+            if self.blocked:
+                return
+            match event:
+                case TextDelta():
+                    yield from self._feed(event)
+                case ArgumentsDelta():
+                    yield from self._feed(event)
+                case CallBegun():
+                    yield from self._end()
+                    yield event
+                    self._in_call, self._given = True, []
+                case CallEnded():
+                    yield from self._end()
+                    if not self.blocked:
+                        yield self._ended(event)
+                    self._in_call = False
+                case _:
+                    yield event
+
+    def release(self) -> Iterator[TurnEvent]:
+        """What waits has waited too long."""
+        if self._filter is not None:
+            yield from self._show(self._filter.release())
+
+    def finish(self) -> Iterator[TurnEvent]:
+        """The answer has ended."""
+        if not self.blocked:
+            yield from self._end()
+
+    def _feed(self, event: TextDelta | ArgumentsDelta) -> Iterator[TurnEvent]:
+        if self._filter is None:
+            self._filter = self._open(self._in_call or self._json_text)
+        self._tokens += event.token_ids
+        self._fed += len(event.text)
+        yield from self._show(self._filter.feed(event.text))
+
+    def _end(self) -> Iterator[TurnEvent]:
+        """The current text is all there."""
+        if self._filter is not None:
+            rest = self._filter.finish()
+            yield from self._show(rest, last=True)
+            if not self._filter.blocked:
+                self._filter = None
+
+    def _show(self, text: str, *, last: bool = False) -> Iterator[TurnEvent]:
+        if not text and not (last and self._tokens and not self.blocked):
+            return
+        tokens, self._tokens = self._tokens, ()
+        if self._in_call:
+            self._given.append(text)
+            yield ArgumentsDelta(text, tokens)
+        else:
+            yield TextDelta(text, tokens)
+
+    def _ended(self, event: CallEnded) -> CallEnded:
+        if not event.complete:
+            return event
+        try:
+            complete = isinstance(msgspec.json.decode("".join(self._given)), dict)
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+            complete = False
+        self.broken |= not complete
+        return CallEnded(complete)

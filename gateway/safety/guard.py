@@ -1,0 +1,178 @@
+"""The hooks on a turn's road: what a client sends is checked before anything is spent, an answer before it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+from typing import Final
+
+from msgspec.structs import replace
+
+from gateway.errors import ContentBlocked, InvalidRequest, RateLimited
+from gateway.identity.secret import derive
+from gateway.protocol.requests import Message, TurnRequest
+from gateway.safety.anomaly import PERIOD, Anomalies
+from gateway.safety.answer import AnswerFilter
+from gateway.safety.hook import Finding, Hook, Rules, Verdict, digest, recognisers
+from gateway.safety.presidio import Presidio
+from gateway.safety.settings import Safety, SafetyPolicy, read_phrases
+from gateway.safety.stream import StreamFilter
+from gateway.safety.violations import Violation, Violations
+from gateway.telemetry.metrics import Metrics
+from gateway.turns import Turn
+
+PHRASES: Final = "blocked phrases"
+"""What the key of their digests is derived for."""
+LONG_TEXT: Final = 50_000
+"""Characters from which input is checked in a thread, so that the event loop goes on."""
+
+
+class Guard:
+    """The rules of all tenants, of one configuration."""
+
+    def __init__(self, safety: Safety, secret: bytes, violations: Violations, metrics: Metrics) -> None:
+        """Reads the list of blocked phrases.
+
+        Args:
+            secret: the installation's.
+
+        Raises:
+            SettingsError: the list cannot be read, or Presidio is wanted and not installed.
+        """
+        phrases = read_phrases(safety)
+        known = recognisers(safety, phrases, derive(secret, PHRASES))
+        self._key = derive(secret, "safety findings")
+        self._safety = safety
+        self._violations = violations
+        self._metrics = metrics
+        self._anomalies = Anomalies()
+        policies: dict[str | None, SafetyPolicy] = {None: safety}
+        policies.update(safety.tenants)
+        self._rules = {name: Rules(policy, known, safety.replacement, self._key) for name, policy in policies.items()}
+        self._digests = {name: digest(safety, policy, phrases) for name, policy in policies.items()}
+        self._presidio = Presidio(safety, self._rules[None].digest) if safety.presidio else None
+        self.active = bool(self._presidio) or safety.anomalies != "off" or any(map(_acts, self._rules.values()))
+        """Whether there is anything to do at all."""
+
+    def digest(self, tenant: str) -> str | None:
+        """Identity of what is done to a tenant's answers; None: nothing."""
+        return self._digests[self._name(tenant)]
+
+    async def admit(self, turn: Turn) -> None:
+        """Check what a client sends; what is redacted is never seen again.
+
+        Raises:
+            ContentBlocked: a rule forbids it.
+            RateLimited: it is out of all proportion to what the key has sent before.
+            InvalidRequest: it asks for what cannot be filtered.
+        """
+        request, tenant = turn.request, turn.principal.tenant
+        self._check_proportions(turn)
+        rules = self._rules[self._name(tenant)]
+        if rules.changes_output and (request.sampling.logprobs, request.sampling.prompt_logprobs) != (None, None):
+            raise InvalidRequest(
+                "logprobs: not available while answers are filtered, as they hold the text of tokens; leave it out",
+                param="logprobs",
+                code="unsupported_parameter",
+            )
+        hooks: list[Hook] = [rules] if rules.checks_input else []
+        if self._presidio is not None:
+            hooks.append(self._presidio)
+        if not hooks:
+            return
+        if isinstance(request.prompt, tuple):
+            raise InvalidRequest(
+                "prompt: token ids cannot be checked by the rules of this server; send text",
+                param="prompt",
+                code="unsupported_parameter",
+            )
+        said = _said(request)
+        # What came before was checked when it came.
+        if self._presidio is not None or sum(message.size for message in said) >= LONG_TEXT:
+            verdict = await asyncio.to_thread(_check, hooks, said, turn)
+        else:
+            verdict = _check(hooks, said, turn)
+        for finding in verdict.findings:
+            self._told(turn, finding)
+        if verdict.decision == "block":
+            rule = next(finding.rule for finding in verdict.findings if finding.action == "block")
+            raise ContentBlocked(
+                f"input: it holds what this server does not accept ({rule}); leave it out", param="input"
+            )
+        if verdict.decision == "redact":
+            turn.rewrite(_with(request, verdict.messages))
+
+    def open(self, turn: Turn) -> AnswerFilter | None:
+        """The filter of a turn's answer; None if it passes as it is."""
+        rules = self._rules[self._name(turn.principal.tenant)]
+        if not rules.checks_output or not turn.request.generate:
+            return None
+        wanted = turn.request.format
+
+        def told(finding: Finding) -> None:
+            answer.replaced |= finding.action == "redact"
+            self._told(turn, finding)
+
+        def stream(json: bool) -> StreamFilter:
+            filter = rules.open_stream(turn.principal, told, json=json)
+            assert filter is not None  # as there are rules for answers
+            return filter
+
+        answer = AnswerFilter(stream, json_text=wanted is not None and wanted.is_json)
+        return answer
+
+    @property
+    def hold_seconds(self) -> float:
+        return self._safety.hold_seconds
+
+    def _name(self, tenant: str) -> str | None:
+        return tenant if tenant in self._rules else None
+
+    def _check_proportions(self, turn: Turn) -> None:
+        if self._safety.anomalies == "off":
+            return
+        size = turn.request.extent + sum(message.size for message in _said(turn.request))
+        principal = turn.principal
+        kinds = self._anomalies.observe(f"{principal.tenant}/{principal.key}", size, monotonic())
+        for kind in kinds:
+            # No text: the digest says whose it is.
+            digest = self._rules[None].digest(f"{principal.tenant}/{principal.key}")
+            self._told(turn, Finding(f"anomalous_{kind}", self._safety.anomalies, "input", digest))
+        if kinds and self._safety.anomalies == "block":
+            raise RateLimited(
+                f"this request's {' and '.join(kinds)} is far above what this key usually sends; slow down",
+                retry_after=PERIOD,
+                code="anomalous_request",
+            )
+
+    def _told(self, turn: Turn, finding: Finding) -> None:
+        self._metrics.safety_finding(finding.rule, finding.action, finding.direction)
+        self._violations.add(Violation(finding, turn.principal.tenant, turn.principal.key, turn.id))
+
+
+def _acts(rules: Rules) -> bool:
+    return rules.checks_input or rules.checks_output
+
+
+def _said(request: TurnRequest) -> list[Message]:
+    """Everything of a request that a model reads: instructions, a raw prompt, messages."""
+    instructions = [Message("system", request.instructions)] if request.instructions is not None else []
+    prompt = [Message("user", request.prompt)] if isinstance(request.prompt, str) else []
+    return [*instructions, *prompt, *request.messages]
+
+
+def _with(request: TurnRequest, said: Sequence[Message]) -> TurnRequest:
+    """The request with what `_said` gave put back."""
+    rest = list(said)
+    instructions = rest.pop(0).content if request.instructions is not None else None
+    prompt = rest.pop(0).content if isinstance(request.prompt, str) else request.prompt
+    return replace(request, instructions=instructions, prompt=prompt, messages=tuple(rest))
+
+
+def _check(hooks: Sequence[Hook], messages: Sequence[Message], turn: Turn) -> Verdict:
+    verdict = Verdict(tuple(messages))
+    for hook in hooks:
+        next = hook.check_input(verdict.messages, turn.principal)
+        verdict = Verdict(next.messages, verdict.findings + next.findings)
+    return verdict

@@ -1,0 +1,232 @@
+"""The interface of a hook, and the built-in one, which applies the rules of the configuration. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.identity.principal import Principal
+from gateway.protocol.requests import Message
+from gateway.safety.accounts import Card, Iban
+from gateway.safety.blocked import Blocked
+from gateway.safety.contacts import Email, IpAddress, Phone
+from gateway.safety.credentials import ApiKey, PrivateKey
+from gateway.safety.json_stream import JsonFilter
+from gateway.safety.pattern import Pattern
+from gateway.safety.recogniser import Recogniser
+from gateway.safety.settings import BLOCKED, BUILT_IN, Action, Safety, SafetyPolicy
+from gateway.safety.stream import Rule, StreamFilter, TextFilter
+
+Direction = Literal["input", "output"]
+Decision = Literal["allow", "flag", "redact", "block"]
+_SEVERITY: tuple[Decision, ...] = ("allow", "flag", "redact", "block")
+
+
+class Finding(Struct, frozen=True):
+    """Something that a rule has found. The text itself never leaves the filter."""
+
+    rule: str
+    action: Action
+    direction: Direction
+    digest: str
+    """Keyed: equal texts have equal digests, and whoever lacks the installation's secret learns nothing from it."""
+
+
+class Verdict(Struct, frozen=True):
+    """What a hook says about a request."""
+
+    messages: tuple[Message, ...]
+    """What the model may see, if it is not blocked."""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def decision(self) -> Decision:
+        """The most severe of all findings."""
+        return max((finding.action for finding in self.findings), key=_SEVERITY.index, default="allow")
+
+
+Told = Callable[[Finding], None]
+
+
+class Hook(Protocol):
+    """Looks at what goes to models and what comes from them."""
+
+    def check_input(self, messages: Sequence[Message], principal: Principal) -> Verdict:
+        """Decide about what a client sends, `instructions` and raw prompts included."""
+        ...
+
+    def open_stream(self, principal: Principal, told: Told, *, json: bool) -> StreamFilter | None:
+        """A filter for one text of an answer; None if answers pass.
+
+        Args:
+            told: is called for each finding.
+            json: the text is a JSON document.
+        """
+        ...
+
+
+class Rules:
+    """Applies a policy's rules."""
+
+    def __init__(
+        self, policy: SafetyPolicy, recognisers: Mapping[str, Recogniser], replacement: str, key: bytes
+    ) -> None:
+        """
+        Args:
+            recognisers: by rule, in the order in which they count.
+            replacement: for what is redacted, with `{rule}` for the rule.
+            key: of the digests.
+        """
+        self._key = key
+        self._input = _Rules(policy.input, recognisers, replacement)
+        self._output = _Rules(policy.output, recognisers, replacement)
+
+    @property
+    def changes_output(self) -> bool:
+        """Whether answers may be changed or cut, not only flagged."""
+        return bool(self._output.enforced)
+
+    @property
+    def checks_output(self) -> bool:
+        return bool(self._output.enforced or self._output.flagged)
+
+    @property
+    def checks_input(self) -> bool:
+        return bool(self._input.enforced or self._input.flagged)
+
+    def check_input(self, messages: Sequence[Message], principal: Principal) -> Verdict:
+        findings: list[Finding] = []
+
+        def filtered(text: str, json: bool = False) -> str:
+            filter = self._input.filter("input", self.digest, findings.append, json)
+            return filter.feed(text) + filter.finish() if filter else text
+
+        checked = []
+        for message in messages:
+            calls = tuple(replace(call, arguments=filtered(call.arguments, True)) for call in message.calls)
+            checked.append(replace(message, content=filtered(message.content), calls=calls))
+        return Verdict(tuple(checked), tuple(findings))
+
+    def open_stream(self, principal: Principal, told: Told, *, json: bool) -> StreamFilter | None:
+        return self._output.filter("output", self.digest, told, json)
+
+    def digest(self, text: str) -> str:
+        """Stands for a text that was found."""
+        return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16, key=self._key).hexdigest()
+
+
+class _Rules:
+    """Those of one direction. Flags are raised beside what is enforced, and hold nothing back."""
+
+    def __init__(self, actions: Mapping[str, Action], recognisers: Mapping[str, Recogniser], replacement: str) -> None:
+        self.enforced: list[Rule] = []
+        self.flagged: list[Rule] = []
+        for name, recogniser in recognisers.items():
+            action = actions.get(name)
+            if action == "flag":
+                self.flagged.append(Rule(name, recogniser))
+            elif action is not None:
+                with_name = replacement.replace("{rule}", name)
+                self.enforced.append(Rule(name, recogniser, with_name, action == "block"))
+        # What is replaced outside a string of a JSON document becomes one.
+        self._quoted = [replace(rule, replacement=json.dumps(rule.replacement)) for rule in self.enforced]
+
+    def filter(
+        self, direction: Direction, digest: Callable[[str], str], told: Told, as_json: bool
+    ) -> StreamFilter | None:
+        def enforced(rule: Rule, text: str) -> None:
+            told(Finding(rule.name, "block" if rule.blocks else "redact", direction, digest(text)))
+
+        def flagged(rule: Rule, text: str) -> None:
+            told(Finding(rule.name, "flag", direction, digest(text)))
+
+        def plain(in_string: bool = True) -> StreamFilter:
+            rules = self.enforced if in_string else self._quoted
+            filter = TextFilter(rules, enforced) if rules else Unchanged()
+            return Watched(filter, TextFilter(self.flagged, flagged)) if self.flagged else filter
+
+        if not (self.enforced or self.flagged):
+            return None
+        return JsonFilter(plain) if as_json else plain()
+
+
+class Unchanged:
+    """A `StreamFilter` that lets everything pass."""
+
+    held = 0
+    blocked = False
+
+    def feed(self, text: str) -> str:
+        return text
+
+    def release(self) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
+class Watched:
+    """A `StreamFilter` beside which another one looks at the same text, and changes nothing."""
+
+    def __init__(self, filter: StreamFilter, watcher: StreamFilter) -> None:
+        self._filter = filter
+        self._watcher = watcher
+
+    @property
+    def held(self) -> int:
+        return self._filter.held
+
+    @property
+    def blocked(self) -> bool:
+        return self._filter.blocked
+
+    def feed(self, text: str) -> str:
+        self._watcher.feed(text)
+        return self._filter.feed(text)
+
+    def release(self) -> str:
+        return self._filter.release()
+
+    def finish(self) -> str:
+        self._watcher.finish()
+        return self._filter.finish()
+
+
+def recognisers(safety: Safety, phrases: Mapping[str, Mapping[int, set[str]]], key: bytes) -> dict[str, Recogniser]:
+    """All rules of a configuration, in the order in which they count.
+
+    Args:
+        phrases: the list in `safety.blocked`.
+        key: of its digests.
+
+    Raises:
+        ValueError: a pattern cannot be used.
+    """
+    built_in: dict[str, Recogniser] = {
+        "private_key": PrivateKey(),
+        "api_key": ApiKey(),
+        "email": Email(),
+        "card": Card(),
+        "iban": Iban(),
+        "ip_address": IpAddress(),
+        "phone": Phone(),
+    }
+    own: dict[str, Recogniser] = {pattern.name: Pattern(pattern.pattern) for pattern in safety.patterns}
+    blocked: dict[str, Recogniser] = {BLOCKED: Blocked(phrases, key)} if phrases else {}
+    return {**blocked, **own, **{name: built_in[name] for name in BUILT_IN}}
+
+
+def digest(safety: Safety, policy: SafetyPolicy, phrases: Mapping[str, Mapping[int, set[str]]]) -> str | None:
+    """Identity of what a policy does to answers: answers that were filtered by another one are not reused."""
+    if not policy.output:
+        return None
+    listed = sorted((first, length, sorted(all)) for first, by in phrases.items() for length, all in by.items())
+    parts = [policy.output, safety.replacement, msgspec.to_builtins(safety.patterns), listed]
+    return hashlib.blake2b(msgspec.msgpack.encode(parts, order="sorted"), digest_size=16).hexdigest()

@@ -1,0 +1,97 @@
+"""What rules have found, in Redis: per tenant a capped stream of rules, actions and digests, never of texts.
+
+Written by a task of its own, off the road of turns. Redis down means that findings are lost and counted, not that
+turns wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+
+from msgspec import Struct
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from gateway.safety.hook import Finding
+
+log = logging.getLogger("roundhouse.safety")
+
+KEY = "rh1:safety:{{{tenant}}}"
+"""STREAM: a tenant's findings."""
+MAX_FINDINGS = 10_000
+"""Per tenant, about; the oldest go first."""
+LIFE = 30 * 24 * 3600
+"""Seconds from the newest one until all are forgotten."""
+MAX_WAITING = 5_000
+_BATCH = 200
+
+
+class Violation(Struct, frozen=True):
+    """A finding and where it was made."""
+
+    finding: Finding
+    tenant: str
+    key: str
+    response_id: str
+
+
+class Violations:
+    """Writes findings down."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._waiting: deque[Violation] = deque()
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.lost = 0
+        """Findings that could not be written."""
+
+    def add(self, violation: Violation) -> None:
+        """Have it written soon."""
+        if len(self._waiting) >= MAX_WAITING:
+            self.lost += 1
+            return
+        self._waiting.append(violation)
+        self._idle.clear()
+        self._news.set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+                await self._write(batch)
+            self._idle.set()
+
+    async def written(self, seconds: float) -> None:
+        """Wait until everything is written, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+
+    async def _write(self, batch: list[Violation]) -> None:
+        try:
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for violation in batch:
+                    key = KEY.format(tenant=violation.tenant)
+                    fields: dict[str | bytes, str | bytes] = {
+                        "rule": violation.finding.rule,
+                        "action": violation.finding.action,
+                        "direction": violation.finding.direction,
+                        "digest": violation.finding.digest,
+                        "key": violation.key,
+                        "response": violation.response_id,
+                    }
+                    pipeline.xadd(key, fields, maxlen=MAX_FINDINGS, approximate=True)  # type: ignore[arg-type]
+                for tenant in {violation.tenant for violation in batch}:
+                    pipeline.expire(KEY.format(tenant=tenant), LIFE)
+                await pipeline.execute()
+        except (RedisError, OSError) as error:
+            self.lost += len(batch)
+            log.warning("findings could not be written", extra={"error": type(error).__name__, "lost": self.lost})
