@@ -92,12 +92,19 @@ class Directory:
         return (await self.stored(kind, [identity]))[identity]
 
     async def page(
-        self, kind: type[R], *, tenant: str | None = None, user: str | None = None, after: str = "", limit: int = 100
+        self,
+        kind: type[R],
+        *,
+        tenant: str | None = None,
+        user: str | None = None,
+        after: str = "",
+        limit: int = 100,
+        stored_only: bool = False,
     ) -> Page[R]:
-        """Records in the order of their identities, those of the configuration file among them.
+        """Records in the order of their identities.
 
         `tenant`: only its own (users and keys); `user`: only its keys; `after`: `next` of the page before; at most
-        `limit` (up to 1000) of them.
+        `limit` (up to 1000) of them; `stored_only`: without those of the configuration file.
         """
         limit = max(1, min(limit, MOST_LISTED))
         try:
@@ -114,7 +121,7 @@ class Directory:
         except (RedisError, OSError) as error:
             raise unavailable(error) from None
         found = await self.stored(kind, [member.decode() for member in members])
-        if user is None:
+        if user is None and not stored_only:
             own = self._configured(kind)
             names = sorted(name for name, record in own.items() if tenant in (None, record.belongs_to))
             found |= {name: own[name] for name in names[bisect_right(names, after) :][: limit + 1]}

@@ -66,8 +66,11 @@ def configured(settings: Settings) -> Configured:
 class View:
     """A copy of the directory. Everything but `key` and `user` is answered without I/O."""
 
-    def __init__(self, directory: Directory, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, directory: Directory, *, clock: Callable[[], float] = time.monotonic, poll: float = POLL
+    ) -> None:
         self._directory = directory
+        self._poll = poll
         self._clock = clock
         self._records: dict[Kind, dict[str, Record]] = {kind.KIND: {} for kind in _WHOLE}
         self._keys: Seen[str, Key] = Seen(directory.key_by_digest, clock)
@@ -158,7 +161,7 @@ class View:
 
     async def _follow(self) -> None:
         while True:
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(self._poll)
             await self._try()
 
     async def _try(self) -> None:
@@ -204,8 +207,8 @@ class View:
         records: dict[str, Record] = {}
         after: str | None = ""
         while after is not None:
-            page = await self._directory.page(kind, after=after, limit=500)
-            records |= {record.identity: record for record in page.records if record.revision}
+            page = await self._directory.page(kind, after=after, limit=500, stored_only=True)
+            records |= {record.identity: record for record in page.records}
             after = page.next
         return records
 

@@ -54,7 +54,7 @@ class TestWrite:
     async def test_redis_cli_shows_it(self, redis: Redis, directory: Directory) -> None:
         """As JSON, without what is default."""
         tenant = await directory.write(Tenant(name="acme", weight=2.0), actor="cli:test")
-        shown = msgspec.json.decode(await redis.hget("rh1:{directory}:tenant", "acme"))  # type: ignore[arg-type, misc]
+        shown = msgspec.json.decode(await redis.hget("rh1:{directory}:tenant", "acme"))
         times = {"created_at": tenant.created_at, "updated_at": tenant.updated_at}
         assert shown == {"revision": 1, **times, "name": "acme", "weight": 2.0, "services": ["standard", "batch"]}
 
@@ -146,7 +146,7 @@ class TestWrite:
     async def test_a_record_that_was_written_by_hand(self, redis: Redis, directory: Directory) -> None:
         """It is as if it were not there, cannot be overwritten, and harms no other."""
         await put(directory, ACME, Tenant(name="b"))
-        await redis.hset("rh1:{directory}:tenant", "acme", "{")  # type: ignore[misc]
+        await redis.hset("rh1:{directory}:tenant", "acme", "{")
         assert await directory.get(Tenant, "acme") is None
         assert [tenant.name for tenant in (await directory.page(Tenant)).records] == ["b"]
         with pytest.raises(Conflict, match=r"redis-cli HDEL 'rh1:\{directory\}:tenant' acme"):

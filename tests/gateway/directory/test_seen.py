@@ -1,0 +1,126 @@
+"""What was found stays known, what was not found is bounded, and a change is never missed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.directory.records import Key
+from gateway.directory.seen import UNKNOWN_SECONDS, Seen
+from gateway.errors import RateLimited
+from tests.gateway.directory.conftest import key
+
+pytestmark = pytest.mark.anyio
+
+
+class Store:
+    """What `Seen` looks into."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, Key] = {}
+        self.reads = 0
+        self.now = 100.0
+
+    async def read(self, digest: str) -> Key | None:
+        self.reads += 1
+        record = self.records.get(digest)
+        await asyncio.sleep(0)
+        return record
+
+    def seen(self, **bounds: float) -> Seen[str, Key]:
+        return Seen(self.read, lambda: self.now, **bounds)  # type: ignore[arg-type]
+
+
+async def test_a_record_is_read_once() -> None:
+    """Until it changes."""
+    store = Store()
+    store.records["a"] = key(1)
+    seen = store.seen()
+    assert seen.known("a") is None
+    assert [await seen.find("a") for _ in range(3)] == [key(1)] * 3
+    assert (seen.known("a"), store.reads) == (key(1), 1)
+    store.records["a"] = key(1, disabled=True)
+    seen.forget({"key_1"})
+    assert seen.known("a") is None
+    assert await seen.find("a") == key(1, disabled=True)
+
+
+async def test_other_records_stay() -> None:
+    """When one changes."""
+    store = Store()
+    store.records |= {"a": key(1), "b": key(2)}
+    seen = store.seen()
+    await seen.find("a")
+    await seen.find("b")
+    seen.forget({"key_1", "key_9"})
+    assert (seen.known("a"), seen.known("b")) == (None, key(2))
+    seen.clear()
+    assert seen.known("b") is None
+
+
+async def test_what_is_unknown_is_read_once() -> None:
+    """Until something changes, or a minute is over."""
+    store = Store()
+    seen = store.seen()
+    assert [await seen.find("a") for _ in range(3)] == [None] * 3
+    assert store.reads == 1
+    store.records["a"] = key(1)
+    store.now += UNKNOWN_SECONDS
+    assert await seen.find("a") == key(1)
+    assert await seen.find("b") is None
+    store.records["b"] = key(2)
+    seen.forget(set())
+    assert await seen.find("b") == key(2)
+
+
+@pytest.mark.parametrize("change", ["forget", "clear"])
+async def test_what_was_read_before_a_change_was_seen_is_not_kept(change: str) -> None:
+    """A key that is revoked while it is looked up does not stay."""
+    store = Store()
+    store.records["a"] = key(1)
+    seen = store.seen()
+    finding = asyncio.create_task(seen.find("a"))
+    await asyncio.sleep(0)
+    assert store.reads == 1
+    del store.records["a"]
+    seen.forget({"key_1"}) if change == "forget" else seen.clear()
+    assert await finding == key(1)
+    assert await seen.find("a") is None
+
+
+async def test_both_caches_are_bounded() -> None:
+    """The oldest go first."""
+    store = Store()
+    store.records |= {str(number): key(number) for number in range(5)}
+    seen = store.seen(most_found=3, most_unknown=2)
+    for number in range(5):
+        await seen.find(str(number))
+    assert [seen.known(str(number)) is not None for number in range(5)] == [False, False, True, True, True]
+    await seen.find("2")
+    await seen.find("0")
+    assert [seen.known(str(number)) is not None for number in range(5)] == [True, False, True, False, True]
+    for name in "xyz":
+        await seen.find(name)
+    reads = store.reads
+    for name in "yzx":
+        await seen.find(name)
+    assert store.reads == reads + 1
+
+
+async def test_too_many_unknown_ones_are_refused() -> None:
+    """What is known is not; the allowance comes back with time."""
+    store = Store()
+    store.records |= {"a": key(1), "b": key(2)}
+    seen = store.seen(unknown_per_second=3)
+    await seen.find("a")
+    for name in "xyz":
+        await seen.find(name)
+    for name in ("w", "b"):
+        with pytest.raises(RateLimited):
+            await seen.find(name)
+    assert await seen.find("a") == key(1)
+    assert await seen.find("x") is None
+    store.now += 1
+    assert await seen.find("b") == key(2)
+    assert store.reads == 5
