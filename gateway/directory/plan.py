@@ -6,6 +6,7 @@ still the one that was seen. As every change moves the head, that makes all of t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,7 +68,15 @@ _decode_once = msgspec.json.Decoder(Once).decode
 
 
 def questions(changes: Sequence[Change], actor: str, once: Idempotency | None) -> list[Command]:
-    """The commands whose answers `plan` needs; none of them writes."""
+    """The commands whose answers `plan` needs; none of them writes.
+
+    Raises:
+        ValueError: the changes cannot be made together.
+    """
+    written = [change for change in changes if not isinstance(change, Note)]
+    names = {(c.record.KIND, c.record.identity) if isinstance(c, Put) else (c.kind, c.identity) for c in written}
+    if len(names) != len(written) or (len(written) > 1 and any(isinstance(change, Delete) for change in written)):
+        raise ValueError("changes made together must write different records, and delete none")
     asked: list[Command] = [("XLEN", AUDIT_KEY)]
     if once is not None:
         asked.append(("GET", once_key(actor, once.key)))
@@ -115,51 +124,24 @@ def plan(
             "the head of the audit log was removed from Redis; nothing can be changed before it is back",
             code="audit_log_broken",
         )
+    rules = _Rules(seen, caps, configured)
+    decisions: list[_Decision] = []
     appends: list[Command] = []
-    writes: list[Command] = []
-    records: list[Record | None] = []
-    head, created = seen.head, dict.fromkeys(KINDS, 0)
+    head = seen.head
     for change in changes:
         sequence = head.sequence + 1
-        before = after = None
-        if isinstance(change, Note):
-            action, subject, tenant = change.action, change.subject, change.tenant
-            differences = {name: audit.short(value) for name, value in change.changes.items()}
-        else:
-            kind = change.record.KIND if isinstance(change, Put) else change.kind
-            subject = change.record.identity if isinstance(change, Put) else change.identity
-            before = _stored(kind, subject, seen)
-            if subject in configured.of(kind):
-                raise Conflict(
-                    f"the {kind} {subject!r} is set in the configuration file; change it there", code="read_only"
-                )
-            if isinstance(change, Put):
-                after = _checked(change.record, before, sequence, seen.now)
-                _check_revision(change.expected, before, kind, subject)
-                _check_references(after, before, seen, configured)
-                if before is None:
-                    created[kind] += 1
-                    _check_room(after, created[kind], seen, caps)
-            else:
-                if before is None:
-                    raise NotFound(f"no {kind} {subject!r}")
-                _check_revision(change.expected, before, kind, subject)
-                _check_unused(kind, subject, seen)
-            action = f"{kind}.{'create' if before is None else 'delete' if after is None else 'update'}"
-            tenant = (after or before or Record()).belongs_to
-            differences = audit.difference(before, after)
-            writes += _writes(before, after)
-        records.append(after)
+        decision = _noted(change) if isinstance(change, Note) else rules.decide(change, sequence)
+        decisions.append(decision)
         entry = Entry(
             sequence=sequence,
             at=seen.now,
             actor=actor,
-            action=action,
-            subject=subject,
-            tenant=tenant,
-            before=audit.document_digest(encode(before)) if before else None,
-            after=audit.document_digest(encode(after)) if after else None,
-            changes=differences,
+            action=decision.action,
+            subject=decision.subject,
+            tenant=decision.tenant,
+            before=audit.document_digest(encode(decision.before)) if decision.before else None,
+            after=audit.document_digest(encode(decision.after)) if decision.after else None,
+            changes=decision.changes,
             nonce=nonce,
             previous=head.hash,
         )
@@ -167,6 +149,8 @@ def plan(
         fields = ("entry", bytes(logged.entry).decode(), "hash", logged.hash, "seal", logged.seal)
         appends.append(("XADD", AUDIT_KEY, f"{sequence}-0", *fields))
         head = audit.mark(secret, "head", sequence, logged.hash)
+    records = [decision.after for decision in decisions]
+    writes = [command for decision in decisions for command in _writes(decision.before, decision.after)]
     # Adding to the log fails if somebody has tampered with it: it comes first, before anything else is written.
     commands = [*appends, *writes, _set_mark(HEAD_KEY, head)]
     commands += _cut(seen, secret, caps)
@@ -200,16 +184,110 @@ def _capped_by(record: Record) -> str:
     return index_key(record.KIND, tenant=record.tenant if isinstance(record, User | Key) else None)
 
 
-def _stored(kind: Kind, identity: str, seen: Look) -> Record | None:
-    document = seen.answers["HGET", records_key(kind), identity]
-    try:
-        return None if document is None else decode(KINDS[kind], document)
-    except ValueError as error:
-        raise Conflict(
-            f"the {kind} {identity!r} cannot be read ({error}); remove it by hand: "
-            f"redis-cli HDEL '{records_key(kind)}' {identity}",
-            code="record_unreadable",
-        ) from None
+class _Decision(Struct, frozen=True):
+    """What one change comes to."""
+
+    action: str
+    subject: str
+    tenant: str | None
+    changes: dict[str, Any]
+    before: Record | None = None
+    after: Record | None = None
+
+
+def _noted(note: Note) -> _Decision:
+    changes = {name: audit.short(value) for name, value in note.changes.items()}
+    return _Decision(note.action, note.subject, note.tenant, changes)
+
+
+class _Rules:
+    """What may become of records, given what there is. Knows what the changes before have taken."""
+
+    def __init__(self, seen: Look, caps: Caps, configured: Configured) -> None:
+        self._seen = seen
+        self._caps = caps
+        self._configured = configured
+        self._created: Counter[str] = Counter()
+        self._taken: set[tuple[str, str]] = set()
+
+    def decide(self, change: Put | Delete, sequence: int) -> _Decision:
+        """Raises as `plan`."""
+        kind = change.record.KIND if isinstance(change, Put) else change.kind
+        subject = change.record.identity if isinstance(change, Put) else change.identity
+        before = self._stored(kind, subject)
+        if subject in self._configured.of(kind):
+            raise Conflict(
+                f"the {kind} {subject!r} is set in the configuration file; change it there", code="read_only"
+            )
+        if before is None and (change.expected or isinstance(change, Delete)):
+            raise NotFound(f"no {kind} {subject!r}")
+        if before is not None:
+            _check_revision(change.expected, before)
+        if isinstance(change, Delete):
+            self._check_unused(kind, subject)
+            after = None
+            action = "delete"
+        else:
+            after = _checked(change.record, before, sequence, self._seen.now)
+            self._check_references(after, before)
+            self._check_unique(after)
+            if before is None:
+                self._check_room(after)
+            action = "create" if before is None else "update"
+        tenant = (after or before or Record()).belongs_to
+        return _Decision(f"{kind}.{action}", subject, tenant, audit.difference(before, after), before, after)
+
+    def _stored(self, kind: Kind, identity: str) -> Record | None:
+        document = self._seen.answers["HGET", records_key(kind), identity]
+        try:
+            return None if document is None else decode(KINDS[kind], document)
+        except ValueError as error:
+            raise Conflict(
+                f"the {kind} {identity!r} cannot be read ({error}); remove it by hand: "
+                f"redis-cli HDEL '{records_key(kind)}' {identity}",
+                code="record_unreadable",
+            ) from None
+
+    def _check_references(self, record: Record, before: Record | None) -> None:
+        if not isinstance(record, User | Key):
+            return
+        known = record.tenant in self._configured.tenants
+        if not known and not self._seen.answers["HEXISTS", records_key("tenant"), record.tenant]:
+            raise InvalidRequest(f"tenant: no tenant {record.tenant!r}", param="tenant", code="invalid_value")
+        if before is not None and before.belongs_to != record.tenant:
+            raise InvalidRequest(
+                f"tenant: a {record.KIND} stays with its tenant; make a new one", param="tenant", code="invalid_value"
+            )
+        if isinstance(record, Key) and record.user is not None:
+            user = self._stored("user", record.user)
+            if user is None or user.belongs_to != record.tenant:
+                raise InvalidRequest(
+                    f"user: the tenant has no user {record.user!r}", param="user", code="invalid_value"
+                )
+
+    def _check_unique(self, record: Record) -> None:
+        if (found_by := unique(record)) is None:
+            return
+        owner = self._seen.answers["HGET", *found_by]
+        if found_by in self._taken or (owner is not None and _text(owner) != record.identity):
+            what = "digest" if isinstance(record, Key) else "subject"
+            raise Conflict(f"{what}: another {record.KIND} has the same {what}", param=what, code="already_exists")
+        self._taken.add(found_by)
+
+    def _check_room(self, record: Record) -> None:
+        index, most = _capped_by(record), self._caps.of(record.KIND)
+        self._created[index] += 1
+        if int(self._seen.answers["ZCARD", index]) + self._created[index] > most:
+            of = f" of the tenant {record.belongs_to!r}" if isinstance(record, User | Key) else ""
+            raise Conflict(f"there are {most} {record.KIND}s{of} already; delete some first", code="directory_full")
+
+    def _check_unused(self, kind: Kind, subject: str) -> None:
+        for question in _children(kind, subject):
+            if count := int(self._seen.answers[question]):
+                owned = "keys" if "key-ids" in question[1] else "users"
+                raise Conflict(
+                    f"the {kind} {subject!r} still has {owned} ({count}); delete them first", code="not_empty"
+                )
 
 
 def _checked(record: Record, before: Record | None, revision: int, now: int) -> Record:
@@ -227,52 +305,14 @@ def _checked(record: Record, before: Record | None, revision: int, now: int) -> 
         raise InvalidRequest(f"{record.KIND}: {error}", code="invalid_value") from None
 
 
-def _check_revision(expected: int | None, before: Record | None, kind: Kind, subject: str) -> None:
-    if expected is None:
-        return
-    if before is None:
-        if expected:
-            raise NotFound(f"no {kind} {subject!r}")
-    elif expected == 0:
-        raise Conflict(f"the {kind} {subject!r} exists already", code="already_exists")
-    elif expected != before.revision:
+def _check_revision(expected: int | None, before: Record) -> None:
+    if expected == 0:
+        raise Conflict(f"the {before.KIND} {before.identity!r} exists already", code="already_exists")
+    if expected not in (None, before.revision):
         raise PreconditionFailed(
-            f"the {kind} {subject!r} was changed meanwhile: it has revision {before.revision}, not {expected}; read it "
-            "again"
+            f"the {before.KIND} {before.identity!r} was changed meanwhile: it has revision {before.revision}, not "
+            f"{expected}; read it again"
         )
-
-
-def _check_references(record: Record, before: Record | None, seen: Look, configured: Configured) -> None:
-    if isinstance(record, User | Key):
-        if not (record.tenant in configured.tenants or seen.answers["HEXISTS", records_key("tenant"), record.tenant]):
-            raise InvalidRequest(f"tenant: no tenant {record.tenant!r}", param="tenant", code="invalid_value")
-        if before is not None and before.belongs_to != record.tenant:
-            raise InvalidRequest(
-                f"tenant: a {record.KIND} stays with its tenant; make a new one", param="tenant", code="invalid_value"
-            )
-    if isinstance(record, Key) and record.user is not None:
-        user = _stored("user", record.user, seen)
-        if user is None or user.belongs_to != record.tenant:
-            raise InvalidRequest(f"user: the tenant has no user {record.user!r}", param="user", code="invalid_value")
-    if found_by := unique(record):
-        owner = seen.answers["HGET", *found_by]
-        if owner is not None and _text(owner) != record.identity:
-            what = "digest" if isinstance(record, Key) else "subject"
-            raise Conflict(f"{what}: another {record.KIND} has the same {what}", param=what, code="already_exists")
-
-
-def _check_room(record: Record, created: int, seen: Look, caps: Caps) -> None:
-    most = caps.of(record.KIND)
-    if int(seen.answers["ZCARD", _capped_by(record)]) + created > most:
-        of = f" of the tenant {record.belongs_to!r}" if isinstance(record, User | Key) else ""
-        raise Conflict(f"there are {most} {record.KIND}s{of} already; delete some first", code="directory_full")
-
-
-def _check_unused(kind: Kind, subject: str, seen: Look) -> None:
-    for question in _children(kind, subject):
-        if count := int(seen.answers[question]):
-            owned = "keys" if "key-ids" in question[1] else "users"
-            raise Conflict(f"the {kind} {subject!r} still has {owned} ({count}); delete them first", code="not_empty")
 
 
 def _writes(before: Record | None, after: Record | None) -> list[Command]:

@@ -77,9 +77,8 @@ class TestWrite:
         """As when a key is rotated."""
         await put(directory, ACME, key(1))
         with pytest.raises(Conflict):
-            await directory.apply(
-                [Put(key(1, expires_at=5)), Put(key(2), expected=0), Delete("tenant", "acme")], actor="x"
-            )
+            same = Put(key(3, digest=key(2).digest))
+            await directory.apply([Put(key(1, expires_at=5)), Put(key(2)), same], actor="x")
         old = await directory.get(Key, "key_1")
         assert old is not None and old.expires_at is None
         applied = await directory.apply(
@@ -170,6 +169,12 @@ class TestWrite:
         assert len(refused) == 7
         assert await directories[0].get(Tenant, "acme") == written
         assert (await directories[0].audit.verify())[1] is None
+
+    @pytest.mark.parametrize("changes", [[Put(ACME), Put(ACME)], [Delete("tenant", "a"), Put(key(1))]])
+    async def test_changes_that_cannot_be_made_together(self, directory: Directory, changes: list[Change]) -> None:
+        """As each is decided on what there was before."""
+        with pytest.raises(ValueError, match="different records"):
+            await directory.apply(changes, actor="x")
 
 
 class TestOnce:
