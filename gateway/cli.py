@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
 
 import click
 import msgspec
-import uvloop
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 from rich.console import Console
 from rich.table import Table
 
 from gateway import __version__
 from gateway.cli_adapters import adapter
+from gateway.cli_audit import audit
+from gateway.cli_keys import key
+from gateway.cli_redis import config_option, load_settings, run, with_redis, without_password
 from gateway.cli_safety import safety
-from gateway.settings import Settings, SettingsError, load
-
-T = TypeVar("T")
+from gateway.cli_tenants import tenant, user
+from gateway.settings import SettingsError
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
-_config = click.option(
-    "--config",
-    type=click.Path(dir_okay=False),
-    help="TOML file; see docs/configuration.md.",
-    envvar="ROUNDHOUSE_CONFIG",
-)
 
 
 @click.group(context_settings=_CONTEXT)
@@ -51,13 +41,16 @@ def main() -> None:
         roundhouse serve
     Serve your own LoRA adapters beside their base model:
         roundhouse adapter add pirate runs/pirate --model llama-8b
+    Share it among tenants, with keys and limits of their own:
+        roundhouse tenant add acme
+        roundhouse key add acme
     See what the caches save:
         roundhouse cache stats
     """
 
 
 @main.command()
-@_config
+@config_option
 @click.option("--host", help="Address to listen on instead of server.host.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on instead of server.port; 0 picks one.")
 def serve(config: str | None, host: str | None, port: int | None) -> None:
@@ -72,10 +65,10 @@ def serve(config: str | None, host: str | None, port: int | None) -> None:
     changes = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
     console = Console(highlight=False)
     try:
-        settings = _load(config)
+        settings = load_settings(config)
         settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, **changes))
         logs.configure(settings.log)
-        _run(supervisor.serve(settings, lambda line: console.print(line, soft_wrap=True, markup=False)))
+        run(supervisor.serve(settings, lambda line: console.print(line, soft_wrap=True, markup=False)))
     except (SettingsError, PortTaken, supervisor.Failed) as error:
         raise click.ClickException(str(error)) from error
 
@@ -91,7 +84,7 @@ def chat(url: str, key: str, model: str, once: str | None) -> None:
     from gateway.chat import chat as talk
 
     try:
-        _run(talk(url, key, model, once))
+        run(talk(url, key, model, once))
     except ChatError as error:
         raise click.ClickException(str(error)) from error
 
@@ -117,21 +110,21 @@ def config() -> None:
 
 
 @config.command("check")
-@_config
+@config_option
 def config_check(config: str | None) -> None:
     """Say whether the configuration can be used, and if not, which field is wrong."""
-    settings = _load(config)
+    settings = load_settings(config)
     tiers = ", ".join(f"{pool.tier}: {pool.name}" for pool in settings.pools)
     click.echo(f"the configuration is valid ({len(settings.tenants)} tenants; {tiers})")
 
 
 @config.command("show")
-@_config
+@config_option
 def config_show(config: str | None) -> None:
     """Print the configuration in force as JSON: defaults, file and environment together."""
-    plain = msgspec.to_builtins(_load(config))
+    plain = msgspec.to_builtins(load_settings(config))
     if plain["redis"]["url"]:
-        plain["redis"]["url"] = _without_password(plain["redis"]["url"])
+        plain["redis"]["url"] = without_password(plain["redis"]["url"])
     click.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
 
 
@@ -141,7 +134,7 @@ def cache() -> None:
 
 
 @cache.command("stats")
-@_config
+@config_option
 @click.option(
     "--hours", type=click.IntRange(1, 840), default=24, show_default=True, help="How far back, this hour included."
 )
@@ -151,7 +144,7 @@ def cache_stats(config: str | None, hours: int, tenant: str | None, as_json: boo
     """Hits, misses and tokens saved, per tenant."""
     from cache import statistics
 
-    sums = _with_redis(config, lambda redis: statistics.read(redis, hours=hours, tenant=tenant))
+    sums = with_redis(load_settings(config), lambda redis: statistics.read(redis, hours=hours, tenant=tenant))
     if as_json:
         click.echo(msgspec.json.encode(sums).decode())
         return
@@ -165,57 +158,27 @@ def cache_stats(config: str | None, hours: int, tenant: str | None, as_json: boo
 
 
 @cache.command("clear")
-@_config
+@config_option
 @click.argument("tenant")
 def cache_clear(config: str | None, tenant: str) -> None:
     """Forget all stored answers of a TENANT, at once and on every gateway."""
     from cache.response import ResponseCache
 
-    settings = _load(config)
+    settings = load_settings(config)
 
     async def clear(redis: Redis) -> None:
         await ResponseCache(redis, ttl=settings.cache.ttl, max_entries=1).invalidate(tenant)
 
-    _with_redis(config, clear)
+    with_redis(settings, clear)
     click.echo(f"stored answers of {tenant} are forgotten")
 
 
 main.add_command(adapter)
+main.add_command(audit)
+main.add_command(key)
 main.add_command(safety)
-
-
-def _load(config: str | None) -> Settings:
-    try:
-        return load(config)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _with_redis(config: str | None, act: Callable[[Redis], Coroutine[Any, Any, T]]) -> T:
-    from gateway.redis_server import redis_url
-
-    address = redis_url(_load(config))
-
-    async def run() -> T:
-        async with Redis.from_url(address, socket_timeout=5, socket_connect_timeout=5) as redis:
-            return await act(redis)
-
-    try:
-        return _run(run())
-    except (RedisError, OSError) as error:
-        raise click.ClickException(f"Redis at {_without_password(address)} does not answer: {error}") from error
-
-
-def _without_password(address: str) -> str:
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(address)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if parts.password else address
-
-
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(coroutine)
+main.add_command(tenant)
+main.add_command(user)
 
 
 if __name__ == "__main__":

@@ -118,9 +118,8 @@ def difference(before: Record | None, after: Record | None) -> dict[str, Any]:
     secret = (after or before or Record()).SECRET
     changes: dict[str, Any] = {}
     for name in [*old, *(name for name in new if name not in old)]:
-        was, is_ = old.get(name), new.get(name)
-        if was != is_:
-            changes[name] = "changed" if name in secret else [short(was), short(is_)]
+        if old.get(name) != new.get(name):
+            changes[name] = "changed" if name in secret else [_told(before, name), _told(after, name)]
     return changes
 
 
@@ -138,11 +137,13 @@ def document_digest(document: str | None) -> str | None:
 class Verifier:
     """Checks a log entry by entry, oldest first."""
 
-    def __init__(self, checkpoint: Mark, secret: bytes) -> None:
-        """Without the secret only the chain is checked, not the seals."""
+    def __init__(self, start: Mark, secret: bytes, *, expect: Mark | None = None) -> None:
+        """`start`: the entry before the first one; without the secret only the chain is checked, not the seals;
+        `expect`: an entry that must be there, unless it is before the first one."""
         self._secret = secret
-        self._last = checkpoint
-        self._problem = self._check_mark("checkpoint", checkpoint)
+        self._expect = expect
+        self._last = start
+        self._problem: Problem | None = None
         self.entries = 0
 
     @property
@@ -152,8 +153,13 @@ class Verifier:
 
     @property
     def last(self) -> Mark:
-        """Of the last entry that was fed, else the checkpoint."""
+        """The last entry that was fed, else the start."""
         return self._last
+
+    def begin(self) -> Problem | None:
+        """Before the first entry: whether the start is a checkpoint that was made here."""
+        self._problem = self._check_mark("checkpoint", self._last)
+        return self._problem
 
     def feed(self, logged: Logged) -> Problem | None:
         """The next entry; what is wrong with it or with one before."""
@@ -172,6 +178,8 @@ class Verifier:
             self._problem = Problem(missing, f"the log ends at {self._last.sequence}, its head is {head.sequence}")
         if self._problem is None and head.hash != self._last.hash:
             self._problem = Problem(head.sequence, "the head names another entry")
+        if self._problem is None and self._expect is not None and self._expect.sequence > self._last.sequence:
+            self._problem = Problem(self._expect.sequence, f"it was there once, but the log ends at {head.sequence}")
         return self._problem
 
     def _check(self, logged: Logged) -> Problem | None:
@@ -187,6 +195,8 @@ class Verifier:
             return Problem(expected, "it was edited: it does not have its hash")
         if entry.previous != self._last.hash:
             return Problem(expected, "it does not follow the entry before it")
+        if self._expect and self._expect.sequence == expected and self._expect.hash != logged.hash:
+            return Problem(expected, "it is not the one that was there once")
         if self._secret and not hmac.compare_digest(
             seal(self._secret, "entry", entry.sequence, logged.hash), logged.seal
         ):
@@ -201,21 +211,26 @@ class Verifier:
         return Problem(mark.sequence, f"the seal of the {label} was not made with this installation's secret")
 
 
-def verify_export(lines: Iterable[bytes], secret: bytes = b"") -> tuple[Verifier, Problem | None]:
-    """Check exported lines. They may begin and end anywhere; an end that is missing cannot be seen from them alone."""
-    verifier: Verifier | None = None
+def verify_export(
+    lines: Iterable[bytes], secret: bytes = b"", *, expect: Mark | None = None
+) -> tuple[Verifier, Problem | None]:
+    """Check exported lines. They may begin and end anywhere: an end that is missing is seen only if it is expected."""
+    verifier = Verifier(START, secret, expect=expect)
     for number, line in enumerate(lines, 1):
         try:
             logged = _decode_line(line)
-            first = logged.read()
+            entry = logged.read()
         except ValueError:
-            return verifier or Verifier(START, b""), Problem(number, f"line {number} is no entry")
-        if verifier is None:
-            verifier = Verifier(START, secret)
-            verifier._last = Mark(first.sequence - 1, first.previous)
+            return verifier, Problem(number, f"line {number} is no entry")
+        if number == 1:
+            verifier = Verifier(Mark(entry.sequence - 1, entry.previous), secret, expect=expect)
         if problem := verifier.feed(logged):
             return verifier, problem
-    return verifier or Verifier(START, b""), None
+    return verifier, verifier.finish(mark(secret, "head", verifier.last.sequence, verifier.last.hash))
+
+
+def _told(record: Record | None, name: str) -> Any:
+    return None if record is None else short(msgspec.to_builtins(getattr(record, name)))
 
 
 def _values(record: Record | None) -> dict[str, Any]:

@@ -55,14 +55,18 @@ class AuditLog:
                 yield logged
             first = f"({page[-1][0]}"
 
-    async def verify(self) -> tuple[Verifier, Problem | None]:
-        """Check the whole log as it is now; what is added meanwhile is not looked at."""
+    async def verify(self, *, expect: Mark | None = None) -> tuple[Verifier, Problem | None]:
+        """Check the whole log as it is now; what is added meanwhile is not looked at.
+
+        `expect`: an entry that was seen earlier, and must be there unless the cap has dropped it.
+        """
         while True:
             checkpoint, head, last = await self._extent()
-            verifier = Verifier(checkpoint, self._secret)
-            async for logged in self.entries(until=last):
-                if verifier.feed(logged) is not None:
-                    break
+            verifier = Verifier(checkpoint, self._secret, expect=expect)
+            if verifier.begin() is None:
+                async for logged in self.entries(until=last):
+                    if verifier.feed(logged) is not None:
+                        break
             if (problem := verifier.finish(head)) is None or await self.checkpoint() == checkpoint:
                 return verifier, problem
             # The log has been cut at its start while it was read.

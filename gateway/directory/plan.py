@@ -89,11 +89,11 @@ def questions(changes: Sequence[Change], actor: str, once: Idempotency | None) -
     return list(dict.fromkeys(asked))
 
 
-def question_when_full(seen: Look, caps: Caps) -> Command | None:
+def question_when_full(seen: Look, caps: Caps, adding: int) -> Command | None:
     """Asks for the entry up to which a full audit log is to be cut; None while there is room."""
     if int(seen.answers["XLEN", AUDIT_KEY]) < caps.audit:
         return None
-    last = f"{seen.checkpoint.sequence + max(1, caps.audit // 10)}-0"
+    last = f"{_last_to_go(seen, caps, adding)}-0"
     return ("XRANGE", AUDIT_KEY, last, last)
 
 
@@ -153,7 +153,7 @@ def plan(
     writes = [command for decision in decisions for command in _writes(decision.before, decision.after)]
     # Adding to the log fails if somebody has tampered with it: it comes first, before anything else is written.
     commands = [*appends, *writes, _set_mark(HEAD_KEY, head)]
-    commands += _cut(seen, secret, caps)
+    commands += _cut(seen, secret, caps, len(changes))
     if once is not None:
         remembered = Once(once.digest, [(record.KIND, encode(record)) if record else None for record in records])
         document = msgspec.json.encode(remembered).decode()
@@ -337,17 +337,21 @@ def _set_mark(key: str, mark: Mark) -> Command:
     return ("HSET", key, "sequence", str(mark.sequence), "hash", mark.hash, "seal", mark.seal)
 
 
-def _cut(seen: Look, secret: bytes, caps: Caps) -> list[Command]:
+def _cut(seen: Look, secret: bytes, caps: Caps, adding: int) -> list[Command]:
     """Drop the oldest tenth of a full audit log, and mark where it begins then."""
-    question = question_when_full(seen, caps)
+    question = question_when_full(seen, caps, adding)
     if question is None:
         return []
     if not (found := seen.answers[question]):
         return []  # somebody has removed it: what is left is evidence
     fields = [_text(value) for value in found[0][1]]
-    sequence = seen.checkpoint.sequence + max(1, caps.audit // 10)
+    sequence = _last_to_go(seen, caps, adding)
     cut = audit.mark(secret, "checkpoint", sequence, fields[fields.index("hash") + 1])
     return [("XTRIM", AUDIT_KEY, "MINID", f"{sequence + 1}-0"), _set_mark(CHECKPOINT_KEY, cut)]
+
+
+def _last_to_go(seen: Look, caps: Caps, adding: int) -> int:
+    return seen.checkpoint.sequence + max(adding, caps.audit // 10)
 
 
 def _replay(once: Once, asked: Idempotency, head: Mark) -> Plan:

@@ -6,6 +6,8 @@ record, so none ever comes twice, not even of a record that was deleted and made
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import secrets
 from typing import Annotated, ClassVar, Literal, TypeVar
 
@@ -177,6 +179,11 @@ KINDS: dict[Kind, type[Record]] = {kind.KIND: kind for kind in (Tenant, User, Ke
 def new_id(kind: Kind) -> str:
     """A new identity for a user or a key, such as `key_3f9c2a7b10d4e586`."""
     return f"{kind}_{secrets.token_hex(8)}"
+
+
+def email_digest(email: str, secret: bytes) -> str:
+    """Hex HMAC-SHA-256 of an e-mail address under the installation's secret; upper and lower case are the same."""
+    return hmac.digest(secret, f"roundhouse-email:{email.strip().lower()}".encode(), hashlib.sha256).hex()
 
 
 def encode(record: Record) -> str:

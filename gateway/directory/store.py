@@ -185,7 +185,7 @@ class Directory:
     async def _apply(self, changes: Sequence[Change], actor: str, once: Idempotency | None) -> Applied:
         asked = questions(changes, actor, once)
         for _ in range(_ATTEMPTS):
-            seen = await self._see(asked)
+            seen = await self._see(asked, len(changes))
             decided = plan(
                 changes,
                 actor,
@@ -215,12 +215,12 @@ class Directory:
     async def _committed(self, head: Mark) -> bool:
         return any(logged.hash == head.hash for logged in await self.audit.read(head.sequence - 1, 1))
 
-    async def _see(self, asked: Sequence[Command]) -> Look:
+    async def _see(self, asked: Sequence[Command], adding: int) -> Look:
         marks = [("HMGET", key, "sequence", "hash", "seal") for key in (HEAD_KEY, CHECKPOINT_KEY)]
         commands = [*marks, *asked]
         now, head, checkpoint, *replies = await self._ask(commands)
         seen = Look(now, mark_of(head), mark_of(checkpoint), dict(zip(asked, replies, strict=True)))
-        if (question := question_when_full(seen, self._caps)) is not None:
+        if (question := question_when_full(seen, self._caps, adding)) is not None:
             _, reply = await self._ask([question])
             seen = Look(seen.now, seen.head, seen.checkpoint, {**seen.answers, question: reply})
         return seen

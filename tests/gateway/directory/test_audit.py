@@ -52,7 +52,7 @@ async def test_an_entry_says_who_changed_what(redis: Redis, directory: Directory
         "acme",
     )
     assert changed.action == "key.update"
-    assert changed.changes == {"digest": "changed", "description": [None, "ci"]}
+    assert changed.changes == {"digest": "changed", "description": ["", "ci"]}
     assert (created.before, created.after) == (None, changed.before)
     assert abs((await redis.time())[0] - changed.at / 1000) < 60
     assert key(1).digest not in repr(created) and "f" * 64 not in repr(changed.changes)

@@ -1,0 +1,193 @@
+"""What the commands share that show and change the directory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar, get_args
+
+import click
+import msgspec
+from redis.asyncio import Redis
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gateway.cli_redis import actor, load_settings, with_redis
+from gateway.directory.records import Key, R, Record, Scope, User
+from gateway.directory.store import Directory
+from gateway.errors import ApiError
+from gateway.limits.quota import Quota
+
+T = TypeVar("T")
+
+_PAGE = 500
+
+description_option = click.option("--description", metavar="TEXT", help="For people.")
+disabled_option = click.option(
+    "--disable/--enable", "disabled", default=None, help="Refuse its requests, or serve them again."
+)
+scope_option = click.option(
+    "--scope", "scopes", type=click.Choice(get_args(Scope)), multiple=True, help="What it may do; may be repeated."
+)
+tenant_option = click.option("--tenant", help="Only this tenant's.")
+
+
+def with_directory(config: str | None, act: Callable[[Directory, bytes], Coroutine[Any, Any, T]]) -> T:
+    """Do something with the directory and the installation's secret; refusals become messages."""
+    from gateway.directory.view import configured
+    from gateway.identity.secret import check, installation_secret
+
+    settings = load_settings(config)
+    secret = installation_secret(settings)
+
+    async def run(redis: Redis) -> T:
+        if not await check(redis, secret):
+            raise click.ClickException(
+                "this Redis belongs to gateways with another secret: set ROUNDHOUSE_SECRET to theirs, or redis.data to "
+                "the folder that holds it"
+            )
+        return await act(Directory(redis, configured=configured(settings), secret=secret), secret)
+
+    try:
+        return with_redis(settings, run)
+    except ApiError as error:
+        raise click.ClickException(error.message) from error
+
+
+class QuotaField(click.ParamType[tuple[str, Any]]):
+    """A limit and its value: `requests_per_minute=60`; without a value the limit is taken away."""
+
+    name = "limit=value"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        field, equals, text = str(value).partition("=")
+        types = {each.name: each.type for each in msgspec.structs.fields(Quota)}
+        if field not in types or not equals:
+            self.fail(f"{value!r} is no limit; give one of {', '.join(types)} and its value: limit=value", param, ctx)
+        try:
+            return field, msgspec.convert(text, types[field], strict=False) if text else None
+        except msgspec.ValidationError as error:
+            self.fail(f"{field}: {error}", param, ctx)
+
+
+quota_option = click.option(
+    "--quota", type=QuotaField(), multiple=True, help="A limit; may be repeated. Without a value: none."
+)
+
+
+def changed(options: dict[str, Any], before: R) -> R:
+    """The record with the options that were given; lists replace what was there, single limits are put in."""
+    changes: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is None or value == ():
+            continue
+        if name == "quota":
+            quota = msgspec.structs.replace(getattr(before, "quota", None) or Quota(), **dict(value))
+            changes[name] = quota if quota != Quota() else None
+        else:
+            changes[name] = list(value) if isinstance(value, tuple) else value
+    return msgspec.structs.replace(before, **changes)
+
+
+def add(config: str | None, record: R) -> R:
+    """Create a record."""
+    return with_directory(config, lambda directory, _: directory.write(record, actor=actor(), expected=0))
+
+
+def change(config: str | None, kind: type[R], identity: str, how: Callable[[R], Record]) -> None:
+    """Change a record, unless somebody else has changed it meanwhile."""
+
+    async def write(directory: Directory, _: bytes) -> None:
+        before = await found(directory, kind, identity)
+        await directory.write(how(before), actor=actor(), expected=before.revision)
+
+    with_directory(config, write)
+
+
+async def found(directory: Directory, kind: type[R], identity: str) -> R:
+    """A record, or an error message."""
+    if (record := await directory.get(kind, identity)) is None:
+        raise click.ClickException(f"no {kind.KIND} {identity!r}; see: roundhouse {kind.KIND} list")
+    return record
+
+
+def everything(config: str | None, kind: type[R], tenant: str | None = None) -> list[R]:
+    """All records of a kind, or a tenant's."""
+
+    async def read(directory: Directory, _: bytes) -> list[R]:
+        return [record async for record in pages(directory, kind, tenant=tenant)]
+
+    return with_directory(config, read)
+
+
+async def pages(directory: Directory, kind: type[R], **which: Any) -> AsyncIterator[R]:
+    """Records, read page by page."""
+    after: str | None = ""
+    while after is not None:
+        page = await directory.page(kind, after=after, limit=_PAGE, **which)
+        for record in page.records:
+            yield record
+        after = page.next
+
+
+def remove(config: str | None, kind: type[Record], identity: str, force: bool) -> None:
+    """Remove a record; by force with what belongs to it."""
+
+    async def delete(directory: Directory, _: bytes) -> int:
+        owned = 0
+        if force:
+            which = {"user": identity} if kind is User else {"tenant": identity}
+            for belonging in (Key,) if kind is User else (Key, User):
+                async for record in pages(directory, belonging, stored_only=True, **which):
+                    await directory.delete(belonging, record.identity, actor=actor())
+                    owned += 1
+        await directory.delete(kind, identity, actor=actor())
+        return owned
+
+    owned = with_directory(config, delete)
+    click.echo(f"{identity} is removed" + (f", and {owned} users and keys with it" if owned else ""))
+
+
+def show(config: str | None, kind: type[Record], identity: str) -> None:
+    """A record as JSON, without what is secret."""
+    record = with_directory(config, lambda directory, _: found(directory, kind, identity))
+    click.echo(msgspec.json.format(msgspec.json.encode(plain(record)), indent=2).decode())
+
+
+def plain(record: Record) -> dict[str, Any]:
+    """What may be shown of a record."""
+    return {
+        name: msgspec.to_builtins(getattr(record, name))
+        for name in record.__struct_fields__
+        if name not in record.SECRET
+    }
+
+
+def print_list(records: Sequence[R], as_json: bool, columns: dict[str, Callable[[R], str]], if_empty: str) -> None:
+    """A table, or JSON for programs."""
+    if as_json:
+        click.echo(msgspec.json.encode([plain(record) for record in records]).decode())
+        return
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(columns):
+        # An identity is there to be copied.
+        table.add_column(column, no_wrap=number == 0, overflow="fold")
+    for record in records:
+        table.add_row(*(escape(cell(record)) for cell in columns.values()))
+    Console().print(table if table.rows else if_empty)
+
+
+def limits(quota: Quota | None) -> str:
+    """A quota in a table."""
+    return ", ".join(f"{name}={value}" for name, value in msgspec.to_builtins(quota).items()) if quota else ""
+
+
+def source(record: Record) -> str:
+    """Where a record is set."""
+    return "directory" if record.revision else "configuration file"
+
+
+def state(disabled: bool) -> str:
+    """Of a tenant, user or key."""
+    return "disabled" if disabled else "active"

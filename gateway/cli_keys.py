@@ -1,0 +1,184 @@
+"""`roundhouse key`: API keys, of which only keyed digests are stored."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+import msgspec
+
+from gateway.cli_adapters import Age
+from gateway.cli_directory import (
+    change,
+    changed,
+    description_option,
+    disabled_option,
+    everything,
+    found,
+    limits,
+    print_list,
+    quota_option,
+    scope_option,
+    show,
+    source,
+    tenant_option,
+    with_directory,
+)
+from gateway.cli_redis import actor, config_option, json_option
+from gateway.directory.change import Put
+from gateway.directory.records import Key, Scope, new_id
+from gateway.directory.store import Directory
+
+_expires = click.option("--expires", type=Age(), metavar="AGE", help="Refuse it after this time, such as 12h or 90d.")
+
+
+@click.group()
+def key() -> None:
+    """API keys. A key is shown once, when it is made; running gateways know it at once.
+
+    \b
+    A key for a tenant that ends in 90 days:
+        roundhouse key add acme --description ci --expires 90d
+    A new one in its place; the old one works for another day:
+        roundhouse key rotate key_3f9c2a7b10d4e586 --overlap 1d
+    """
+
+
+@key.command("add")
+@config_option
+@click.argument("tenant")
+@description_option
+@click.option("--user", metavar="ID", help="Whose it is, if it is a person's.")
+@scope_option
+@click.option("--operator", is_flag=True, help="Its admin scopes reach every tenant.")
+@_expires
+@quota_option
+@json_option
+def key_add(
+    config: str | None,
+    tenant: str,
+    user: str | None,
+    scopes: tuple[Scope, ...],
+    operator: bool,
+    expires: float | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Make a key for a TENANT. It is shown this once. Without --scope: chat, models, adapters."""
+    from gateway.identity.keys import new_key
+
+    async def add(directory: Directory, secret: bytes) -> tuple[str, Key]:
+        text, digest = new_key(secret)
+        record = Key(
+            id=new_id("key"), tenant=tenant, user=user, digest=digest, operator=operator, expires_at=_after(expires)
+        )
+        record = changed({**options, "scopes": scopes}, record)
+        return text, await directory.write(record, actor=actor(), expected=0)
+
+    _tell(*with_directory(config, add), as_json)
+
+
+@key.command("rotate")
+@config_option
+@click.argument("id")
+@click.option(
+    "--overlap", type=Age(), default="1d", show_default=True, help="How long the old key works on; 0s: not at all."
+)
+@_expires
+@json_option
+def key_rotate(config: str | None, id: str, overlap: float, expires: float | None, as_json: bool) -> None:
+    """Make a new key in the place of the key ID, with its rights. It is shown this once."""
+    from gateway.identity.keys import new_key
+
+    async def rotate(directory: Directory, secret: bytes) -> tuple[str, Key]:
+        old = await found(directory, Key, id)
+        text, digest = new_key(secret)
+        fresh = msgspec.structs.replace(
+            old, id=new_id("key"), digest=digest, replaces=old.id, expires_at=_after(expires)
+        )
+        end = int(time.time() + overlap)
+        ending = msgspec.structs.replace(old, expires_at=min(end, old.expires_at or end))
+        await directory.apply([Put(ending, old.revision), Put(fresh, 0)], actor=actor())
+        return text, fresh
+
+    _tell(*with_directory(config, rotate), as_json)
+    click.echo(f"{id} works for another {overlap:,.0f} s" if overlap else f"{id} works no more", err=True)
+
+
+@key.command("set")
+@config_option
+@click.argument("id")
+@description_option
+@scope_option
+@quota_option
+@disabled_option
+def key_set(config: str | None, id: str, **options: Any) -> None:
+    """Change what is given of the key ID; the rest stays."""
+    change(config, Key, id, lambda before: changed(options, before))
+    click.echo(f"{id} is changed")
+
+
+@key.command("list")
+@config_option
+@tenant_option
+@json_option
+def key_list(config: str | None, tenant: str | None, as_json: bool) -> None:
+    """All keys, those of the configuration file among them."""
+    now = time.time()
+    print_list(
+        everything(config, Key, tenant),
+        as_json,
+        {
+            "id": lambda one: one.id,
+            "tenant": lambda one: one.tenant,
+            "user": lambda one: one.user or "",
+            "state": lambda one: _state(one, now),
+            "expires": lambda one: _date(one.expires_at),
+            "scopes": lambda one: ", ".join(one.scopes) + (" (operator)" if one.operator else ""),
+            "limits": lambda one: limits(one.quota),
+            "set in": source,
+            "description": lambda one: one.description if one.revision else "",
+        },
+        "there are no keys yet; make one with: roundhouse key add TENANT",
+    )
+
+
+@key.command("show")
+@config_option
+@click.argument("id")
+def key_show(config: str | None, id: str) -> None:
+    """The key ID as JSON, without the key itself."""
+    show(config, Key, id)
+
+
+@key.command("revoke")
+@config_option
+@click.argument("id")
+def key_revoke(config: str | None, id: str) -> None:
+    """Delete the key ID; gateways refuse it within a second. The audit log keeps its history."""
+    with_directory(config, lambda directory, _: directory.delete(Key, id, actor=actor()))
+    click.echo(f"{id} is revoked")
+
+
+def _after(age: float | None) -> int | None:
+    return int(time.time() + age) if age is not None else None
+
+
+def _state(key: Key, now: float) -> str:
+    if key.disabled:
+        return "disabled"
+    return "expired" if key.expires_at is not None and key.expires_at <= now else "active"
+
+
+def _date(timestamp: int | None) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(timestamp)) if timestamp is not None else "never"
+
+
+def _tell(text: str, key: Key, as_json: bool) -> None:
+    """The key on standard output, so that it can be piped; what to know of it on standard error."""
+    if as_json:
+        click.echo(msgspec.json.encode({"id": key.id, "tenant": key.tenant, "key": text}).decode())
+        return
+    click.echo(text)
+    click.echo(f"{key.id} of {key.tenant}; keep it now, it is not shown again", err=True)
