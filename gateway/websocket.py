@@ -34,6 +34,8 @@ from gateway.uvicorn_websocket import SlowConsumer
 
 MAX_UNSENT = 64
 """Events besides turns' own that may wait to be sent; with more of them, the client is not read any more."""
+MAX_CANCELS = 16
+"""Responses that are being looked up to be cancelled; with more of them, the client is not read any more."""
 MAX_OWN = 32
 """Turns that a connection may continue although they are not stored; the oldest are forgotten first."""
 CLOSE_TIMEOUT = 2.0
@@ -74,6 +76,8 @@ class Connection:
         self._own: OrderedDict[str, Turn] = OrderedDict()
         """Turns of this connection that it may continue although they are not stored."""
         self._starts: set[asyncio.Task[None]] = set()
+        """What the client asked for and is being looked up: turns to start, to show or to cancel."""
+        self._max_starts = limits.max_turns + MAX_CANCELS
         self._unsent: deque[Event] = deque()
         self._room = asyncio.Event()
         """Set when there is room in `_unsent`."""
@@ -122,6 +126,8 @@ class Connection:
             while len(self._unsent) >= MAX_UNSENT:
                 self._room.clear()
                 await self._room.wait()
+            while len(self._starts) >= self._max_starts:
+                await asyncio.wait(self._starts, return_when=asyncio.FIRST_COMPLETED)
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:

@@ -243,6 +243,32 @@ class TestResume:
         assert text_of(events) == events[-1]["response"]["output"][0]["content"][0]["text"]
 
 
+class TestIdempotency:
+    """`idempotency_key` of `response.create`."""
+
+    async def test_the_same_key_is_the_same_turn(self, serve: Serve) -> None:
+        """On this connection and on another one, while it runs and afterwards."""
+        asked: dict[str, Any] = {"idempotency_key": "k", "max_output_tokens": 100, **VARIED}
+        async with serve() as served, served.connect() as socket, served.connect() as other:
+            await create(socket, **asked)
+            first = await receive(socket)
+            again = await ask(other, **asked)
+            whole = [first, *await until_end(lambda: receive(socket))]
+            later = await ask(socket, **asked)
+            assert text_of(whole) == text_of(again) == text_of(later)
+            assert {events[-1]["response"]["id"] for events in (whole, again, later)} == {first["response"]["id"]}
+
+    async def test_another_body_or_a_key_of_another_kind_is_refused(self, serve: Serve) -> None:
+        """409, and 400; the lane goes on."""
+        async with serve() as served, served.connect() as socket:
+            await ask(socket, idempotency_key="k", max_output_tokens=1)
+            await create(socket, "other", idempotency_key="k")
+            assert_error(await receive(socket), 409, "idempotency_key_reused", "idempotency_key")
+            await create(socket, idempotency_key=1)
+            assert_error(await receive(socket), 400, "invalid_value", "idempotency_key")
+            assert (await ask(socket, max_output_tokens=1))[0]["type"] == "response.created"
+
+
 async def test_drain_lets_turns_end_and_refuses_new_ones(serve: Serve) -> None:
     """`roundhouse.draining`, the rest of the answer, 1012; meanwhile 503 for whoever comes."""
     async with serve() as served, served.connect() as socket, served.connect() as idle:

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.gateway.conftest import Serve, Served, eventually, receive
+from gateway.errors import NotFound
+from tests.gateway.conftest import KEY, Serve, Served, eventually, receive
 from tests.gateway.sockets import VARIED, ask, assert_error, closed_with, create, receive_msgpack
 
 pytestmark = pytest.mark.anyio
@@ -150,6 +151,59 @@ class TestBadClients:
             assert served.gateway.turns.retained == len(made)
             assert (4503).to_bytes(2, "big") in await _close_frame(reader)
             writer.transport.abort()
+
+    @pytest.mark.parametrize("over", ["a socket", "server-sent events"])
+    async def test_a_reader_that_stands_still_costs_little_and_slows_nobody(self, serve: Serve, over: str) -> None:
+        """What waits for it is bounded by one buffer, while turns of others run to their end beside it."""
+        metadata = {str(key): "x" * 512 for key in range(16)}
+        async with serve(server={"send_timeout": 1.0}) as served, served.connect() as fast:
+            id = (await ask(fast, metadata=metadata, max_output_tokens=1))[-1]["response"]["id"]
+            if over == "a socket":
+                _reader, writer = await _raw_connection(served)
+                wish = _frame(_json(type="response.resume", response_id=id))
+            else:
+                _reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
+                head = f"GET /v1/responses/{id}?stream=true HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\n\r\n"
+                wish = head.encode()
+            protocols = served.server.server_state.connections
+            waiting: list[int] = []
+            turns = 0
+            writer.write(wish * 1000)  # some 25 kB each
+            await eventually(lambda: len(protocols) == 2)
+            while len(protocols) == 2:
+                events = await ask(fast, roundhouse={"cache": "no-store"}, max_output_tokens=3, **VARIED)
+                assert events[-1]["type"] == "response.incomplete"
+                turns += 1
+                waiting += [protocol.transport.get_write_buffer_size() for protocol in protocols]
+                if over == "a socket" and not writer.transport.get_write_buffer_size():
+                    writer.write(wish * 20)
+            assert turns > 10
+            assert 0 < max(waiting) <= 256 * 1024
+            await served.settle(connections=1)
+            writer.transport.abort()
+
+    async def test_a_client_that_cancels_without_end_is_not_read_on(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each may ask Redis or another gateway: few are looked up at a time."""
+        gate, looked_up = asyncio.Event(), 0
+
+        async def find(*_: object) -> None:
+            nonlocal looked_up
+            looked_up += 1
+            await gate.wait()
+            raise NotFound("none")
+
+        async with serve(turns={"max_concurrent_per_connection": 1}) as served, served.connect() as socket:
+            monkeypatch.setattr(served.gateway.turns, "find", find)
+            for _ in range(100):
+                await socket.send(_json(type="response.cancel", response_id="x").decode())
+            await eventually(lambda: looked_up >= 17)
+            await asyncio.sleep(0.1)
+            assert looked_up == 17
+            gate.set()
+            for _ in range(100):
+                assert (await receive(socket))["type"] == "error"
 
     async def test_a_client_that_sends_without_reading_is_not_read_on(self, serve: Serve) -> None:
         """Errors that it does not fetch stop its messages from being read: memory is bounded."""
