@@ -163,7 +163,8 @@ class TestBadClients:
                 wish = _frame(_json(type="response.resume", response_id=id))
             else:
                 _reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
-                head = f"GET /v1/responses/{id}?stream=true HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\n\r\n"
+                asked = f"GET /v1/responses/{id}?stream=true HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+                head = f"{asked}authorization: Bearer {KEY}\r\n\r\n"
                 wish = head.encode()
             protocols = served.server.server_state.connections
             waiting: list[int] = []

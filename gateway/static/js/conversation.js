@@ -2,7 +2,7 @@
  * The conversation: turns in order, at most one of them under way. Knows the protocol's events, not the page.
  *
  * An answer belongs to the server, not to the connection: when that comes back, the answer is resumed after the last
- * event seen. A question whose `response.created` never came is sent again, because nothing of it can be resumed.
+ * event seen. A question whose `response.created` never came is sent again under the same key: it is answered once.
  *
  * @typedef {import("./turn.js").Turn} Turn
  *
@@ -18,6 +18,9 @@ import { abandon, applyEvent, fail, isOver, messages, newTurn, previousResponse 
 
 const MAX_SENDS = 3;
 
+/** 128 random bits. */
+const randomKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(36)).join("-");
+
 export class Conversation {
   /**
    * @param {Parts} parts
@@ -29,6 +32,8 @@ export class Conversation {
     this.turns = turns.map((turn) => this.#revive(turn));
     this.sends = 0;
     this.whole = false;
+    /** Names the question to the server, so that it is answered once however often it is sent. */
+    this.key = randomKey();
   }
 
   /** The turn under way, or undefined. */
@@ -51,6 +56,7 @@ export class Conversation {
     this.turns.push(newTurn({ id, question, model, fresh, now }));
     this.sends = 0;
     this.whole = false;
+    this.key = randomKey();
     this.parts.onlist();
     this.#save();
     this.#create();
@@ -111,6 +117,8 @@ export class Conversation {
       this.#create();
       return;
     }
+    // The server restarts and closes this connection: the question is sent again on the next one.
+    if (event.type === "error" && event.error.code === "draining") return;
     if (!applyEvent(turn, event, this.now())) return;
     if (event.type === "response.created" && turn.stopping) this.#cancel(turn);
     if (event.type === "response.created" || isOver(turn)) this.#save();
@@ -126,7 +134,8 @@ export class Conversation {
     }
     const earlier = this.turns.slice(0, -1);
     const previous = this.whole ? null : previousResponse(earlier);
-    const event = { type: "response.create", model: turn.model };
+    const key = this.whole ? `${this.key}-whole` : this.key;
+    const event = { type: "response.create", model: turn.model, idempotency_key: key };
     if (previous) {
       event.previous_response_id = previous;
       event.input = turn.question;

@@ -192,7 +192,8 @@ class TestCreate:
             connections = served.server.server_state.connections
             await eventually(lambda: not connections)
             reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
-            head = f"GET /v1/responses/{made.id}?stream=true HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\n\r\n"
+            asked = f"GET /v1/responses/{made.id}?stream=true HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            head = f"{asked}authorization: Bearer {KEY}\r\n\r\n"
             writer.write(head.encode() * 1000)  # some 25 kB each
             await reader.readuntil(b"\r\n")
             await eventually(lambda: not connections)
