@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import shutil
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -236,10 +237,18 @@ class ScriptedServer:
         turns = Turns(self.road, settings.turns)
         connections = Connections(settings, identity, tickets_, turns, metrics)
         limiter = Limiter(redis, settings)
-        engines = adapters = cast(Any, None)  # no route of this application asks for them
-        self.gateway = Gateway(
-            settings, redis, identity, tickets_, limiter, engines, adapters, turns, connections, metrics
-        )
+        parts: dict[str, Any] = {
+            "settings": settings,
+            "redis": redis,
+            "identity": identity,
+            "tickets": tickets_,
+            "limiter": limiter,
+            "turns": turns,
+            "connections": connections,
+            "metrics": metrics,
+        }
+        # No route of this application asks for the others.
+        self.gateway = Gateway(**{field.name: parts.get(field.name) for field in dataclasses.fields(Gateway)})
         app.state.gateway = self.gateway
         yield
         await connections.shut()
