@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import logging
+import time
+from functools import partial
 from time import monotonic
 
+import msgspec
+
 from cache.statistics import CacheStatistics
+from gateway.billing.entry import Entry, Outcome
+from gateway.billing.ledger import Ledger
 from gateway.job import End, Job
+from gateway.protocol.stream import EndReason
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tracing import Tracing
 
 logger = logging.getLogger("roundhouse.turns")
 
-OUTCOMES = {
+OUTCOMES: dict[EndReason, Outcome] = {
     "stop": "completed",
     "length": "incomplete",
     "content_filter": "blocked",
@@ -25,13 +32,25 @@ OUTCOMES = {
 class Accounts:
     """Keeps the books of this process."""
 
-    def __init__(self, statistics: CacheStatistics, metrics: Metrics, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self, statistics: CacheStatistics, ledger: Ledger, metrics: Metrics, tracing: Tracing | None = None
+    ) -> None:
         self._statistics = statistics
+        self._ledger = ledger
         self._metrics = metrics
         self._tracing = tracing
 
+    def open(self, job: Job) -> None:
+        """A turn has been admitted; exactly one of `close` and `refuse` follows."""
+        self._ledger.open(job.turn.id, partial(_if_lost, job))
+
+    def refuse(self, job: Job) -> None:
+        """Nothing came of the turn, and nobody was shown anything."""
+        self._ledger.close(job.turn.id, None)
+
     def close(self, job: Job, end: End) -> None:
-        """Metrics, statistics and one log line for a turn that has ended."""
+        """Ledger, metrics, statistics and one log line for a turn that has ended."""
+        self._ledger.close(job.turn.id, entry(job, end, OUTCOMES[end.streamed.reason]))
         streamed, usage, metrics = end.streamed, end.streamed.usage, self._metrics
         metrics.cache(end.cache)
         if self._tracing is not None:
@@ -47,8 +66,9 @@ class Accounts:
         if end.cache != "hit":
             metrics.queued(end.tier, streamed.queue_seconds)
             # Not the adapter: its name may tell whose it is, and there may be thousands.
-            model = job.adapter.model if job.adapter else end.model
-            metrics.tokens(model, input=usage.input_tokens, cached=usage.cached_tokens, output=usage.output_tokens)
+            metrics.tokens(
+                job.base_model(end), input=usage.input_tokens, cached=usage.cached_tokens, output=usage.output_tokens
+            )
             tenant = job.turn.principal.tenant
             self._statistics.add(tenant, "prompt_tokens", usage.input_tokens)
             self._statistics.add(tenant, "prefix_tokens_hit", usage.cached_tokens)
@@ -69,3 +89,30 @@ class Accounts:
                 "seconds": round(monotonic() - job.began, 4),
             },
         )
+
+
+def entry(job: Job, end: End, outcome: Outcome) -> Entry:
+    """A turn's entry in the usage ledger."""
+    usage, principal = end.streamed.usage, job.turn.principal
+    return Entry(
+        turn=job.turn.id,
+        at=int(time.time() * 1000),
+        tenant=principal.tenant,
+        key=principal.key,
+        user=principal.user,
+        model=job.base_model(end),
+        adapter=job.adapter.name if job.adapter else None,
+        tier=end.tier,
+        outcome=outcome,
+        cache=end.cache,
+        input=usage.input_tokens,
+        cached=usage.cached_tokens,
+        output=usage.output_tokens,
+        picodollars=end.picodollars,
+    )
+
+
+def _if_lost(job: Job) -> Entry | None:
+    """The entry of a running turn whose gateway dies now."""
+    end = job.cut_off()
+    return None if end is None else entry(job, msgspec.structs.replace(end, price=job.price(end)), "lost")

@@ -24,6 +24,7 @@ from gateway.admin.parts import AdminParts
 from gateway.admin.registration import Registrar
 from gateway.api import chat_completions, completions, health, models, page, responses, tickets
 from gateway.api.http import on_api_error, on_exception, on_http_exception
+from gateway.billing.ledger import Ledger
 from gateway.context import Gateway
 from gateway.directory.store import Directory
 from gateway.directory.view import View, configured
@@ -106,13 +107,14 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     view = View(directory)
     limiter = Limiter(redis, settings)
     statistics = CacheStatistics(redis)
+    ledger = Ledger(redis, settings.usage, Path(settings.redis.data, "usage"))
     cache = ResponseCache(redis, ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
     presence = Presence(redis)
     tracer = tracing.create(settings.telemetry, presence.id)
     logs.identify(gateway=presence.id)
     violations = Violations(redis)
     guard = Guard(settings.safety, secret, violations, metrics)
-    pipeline = Pipeline(settings, view, engines, adapters, limiter, cache, statistics, metrics, guard, tracer)
+    pipeline = Pipeline(settings, view, engines, adapters, limiter, cache, statistics, ledger, metrics, guard, tracer)
     turns = Turns(pipeline, settings.turns, presence.id)
     identity, tickets = Identity(settings), Tickets(redis)
     connections = Connections(settings, identity, tickets, turns, metrics)
@@ -120,6 +122,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     uploads = Path(settings.redis.data) / "uploads"
     registrar = Registrar(adapters, jobs, uploads, max_bytes=settings.adapters.max_upload_bytes)
     flushing = [asyncio.create_task(statistics.run()), asyncio.create_task(violations.run())]
+    ledger.start()
     await engines.start()
     await adapters.start()
     await presence.start()
@@ -156,6 +159,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         for task in flushing:
             task.cancel()
         await asyncio.gather(*flushing, return_exceptions=True)
+        await ledger.aclose()
         await redis.aclose()
         if tracer is not None:
             await tracer.aclose()

@@ -11,6 +11,7 @@ from msgspec import Struct
 from gateway.adapters import Adapter
 from gateway.billing.cost import Price, cost, picodollars
 from gateway.engines import Engine, Pool
+from gateway.errors import ApiError
 from gateway.protocol.stream import CacheOutcome
 from gateway.relay import Streamed
 from gateway.service import Share
@@ -43,9 +44,22 @@ class Job:
         """Of the response cache, for a turn that an engine answers."""
         return "bypass" if self.digest is None else "miss"
 
+    def cut_off(self, failure: BaseException | None = None) -> End | None:
+        """The turn's end if it stopped now, or did so because of a failure; None if nobody was shown anything yet."""
+        routed = self.turn.log.routed
+        if routed is None:
+            return None
+        error = failure if isinstance(failure, ApiError) else None
+        streamed = Streamed(reason="error", usage=self.turn.delivered(), error=error)
+        return End(streamed, routed.tier, routed.model, routed.cache)
+
     def price(self, end: End) -> Price | None:
         """What tokens cost where the turn ended."""
-        return self.prices.get(self.adapter.model if self.adapter else end.model)
+        return self.prices.get(self.base_model(end))
+
+    def base_model(self, end: End) -> str:
+        """Public name of the model that answered, without its adapter."""
+        return self.adapter.model if self.adapter else end.model
 
     def model(self, engine: Engine) -> str:
         """Public name of what answers on this engine."""

@@ -18,7 +18,7 @@ from cache.statistics import CacheStatistics
 from gateway.accounting import OUTCOMES, Accounts
 from gateway.adapters import Adapters
 from gateway.answers import StoredAnswers
-from gateway.billing.prices import Prices
+from gateway.billing.ledger import Ledger
 from gateway.directory.records import Tenant
 from gateway.directory.view import View
 from gateway.engines import Engine, Engines
@@ -53,6 +53,7 @@ class Pipeline:
         limiter: Limiter,
         cache: ResponseCache,
         statistics: CacheStatistics,
+        ledger: Ledger,
         metrics: Metrics,
         guard: Guard,
         tracing: Tracing | None = None,
@@ -67,8 +68,7 @@ class Pipeline:
         self._tracing = tracing
         self._policy = Policy(medium_from=settings.router.medium_from, large_from=settings.router.large_from)
         self._answers = StoredAnswers(cache, statistics, settings, self._policy.digest)
-        self._accounts = Accounts(statistics, metrics, tracing)
-        self._prices = Prices(settings.prices)
+        self._accounts = Accounts(statistics, ledger, metrics, tracing)
 
     async def run(self, turn: Turn) -> None:
         """See `gateway.turns.Road`. Measures what `_drive` does."""
@@ -100,20 +100,23 @@ class Pipeline:
         reservation = await self._limiter.reserve(turn.principal.tenant, turn.id, self._most_tokens(job))
         mark(Stage.RESERVE)
         end: End | None = None
+        self._accounts.open(job)
         try:
             found = await self._answers.look_up(job)
             mark(Stage.CACHE)
             end = self._answers.replay(job, found.entry) if found.entry else await self._generate(job)
         except BaseException as failure:
-            end = _cut_off(job, failure)
+            end = job.cut_off(failure)
             raise
         finally:
             mark(Stage.ENGINE)
+            # Before anything else may go wrong, or the task be cancelled: what was delivered is owed.
             if end is not None:
                 end = msgspec.structs.replace(end, price=job.price(end))
                 turn.cost = end.cost
-                # Before anything else may go wrong, or the task be cancelled: what was delivered is owed.
                 self._accounts.close(job, end)
+            else:
+                self._accounts.refuse(job)
             limits = await self._limiter.settle(reservation, end.charged if end else 0)
             mark(Stage.SETTLE)
         turn.append(limits)
@@ -139,7 +142,7 @@ class Pipeline:
             turn.principal.require("adapters")
             pools = [self._engines.pool(adapter.model)]
             pools[0].announce(adapter.version)
-        prices = {pool.name: self._prices.price(pool.name, adapter.name if adapter else None) for pool in pools}
+        prices = {pool.name: self._view.price(pool.name, adapter.name if adapter else None) for pool in pools}
         prompts = await tokenise(turn, pools)
         return Job(turn, pools, prompts, began, share, adapter, prices, safety=self._guard.digest(name))
 
@@ -225,16 +228,6 @@ class Pipeline:
             )
         )
         self._metrics.routed(engine.pool.tier, reason)
-
-
-def _cut_off(job: Job, failure: BaseException) -> End | None:
-    """The end of a turn whose road has failed; None if it was refused, so that nobody was shown anything."""
-    routed = job.turn.log.routed
-    if routed is None:
-        return None
-    error = failure if isinstance(failure, ApiError) else None
-    streamed = Streamed(reason="error", usage=job.turn.delivered(), error=error)
-    return End(streamed, routed.tier, routed.model, routed.cache)
 
 
 _NAMED_ADAPTERS = 20

@@ -217,6 +217,25 @@ class Cache(Section, frozen=True):
     max_entries_per_tenant: Annotated[Positive, Meta(description="Entries of one tenant; oldest go first.")] = 10_000
 
 
+class Usage(Section, frozen=True):
+    """The ledger of what was used, see [usage.md](usage.md)."""
+
+    flush_interval: Annotated[
+        Seconds,
+        Meta(description="Seconds between two writes of ended turns to Redis, and two checkpoints of running ones."),
+    ] = 0.5
+    journal_bytes: Annotated[
+        Positive, Meta(description="Most bytes in `redis.data` that wait for Redis while it is away.")
+    ] = 268_435_456
+    entries_per_day: Annotated[
+        Positive,
+        Meta(description="Single turns of one tenant and day that are kept (about); sums count the others too."),
+    ] = 20_000
+    entry_days: Annotated[Positive, Meta(description="Days that single turns are kept.")] = 30
+    hour_days: Annotated[Positive, Meta(description="Days that sums of single hours are kept.")] = 60
+    day_days: Annotated[Positive, Meta(description="Days that sums of days are kept.")] = 800
+
+
 class Router(Section, frozen=True):
     """How `auto` picks a tier."""
 
@@ -298,6 +317,7 @@ class Settings(Section, frozen=True):
     redis: Redis = Redis()
     limits: Limits = Limits()
     cache: Cache = Cache()
+    usage: Usage = Usage()
     router: Router = Router()
     adapters: Adapters = Adapters()
     admin: Admin = Admin()

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.billing.cost import cost, dollars, microdollars, picodollars
-from gateway.billing.prices import Prices
 from gateway.settings import Price
 
 amounts = st.integers(0, 10**12)
@@ -68,13 +67,3 @@ def test_impossible_turns_raise(turn: tuple[int, int, int]) -> None:
     """A wrong count must not become a wrong bill."""
     with pytest.raises(ValueError, match="no such turn"):
         picodollars(Price(name="m", input=1, output=1), *turn)
-
-
-def test_an_adapter_costs_its_own_price_or_its_base_models() -> None:
-    """And what is in no list has none."""
-    base, own = Price(name="llama", input=1, output=2), Price(name="pirate", input=3, output=4)
-    listed = Prices([base, own])
-    assert listed.price("llama") is base
-    assert listed.price("llama", "pirate") is own
-    assert listed.price("llama", "lawyer") is base
-    assert listed.price("mistral") is None

@@ -90,7 +90,7 @@ def leftovers(redis_url: str) -> dict[str, Any]:
     with redis.Redis.from_url(redis_url) as client:
         found: dict[str, Any] = {}
         for name in client.scan_iter():
-            if client.ttl(name) == -1 and not name.startswith(b"rh1:{directory}"):
+            if client.ttl(name) == -1 and not name.startswith((b"rh1:{directory}", b"rh1:usage")):
                 found[name.decode()] = "lives for ever"
             if b"lease" in name and client.type(name) == b"zset" and client.zcard(name):
                 found[name.decode()] = client.zrange(name, 0, -1)

@@ -1,0 +1,230 @@
+"""The usage ledger as a gateway keeps it: every turn that ended, once, however long Redis is away.
+
+An entry goes to the journal on disk when its turn ends, and from there to Redis twice a second, so that nothing waits
+for Redis on a turn's road. A process that is killed loses no turn that had ended: the next gateway with the same
+`redis.data` writes it. Of the turns that were running it finds their last checkpoint, `usage.flush_interval` old at
+most, and enters them as `lost`. Where the disk is gone together with the machine, what had not reached Redis is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+from msgspec import Struct
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from gateway.billing.entry import Entry
+from gateway.billing.journal import Journal
+from gateway.billing.store import LedgerStore, Numbered
+from gateway.settings import Usage
+
+log = logging.getLogger("roundhouse.billing")
+
+MAX_IN_MEMORY = 10_000
+"""Entries that wait in memory while the journal cannot be written."""
+_BATCH = 200
+UPKEEP = 600.0
+"""Seconds between two looks for dead writers' journals and for what is old enough to be deleted."""
+
+Snapshot = Callable[[], Entry | None]
+
+
+class Checkpoint(Struct, frozen=True):
+    """Turns that were running, and the number of the last entry before that."""
+
+    number: int
+    running: list[Entry]
+
+
+_encoder = msgspec.json.Encoder()
+_lines = msgspec.json.Decoder(Numbered)
+_checkpoints = msgspec.json.Decoder(Checkpoint)
+
+
+class Ledger:
+    """One gateway's pen in the ledger. Nothing on a turn's road waits for it, and nothing of it raises there."""
+
+    def __init__(self, redis: Redis, settings: Usage, folder: Path) -> None:
+        """Args: folder: of the journals; shared by the gateways of one machine."""
+        self._store = LedgerStore(redis, settings)
+        self._settings = settings
+        self._folder = folder
+        self._journal: Journal | None = None
+        try:
+            self._journal = Journal.create(folder, limit=settings.journal_bytes)
+        except OSError as error:
+            log.error("no usage journal: what is not in Redis yet dies with this process", extra={"error": str(error)})
+        self._writer = self._journal.writer if self._journal else secrets.token_hex(8)
+        self._number = 0
+        self._memory: deque[Numbered] = deque()
+        self._running: dict[str, Snapshot] = {}
+        self._checkpointed = False
+        self._away = False
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.dropped = 0
+        """Entries lost because neither Redis nor the journal could take them."""
+
+    @property
+    def waiting(self) -> bool:
+        """Something has not reached Redis yet."""
+        return bool(self._memory) or not (self._journal is None or self._journal.empty)
+
+    def open(self, turn: str, snapshot: Snapshot) -> None:
+        """A turn has begun; `snapshot` gives its entry as it would be if it were lost now."""
+        self._running[turn] = snapshot
+
+    def close(self, turn: str, entry: Entry | None) -> None:
+        """A turn has ended; without an entry if it was refused."""
+        self._running.pop(turn, None)
+        if entry is None:
+            return
+        self._number += 1
+        numbered = Numbered(self._number, entry)
+        # Numbers reach Redis in order: while some wait in memory, later ones do too.
+        if self._journal is not None and not self._memory:
+            try:
+                self._journal.append(_encoder.encode(numbered))
+                return
+            except OSError as error:
+                log.error("usage journal: not written", extra={"error": str(error)})
+        if len(self._memory) < MAX_IN_MEMORY:
+            self._memory.append(numbered)
+        else:
+            self.dropped += 1
+            if self.dropped == 1 or self.dropped % 1000 == 0:
+                log.error("usage entries were lost: make room on the disk", extra={"entries": self.dropped})
+
+    def start(self) -> None:
+        """Begin to write to Redis, twice a second."""
+        self._task = asyncio.create_task(self._run(), name="usage ledger")
+
+    async def aclose(self) -> None:
+        """Write what has ended, if Redis is there, and leave the rest to the next gateway."""
+        # Not by cancellation: Redis' client may take that for a timeout of its own.
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+        await self.flush()
+        self._leave()
+
+    async def _run(self) -> None:
+        upkeep = float("-inf")
+        while not self._stopping.is_set():
+            try:
+                await self.flush()
+                if monotonic() - upkeep > UPKEEP and not self._away:
+                    upkeep = monotonic()
+                    await self.adopt()
+                    with contextlib.suppress(RedisError, OSError):  # next time
+                        await self._store.prune(datetime.now(UTC))
+            except Exception:
+                log.exception("usage ledger: a fault of ours; what waits is tried again")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self._settings.flush_interval)
+
+    async def flush(self) -> bool:
+        """Write what has ended to Redis, checkpoint what runs. Returns whether Redis has taken everything."""
+        done: list[int] = []
+        try:
+            for segment in self._journal.sealed() if self._journal else ():
+                assert self._journal is not None
+                for lines in self._journal.lines(segment):
+                    await self._store.write(self._writer, _parse(lines))
+                done.append(segment)
+            while self._memory and (self._journal is None or not self._journal.growing):
+                batch = list(islice(self._memory, _BATCH))
+                await self._store.write(self._writer, batch)
+                for _ in batch:
+                    self._memory.popleft()
+            self._answered(None)
+        except (RedisError, OSError) as error:
+            self._answered(error)
+        if self._journal is not None:
+            await self._keep(self._journal, done)
+        return not self._away
+
+    async def adopt(self) -> None:
+        """Finish what dead writers have left in the same folder."""
+        try:
+            for journal in Journal.orphans(self._folder):
+                try:
+                    await self._finish(journal)
+                    journal.remove()
+                finally:
+                    journal.close()
+        except (RedisError, OSError, msgspec.MsgspecError) as error:
+            log.warning("usage journal of another process not finished yet", extra={"error": str(error)})
+
+    async def _finish(self, journal: Journal) -> None:
+        left = journal.running()
+        checkpoint = _checkpoints.decode(left) if left else Checkpoint(0, [])
+        running = {entry.turn: entry for entry in checkpoint.running}
+        last = checkpoint.number
+        segments = journal.sealed()
+        for segment in segments:
+            for lines in journal.lines(segment):
+                entries = _parse(lines)
+                await self._store.write(journal.writer, entries)
+                for numbered in entries:
+                    running.pop(numbered.entry.turn, None)
+                    last = max(last, numbered.number)
+        if running:
+            log.warning("turns of a gateway that died", extra={"turns": len(running)})
+            lost = [Numbered(last + index, entry) for index, entry in enumerate(running.values(), 1)]
+            await self._store.write(journal.writer, lost)
+        # Only now: whoever has to begin again must find the same turns under the same numbers.
+        journal.checkpoint(b"")
+        for segment in segments:
+            journal.delete(segment)
+
+    async def _keep(self, journal: Journal, done: Iterable[int]) -> None:
+        """Bring the disk up to date."""
+        try:
+            # Before segments go: a turn that has ended must not be found in the last checkpoint only.
+            running = [entry for snapshot in self._running.values() if (entry := snapshot()) is not None]
+            if running or self._checkpointed:
+                journal.checkpoint(_encoder.encode(Checkpoint(self._number, running)) if running else b"")
+                self._checkpointed = bool(running)
+            for segment in done:
+                journal.delete(segment)
+            if not journal.empty and self._away:
+                await asyncio.to_thread(journal.sync)
+        except OSError as error:
+            log.error("usage journal: not kept", extra={"error": str(error)})
+
+    def _answered(self, error: Exception | None) -> None:
+        if error is not None and not self._away:
+            log.warning("usage is not written to Redis for now", extra={"error": type(error).__name__})
+        elif error is None and self._away:
+            log.info("usage is written to Redis again")
+        self._away = error is not None
+
+    def _leave(self) -> None:
+        if self._journal is None:
+            return
+        if self._journal.empty and not self._running:
+            self._journal.remove()
+        else:
+            self._journal.close()
+
+
+def _parse(lines: list[bytes]) -> list[Numbered]:
+    entries = []
+    for line in lines:
+        try:
+            entries.append(_lines.decode(line))
+        except msgspec.MsgspecError:
+            log.error("usage journal: a line cannot be read", extra={"bytes": len(line)})
+    return entries
