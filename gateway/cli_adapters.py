@@ -104,7 +104,7 @@ def add(
 ) -> None:
     """Check the adapter in FOLDER, register it, and call it NAME."""
     settings = _settings(config)
-    _refuse_unknown_tenants(settings, tenants)
+    _refuse_unknown_tenants(config, settings, tenants)
     if name in {pool.name for pool in settings.pools}:
         raise click.ClickException(f"{name!r} is the name of a model; choose another one")
     with _explained(folder):
@@ -283,8 +283,19 @@ def _base(settings: Settings, folder: Path, model: str | None) -> Pool:
     raise click.UsageError(f"say which model it is for with --model: {known}{hint}")
 
 
-def _refuse_unknown_tenants(settings: Settings, tenants: Sequence[str]) -> None:
+def _refuse_unknown_tenants(config: str | None, settings: Settings, tenants: Sequence[str]) -> None:
     known = {tenant.name for tenant in settings.tenants}
+    if missing := sorted(set(tenants) - known):
+        # Only Redis knows the others; this command needs it for nothing else.
+        from gateway.cli_directory import everything
+        from gateway.directory.records import Tenant
+
+        try:
+            known |= {tenant.name for tenant in everything(config, Tenant)}
+        except click.ClickException as error:
+            raise click.ClickException(
+                f"no tenant is named {missing[0]!r} in the configuration; others cannot be looked up: {error.message}"
+            ) from error
     for tenant in tenants:
         if tenant not in known:
             raise click.ClickException(f"no tenant is named {tenant!r}; there are: {', '.join(sorted(known))}")

@@ -17,6 +17,7 @@ from rich.table import Table
 from gateway.cli_directory import with_directory
 from gateway.cli_redis import config_option, json_option, load_settings
 from gateway.directory.audit import Entry, Logged, Mark, verify_export
+from gateway.directory.change import Caps
 from gateway.directory.store import Directory
 
 _READ_AT_ONCE = 1000
@@ -93,6 +94,8 @@ def audit_verify(config: str | None, file: Path | None, expect: str | None) -> N
         raise click.ClickException(f"entry {problem.sequence}: {problem.why}")
     last = verifier.last
     click.echo(f"the log is whole: {verifier.entries} entries; the last one is {last.sequence}:{last.hash}")
+    if file is None and Caps().nearly_full(verifier.entries):
+        click.echo(f"the oldest entries go when there are {Caps().audit:,}: export the log", err=True)
 
 
 @audit.command("export")

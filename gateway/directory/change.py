@@ -60,6 +60,10 @@ class Caps(Struct, frozen=True):
     replicas: int = 10_000
     audit: int = 50_000
 
+    def nearly_full(self, entries: int) -> bool:
+        """Whether it is time to export the audit log."""
+        return entries >= 0.8 * self.audit
+
     def of(self, kind: Kind) -> int:
         per_kind: dict[Kind, int] = {
             "tenant": self.tenants,

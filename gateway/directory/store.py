@@ -26,6 +26,7 @@ from gateway.directory.change import Caps, Change, Configured, Delete, Idempoten
 from gateway.directory.plan import Command, Look, plan, question_when_full, questions
 from gateway.directory.records import Key, R, Record, User, decode
 from gateway.directory.schema import (
+    AUDIT_KEY,
     CHECKPOINT_KEY,
     DIGESTS_KEY,
     HEAD_KEY,
@@ -209,6 +210,8 @@ class Directory:
                 done = True
             # The client library repeats a command whose connection broke: the first one may have been done.
             if done or await self._committed(decided.head):
+                if self._caps.nearly_full(entries := int(seen.answers["XLEN", AUDIT_KEY])):
+                    log.warning("directory: the audit log is nearly full; export it", extra={"entries": entries})
                 return Applied(decided.records, False)
         raise Unavailable("the directory is being changed by too many at once; try again in a few seconds")
 

@@ -117,7 +117,7 @@ def test_the_base_model_must_be_said_where_it_is_not_clear(run: Run, place: Path
         ("tiny", [], "name of a model"),
         ("auto", [], "name of a model or tier"),
         ("a/b", [], "cannot be a name"),
-        ("pirate", ["--tenant", "nobody"], "no tenant is named 'nobody'; there are: acme"),
+        ("pirate", ["--tenant", "nobody"], "no tenant is named 'nobody' in the configuration; others"),
     ],
 )
 def test_what_cannot_be_registered_is_explained(

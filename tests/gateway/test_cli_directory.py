@@ -154,6 +154,16 @@ def test_without_redis(roundhouse: Any, monkeypatch: pytest.MonkeyPatch) -> None
     assert "cannot be reached" in message or "/nonexistent/redis.sock does not answer" in message
 
 
+def test_adapters_may_be_for_tenants_of_the_directory(roundhouse: Any, tmp_path: Path) -> None:
+    """As for those of the configuration."""
+    roundhouse("tenant", "add", "acme")
+    add = ("adapter", "add", "pirate", str(tmp_path), "--model", "roundhouse-demo-2m")
+    known = roundhouse(*add, "--tenant", "acme", fails=True).output
+    assert "adapter_config.json" in known
+    assert "no tenant is named" not in known
+    assert "no tenant is named 'b'; there are: acme, demo" in roundhouse(*add, "--tenant", "b", fails=True).output
+
+
 class TestAudit:
     """The log of all that."""
 

@@ -138,10 +138,11 @@ async def test_without_its_head_nothing_can_be_changed(redis: Redis, directory: 
     assert await directory.get(Tenant, "b") is None
 
 
-async def test_a_full_log_drops_its_oldest_tenth(redis: Redis) -> None:
-    """And stays verifiable."""
+async def test_a_full_log_drops_its_oldest_tenth(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    """Says so before, and stays verifiable."""
     directory = Directory(redis, secret=SECRET, caps=Caps(audit=20))
     for number in range(50):
+        assert ("nearly full" in caplog.text) is (number > 16)
         await directory.write(Tenant(name="acme", description=str(number)), actor="cli:anna")
         assert await redis.xlen(AUDIT_KEY) <= 20
     assert await problem_of(directory) is None
