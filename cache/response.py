@@ -59,6 +59,11 @@ class ResponseCache:
         self._look_up = redis.register_script(scripts.joinpath("look_up.lua").read_text("utf-8"))
         self._store = redis.register_script(scripts.joinpath("store.lua").read_text("utf-8"))
 
+    def configure(self, *, ttl: float, max_entries: int) -> None:
+        """Store by other bounds from now on."""
+        self._ttl = ttl
+        self._max_entries = max_entries
+
     async def get(self, tenant: str, digest: str) -> Lookup:
         """The stored answer for a request, if there is one that can be read."""
         try:

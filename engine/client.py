@@ -94,6 +94,8 @@ class EngineClient:
         self._silence = silence
         self._connected = asyncio.Event()
         self._live: dict[str, Generation] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self._pinned: list[str] = []
         self._next_id = 0
@@ -109,6 +111,10 @@ class EngineClient:
     def live(self) -> int:
         """Generations that have not ended yet."""
         return len(self._live)
+
+    async def idle(self) -> None:
+        """Wait until there are none."""
+        await self._idle.wait()
 
     async def start(self) -> None:
         """Begin to connect; returns at once. Use as an async context manager instead where that fits."""
@@ -166,6 +172,7 @@ class EngineClient:
         if len(frame) > MAX_FRAME_BYTES:  # sent anyway, it would cost every request of this connection
             raise RequestFailed("prompt: too long for one message; shorten it", kind="invalid", started=False)
         self._live[id] = generation
+        self._idle.clear()
         self._outbox.put_nowait(frame)
         return generation
 
@@ -185,6 +192,8 @@ class EngineClient:
     def _cancel(self, id: str) -> None:
         """Forget a generation that needs no more; the engine ignores ids that have ended there."""
         generation = self._live.pop(id, None)
+        if not self._live:
+            self._idle.set()
         if generation is not None and not generation.ended_in_engine:
             self._outbox.put_nowait(encode(Cancel(id)))
 
@@ -267,6 +276,7 @@ class EngineClient:
         self._connected.clear()
         self.load = None
         lost, self._live = self._live, {}
+        self._idle.set()
         self._outbox = asyncio.Queue()
         for generation in lost.values():
             gone = EngineGone(f"engine {self.address} went away", started=generation.started)

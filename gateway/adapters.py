@@ -103,7 +103,7 @@ class Adapters:
             return
         self._stamp, self._trouble = stamp, ""
         self._names = self._usable(names)
-        self._pin()
+        self.pin()
 
     def _usable(self, names: Mapping[str, Pointer]) -> dict[str, Pointer]:
         usable = {}
@@ -116,8 +116,8 @@ class Adapters:
                 usable[name] = pointer
         return usable
 
-    def _pin(self) -> None:
-        """Tell every engine which adapters of its model to keep loaded."""
+    def pin(self) -> None:
+        """Tell every engine which adapters of its model to keep loaded; again when there are new engines."""
         for pool in self._pools.values():
             kept = [each for each in self._names.values() if each.pinned and not each.drained]
             pinned = [each.version for each in kept if each.model == pool.name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -25,6 +25,7 @@ from gateway.admin.registration import Registrar
 from gateway.api import chat_completions, completions, health, models, page, responses, tickets
 from gateway.api.http import on_api_error, on_exception, on_http_exception
 from gateway.billing.ledger import Ledger
+from gateway.configuration import Configuration
 from gateway.context import Gateway
 from gateway.directory.store import Directory
 from gateway.directory.view import View, configured
@@ -48,23 +49,27 @@ from gateway.turns.mailbox import READ_TIMEOUT
 from gateway.websocket import Connections
 
 
-def create_app(settings: Settings) -> Starlette:
+def create_app(configuration: Configuration | Settings) -> Starlette:
     """The application. Its parts exist while its lifespan runs, as `app.state.gateway`."""
-
+    if isinstance(configuration, Settings):
+        configuration = Configuration(configuration)
+    settings, change = configuration.settings, configuration
     admin = create_admin_app()
     traced = [Middleware(TraceRequests)] if tracing.wanted(settings.telemetry) else []
     middleware = [
         Middleware(RequestHeaders),
         *traced,
-        Middleware(HostCheck, listen=settings.server.host, allowed_origins=settings.server.allowed_origins),
+        Middleware(
+            HostCheck, listen=settings.server.host, allowed_origins=lambda: change.settings.server.allowed_origins
+        ),
         Middleware(BodyLimit, limit=settings.server.max_message_bytes, elsewhere="/admin/"),
     ]
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with running(settings) as gateway:
+        async with running(change) as gateway:
             app.state.gateway = admin.state.gateway = gateway
-            async with listening(admin, settings):
+            async with listening(admin, change):
                 yield
 
     return Starlette(
@@ -89,7 +94,7 @@ def create_app(settings: Settings) -> Starlette:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Gateway]:
+async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
     """A gateway whose engines are being connected. Leaving the block cancels what still runs.
 
     Raises:
@@ -97,6 +102,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         SettingsError: the installation's secret cannot be used, or traces are wanted without their libraries.
         RegistryError: the adapters' registry has an address of a kind that is not installed.
     """
+    settings = configuration.settings
     secret = installation_secret(settings)
     redis, reader = redis_server.connect(settings), redis_server.connect(settings, timeout=READ_TIMEOUT)
     engines = await asyncio.to_thread(Engines, settings.pools, settings.router)
@@ -113,14 +119,37 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     tracer = tracing.create(settings.telemetry, presence.id)
     logs.identify(gateway=presence.id)
     violations = Violations(redis)
-    guard = Guard(settings.safety, secret, violations, metrics)
-    pipeline = Pipeline(settings, view, engines, adapters, limiter, cache, statistics, ledger, metrics, guard, tracer)
-    turns = Turns(pipeline, settings.turns, presence.id)
+
+    async def road(settings: Settings) -> Pipeline:
+        """Turns stay on the one that they began on: it has the settings of that moment."""
+        guard = await asyncio.to_thread(Guard, settings.safety, secret, violations, metrics)
+        return Pipeline(settings, view, engines, adapters, limiter, cache, statistics, ledger, metrics, guard, tracer)
+
+    turns = Turns(await road(settings), settings.turns, presence.id)
     identity, tickets = Identity(settings), Tickets(redis)
     connections = Connections(settings, identity, tickets, turns, metrics)
     jobs = JobStore(redis)
     uploads = Path(settings.redis.data) / "uploads"
     registrar = Registrar(adapters, jobs, uploads, max_bytes=settings.adapters.max_upload_bytes)
+
+    async def prepare(settings: Settings) -> Callable[[], None]:
+        pipeline = await road(settings)
+
+        def apply() -> None:
+            limiter.configure(settings)
+            identity.configure(settings)
+            view.configure(configured(settings))
+            cache.configure(ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
+            engines.configure(settings.pools, settings.router)
+            adapters.pin()
+            turns.configure(pipeline, settings.turns)
+            connections.configure(settings)
+            logs.configure(settings.log)
+
+        return apply
+
+    configuration.add(prepare)
+    configuration.observe = metrics.configuration
     flushing = [asyncio.create_task(statistics.run()), asyncio.create_task(violations.run())]
     ledger.start()
     await engines.start()
@@ -131,7 +160,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     await registrar.start()
     try:
         yield Gateway(
-            settings,
+            configuration,
             redis,
             identity,
             tickets,

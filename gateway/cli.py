@@ -18,7 +18,7 @@ from gateway.cli_keys import key
 from gateway.cli_redis import config_option, load_settings, run, with_redis, without_password
 from gateway.cli_safety import safety
 from gateway.cli_tenants import tenant, user
-from gateway.settings import SettingsError
+from gateway.settings import Settings, SettingsError, file_of, load
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -56,7 +56,8 @@ def main() -> None:
 def serve(config: str | None, host: str | None, port: int | None) -> None:
     """Start Redis (unless one is configured), the engines and the gateway; print one URL.
 
-    Ctrl-C or SIGTERM lets running answers finish, then stops everything; a second one stops at once.
+    Ctrl-C or SIGTERM lets running answers finish, then stops everything; a second one stops at once. SIGHUP reads the
+    configuration again, see `roundhouse reload`.
     """
     from gateway import supervisor
     from gateway.server import PortTaken
@@ -64,13 +65,42 @@ def serve(config: str | None, host: str | None, port: int | None) -> None:
 
     changes = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
     console = Console(highlight=False)
+
+    def read() -> Settings:
+        settings = load(config)
+        return msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, **changes))
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True, markup=False)
+
     try:
-        settings = load_settings(config)
-        settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, **changes))
+        settings = read()
         logs.configure(settings.log)
-        run(supervisor.serve(settings, lambda line: console.print(line, soft_wrap=True, markup=False)))
+        run(supervisor.serve(settings, say, read, file_of(config)))
     except (SettingsError, PortTaken, supervisor.Failed) as error:
         raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@config_option
+def reload(config: str | None) -> None:
+    """Have a running `roundhouse serve` with the same data folder read its configuration again.
+
+    A configuration that cannot be used changes nothing, and this says why. Running answers keep what they began with.
+    """
+    from gateway import control
+
+    data = control.data_folder(config)
+    try:
+        answer = control.ask(data, "reload")
+    except OSError as error:
+        where = control.path(data)
+        raise click.ClickException(
+            f"no gateway answers at {where} ({error.strerror or error}); is it running?"
+        ) from error
+    if answer.error is not None:
+        raise click.ClickException(f"refused, the old configuration stays in force: {answer.error}")
+    click.echo(f"changed: {', '.join(answer.changed)}" if answer.changed else "nothing has changed")
 
 
 @main.command()

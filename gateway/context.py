@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 
 from gateway.adapters import Adapters
 from gateway.admin.parts import AdminParts
+from gateway.configuration import Configuration
 from gateway.directory.store import Directory
 from gateway.directory.view import View
 from gateway.engines import Engines
@@ -29,7 +30,7 @@ from gateway.websocket import Connections
 class Gateway:
     """The parts of a running gateway."""
 
-    settings: Settings
+    configuration: Configuration
     redis: Redis
     identity: Identity
     tickets: Tickets
@@ -44,6 +45,11 @@ class Gateway:
     view: View
     tracing: Tracing | None
     admin: AdminParts
+
+    @property
+    def settings(self) -> Settings:
+        """Those in force now."""
+        return self.configuration.settings
 
     async def authenticate(self, connection: HTTPConnection, scope: Scope) -> Principal:
         """Who sent a request, by its `Authorization` header.

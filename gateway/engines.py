@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from engine.client import EngineClient
 from engine.text import TextProcessor
@@ -75,15 +77,27 @@ class Pool:
         """How the model writes calls of functions."""
         self.vocabulary = _digest(directory)
         """Equal for pools whose prompts have the same token ids, so that a prompt is tokenised once for all of them."""
+        self.engines: list[Engine] = []
+        self.configure(settings, router, taken=())
+
+    def configure(self, settings: PoolSettings, router: RouterSettings, *, taken: Collection[str]) -> list[Engine]:
+        """Have the replicas that a new configuration names; those that stay are left alone. Returns those that go.
+
+        Args:
+            taken: names that no new replica may have, because its predecessor still works.
+        """
+        before = {engine.client.address: engine for engine in self.engines}
+        names = {engine.name for engine in self.engines}.union(taken)
+        free = (name for index in count() if (name := f"{self.tier}-{index}") not in names)
         self.engines = [
-            Engine(
-                f"{settings.tier}-{index}",
-                self,
-                EngineClient(address),
-                Breaker(failures=router.breaker_failures, pause=router.breaker_seconds),
-            )
-            for index, address in enumerate(settings.engines)
+            before.pop(address)
+            if address in before
+            else Engine(next(free), self, EngineClient(address), Breaker(failures=1, pause=1.0))
+            for address in dict.fromkeys(settings.engines)
         ]
+        for engine in self.engines:
+            engine.breaker.configure(failures=router.breaker_failures, pause=router.breaker_seconds)
+        return list(before.values())
 
     def announce(self, adapter: str) -> None:
         """Tell the replica that the router would choose now that a request for this adapter version is coming."""
@@ -110,6 +124,36 @@ class Engines:
         """
         self.pools = [Pool(settings, router) for settings in pools]
         self._engines = {engine.name: engine for pool in self.pools for engine in pool.engines}
+        """With those that have left, of which turns may still know the name."""
+        self.left: list[Engine] = []
+        """Those that have left since somebody last looked."""
+        self._changing: set[asyncio.Task[None]] = set()
+
+    def configure(self, pools: Sequence[PoolSettings], router: RouterSettings) -> None:
+        """Take over the replicas and breakers of a new configuration of the same pools.
+
+        New replicas are connected to; those that go get no new turns, and are let go when they have finished theirs.
+        """
+        for settings in pools:
+            pool = self.pool(settings.name)
+            gone = pool.configure(settings, router, taken=self._engines.keys())
+            for engine in pool.engines:
+                if engine.name not in self._engines:
+                    self._engines[engine.name] = engine
+                    self._begin(engine.client.start())
+            for engine in gone:
+                self._begin(self._let_go(engine))
+
+    async def _let_go(self, engine: Engine) -> None:
+        await engine.client.idle()
+        await engine.client.aclose()
+        self.left.append(engine)
+        logger.info("engine let go", extra={"replica": engine.name})
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
 
     def __getitem__(self, replica: str) -> Engine:
         return self._engines[replica]
@@ -120,6 +164,9 @@ class Engines:
             await engine.client.start()
 
     async def aclose(self) -> None:
+        for task in self._changing:
+            task.cancel()
+        await asyncio.gather(*self._changing, return_exceptions=True)
         await asyncio.gather(*(engine.client.aclose() for engine in self._engines.values()))
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from urllib.parse import urlsplit
 
@@ -54,15 +54,15 @@ class RequestHeaders:
 class HostCheck:
     """Refuses requests for another host's name (see `gateway.origin.host_allowed`); those of allowed origins pass."""
 
-    def __init__(self, app: ASGIApp, listen: str, allowed_origins: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, listen: str, allowed_origins: Callable[[], Sequence[str]]) -> None:
         self.app = app
         self.listen = listen
-        self.allowed = {urlsplit(origin).netloc for origin in allowed_origins}
+        self.allowed_origins = allowed_origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
             host = Headers(scope=scope).get("host")
-            if not host_allowed(host, self.listen) and host not in self.allowed:
+            if not host_allowed(host, self.listen) and not any(host == _host(each) for each in self.allowed_origins()):
                 refusal = error_response(
                     Forbidden(
                         f"this server is not known as {host!r:.80}; use its own address, or list the page's in "
@@ -76,6 +76,10 @@ class HostCheck:
                     await WebSocket(scope, receive, send).send_denial_response(refusal)
                 return
         await self.app(scope, receive, send)
+
+
+def _host(origin: str) -> str:
+    return urlsplit(origin).netloc
 
 
 class BodyLimit:

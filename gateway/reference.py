@@ -15,6 +15,7 @@ import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
 from gateway.admin.reference import endpoints_page
+from gateway.configuration import ALL, CHANGEABLE
 from gateway.safety.settings import SafetyPattern, SafetyPolicy
 from gateway.settings import ApiKey, Limits, Pool, Price, Section, Settings, Tenant
 from gateway.telemetry.metrics import Metrics
@@ -74,6 +75,7 @@ def configuration() -> str:
         for field in msgspec.structs.fields(Settings)
         if isinstance(field.type, type) and issubclass(field.type, Section)
     ]
+    parts.insert(1, _changeable())
     lists: dict[str, type[Section]] = {"[tenants]": Tenant, "[pools]": Pool, "[prices]": Price}
     for name, section in lists.items():
         parts.append(f"\n## `[{name}]`\n\n{_sentence(section)} One table each.\n\n{_table(section)}")
@@ -82,6 +84,17 @@ def configuration() -> str:
     parts.append(f"\n### `keys` of a tenant\n\n{_sentence(ApiKey)}\n\n{_table(ApiKey)}")
     parts.append(f"\n### `limits` of a tenant\n\nThe fields of `[limits]`: {_names(Limits)}.\n")
     return "".join(parts)
+
+
+def _changeable() -> str:
+    rows = [
+        f"- `{section}`: " + ("everything" if fields is ALL else ", ".join(f"`{field}`" for field in sorted(fields)))
+        for section, fields in CHANGEABLE.items()
+    ]
+    return (
+        "\n## Changing it while a gateway runs\n\n`roundhouse reload` takes over what has changed here, and nothing "
+        "else may have, see [operating](operating.md#changing-the-configuration):\n\n" + "\n".join(rows) + "\n"
+    )
 
 
 def metrics() -> str:

@@ -17,12 +17,12 @@ import uvicorn
 from starlette.applications import Starlette
 
 from gateway.context import Gateway
-from gateway.settings import Settings
+from gateway.settings import Settings, SettingsError
 from gateway.uvicorn_websocket import patient
 
 log = logging.getLogger("roundhouse.server")
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_STOP = (signal.SIGTERM, signal.SIGINT)
 
 
 class PortTaken(Exception):
@@ -65,7 +65,7 @@ def url(settings: Settings, bound: socket.socket) -> str:
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn with our signals: the first one drains, the second one ends at once."""
+    """uvicorn with our signals: the first one to stop drains, the second one ends at once; SIGHUP reloads."""
 
     def __init__(self, app: Starlette, settings: Settings) -> None:
         super().__init__(
@@ -85,19 +85,20 @@ class GatewayServer(uvicorn.Server):
             )
         )
         self._app = app
-        self._grace = settings.server.drain_timeout
         self._draining: asyncio.Task[None] | None = None
+        self._reloading: set[asyncio.Task[None]] = set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Replaces uvicorn's handlers, which would end the server at once."""
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        for number in _STOP:
             loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
         try:
             yield
         finally:
-            for number in _SIGNALS:
+            for number in (*_STOP, signal.SIGHUP):
                 loop.remove_signal_handler(number)
 
     def stop(self) -> None:
@@ -107,12 +108,24 @@ class GatewayServer(uvicorn.Server):
         else:
             self.should_exit = True
 
+    def reload(self) -> None:
+        """Read the configuration again; what comes of it is in the log."""
+        if self.started:
+            task = asyncio.get_running_loop().create_task(self._reload())
+            self._reloading.add(task)
+            task.add_done_callback(self._reloading.discard)
+
+    async def _reload(self) -> None:
+        gateway: Gateway = self._app.state.gateway
+        with contextlib.suppress(SettingsError):  # it is in the log
+            await gateway.configuration.reload()
+
     async def _drain(self) -> None:
         gateway: Gateway = self._app.state.gateway
         log.info("draining", extra={"turns": gateway.turns.running, "connections": gateway.connections.open})
         try:
             gateway.connections.drain()
-            await gateway.turns.drain(self._grace)
+            await gateway.turns.drain(gateway.settings.server.drain_timeout)
             await gateway.connections.shut()
         finally:
             self.should_exit = True

@@ -12,7 +12,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -21,7 +21,7 @@ from engine.wire import PolicyName, ServiceClass
 from gateway.admin.sources import normalise
 from gateway.directory.records import Scope
 from gateway.safety.settings import Safety, check_safety
-from gateway.section import Positive, Seconds
+from gateway.section import Positive, Seconds, apply_environment
 from gateway.section import Section as Section
 from gateway.section import SettingsError as SettingsError
 
@@ -57,6 +57,9 @@ class Server(Section, frozen=True):
     drain_timeout: Annotated[Seconds, Meta(description="Seconds running turns may take to finish after SIGTERM.")] = (
         30.0
     )
+    watch_config: Annotated[
+        bool, Meta(description="Take over the configuration file whenever it changes, as after SIGHUP.")
+    ] = False
 
 
 class Turns(Section, frozen=True):
@@ -342,6 +345,11 @@ def demo_settings() -> Settings:
     return Settings(tenants=[Tenant(name="demo", keys=[ApiKey(id="demo", sha256=digest)])], pools=pools)
 
 
+def file_of(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The file that `load` reads, if it is there."""
+    return Path(path or environ.get("ROUNDHOUSE_CONFIG") or "roundhouse.toml")
+
+
 def load(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the configuration.
 
@@ -352,7 +360,7 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] = os.environ
         SettingsError: a file is missing or a value is wrong; the message names it.
     """
     explicit = path or environ.get("ROUNDHOUSE_CONFIG")
-    file = Path(explicit) if explicit else Path("roundhouse.toml")
+    file = file_of(path, environ)
     raw: dict[str, Any] = {}
     if file.is_file():
         try:
@@ -361,7 +369,9 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] = os.environ
             raise SettingsError(f"{file}: not valid TOML: {error}") from error
     elif explicit:
         raise SettingsError(f"{file}: no such configuration file")
-    _apply_environment(raw, environ)
+    apply_environment(raw, Settings, environ)
+    if environ.get("REDIS_URL"):
+        raw.setdefault("redis", {}).setdefault("url", environ["REDIS_URL"])
     defaults = demo_settings()
     raw.setdefault("tenants", msgspec.to_builtins(defaults.tenants))
     raw.setdefault("pools", msgspec.to_builtins(defaults.pools))
@@ -371,30 +381,6 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] = os.environ
         raise SettingsError(f"configuration: {error}") from error
     _check(settings)
     return settings
-
-
-def _apply_environment(raw: dict[str, Any], environ: Mapping[str, str]) -> None:
-    sections = {
-        field.name: field.type
-        for field in msgspec.structs.fields(Settings)
-        if isinstance(field.type, type) and issubclass(field.type, Section)
-    }
-    for section, type_ in sections.items():
-        for field in msgspec.structs.fields(type_):
-            value = environ.get(f"ROUNDHOUSE_{section}_{field.name}".upper())
-            if value is None:
-                continue
-            kind = get_origin(getattr(field.type, "__origin__", None))  # of Annotated[list[...], Meta]
-            parsed: Any = [part.strip() for part in value.split(",") if part.strip()] if kind in (list, dict) else value
-            if kind is dict:
-                parsed = {name.strip(): part.strip() for name, _, part in (each.partition("=") for each in parsed)}
-            try:
-                # strict=False: "9000" and "true" become what the field wants.
-                raw.setdefault(section, {})[field.name] = msgspec.convert(parsed, field.type, strict=False)
-            except msgspec.ValidationError as error:
-                raise SettingsError(f"ROUNDHOUSE_{section}_{field.name}".upper() + f": {error}") from error
-    if environ.get("REDIS_URL"):
-        raw.setdefault("redis", {}).setdefault("url", environ["REDIS_URL"])
 
 
 def _check(settings: Settings) -> None:
@@ -414,6 +400,9 @@ def _check(settings: Settings) -> None:
     if len(set(tiers)) != len(tiers):
         raise SettingsError("pools: two pools serve the same tier")
     for pool in settings.pools:
+        for address in pool.engines:
+            if not address.startswith(("ws://", "wss://", "unix://")):
+                raise SettingsError(f"pools: engines: {address!r} is no address; use ws://host:port or unix:///path")
         if pool.step_tokens < pool.max_running:
             raise SettingsError(
                 f"pools: step_tokens ({pool.step_tokens}) of the {pool.tier} pool must be at least its max_running "

@@ -13,7 +13,7 @@ import logging
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Protocol
@@ -25,6 +25,8 @@ from gateway import __version__, redis_server
 from gateway.adapters import registry_url
 from gateway.app import create_app
 from gateway.child import Child, ChildFailed
+from gateway.configuration import Configuration
+from gateway.control import listening
 from gateway.demo import register_adapters
 from gateway.server import GatewayServer, listen, url
 from gateway.settings import Pool, Settings, SettingsError
@@ -46,8 +48,12 @@ class Failed(Exception):
     """The installation cannot run; the message says why and what to do."""
 
 
-async def serve(settings: Settings, say: Say) -> None:
-    """Run until SIGTERM or SIGINT, then drain and stop.
+async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file: Path) -> None:
+    """Run until SIGTERM or SIGINT, then drain and stop. SIGHUP and `roundhouse reload` read the configuration again.
+
+    Args:
+        read: reads it, as `settings` were read.
+        file: where it is, to be watched if it says so.
 
     Raises:
         Failed: something cannot run as configured.
@@ -61,17 +67,21 @@ async def serve(settings: Settings, say: Say) -> None:
             await asyncio.to_thread(register_adapters, settings, Registry(registry_url(settings)))
         except RegistryError as error:
             raise Failed(f"adapters: {error}") from error
-        children, settings = _children(settings)
+        children = _children(settings)
+        configuration = Configuration(settings, read, _filled)
+        settings = configuration.settings
         say(f"Roundhouse {__version__}")
         for child, description in children:
             say(f"  starting {child.name}: {description}")
-        app = create_app(settings)
+        app = create_app(configuration)
         server = GatewayServer(app, settings)
         tasks = [asyncio.create_task(child.run(), name=child.name) for child, _ in children]
         gateway = asyncio.create_task(server.serve(sockets=[bound]), name="gateway")
+        watching = asyncio.create_task(configuration.watch(file), name="configuration")
         announce = asyncio.create_task(_announce(url(settings, bound), say, began))
         try:
-            done, _ = await asyncio.wait([gateway, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            async with listening(configuration):
+                done, _ = await asyncio.wait([gateway, *tasks], return_when=asyncio.FIRST_COMPLETED)
             if gateway not in done:
                 # A child gave up: what its clients are doing ends as on any other stop.
                 server.stop()
@@ -85,30 +95,41 @@ async def serve(settings: Settings, say: Say) -> None:
             raise Failed(str(error)) from error
         finally:
             announce.cancel()
+            watching.cancel()
             # Engines first: Redis is what everything else still writes to.
             for child, _ in reversed(children):
                 await child.stop()
-            await asyncio.gather(*tasks, announce, return_exceptions=True)
+            await asyncio.gather(*tasks, announce, watching, return_exceptions=True)
 
 
-def _children(settings: Settings) -> tuple[list[tuple[Child, str]], Settings]:
-    """What must be started here, and the settings with the addresses of it filled in."""
+def _children(settings: Settings) -> list[tuple[Child, str]]:
+    """What must be started here, with a word on each."""
     children: list[tuple[Child, str]] = []
     if settings.redis.url is None:
         command = redis_server.command(settings)
         address = redis_server.embedded_url(settings)
         children.append((Child("redis", command), f"{command[0]}, redis-cli -s {address.removeprefix('unix://')}"))
-        settings = msgspec.structs.replace(settings, redis=msgspec.structs.replace(settings.redis, url=address))
-    pools = []
     for pool in settings.pools:
         if not pool.engines:
-            address = f"unix://{redis_server.socket_path(settings, f'engine-{pool.tier}')}"
+            address = _engine_address(settings, pool)
             environment = {"OMP_NUM_THREADS": str(pool.threads), "OMP_WAIT_POLICY": "PASSIVE"}
             child = Child(f"engine-{pool.tier}", engine_command(pool, address, registry_url(settings)), environment)
             children.append((child, f"{pool.name} on {pool.device}"))
-            pool = msgspec.structs.replace(pool, engines=[address])
-        pools.append(pool)
-    return children, msgspec.structs.replace(settings, pools=pools)
+    return children
+
+
+def _filled(settings: Settings) -> Settings:
+    """The settings with the addresses of what is started here."""
+    replace = msgspec.structs.replace
+    url = redis_server.redis_url(settings)
+    pools = [
+        pool if pool.engines else replace(pool, engines=[_engine_address(settings, pool)]) for pool in settings.pools
+    ]
+    return replace(settings, redis=replace(settings.redis, url=url), pools=pools)
+
+
+def _engine_address(settings: Settings, pool: Pool) -> str:
+    return f"unix://{redis_server.socket_path(settings, f'engine-{pool.tier}')}"
 
 
 def engine_command(pool: Pool, address: str, adapters: str) -> list[str]:

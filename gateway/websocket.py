@@ -267,6 +267,10 @@ class Connections:
         self._by_tenant: Counter[str] = Counter()
         self.draining = False
 
+    def configure(self, settings: Settings) -> None:
+        """Take over a new configuration, for connections that come; open ones keep theirs."""
+        self._settings = settings
+
     @property
     def open(self) -> int:
         return self._by_tenant.total()

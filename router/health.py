@@ -38,6 +38,11 @@ class Breaker:
         self._until = 0.0
         self.circuit = Circuit.CLOSED
 
+    def configure(self, *, failures: int, pause: float) -> None:
+        """Judge by other numbers from now on."""
+        self._limit = failures
+        self._pause = pause
+
     def allows(self, now: float) -> bool:
         """Whether a request may be sent. Asking changes nothing; `attempt` says that one is sent."""
         return self.circuit is Circuit.CLOSED or now >= self._until

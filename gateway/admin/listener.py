@@ -14,8 +14,9 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Mount
 
+from gateway.configuration import Configuration
 from gateway.middleware import HostCheck, RequestHeaders
-from gateway.settings import Settings, SettingsError
+from gateway.settings import SettingsError
 
 
 class _Server(uvicorn.Server):
@@ -27,13 +28,13 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def listening(admin: Starlette, settings: Settings) -> AsyncIterator[None]:
+async def listening(admin: Starlette, configuration: Configuration) -> AsyncIterator[None]:
     """Serve `admin` on `admin.listen` while the body runs; nothing if it is served beside everything else.
 
     Raises:
         SettingsError: the address cannot be used.
     """
-    address = settings.admin.listen
+    address = configuration.settings.admin.listen
     if address is None:
         yield
         return
@@ -42,7 +43,7 @@ async def listening(admin: Starlette, settings: Settings) -> AsyncIterator[None]
         routes=[Mount("/admin", admin)],
         middleware=[
             Middleware(RequestHeaders),
-            Middleware(HostCheck, listen=host, allowed_origins=settings.server.allowed_origins),
+            Middleware(HostCheck, listen=host, allowed_origins=lambda: configuration.settings.server.allowed_origins),
         ],
     )
     server = _Server(

@@ -32,6 +32,9 @@ async def metrics(request: Request) -> Response:
             client = engine.client
             gateway.metrics.engine(engine.name, pool.tier, pool.name, up=client.connected, load=client.load)
             gateway.metrics.breaker(engine.name, engine.breaker.circuit)
+    while gateway.engines.left:
+        engine = gateway.engines.left.pop()
+        gateway.metrics.engine_left(engine.name, engine.pool.tier, engine.pool.name)
     gateway.metrics.breaker("limits", gateway.limiter.circuit)
     gateway.metrics.reservations(gateway.limiter.outstanding)
     gateway.metrics.shared(**gateway.turns.shared)

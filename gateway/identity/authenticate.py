@@ -20,6 +20,10 @@ class Identity:
     """Checks API keys."""
 
     def __init__(self, settings: Settings) -> None:
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Take over the keys of a new configuration."""
         # Looked up by digest: how long that takes says nothing about a key, as nobody can steer what a key hashes to.
         self._principals = {
             key.sha256: Principal(tenant.name, key.id, scopes=frozenset(key.scopes), operator=key.operator)

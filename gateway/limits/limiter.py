@@ -52,14 +52,22 @@ class Limiter:
         self._script = redis.register_script(
             resources.files("gateway.limits").joinpath("bucket.lua").read_text("utf-8")
         )
-        self._default = settings.limits
-        self._limits = {tenant.name: tenant.limits for tenant in settings.tenants if tenant.limits}
         self._clock = clock
         self._breaker = Breaker(failures=5, pause=5.0)
         self._local: dict[str, LocalBucket] = {}
         self._unsettled: deque[tuple[Reservation, int]] = deque(maxlen=MAX_UNSETTLED)
+        self._limits: dict[str, Limits] = {}
+        self._default = settings.limits
         self.outstanding = 0
         """Reservations of this process that have not been settled."""
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Take over the limits of a new configuration; what Redis holds of a bucket stays there."""
+        before = {tenant: self.limits(tenant) for tenant in self._local}
+        self._default = settings.limits
+        self._limits = {tenant.name: tenant.limits for tenant in settings.tenants if tenant.limits}
+        self._local = {name: bucket for name, bucket in self._local.items() if self.limits(name) == before[name]}
 
     @property
     def circuit(self) -> Circuit:

@@ -7,6 +7,7 @@ do exist are bounded whatever they are given: beyond `MAX_SERIES` combinations o
 
 from __future__ import annotations
 
+import contextlib
 from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -168,6 +169,22 @@ class Metrics:
             ["rule", "action", "direction"],
             registry=registry,
         )
+        self._config_reloads = Counter(
+            "roundhouse_config_reloads",
+            "Times that the configuration was read again, by outcome (changed, unchanged, refused).",
+            ["outcome"],
+            registry=registry,
+        )
+        self._config_valid = Gauge(
+            "roundhouse_config_valid", "Whether the configuration could be used when last read.", registry=registry
+        )
+        self._config_valid.set(1)
+        self._config_changed = Gauge(
+            "roundhouse_config_changed_timestamp_seconds",
+            "Unix time since which the configuration is in force.",
+            registry=registry,
+        )
+        self._config_changed.set_to_current_time()
         self._connections = Gauge("roundhouse_websocket_connections", "Open WebSockets.", registry=registry)
         self._closed = Series(
             Counter("roundhouse_websocket_closed", "WebSockets closed, by close code.", ["code"], registry=registry)
@@ -304,6 +321,21 @@ class Metrics:
                 gauge.labels(replica).set(getattr(load, name))
             else:
                 gauge.remove(replica)
+
+    def engine_left(self, replica: str, tier: str, model: str) -> None:
+        """It is not one of this gateway's any more."""
+        with contextlib.suppress(KeyError):  # it was never shown
+            self._engine_up.remove(replica, tier, model)
+        for gauge in self._engine.values():
+            with contextlib.suppress(KeyError):
+                gauge.remove(replica)
+
+    def configuration(self, outcome: str) -> None:
+        """It was read again."""
+        self._config_reloads.labels(outcome).inc()
+        self._config_valid.set(outcome != "refused")
+        if outcome == "changed":
+            self._config_changed.set_to_current_time()
 
     def redis(self, *, up: bool) -> None:
         self._redis_up.set(up)

@@ -63,6 +63,11 @@ class Turns:
         self._elsewhere = Elsewhere(redis, reader, presence, secret, self._settings, self)
         await self._elsewhere.start()
 
+    def configure(self, road: Road, settings: TurnSettings) -> None:
+        """Take over a new configuration, for turns that come; running ones stay on their road."""
+        self._road = road
+        self._settings = settings
+
     @property
     def running(self) -> int:
         """Turns that have not ended, including those being admitted."""

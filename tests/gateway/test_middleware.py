@@ -32,7 +32,7 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
         routes=[Route("/", echo, methods=["POST"])],
         middleware=[
             Middleware(RequestHeaders),
-            Middleware(HostCheck, listen="127.0.0.1", allowed_origins=["https://chat.example"]),
+            Middleware(HostCheck, listen="127.0.0.1", allowed_origins=lambda: ["https://chat.example"]),
             Middleware(BodyLimit, limit=10),
         ],
         exception_handlers={ApiError: on_api_error},
