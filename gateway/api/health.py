@@ -38,6 +38,7 @@ async def metrics(request: Request) -> Response:
     gateway.metrics.breaker("limits", gateway.limiter.circuit)
     gateway.metrics.reservations(gateway.limiter.outstanding)
     gateway.metrics.shared(**gateway.turns.shared)
+    gateway.metrics.directory(age=gateway.view.age)
     gateway.metrics.redis(up=await _redis_answers(gateway))
     body, content_type = gateway.metrics.page(request.headers.get("accept", ""))
     return Response(body, headers={"content-type": content_type})

@@ -226,6 +226,11 @@ class Metrics:
         self._redis_up = Gauge(
             "roundhouse_redis_up", "Whether Redis answered the last time it was asked.", registry=registry
         )
+        self._directory_age = Gauge(
+            "roundhouse_directory_age_seconds",
+            "Since tenants, keys and prices in Redis were last known to be as this gateway sees them.",
+            registry=registry,
+        )
 
     def turn_started(self) -> None:
         self._running.inc()
@@ -336,6 +341,10 @@ class Metrics:
         self._config_valid.set(outcome != "refused")
         if outcome == "changed":
             self._config_changed.set_to_current_time()
+
+    def directory(self, *, age: float) -> None:
+        """Set the age of the view of the directory, in seconds; called when the page is read."""
+        self._directory_age.set(age)
 
     def redis(self, *, up: bool) -> None:
         self._redis_up.set(up)

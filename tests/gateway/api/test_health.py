@@ -67,6 +67,7 @@ async def test_metrics_show_engines_and_redis(serve: Serve) -> None:
     assert page.headers["content-type"].startswith("text/plain")
     assert 'roundhouse_engine_up{model="tiny-small",replica="small-0",tier="small"} 1.0' in page.text
     assert "roundhouse_redis_up 1.0" in page.text
+    assert 0 <= float(re.findall(r"^roundhouse_directory_age_seconds (\S+)", page.text, flags=re.MULTILINE)[0]) < 60
 
 
 async def test_paths_and_methods_that_do_not_exist(serve: Serve) -> None:
