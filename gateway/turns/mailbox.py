@@ -66,10 +66,13 @@ class Mailbox:
         while not self._stopping:
             try:
                 found = await self._reader.xread({inbox: last}, count=256, block=int(1000 * BLOCK))
-                for _, entries in cast("list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]", found):
+                batches = cast("list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]", found)
+                for _, entries in batches:
                     for last, fields in entries:  # noqa: B007  where the next read goes on
                         self._deliver(fields[b"m"], inbox, handle)
-                    await self._redis.xtrim(inbox, minid=last, approximate=False)
+                    await self._redis.xdel(inbox, *(entry for entry, _ in entries))
+                if not batches:
+                    last = b"0"  # an inbox that is made anew after Redis' clock was set back begins with lower ids
             except (RedisError, OSError) as error:
                 log.warning("inbox not read", extra={"error": type(error).__name__})
                 await asyncio.sleep(0.5)

@@ -30,12 +30,14 @@ log = logging.getLogger("roundhouse.turns")
 RECORD_KEY = "rh1:turn:{{{tenant}}}:{id}"
 INDEX_KEY = "rh1:turn-index:{{{tenant}}}"
 
-MAX_RECORD = 8 * 1024 * 1024
+MAX_RECORD = 4 * 1024 * 1024
 """Bytes; what is larger is kept by its gateway only."""
 MAX_PENDING = 10_000
 """Turns that may wait for Redis; beyond that the oldest are kept by their gateway only."""
-BATCH = 64
-"""Turns written in one round trip."""
+BATCH, BATCH_BYTES = 64, 256 * 1024
+"""Turns written in one round trip, and bytes after which no more are added."""
+GATHER = 0.01
+"""Seconds in which turns that end are gathered: a round trip for many costs little more than for one."""
 RETRY = 0.5
 """Seconds between attempts while Redis does not answer."""
 FIRST = 1
@@ -51,6 +53,15 @@ class RecordState(enum.StrEnum):
     LOST = "lost"
     """Its gateway is gone; it has failed with the text of its last checkpoint."""
     DELETED = "deleted"
+
+
+class _Write(NamedTuple):
+    """One call of the script."""
+
+    tenant: str
+    id: str
+    state: RecordState
+    data: bytes
 
 
 class Found(NamedTuple):
@@ -117,7 +128,7 @@ class Records:
         Raises:
             RedisError, OSError: Redis does not answer.
         """
-        return await self._write([(turn, RecordState.LOST)]) == [1]
+        return await self._run([self._sealed(turn, RecordState.LOST)]) == [1]
 
     async def delete(self, tenant: str, id: str) -> bool:
         """Delete a turn; whether it was kept. What its gateway may still write of it is refused.
@@ -125,7 +136,7 @@ class Records:
         Raises:
             RedisError, OSError: Redis does not answer.
         """
-        return await self._run([(tenant, id, RecordState.DELETED, self._gateway, b"")]) == [1]
+        return await self._run([_Write(tenant, id, RecordState.DELETED, b"")]) == [1]
 
     async def read(self, tenant: str, id: str, gateway: str | None) -> Found:
         """What is known of a turn, and whether `gateway`, which ran it, is alive.
@@ -152,17 +163,16 @@ class Records:
         while True:
             await self._news.wait()
             self._news.clear()
+            await asyncio.sleep(GATHER)
             while self._pending:
-                batch = [self._pending.popitem(last=False) for _ in range(min(BATCH, len(self._pending)))]
+                batch = self._next_batch()
                 self._writing = len(batch)
                 try:
-                    await self._write([kept for _, kept in batch])
+                    await self._run([write for _, _, write in batch])
                 except (RedisError, OSError) as error:
                     log.warning("responses not stored yet", extra={"error": type(error).__name__})
-                    for id, kept in reversed(batch):
-                        if id not in self._pending:
-                            self._pending[id] = kept
-                            self._pending.move_to_end(id, last=False)
+                    for turn, state, _ in batch:
+                        self._pending.setdefault(turn.id, (turn, state))
                     self._writing = 0
                     await asyncio.sleep(RETRY)
                 finally:
@@ -185,19 +195,27 @@ class Records:
             log.warning("a response is not stored: Redis is away for too long", extra={"response_id": id})
         self._news.set()
 
-    async def _write(self, kept: list[tuple[Turn, RecordState]]) -> list[int]:
-        writes = []
-        for turn, state in kept:
-            tenant, data = turn.principal.tenant, b""
-            if state is not RecordState.DELETED:
-                data = self._seal.seal(encode(record_of(turn)), RECORD_KEY.format(tenant=tenant, id=turn.id))
-            if len(data) <= MAX_RECORD:
-                writes.append((tenant, turn.id, state, self._gateway, data))
+    def _next_batch(self) -> list[tuple[Turn, RecordState, _Write]]:
+        """The oldest that are queued, no more than are sealed and sent without others having to wait."""
+        batch: list[tuple[Turn, RecordState, _Write]] = []
+        size = 0
+        while self._pending and len(batch) < BATCH and size < BATCH_BYTES:
+            _, (turn, state) = self._pending.popitem(last=False)
+            write = self._sealed(turn, state)
+            size += len(write.data)
+            if len(write.data) <= MAX_RECORD:
+                batch.append((turn, state, write))
             else:
-                log.warning("a response is too large to be stored", extra={"response_id": turn.id, "bytes": len(data)})
-        return await self._run(writes)
+                log.warning("a response is too large to be stored", extra={"response_id": turn.id})
+        return batch
 
-    async def _run(self, writes: list[tuple[str, str, RecordState, str, bytes]]) -> list[int]:
+    def _sealed(self, turn: Turn, state: RecordState) -> _Write:
+        tenant, data = turn.principal.tenant, b""
+        if state is not RecordState.DELETED:
+            data = self._seal.seal(encode(record_of(turn)), RECORD_KEY.format(tenant=tenant, id=turn.id))
+        return _Write(tenant, turn.id, state, data)
+
+    async def _run(self, writes: list[_Write]) -> list[int]:
         """Per write whether it changed anything."""
         results = await self._evaluate(writes)
         if any(isinstance(result, NoScriptError) for result in results):
@@ -209,12 +227,13 @@ class Records:
                 raise result
         return results
 
-    async def _evaluate(self, writes: list[tuple[str, str, RecordState, str, bytes]]) -> list[int]:
+    async def _evaluate(self, writes: list[_Write]) -> list[int]:
         async with self._redis.pipeline(transaction=False) as pipeline:
-            for tenant, id, state, gateway, data in writes:
+            for tenant, id, state, data in writes:
                 keys = [RECORD_KEY.format(tenant=tenant, id=id), INDEX_KEY.format(tenant=tenant)]
                 prefix = RECORD_KEY.format(tenant=tenant, id="")
                 ttl = int(1000 * self._ttl)
-                pipeline.evalsha(self._sha, 2, *keys, state, gateway, data, ttl, id, self._max_per_tenant, prefix)
+                own = (state, self._gateway, data, ttl, id, self._max_per_tenant, prefix)
+                pipeline.evalsha(self._sha, 2, *keys, *own)
             results: list[int] = await pipeline.execute(raise_on_error=False)
             return results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import openai
@@ -105,6 +106,22 @@ class TestIdempotentCreate:
                 events = [event async for event in stream]
             assert {response.id for response in responses} == {events[-1].response.id}  # type: ignore[union-attr]
             assert await one.client.responses.create(**asked) != responses[0]
+
+    async def test_many_at_the_same_time_are_one(self, serve: Serve) -> None:
+        """On two gateways, and the engine is asked once."""
+        async with serve() as one, serve() as other:
+            responses = await asyncio.gather(
+                *(
+                    served.client.responses.create(
+                        model="auto", input="hello", max_output_tokens=30, extra_headers={"Idempotency-Key": "race"}
+                    )
+                    for served in (one, other) * 8
+                )
+            )
+            assert len({response.id for response in responses}) == 1
+            assert one.gateway.turns.retained + other.gateway.turns.retained == 1
+            await one.settle()
+            await other.settle()
 
     async def test_the_same_key_with_another_body_is_refused(self, serve: Serve) -> None:
         """On either gateway."""
