@@ -10,6 +10,8 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Mount
 
 from cache.response import ResponseCache
@@ -17,6 +19,7 @@ from cache.statistics import CacheStatistics
 from engine.adapters.registry import Registry
 from gateway import redis_server
 from gateway.adapters import Adapters, registry_url
+from gateway.admin import handlers
 from gateway.admin.app import create_admin_app
 from gateway.admin.job_store import JobStore
 from gateway.admin.listener import listening
@@ -86,11 +89,17 @@ def create_app(configuration: Configuration | Settings) -> Starlette:
         middleware=middleware,
         exception_handlers={
             ApiError: on_api_error,
-            HTTPException: on_http_exception,
+            HTTPException: _on_http_exception,
             Exception: on_exception,
         },
         lifespan=lifespan,
     )
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """A path below /admin that leads nowhere may not reach the admin API, whose errors have a shape of their own."""
+    admins = request.url.path.startswith("/admin/")
+    return await (handlers.on_http_exception if admins else on_http_exception)(request, error)
 
 
 @contextlib.asynccontextmanager

@@ -23,7 +23,7 @@ from gateway.admin.endpoints import Access, Answer, Call, Endpoints, Input
 from gateway.admin.job_state import Job
 from gateway.admin.registration import MAX_CONFIG_BYTES, Registration
 from gateway.admin.shapes import Name, Page
-from gateway.admin.sources import MAX_LENGTH, allowed
+from gateway.admin.sources import MAX_LENGTH, PATTERN, allowed
 from gateway.admin.uploads import Form
 from gateway.engines import Pool
 from gateway.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unavailable
@@ -43,14 +43,10 @@ class AdapterPath(Input, frozen=True):
     adapter: Annotated[AdapterName, Meta(description="Its public name.")]
 
 
-class AdapterRegistration(Input, frozen=True):
-    """What is to be registered. Fetched from `source`, or sent along as the form's `config` and `weights`."""
+class AdapterUpload(Input, frozen=True):
+    """An adapter whose files are sent along."""
 
     name: Annotated[AdapterName, Meta(description="What clients will give as `model`.")]
-    source: Annotated[
-        Annotated[str, Meta(max_length=MAX_LENGTH)] | None,
-        Meta(description="Address of its folder, below one of `adapters.sources`. Operators only."),
-    ] = None
     model: Annotated[
         Annotated[str, Meta(max_length=256)] | None,
         Meta(description="Public name of the base model; needed if there are several."),
@@ -63,11 +59,24 @@ class AdapterRegistration(Input, frozen=True):
     ] = False
 
 
+class AdapterRegistration(AdapterUpload, frozen=True, kw_only=True):
+    """An adapter that is to be fetched."""
+
+    source: Annotated[
+        str,
+        Meta(
+            pattern=PATTERN,
+            max_length=MAX_LENGTH,
+            description="Address of its folder, below one of `adapters.sources`. Operators only.",
+        ),
+    ]
+
+
 class AdapterForm(Struct, frozen=True):
     """The parts of an upload."""
 
-    request: AdapterRegistration
-    """As application/json, without `source`."""
+    request: AdapterUpload
+    """As application/json."""
     config: Annotated[str, Meta(extra_json_schema={"contentMediaType": "application/json"})]
     """adapter_config.json"""
     weights: Annotated[str, Meta(extra_json_schema={"contentMediaType": "application/octet-stream"})]
@@ -164,29 +173,32 @@ async def register_adapter(call: Call, body: AdapterRegistration | None) -> Answ
     digest, taken = "", False
     try:
         if body is None:
-            body, digest = await _receive(call, folder)
-        pool = _base(call, body)
-        body = await _permitted(call, body, uploaded=bool(digest))
-        once = call.once((body, digest))
+            wanted, digest = await _receive(call, folder)
+            source = None
+        else:
+            wanted, source = body, _source(call, body)
+        pool = _base(call, wanted)
+        wanted = await _permitted(call, wanted)
+        once = call.once((wanted, digest))
         job = Job(
             id=_job_id(call),
             kind="adapter.register",
             tenant=None if call.principal.operator else call.principal.tenant,
-            adapter=body.name,
+            adapter=wanted.name,
         )
-        changes = {"model": pool.name, "source": body.source, "replace": body.replace}
-        await call.note("adapter.register", body.name, job.tenant, changes=changes, once=once)
+        changes = {"model": pool.name, "source": source, "replace": wanted.replace}
+        await call.note("adapter.register", wanted.name, job.tenant, changes=changes, once=once)
         if (known := await call.admin.jobs.create(job)) is not None:
             return Answer(known, location=f"/jobs/{job.id}", replayed=True)
         registration = Registration(
-            name=body.name,
+            name=wanted.name,
             folder=folder,
-            source=body.source,
+            source=source,
             pool=pool,
-            tenants=tuple(body.tenants) if body.tenants is not None else None,
-            pinned=body.pinned,
-            description=body.description,
-            replace=body.replace,
+            tenants=tuple(wanted.tenants) if wanted.tenants is not None else None,
+            pinned=wanted.pinned,
+            description=wanted.description,
+            replace=wanted.replace,
         )
         await registrar.submit(job, registration)
         taken = True
@@ -254,7 +266,7 @@ async def delete_adapter(call: Call, path: AdapterPath) -> Answer[None]:
     return Answer(None)
 
 
-async def _receive(call: Call, folder: Path) -> tuple[AdapterRegistration, str]:
+async def _receive(call: Call, folder: Path) -> tuple[AdapterUpload, str]:
     """An upload's request and a digest of its files, which are in `folder` then."""
     registrar = call.admin.registrar
     if registrar.uploads.locked():
@@ -268,27 +280,33 @@ async def _receive(call: Call, folder: Path) -> tuple[AdapterRegistration, str]:
         )
         await form.read(call.request.stream(), patience=call.gateway.settings.server.send_timeout)
     try:
-        return msgspec.json.decode(form.values["request"], type=AdapterRegistration), form.digest
+        return msgspec.json.decode(form.values["request"], type=AdapterUpload), form.digest
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise InvalidRequest(f"request: {error}", param="request", code="invalid_value") from None
 
 
-async def _permitted(call: Call, body: AdapterRegistration, *, uploaded: bool) -> AdapterRegistration:
-    """The registration as it will be done: its source normalised, its tenants the caller's own.
+def _source(call: Call, body: AdapterRegistration) -> str:
+    """The normalised address to fetch from.
+
+    Raises:
+        Forbidden, InvalidRequest: the caller may not have this fetched.
+    """
+    if not call.principal.operator:
+        # A store holds the files of many tenants.
+        raise Forbidden("source: only operators may set it; upload the files", param="source")
+    return allowed(body.source, call.gateway.settings.adapters.sources)
+
+
+async def _permitted(call: Call, body: AdapterUpload) -> AdapterUpload:
+    """The registration as it will be done: an admin's is for its own tenant.
 
     Raises:
         ApiError: the caller may not register this.
     """
-    if uploaded == (body.source is not None):
-        what = "leave it out of an upload" if uploaded else "give one, or send the files as multipart/form-data"
-        raise InvalidRequest(f"source: {what}", param="source", code="invalid_value")
     tenant, names = call.principal.tenant, await _names(call)
     pointer = names.get(body.name)
-    if call.principal.operator:
-        source = allowed(body.source, call.gateway.settings.adapters.sources) if body.source is not None else None
-        body = msgspec.structs.replace(body, source=source)
-    else:
-        for field in ("source", "pinned", "tenants"):
+    if not call.principal.operator:
+        for field in ("pinned", "tenants"):
             if getattr(body, field):
                 raise Forbidden(f"{field}: only operators may set it", param=field)
         if not body.name.startswith(f"{tenant}:"):
@@ -310,7 +328,7 @@ async def _permitted(call: Call, body: AdapterRegistration, *, uploaded: bool) -
     return body
 
 
-def _base(call: Call, body: AdapterRegistration) -> Pool:
+def _base(call: Call, body: AdapterUpload) -> Pool:
     pools = call.gateway.engines.pools
     found = [pool for pool in pools if body.model in (None, pool.name)]
     if len(found) != 1:

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.admin.endpoints import JSON, MULTIPART, PREFIX, Access, Answer, Call, Endpoint
 from gateway.context import gateway_of
+from gateway.directory.records import Tenant
 from gateway.errors import (
     Forbidden,
     InvalidRequest,
@@ -74,6 +75,8 @@ async def answer(endpoint: Endpoint, request: Request) -> Response:
     arguments: dict[str, Any] = {}
     if endpoint.path_type is not None:
         arguments["path"] = _path(request.path_params, endpoint.path_type)
+    if endpoint.access is Access.TENANT and await gateway.directory.get(Tenant, request.path_params["tenant"]) is None:
+        raise _no_tenant(request.path_params["tenant"])
     query = _query(request)
     if endpoint.query_type is not None:
         arguments["query"] = _convert(query, endpoint.query_type, strict=False)
@@ -99,7 +102,11 @@ def _authorize(endpoint: Endpoint, principal: Principal, path: Mapping[str, Any]
         raise Forbidden("this belongs to the whole installation; only operators may see or change it")
     if endpoint.access is Access.TENANT and path["tenant"] != principal.tenant:
         # Not even whether it exists is told.
-        raise NotFound(f"no tenant is named {path['tenant'][:64]!r}")
+        raise _no_tenant(path["tenant"])
+
+
+def _no_tenant(name: str) -> NotFound:
+    return NotFound(f"no tenant is named {name[:64]!r}")
 
 
 def _path(values: Mapping[str, Any], kind: type[msgspec.Struct]) -> msgspec.Struct:
@@ -138,7 +145,16 @@ async def _body(endpoint: Endpoint, request: Request) -> Any:
         value = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    return _convert(value, endpoint.body_type, strict=True)
+    return _convert(_whole(value), endpoint.body_type, strict=True)
+
+
+def _whole(value: Any) -> Any:
+    """The value with 3.0 as 3: both are integers to JSON Schema, and so to the description."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _whole(each) for name, each in value.items()}
+    return [_whole(each) for each in value] if isinstance(value, list) else value
 
 
 _FIELD = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.DOTALL)

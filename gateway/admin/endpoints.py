@@ -172,7 +172,7 @@ class Endpoint:
     @property
     def name(self) -> str:
         """Unique; what clients made from OpenAPI call their methods."""
-        return f"{self.handler.__name__}_{self.tag}".replace("-", "_")
+        return self.handler.__name__
 
     @property
     def scope(self) -> Literal["admin:read", "admin:write"]:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Mount
 
+from gateway.admin.handlers import on_exception, on_http_exception
 from gateway.configuration import Configuration
 from gateway.middleware import HostCheck, RequestHeaders
 from gateway.settings import SettingsError
@@ -45,6 +47,7 @@ async def listening(admin: Starlette, configuration: Configuration) -> AsyncIter
             Middleware(RequestHeaders),
             Middleware(HostCheck, listen=host, allowed_origins=lambda: configuration.settings.server.allowed_origins),
         ],
+        exception_handlers={HTTPException: on_http_exception, Exception: on_exception},
     )
     server = _Server(
         uvicorn.Config(
@@ -69,28 +72,45 @@ async def listening(admin: Starlette, configuration: Configuration) -> AsyncIter
 
 @contextlib.contextmanager
 def _bound(address: str) -> Iterator[socket.socket]:
-    path = Path(address.removeprefix("unix:")) if address.startswith("unix:") else None
-    host, _, port = address.rpartition(":")
     try:
-        if path is not None:
-            path.unlink(missing_ok=True)
-            bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            before = os.umask(0o177)  # only its owner may connect
-            try:
-                bound.bind(str(path))
-            finally:
-                os.umask(before)
+        if address.startswith("unix:"):
+            path = Path(address.removeprefix("unix:"))
+            bound = _unix_socket(path)
         else:
-            host = host.strip("[]")
-            bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind((host, int(port)))
-    except (OSError, ValueError) as error:
+            path = None
+            bound = _tcp_socket(address)
+    except (OSError, ValueError, OverflowError) as error:
         raise SettingsError(f"admin.listen: cannot listen on {address!r}: {error}") from error
-    bound.setblocking(False)
     with bound:
+        bound.setblocking(False)
         try:
             yield bound
         finally:
             if path is not None:
                 path.unlink(missing_ok=True)
+
+
+def _unix_socket(path: Path) -> socket.socket:
+    """Only its owner may connect."""
+    path.unlink(missing_ok=True)
+    with contextlib.ExitStack() as on_error:
+        bound = on_error.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        before = os.umask(0o177)
+        try:
+            bound.bind(str(path))
+        finally:
+            os.umask(before)
+        on_error.pop_all()
+    return bound
+
+
+def _tcp_socket(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    with contextlib.ExitStack() as on_error:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        bound = on_error.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, int(port)))
+        on_error.pop_all()
+    return bound

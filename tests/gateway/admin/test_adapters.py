@@ -173,7 +173,7 @@ async def test_a_wrong_upload_is_refused_by_name(
             ({"weights": None}, "missing_required_parameter", "weights"),
             ({"extra": ("e", b"")}, "unknown_parameter", "extra"),
             ({"request": (None, "[]")}, "invalid_value", "request"),
-            ({"request": (None, '{"name": "acme:x", "source": "s3://a/b"}')}, "invalid_value", "source"),
+            ({"request": (None, '{"name": "acme:x", "source": "s3://a/b"}')}, "invalid_value", "request"),
         ):
             files = {name: part for name, part in (small | change).items() if part is not None}  # type: ignore[operator]
             assert problem(await api.acme.post("/adapters", files=files), 400, code)["param"] == param

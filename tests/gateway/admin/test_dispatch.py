@@ -59,7 +59,8 @@ async def test_a_wrong_parameter_is_refused_by_name(administer: Administer) -> N
         refused = await api.operator.put("/tenants", json={})
         problem(refused, 405, "method_not_allowed")
         assert refused.headers["allow"] == "GET, POST"
-        problem(await api.operator.get("/nowhere"), 404, "not_found")
+        for path in ("/nowhere", "/prices/%0A", f"{api.served.url}/admin/nowhere"):
+            problem(await api.operator.get(path), 404, "not_found")
         headers = {"idempotency-key": "x" * 129}
         refused = await api.operator.post("/tenants", json={"name": "a"}, headers=headers)
         assert problem(refused, 400, "invalid_value")["param"] == "Idempotency-Key"

@@ -1,0 +1,46 @@
+"""Cache statistics and invalidation through the admin API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.gateway.admin.conftest import Administer, problem
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_invalidated_answer_is_computed_again(administer: Administer) -> None:
+    """And the statistics say what happened."""
+    async with administer() as api:
+
+        async def ask() -> str:
+            choice: Any = {"format": {"type": "choice", "choices": ["yes"]}}
+            raw = await api.served.client.responses.with_raw_response.create(
+                model="small", input="hello", text=choice, max_output_tokens=400
+            )
+            await api.served.settle()
+            return raw.headers["x-roundhouse-cache"]
+
+        assert [await ask(), await ask()] == ["miss", "hit"]
+        emptied = await api.operator.post("/tenants/demo/cache/invalidate")
+        assert emptied.status_code == 204
+        assert await ask() == "miss"
+        statistics = (await api.operator.get("/tenants/demo/cache")).json()
+        while statistics["counters"].get("exact_hit") != 1 or statistics["counters"].get("exact_miss") != 2:
+            statistics = (await api.operator.get("/tenants/demo/cache")).json()
+        assert statistics["exact_hit_rate"] == pytest.approx(1 / 3)
+        assert (await api.operator.get("/cache")).json()["data"] == [statistics]
+
+
+async def test_a_repeated_invalidation_is_done_once(administer: Administer) -> None:
+    """By its idempotency key: the epoch moves once, and there is one entry in the audit log."""
+    async with administer() as api:
+        for _ in range(3):
+            headers = {"idempotency-key": "once"}
+            assert (await api.acme.post("/tenants/acme/cache/invalidate", headers=headers)).status_code == 204
+        assert await api.served.gateway.redis.get("rh1:epoch:{acme}") == b"1"
+        (entry,) = (await api.acme.get("/tenants/acme/audit")).json()["data"]
+        assert (entry["action"], entry["tenant"]) == ("cache.invalidate", "acme")
+        problem(await api.acme.post("/tenants/demo/cache/invalidate"), 404, "not_found")

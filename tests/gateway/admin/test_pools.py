@@ -1,0 +1,88 @@
+"""Pools and replicas through the admin API, and what turns make of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.gateway.admin.conftest import Administer, problem
+from tests.gateway.conftest import EngineThread, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_pools_show_what_their_engines_report(administer: Administer, engine: EngineThread) -> None:
+    """Addresses stay inside."""
+    async with administer() as api:
+        (pool,) = (await api.operator.get("/pools")).json()["data"]
+        assert pool == (await api.operator.get("/pools/small")).json()
+        (replica,) = pool["replicas"]
+        load = api.served.gateway.engines["small-0"].client.load
+        assert load is not None
+        assert (pool["tier"], pool["model"]) == ("small", "tiny-small")
+        assert (replica["name"], replica["connected"], replica["circuit"]) == ("small-0", True, "closed")
+        assert (replica["weight"], replica["drained"], replica["turns"]) == (1.0, False, 0)
+        assert replica["load"]["total_blocks"] == load.total_blocks
+        assert engine.address not in str(pool)
+        problem(await api.operator.get("/pools/large"), 404, "not_found")
+        problem(await api.operator.get("/pools/small/replicas/small-7"), 404, "not_found")
+
+
+async def test_a_drained_replica_gets_no_turns(administer: Administer, engine: EngineThread, model: Path) -> None:
+    """The other one takes them; those that run there finish; with both drained there is no answer."""
+    path = "/pools/small/replicas/small-{}"
+    with EngineThread(model) as second:
+        async with administer(engines={"small": [engine.address, second.address]}) as api:
+            view, client, engines = api.served.gateway.view, api.served.client, api.served.gateway.engines
+
+            async def set_drained(index: int, drained: bool) -> None:
+                shown = await api.operator.get(path.format(index))
+                headers = {"if-match": shown.headers["etag"]}
+                changed = await api.operator.patch(path.format(index), json={"drained": drained}, headers=headers)
+                assert changed.json()["drained"] is drained
+                assert (await api.operator.get(path.format(index))).headers["etag"] == changed.headers["etag"]
+                name = f"small-{index}"
+                await eventually(lambda: name in view.replicas() and view.replicas()[name].drained is drained)
+
+            async def start(text: str) -> Any:
+                stream = await client.responses.create(model="small", input=text, max_output_tokens=400, stream=True)
+                assert (await anext(aiter(stream))).type == "response.created"
+                return stream
+
+            await set_drained(0, True)
+            streams = [await start(f"hello {index}") for index in range(4)]
+            await eventually(lambda: engines["small-1"].client.live == 4)
+            assert engines["small-0"].client.live == 0
+            await set_drained(1, True)
+            with pytest.raises(openai.InternalServerError) as caught:
+                await client.responses.create(model="small", input="nobody", max_output_tokens=2)
+            assert caught.value.code == "unavailable"
+            for stream in streams:
+                assert [event.type async for event in stream][-1] in ("response.completed", "response.incomplete")
+            await set_drained(0, False)
+            await client.responses.create(model="small", input="again", max_output_tokens=2)
+
+
+async def test_of_two_admins_one_sets_a_weight(administer: Administer) -> None:
+    """Also when nothing was set before."""
+    async with administer() as api:
+        path = "/pools/small/replicas/small-0"
+        tag = (await api.operator.get(path)).headers["etag"]
+        answers = await asyncio.gather(
+            *(api.operator.patch(path, json={"weight": w}, headers={"if-match": tag}) for w in (1, 2, 3, 4))
+        )
+        assert sorted(answer.status_code for answer in answers)[0] == 200
+        assert all(answer.status_code in (409, 412) for answer in answers if answer.status_code != 200)
+        (won,) = (answer for answer in answers if answer.status_code == 200)
+        assert (await api.operator.get(path)).json()["weight"] == won.json()["weight"]
+        problem(await api.operator.patch(path, json={"weight": 0}, headers={"if-match": "*"}), 400, "invalid_value")
+        (entry,) = (await api.operator.get("/audit")).json()["data"]
+        assert (entry["action"], entry["subject"], entry["actor"]) == (
+            "replica.create",
+            "small-0",
+            "operations/key:root",
+        )
