@@ -18,6 +18,7 @@ from gateway.cli_keys import key
 from gateway.cli_redis import config_option, load_settings, run, with_redis, without_password
 from gateway.cli_safety import safety
 from gateway.cli_tenants import tenant, user
+from gateway.cli_usage import usage
 from gateway.settings import Settings, SettingsError, file_of, load
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -44,8 +45,9 @@ def main() -> None:
     Share it among tenants, with keys and limits of their own:
         roundhouse tenant add acme
         roundhouse key add acme
-    See what the caches save:
+    See what the caches save, and what was used:
         roundhouse cache stats
+        roundhouse usage
     """
 
 
@@ -208,6 +210,7 @@ main.add_command(audit)
 main.add_command(key)
 main.add_command(safety)
 main.add_command(tenant)
+main.add_command(usage)
 main.add_command(user)
 
 

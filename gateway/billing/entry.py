@@ -101,6 +101,8 @@ def parse_counters(fields: dict[bytes, bytes]) -> dict[Group, Totals]:
     return {own: Totals(**counters) for own, counters in found.items()}
 
 
+DAY_DIGITS = 8
+"""Of a day's name, `20261122`; an hour has two more."""
 TENANTS_KEY = "rh1:usage-tenants"
 
 
@@ -120,7 +122,7 @@ def entries_key(tenant: str, day: str) -> str:
 
 def counters_key(tenant: str, period: str) -> str:
     """Of an hour or a day."""
-    return f"rh1:usage-{'day' if len(period) == 8 else 'hour'}:{{{tenant}}}:{period}"
+    return f"rh1:usage-{'day' if len(period) == DAY_DIGITS else 'hour'}:{{{tenant}}}:{period}"
 
 
 def periods_key(tenant: str) -> str:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from redis.asyncio import Redis
 
 from gateway.billing.entry import (
+    DAY_DIGITS,
     TENANTS_KEY,
     Entry,
     counters_key,
@@ -23,7 +24,6 @@ from gateway.billing.entry import (
 )
 from gateway.settings import Usage
 
-DAY_DIGITS = 8
 _encoder = msgspec.json.Encoder()
 
 
@@ -50,6 +50,8 @@ class LedgerStore:
         Raises:
             RedisError: some of them may not have been counted; send them all again.
         """
+        if not entries:
+            return
         async with self._redis.pipeline(transaction=False) as pipeline:
             for tenant, hour, run in _runs(entries):
                 keys = [
@@ -83,7 +85,8 @@ class LedgerStore:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for period in (member.decode() for member in cast("list[bytes]", found)):
                     if len(period) > DAY_DIGITS:
-                        if int(period) < hours:
+                        # Those of a day go together, so that they always make up the whole of it.
+                        if int(period[:DAY_DIGITS] + "23") < hours:
                             pipeline.delete(counters_key(tenant, period))
                             pipeline.zrem(index, period)
                     else:

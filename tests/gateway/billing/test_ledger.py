@@ -143,7 +143,7 @@ class TestStore:
     async def test_what_is_old_enough_is_deleted(self, redis_url: str) -> None:
         """Single turns first, then hours, then days, then the tenant itself."""
         async with client(redis_url) as redis:
-            store = LedgerStore(redis, Usage(entry_days=1, hour_days=3, day_days=3))
+            store = LedgerStore(redis, Usage(entry_days=1, hour_days=2, day_days=3))
             await store.write("w", [Numbered(1, entry(1))])
             begin = datetime(2026, 11, 22, 15, tzinfo=UTC)
             left = []
