@@ -24,6 +24,8 @@ from gateway.safety.settings import Safety, check_safety
 from gateway.section import Positive, Seconds, apply_environment
 from gateway.section import Section as Section
 from gateway.section import SettingsError as SettingsError
+from gateway.telemetry.settings import Log as Log
+from gateway.telemetry.settings import Telemetry as Telemetry
 
 DEMO = Path(__file__).resolve().parent.parent / "deploy" / "demo"
 
@@ -281,35 +283,6 @@ class Admin(Section, frozen=True):
             "else."
         ),
     ] = None
-
-
-class Log(Section, frozen=True):
-    """Structured logs on standard error."""
-
-    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Least severe level.")] = "info"
-    format: Annotated[
-        Literal["auto", "json", "console"],
-        Meta(description="JSON lines for machines, or text for people; auto is text where a terminal shows it."),
-    ] = "auto"
-
-
-class Telemetry(Section, frozen=True):
-    """OpenTelemetry traces, see [observability.md](observability.md). Standard `OTEL_*` variables are read too."""
-
-    otlp_endpoint: Annotated[
-        str | None, Meta(description="Base address of a collector (OTLP over HTTP), for example http://127.0.0.1:4318.")
-    ] = None
-    sample_ratio: Annotated[float, Meta(ge=0, le=1, description="Share of traces that are kept.")] = 1.0
-    follow_caller: Annotated[
-        bool,
-        Meta(description="Keep what a caller's `traceparent` says is kept; only where callers are trusted."),
-    ] = False
-    capture_content: Annotated[
-        bool, Meta(description="Write what clients and models say into spans. Off: no trace holds text.")
-    ] = False
-    content_characters: Annotated[
-        Positive, Meta(description="Characters of each side of a turn that a span holds, if it holds them.")
-    ] = 16_384
 
 
 class Settings(Section, frozen=True):
