@@ -71,8 +71,30 @@ class QuotaField(click.ParamType[tuple[str, Any]]):
             self.fail(f"{field}: {error}", param, ctx)
 
 
+class NamedQuotaField(click.ParamType[tuple[str, tuple[str, Any]]]):
+    """A limit of one model or adapter: `pirate:requests_per_minute=60`."""
+
+    name = "name:limit=value"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, tuple[str, Any]]:
+        # Names may hold colons, limits do not.
+        left, equals, text = str(value).partition("=")
+        subject, colon, field = left.rpartition(":")
+        if not colon:
+            self.fail(f"{value!r} names no model or adapter; write name:limit=value", param, ctx)
+        return subject, QuotaField().convert(f"{field}{equals}{text}", param, ctx)
+
+
 quota_option = click.option(
     "--quota", type=QuotaField(), multiple=True, help="A limit; may be repeated. Without a value: none."
+)
+model_quota_option = click.option(
+    "--model-quota", "model_quotas", type=NamedQuotaField(), multiple=True, help="A limit for one model."
+)
+adapter_quota_option = click.option(
+    "--adapter-quota", "adapter_quotas", type=NamedQuotaField(), multiple=True, help="A limit for one adapter."
 )
 
 
@@ -83,11 +105,20 @@ def changed(options: dict[str, Any], before: R) -> R:
         if value is None or value == ():
             continue
         if name == "quota":
-            quota = msgspec.structs.replace(getattr(before, "quota", None) or Quota(), **dict(value))
-            changes[name] = quota if quota != Quota() else None
+            changes[name] = _limited(getattr(before, name), value)
+        elif name in ("model_quotas", "adapter_quotas"):
+            quotas: dict[str, Quota | None] = dict(getattr(before, name))
+            for subject, limit in value:
+                quotas[subject] = _limited(quotas.get(subject), [limit])
+            changes[name] = {subject: quota for subject, quota in quotas.items() if quota is not None}
         else:
             changes[name] = list(value) if isinstance(value, tuple) else value
     return msgspec.structs.replace(before, **changes)
+
+
+def _limited(before: Quota | None, limits: Sequence[tuple[str, Any]]) -> Quota | None:
+    quota = msgspec.structs.replace(before or Quota(), **dict(limits))
+    return quota if quota != Quota() else None
 
 
 def add(config: str | None, record: R) -> R:

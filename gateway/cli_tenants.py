@@ -9,6 +9,7 @@ import msgspec
 
 from engine.wire import ServiceClass
 from gateway.cli_directory import (
+    adapter_quota_option,
     add,
     change,
     changed,
@@ -16,6 +17,7 @@ from gateway.cli_directory import (
     disabled_option,
     everything,
     limits,
+    model_quota_option,
     print_list,
     quota_option,
     remove,
@@ -62,6 +64,8 @@ def tenant() -> None:
 @_services
 @_models
 @quota_option
+@model_quota_option
+@adapter_quota_option
 def tenant_add(config: str | None, name: str, **options: Any) -> None:
     """Add the tenant NAME."""
     add(config, _changed(options, Tenant(name=name)))
@@ -77,6 +81,8 @@ def tenant_add(config: str | None, name: str, **options: Any) -> None:
 @_services
 @_models
 @quota_option
+@model_quota_option
+@adapter_quota_option
 @disabled_option
 def tenant_set(config: str | None, name: str, **options: Any) -> None:
     """Change what is given of the tenant NAME; the rest stays."""

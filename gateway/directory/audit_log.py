@@ -108,7 +108,7 @@ def mark_of(reply: Sequence[bytes | None]) -> Mark:
 
 def unavailable(error: Exception) -> Unavailable:
     """What a client is told if Redis does not answer."""
-    log.warning("directory: no answer from Redis", extra={"error": type(error).__name__})
+    log.debug("directory: no answer from Redis", extra={"error": type(error).__name__})
     return Unavailable("the directory cannot be reached at the moment; try again in a few seconds")
 
 

@@ -210,10 +210,16 @@ class Directory:
                 done = True
             # The client library repeats a command whose connection broke: the first one may have been done.
             if done or await self._committed(decided.head):
-                if self._caps.nearly_full(entries := int(seen.answers["XLEN", AUDIT_KEY])):
-                    log.warning("directory: the audit log is nearly full; export it", extra={"entries": entries})
+                self._tell_how_full(seen)
                 return Applied(decided.records, False)
         raise Unavailable("the directory is being changed by too many at once; try again in a few seconds")
+
+    def _tell_how_full(self, seen: Look) -> None:
+        entries = int(seen.answers["XLEN", AUDIT_KEY])
+        if entries >= self._caps.audit:
+            log.warning("directory: the oldest entries of the audit log were dropped to make room")
+        elif seen.checkpoint == START and self._caps.nearly_full(entries):
+            log.warning("directory: the audit log is nearly full; export it", extra={"entries": entries})
 
     async def _committed(self, head: Mark) -> bool:
         return any(logged.hash == head.hash for logged in await self.audit.read(head.sequence - 1, 1))

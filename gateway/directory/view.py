@@ -77,6 +77,8 @@ class View:
         self._users: Seen[tuple[str, str], User] = Seen(lambda name: directory.user_by_subject(*name), clock)
         self._head: Mark | None = None
         self._at = clock()
+        self._followed = True
+        """Whether the last look was answered."""
         self._task: asyncio.Task[None] | None = None
         self.configure(directory.configured)
 
@@ -168,7 +170,13 @@ class View:
         try:
             await self.refresh()
         except Unavailable:
-            log.warning("directory: the last copy stays in force", extra={"age": round(self.age, 1)})
+            if self._followed:
+                log.warning("directory: Redis does not answer; the last copy stays in force")
+            self._followed = False
+        else:
+            if not self._followed:
+                log.info("directory: Redis answers again")
+            self._followed = True
 
     async def _catch_up(self, since: Mark, head: Mark) -> bool:
         """Read again what the entries since then name; False if they do not lead from one to the other."""

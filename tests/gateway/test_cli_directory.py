@@ -62,6 +62,18 @@ def test_a_tenant_is_added_changed_shown_and_removed(roundhouse: Any) -> None:
     assert "no tenant 'acme'" in roundhouse("tenant", "show", "acme", fails=True).output
 
 
+def test_limits_of_single_models_and_adapters(roundhouse: Any) -> None:
+    """Beside the tenant's own."""
+    roundhouse("tenant", "add", "acme", "--model-quota", "org/m:7b:requests_per_minute=5")
+    roundhouse("tenant", "set", "acme", "--model-quota", "org/m:7b:concurrent_turns=1")
+    roundhouse("tenant", "set", "acme", "--adapter-quota", "pirate:spend_per_day=9")
+    tenant = json.loads(roundhouse("tenant", "show", "acme").stdout)
+    assert tenant["model_quotas"] == {"org/m:7b": {"requests_per_minute": 5, "concurrent_turns": 1}}
+    assert tenant["adapter_quotas"] == {"pirate": {"spend_per_day": 9}}
+    roundhouse("tenant", "set", "acme", "--adapter-quota", "pirate:spend_per_day=")
+    assert json.loads(roundhouse("tenant", "show", "acme").stdout)["adapter_quotas"] == {}
+
+
 def test_a_key_is_shown_once(roundhouse: Any) -> None:
     """Alone on standard output; Redis and lists have its digest or nothing."""
     roundhouse("tenant", "add", "acme")
@@ -128,6 +140,7 @@ def test_removing_a_tenant_by_force(roundhouse: Any) -> None:
         (["tenant", "add", "a", "--weight", "1000"], "$.weight"),
         (["tenant", "add", "a", "--quota", "tokens=5"], "give one of requests_per_minute"),
         (["tenant", "add", "a", "--quota", "requests_per_minute=x"], "requests_per_minute: Expected `int"),
+        (["tenant", "add", "a", "--model-quota", "requests_per_minute=5"], "names no model or adapter"),
         (["tenant", "set", "nobody", "--weight", "2"], "see: roundhouse tenant list"),
         (["key", "add", "nobody"], "no tenant 'nobody'"),
         (["key", "rotate", "key_1"], "see: roundhouse key list"),

@@ -143,6 +143,7 @@ async def test_a_full_log_drops_its_oldest_tenth(redis: Redis, caplog: pytest.Lo
     directory = Directory(redis, secret=SECRET, caps=Caps(audit=20))
     for number in range(50):
         assert ("nearly full" in caplog.text) is (number > 16)
+        assert ("oldest entries of the audit log were dropped" in caplog.text) is (number > 20)
         await directory.write(Tenant(name="acme", description=str(number)), actor="cli:anna")
         assert await redis.xlen(AUDIT_KEY) <= 20
     assert await problem_of(directory) is None
