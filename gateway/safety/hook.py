@@ -20,7 +20,7 @@ from gateway.safety.credentials import ApiKey, PrivateKey
 from gateway.safety.json_stream import JsonFilter
 from gateway.safety.pattern import Pattern
 from gateway.safety.recogniser import Recogniser
-from gateway.safety.settings import BLOCKED, BUILT_IN, Action, Safety, SafetyPolicy
+from gateway.safety.settings import BLOCKED, BUILT_IN, Action, Safety, SafetyPolicy, plugins
 from gateway.safety.stream import Rule, StreamFilter, TextFilter
 
 Direction = Literal["input", "output"]
@@ -218,9 +218,10 @@ def recognisers(safety: Safety, phrases: Mapping[str, Mapping[int, set[str]]], k
         "ip_address": IpAddress(),
         "phone": Phone(),
     }
+    installed: dict[str, Recogniser] = {name: point.load()() for name, point in plugins().items()}
     own: dict[str, Recogniser] = {pattern.name: Pattern(pattern.pattern) for pattern in safety.patterns}
     blocked: dict[str, Recogniser] = {BLOCKED: Blocked(phrases, key)} if phrases else {}
-    return {**blocked, **own, **{name: built_in[name] for name in BUILT_IN}}
+    return {**blocked, **own, **installed, **{name: built_in[name] for name in BUILT_IN}}
 
 
 def digest(safety: Safety, policy: SafetyPolicy, phrases: Mapping[str, Mapping[int, set[str]]]) -> str | None:

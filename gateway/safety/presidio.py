@@ -7,6 +7,7 @@ reads sentences cannot say of a half one what may still come.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,13 +36,18 @@ class Presidio:
                 "safety.presidio: Presidio is not installed; run: pip install presidio-analyzer, and install a model "
                 "of spaCy for the language"
             ) from None
-        try:
-            self._analyzer = analyzer.AnalyzerEngine()
-        # It downloads models by pip, and ends the process where it cannot.
-        except (Exception, SystemExit) as error:
-            raise SettingsError(f"safety.presidio: its model cannot be loaded: {error}") from None
+        model, language = safety.presidio_model, safety.presidio_language
+        # Presidio would download it by pip, and end the process where it cannot.
+        if importlib.util.find_spec(model) is None:
+            raise SettingsError(
+                f"safety.presidio_model: {model} is not installed; run: python -m spacy download {model}"
+            )
+        models = {"nlp_engine_name": "spacy", "models": [{"lang_code": language, "model_name": model}]}
+        engines: Any = importlib.import_module("presidio_analyzer.nlp_engine")
+        engine = engines.NlpEngineProvider(nlp_configuration=models).create_engine()
+        self._analyzer = analyzer.AnalyzerEngine(nlp_engine=engine, supported_languages=[language])
         self._entities = list(safety.presidio)
-        self._language = safety.presidio_language
+        self._language = language
         self._replacement = safety.replacement
         self._digest = digest
 

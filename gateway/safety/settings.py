@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +16,8 @@ BUILT_IN = ("private_key", "api_key", "email", "card", "iban", "ip_address", "ph
 """Rules that need no configuration, in the order in which they are tried."""
 BLOCKED = "blocked"
 """The rule of the phrases in `safety.blocked`."""
+PLUGINS = "roundhouse.recognisers"
+"""Group of entry points: installed packages may bring rules, each a callable that makes a `Recogniser`."""
 
 _RuleName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,31}$")]
 
@@ -74,6 +77,7 @@ class Safety(SafetyPolicy, frozen=True):
             "clients send."
         ),
     ] = []
+    presidio_model: Annotated[str, Meta(description="The model of spaCy that Presidio reads with.")] = "en_core_web_lg"
     presidio_language: Annotated[str, Meta(pattern="^[a-z]{2}$", description="Language in which Presidio reads.")] = (
         "en"
     )
@@ -84,6 +88,11 @@ class Safety(SafetyPolicy, frozen=True):
     ] = {}
 
 
+def plugins() -> dict[str, EntryPoint]:
+    """Rules that installed packages bring, by name."""
+    return {point.name: point for point in entry_points(group=PLUGINS)}
+
+
 def check_safety(safety: Safety) -> None:
     """
     Raises:
@@ -91,8 +100,7 @@ def check_safety(safety: Safety) -> None:
     """
     from gateway.safety.pattern import Pattern
 
-    names = [pattern.name for pattern in safety.patterns]
-    known = (*BUILT_IN, BLOCKED, *names)
+    known = (*BUILT_IN, BLOCKED, *plugins(), *(pattern.name for pattern in safety.patterns))
     for name in known:
         if known.count(name) > 1:
             raise SettingsError(f"safety.patterns: there are two rules {name!r}; rename one")

@@ -103,3 +103,28 @@ def test_keys_in_redis_are_documented() -> None:
     from gateway.safety.violations import KEY
 
     assert f"`{KEY.format(tenant='<tenant>')}`" in Path("docs/redis-keys.md").read_text("utf-8")
+
+
+def test_an_installed_package_may_bring_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gateway.safety.hook import recognisers
+    from gateway.safety.stream import Rule, filter_text
+
+    package = tmp_path / "stars-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: stars\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[roundhouse.recognisers]\nstar = stars:Star\n")
+    (tmp_path / "stars.py").write_text(
+        "from gateway.safety.recogniser import Match\n"
+        "class Star:\n"
+        "    reach = 1\n"
+        "    def find(self, text, start):\n"
+        "        at = text.find('*', start)\n"
+        "        return Match(at, at + 1) if at >= 0 else None\n"
+        "    def pending(self, text, start):\n"
+        "        return len(text)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = tmp_path / "roundhouse.toml"
+    config.write_text('[safety.output]\nstar = "redact"')
+    found = recognisers(load(config, {}).safety, {}, b"")
+    assert filter_text("a*b", [Rule("star", found["star"], "-")], lambda rule, text: None) == ("a-b", False)

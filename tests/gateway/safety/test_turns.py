@@ -19,6 +19,7 @@ from gateway.safety.hook import Finding
 from gateway.safety.settings import Safety, SafetyPolicy
 from gateway.safety.stream import Rule, filter_text
 from gateway.safety.violations import MAX_FINDINGS, Violation, Violations
+from tests.conftest import redis_server
 from tests.gateway.conftest import Serve, Served, eventually, receive, send, until_end
 from tests.gateway.frame_engine import FrameEngine
 from tests.gateway.safety.samples import PEM, RECOGNISERS
@@ -321,3 +322,10 @@ class TestFindings:
                 await served.client.responses.create(model="auto", input="hello there " * 1000)
         assert caught.value.code == "anomalous_request"
         assert "retry-after" in caught.value.response.headers
+
+    async def test_turns_go_on_without_redis(self, serve: Serve, speaker: Speaker) -> None:
+        server = redis_server()
+        with server as url:
+            async with serve(engines={"small": [speaker.engine.address]}, safety=REDACT, redis_at=url) as served:
+                await asyncio.to_thread(server.stop)
+                assert (await served.client.responses.create(model="auto", input="hello")).output_text == SHOWN
