@@ -82,6 +82,14 @@ class Directory:
         self._look = redis.register_script(scripts.joinpath("look.lua").read_text("utf-8"))
         self._commit = redis.register_script(scripts.joinpath("commit.lua").read_text("utf-8"))
 
+    async def may_be_evicted(self) -> bool:
+        """Whether this Redis is set to drop records to make room; False if it does not tell."""
+        try:
+            memory = await self._redis.info("memory")
+        except (RedisError, OSError):
+            return False
+        return bool(memory.get("maxmemory")) and str(memory.get("maxmemory_policy")).startswith("allkeys-")
+
     async def get(self, kind: type[R], identity: str) -> R | None:
         """A record, or None. One of the configuration file has revision 0.
 

@@ -141,6 +141,8 @@ class View:
     async def start(self) -> None:
         """Read everything, or begin without if Redis does not answer, and go on in the background."""
         await self._try()
+        if await self._directory.may_be_evicted():
+            log.warning("directory: this Redis may drop tenants and keys: set its maxmemory-policy to volatile-lfu")
         self._task = asyncio.create_task(self._follow())
 
     async def aclose(self) -> None:

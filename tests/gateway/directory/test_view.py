@@ -150,6 +150,26 @@ async def test_it_goes_on_in_the_background(directory: Directory) -> None:
         await view.aclose()
 
 
+@pytest.mark.parametrize(
+    ("policy", "limit", "warned"),
+    [("allkeys-lru", "100mb", True), ("allkeys-lru", "0", False), ("volatile-lfu", "100mb", False)],
+)
+async def test_a_redis_that_may_drop_records_is_warned_of(
+    redis: Redis, directory: Directory, caplog: pytest.LogCaptureFixture, policy: str, limit: str, warned: bool
+) -> None:
+    """At the start."""
+    await redis.config_set("maxmemory-policy", policy)
+    await redis.config_set("maxmemory", limit)
+    view = View(directory)
+    try:
+        await view.start()
+        assert ("may drop tenants and keys" in caplog.text) is warned
+    finally:
+        await view.aclose()
+        await redis.config_set("maxmemory", "0")
+        await redis.config_set("maxmemory-policy", "noeviction")
+
+
 async def test_it_starts_without_redis(caplog: pytest.LogCaptureFixture) -> None:
     """With what the configuration says, and looks for the rest until it is there. Says so once, not at each look."""
     caplog.set_level("INFO")
