@@ -65,9 +65,14 @@ class Seen(Generic[K, V]):
         if self._allowance < 1:
             raise RateLimited("too many unknown names are tried at the moment; try again in a second", retry_after=1)
         generation = self._generation
-        record = await self._read(name)
-        if record is None:
-            self._allowance -= 1
+        self._allowance -= 1  # before the answer is known, as many may ask at the same time
+        try:
+            record = await self._read(name)
+        except BaseException:
+            self._allowance += 1
+            raise
+        if record is not None:
+            self._allowance += 1
         # What was read may be older than a change that has been seen meanwhile: it is good for this once.
         if generation == self._generation:
             self._keep(name, record)

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.directory.records import Key
 from gateway.directory.seen import UNKNOWN_SECONDS, Seen
-from gateway.errors import RateLimited
+from gateway.errors import RateLimited, Unavailable
 from tests.gateway.directory.conftest import key
 
 pytestmark = pytest.mark.anyio
@@ -106,6 +106,23 @@ async def test_both_caches_are_bounded() -> None:
     for name in "yzx":
         await seen.find(name)
     assert store.reads == reads + 1
+
+
+async def test_many_at_once_are_not_more() -> None:
+    """What fails costs nothing."""
+    store = Store()
+    seen = store.seen(unknown_per_second=3)
+    found = await asyncio.gather(*(seen.find(name) for name in "abcdefgh"), return_exceptions=True)
+    assert [isinstance(one, RateLimited) for one in found] == [False] * 3 + [True] * 5
+    assert store.reads == 3
+
+    async def fails(digest: str) -> Key | None:
+        raise Unavailable("no")
+
+    failing: Seen[str, Key] = Seen(fails, lambda: 0.0, unknown_per_second=3)
+    for name in "abcdefgh":
+        with pytest.raises(Unavailable):
+            await failing.find(name)
 
 
 async def test_too_many_unknown_ones_are_refused() -> None:
