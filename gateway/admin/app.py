@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 
-from gateway.admin import adapters, audit, caches, jobs, keys, pools, prices, tenants, users
+from gateway.admin import adapters, audit, caches, jobs, keys, pools, prices, tenants, usage, users
 from gateway.admin import routes as route_records
 from gateway.admin.dispatch import routes
 from gateway.admin.endpoints import Endpoint, Endpoints
@@ -30,6 +30,7 @@ GROUPS: tuple[Endpoints, ...] = (
     jobs.endpoints,
     pools.endpoints,
     caches.endpoints,
+    usage.endpoints,
     audit.endpoints,
 )
 """Everything that the admin API offers, in the order in which it is shown."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
 
 from gateway.directory.records import Scope
+from gateway.server import GatewayServer
 from gateway.settings import ApiKey, Tenant, demo_settings
 from tests.gateway.conftest import Serve, Served
+
+if TYPE_CHECKING:
+    from tests.gateway.admin.thread import Thread
 
 OPERATOR, ACME, OTHER, CHAT = "operator-key", "acme-key", "other-key", "chat-key"
 ADMIN: list[Scope] = ["admin:read", "admin:write"]
@@ -77,3 +81,14 @@ def problem(response: httpx2.Response, status: int, code: str) -> dict[str, Any]
     assert body["title"]
     assert body["detail"]
     return body
+
+
+@pytest.fixture
+def thread(administer: Administer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Thread]:
+    """With a tenant `shop`, and something of everything."""
+    from tests.gateway.admin.thread import Thread
+
+    # Handlers of signals belong to a main thread.
+    monkeypatch.setattr(GatewayServer, "capture_signals", lambda self: contextlib.nullcontext())
+    with Thread(administer) as thread:
+        yield thread

@@ -1,0 +1,63 @@
+"""The admin API's page in headless Chromium."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from gateway.admin.app import ENDPOINTS
+from tests.e2e.browser import chromium, needs_chromium, visit
+from tests.gateway.admin.conftest import OPERATOR
+from tests.gateway.admin.thread import Thread
+
+pytestmark = needs_chromium
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+def test_it_shows_every_endpoint_and_calls_one(browser: Browser, thread: Thread) -> None:
+    """With the key that was typed; a change gets the ETag that the last answer gave. No error in the console."""
+    with visit(browser, thread.url) as tab:
+        page = tab.page
+        page.goto("/admin/")
+        expect(page.locator("details.operation")).to_have_count(len(ENDPOINTS))
+        page.get_by_label("API key").fill(OPERATOR)
+
+        create = page.locator("#create_tenant")
+        create.locator("summary").first.click()
+        create.get_by_label("Body").fill('{"name": "bakery"}')
+        expect(create.locator("pre").first).to_contain_text("curl -X POST")
+        expect(create.locator("pre").first).not_to_contain_text(OPERATOR)
+        create.get_by_role("button", name="Send").click()
+        expect(create.get_by_role("status")).to_contain_text("201 Created")
+
+        show = page.locator("#show_tenant")
+        show.locator("summary").first.click()
+        show.get_by_label("tenant").fill("bakery")
+        show.get_by_role("button", name="Send").click()
+        expect(show.get_by_role("status")).to_contain_text('"name": "bakery"')
+
+        change = page.locator("#change_tenant")
+        change.locator("summary").first.click()
+        change.get_by_label("tenant").fill("bakery")
+        change.get_by_label("Body").fill('{"description": "<b>bread</b>"}')
+        expect(change.get_by_label("If-Match")).to_have_value(re.compile(r'"\d+"'))
+        change.get_by_role("button", name="Send").click()
+        expect(change.get_by_role("status")).to_contain_text("<b>bread</b>")
+
+
+def test_a_wrong_key_is_told(browser: Browser, thread: Thread) -> None:
+    """As the problem that it is."""
+    with visit(browser, thread.url) as tab:
+        tab.page.goto("/admin/")
+        show = tab.page.locator("#list_tenants")
+        show.locator("summary").first.click()
+        show.get_by_role("button", name="Send").click()
+        expect(show.get_by_role("status")).to_contain_text("invalid_api_key")
