@@ -32,7 +32,10 @@ from gateway.protocol.stream import (
 
 
 class Kind(enum.Enum):
-    """What an entry stands for. The structural ones exist for Responses clients and carry no neutral event."""
+    """What an entry stands for. The structural ones exist for Responses clients and carry no neutral event.
+
+    Stored responses hold these numbers: new kinds come last.
+    """
 
     CREATED = enum.auto()
     IN_PROGRESS = enum.auto()

@@ -105,10 +105,12 @@ class Elsewhere:
         await self._following.aclose()
         self._mailbox.stop()
         self._stopping.set()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=2)
+        running: set[asyncio.Task[None]] = set(self._tasks)
+        while running:
+            for task in running:
+                task.cancel()
+            # Again if need be: redis-py may swallow a cancellation.
+            _, running = await asyncio.wait(running, timeout=0.5)
         await self._mailbox.aclose()
 
     async def find(self, id: str, principal: Principal) -> Turn | None:
@@ -213,11 +215,14 @@ class Elsewhere:
     async def _tick(self) -> None:
         while not self._stopping.is_set():
             await asyncio.sleep(TICK)
-            self._following.tick(self._alive)
-            self._since_checkpoint += TICK
-            if self._since_checkpoint >= self._settings.checkpoint_interval:
-                self._since_checkpoint = 0.0
-                self._checkpoint()
+            try:
+                self._following.tick(self._alive)
+                self._since_checkpoint += TICK
+                if self._since_checkpoint >= self._settings.checkpoint_interval:
+                    self._since_checkpoint = 0.0
+                    self._checkpoint()
+            except Exception:  # a fault in one turn must not end the care for all others
+                log.exception("turns were not looked after")
 
     def _checkpoint(self) -> None:
         """Keep what long turns have said so far, for the case that this gateway dies."""

@@ -26,6 +26,7 @@ GIVE_UP = 20.0
 
 Send = Callable[[str, GatewayMessage], Awaitable[None]]
 Local = Callable[[str], Turn | None]
+_Key = tuple[str, str, str]
 
 
 class Feeds:
@@ -38,8 +39,8 @@ class Feeds:
         self._local = local
         self._alive = alive
         self._pause = pause
-        self._tasks: dict[tuple[str, str], tuple[int, asyncio.Task[None]]] = {}
-        """By turn and reader: the feed's number and what sends it."""
+        self._tasks: dict[_Key, tuple[int, asyncio.Task[None]]] = {}
+        """By turn, tenant and reader: the feed's number and what sends it."""
 
     @property
     def running(self) -> int:
@@ -47,19 +48,20 @@ class Feeds:
 
     def follow(self, asked: Follow) -> None:
         """Begin a feed in place of an older one to the same reader."""
-        key = (asked.turn, asked.reader)
+        key = (asked.turn, asked.tenant, asked.reader)
         if key in self._tasks and self._tasks[key][0] >= asked.feed:
             return  # overtaken on its way
-        self.leave(Leave(asked.turn, asked.reader, asked.feed))
+        self.leave(Leave(*key, asked.feed))
         task = asyncio.create_task(self._run(asked), name=f"feed {asked.turn}")
         self._tasks[key] = (asked.feed, task)
         task.add_done_callback(lambda _: self._ended(key, asked.feed))
 
     def leave(self, left: Leave) -> None:
         """End the feed of a reader that follows no longer."""
-        feed, task = self._tasks.get((left.turn, left.reader), (0, None))
+        key = (left.turn, left.tenant, left.reader)
+        feed, task = self._tasks.get(key, (0, None))
         if task is not None and feed <= left.feed:
-            del self._tasks[left.turn, left.reader]
+            del self._tasks[key]
             task.cancel()
 
     async def aclose(self, seconds: float) -> None:
@@ -70,14 +72,14 @@ class Feeds:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _ended(self, key: tuple[str, str], feed: int) -> None:
+    def _ended(self, key: _Key, feed: int) -> None:
         if key in self._tasks and self._tasks[key][0] == feed:
             del self._tasks[key]
 
     async def _run(self, asked: Follow) -> None:
         turn = self._local(asked.turn)
         if turn is None or turn.principal.tenant != asked.tenant:
-            await self._deliver(asked.reader, Refused(asked.turn, asked.feed, None))
+            await self._deliver(asked.reader, Refused(asked.turn, asked.tenant, asked.feed, None))
             return
         news = asyncio.Event()
         with turn.watch(asked.after, news.set) as viewer:
@@ -85,7 +87,7 @@ class Feeds:
                 try:
                     await asyncio.shield(turn.admitted)
                 except ApiError as error:
-                    await self._deliver(asked.reader, Refused(asked.turn, asked.feed, error))
+                    await self._deliver(asked.reader, Refused(asked.turn, asked.tenant, asked.feed, error))
                     return
             await self._show(asked, viewer, news)
 
@@ -94,7 +96,7 @@ class Feeds:
         header: Header | None = header_of(turn) if asked.whole else None
         while True:
             news.clear()
-            frame = Frame(turn.id, asked.feed, viewer.gained(), header, turn.view.completed_at)
+            frame = Frame(turn.id, asked.tenant, asked.feed, viewer.gained(), header, turn.view.completed_at)
             if not await self._deliver(asked.reader, frame) or viewer.exhausted:
                 return
             header = None

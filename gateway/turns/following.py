@@ -73,7 +73,8 @@ class Followings:
         self._id = id
         self._send = send
         self._lost = lost
-        self._by_turn: dict[str, _Following] = {}
+        self._by_turn: dict[tuple[str, str], _Following] = {}
+        """By tenant and id: what one tenant asks for tells another nothing, and takes nothing from it."""
         self._feeds = itertools.count(1)
         self._sending: set[asyncio.Task[None]] = set()
         self._now = asyncio.get_running_loop().time
@@ -88,8 +89,8 @@ class Followings:
 
     def get(self, id: str, principal: Principal) -> Mirror | None:
         """The mirror of a turn that is followed already."""
-        following = self._by_turn.get(id)
-        if following is None or following.mirror is None or following.tenant != principal.tenant:
+        following = self._by_turn.get((principal.tenant, id))
+        if following is None or following.mirror is None:
             return None
         following.mirror.looked_after()
         return following.mirror
@@ -100,10 +101,10 @@ class Followings:
         Raises:
             ApiError: the turn was refused there before it began, or the gateway does not answer.
         """
-        following = self._by_turn.get(id)
+        following = self._by_turn.get((tenant, id))
         if following is None:
             following = _Following(id, tenant, gateway, next(self._feeds), self._now())
-            self._by_turn[id] = following
+            self._by_turn[tenant, id] = following
             self._ask(following)
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
@@ -117,9 +118,9 @@ class Followings:
 
     def on_frame(self, frame: Frame) -> None:
         """News of a turn."""
-        following = self._by_turn.get(frame.turn)
+        following = self._by_turn.get((frame.tenant, frame.turn))
         if following is None:
-            self._post(gateway_of(frame.turn) or "", Leave(frame.turn, self._id, frame.feed))
+            self._post(gateway_of(frame.turn) or "", Leave(frame.turn, frame.tenant, self._id, frame.feed))
             return
         if following.feed != frame.feed:
             return  # of one that another has replaced
@@ -145,7 +146,7 @@ class Followings:
 
     def on_refused(self, refused: Refused) -> None:
         """There is no such turn, or none any more."""
-        following = self._by_turn.get(refused.turn)
+        following = self._by_turn.get((refused.tenant, refused.turn))
         if following is None or following.feed != refused.feed:
             return
         if following.mirror is not None:
@@ -199,7 +200,7 @@ class Followings:
 
     def _leave(self, following: _Following) -> None:
         self._end(following)
-        self._post(following.gateway, Leave(following.id, self._id, following.feed))
+        self._post(following.gateway, Leave(following.id, following.tenant, self._id, following.feed))
 
     def _lose(self, following: _Following) -> None:
         self._end(following)
@@ -207,8 +208,9 @@ class Followings:
             self._spawn(self._lost(following.mirror))
 
     def _end(self, following: _Following) -> None:
-        if self._by_turn.get(following.id) is following:
-            del self._by_turn[following.id]
+        key = (following.tenant, following.id)
+        if self._by_turn.get(key) is following:
+            del self._by_turn[key]
 
     def _post(self, gateway: str, message: GatewayMessage) -> None:
         self._spawn(self._send_once(gateway, message))

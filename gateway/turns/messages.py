@@ -53,6 +53,7 @@ class Leave(Struct, array_like=True, tag="leave", frozen=True):
     """Nobody here follows this turn any more."""
 
     turn: str
+    tenant: str
     reader: str
     feed: int
     """The last one asked for."""
@@ -76,6 +77,7 @@ class Frame(Struct, array_like=True, tag="frame", frozen=True):
     """What a followed turn has gained; also sent when it has gained nothing for a while."""
 
     turn: str
+    tenant: str
     feed: int
     gained: LogSlice
     header: Header | None
@@ -83,9 +85,10 @@ class Frame(Struct, array_like=True, tag="frame", frozen=True):
 
 
 class Refused(Struct, array_like=True, tag="refused", frozen=True):
-    """There is no such turn here, or it was refused before it began."""
+    """There is no such turn of this tenant here, or it was refused before it began."""
 
     turn: str
+    tenant: str
     feed: int
     error: ApiError | None
 

@@ -201,7 +201,11 @@ class Records:
         size = 0
         while self._pending and len(batch) < BATCH and size < BATCH_BYTES:
             _, (turn, state) = self._pending.popitem(last=False)
-            write = self._sealed(turn, state)
+            try:
+                write = self._sealed(turn, state)
+            except Exception:  # a fault in one turn must not keep the others from being stored
+                log.exception("a response is not stored", extra={"response_id": turn.id})
+                continue
             size += len(write.data)
             if len(write.data) <= MAX_RECORD:
                 batch.append((turn, state, write))

@@ -194,16 +194,19 @@ class TestStored:
                 with pytest.raises(openai.BadRequestError, match="not found"):
                     await served.client.responses.create(model="auto", input="x", previous_response_id=response.id)
 
-    async def test_is_its_tenants_alone(self, serve: Serve) -> None:
+    async def test_is_its_tenants_alone(self, serve: Serve, frames: FrameEngine) -> None:
         """For another tenant it does not exist, here or there, running or ended."""
         tenants = [
             Tenant(name=name, keys=[ApiKey(id=name, sha256=hashlib.sha256(key.encode()).hexdigest())])
             for name, key in (("demo", KEY), ("other", "key-other"))
         ]
-        async with two(serve, tenants=tenants) as (one, other):
+        async with two(serve, tenants=tenants, engines={"small": [frames.address]}) as (one, other):
             response = await one.client.responses.create(model="auto", input="hello", max_output_tokens=2)
+            frames.gate.clear()
             async with one.connect() as socket:
-                running = await started(socket, **LONG)
+                running = await started(socket, max_output_tokens=9)
+                followed = asyncio.create_task(resume(other, running))
+                await eventually(lambda: other.gateway.turns.shared["followed"] == 1)
                 for served in (one, other):
                     async with served.client.with_options(api_key="key-other") as stranger:
                         for id in (response.id, running):
@@ -218,7 +221,9 @@ class TestStored:
                     async with served.connect("key-other") as foreign:
                         await send(foreign, type="response.resume", response_id=running)
                         assert_error(await receive(foreign), 404, "response_not_found", "response_id")
-                await until_end(lambda: receive(socket))
+                frames.gate.set()
+                own = await until_end(lambda: receive(socket))
+                assert text_of(await followed) == text_of(own) != ""
 
     async def test_oldest_go_first(self, serve: Serve) -> None:
         """A tenant has so many at most."""
