@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from rich.console import Console
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds before a connection that was lost is opened again: the first time, and at most."""
@@ -84,7 +84,7 @@ class Chat:
                             if answer.continuable:
                                 self._previous = answer.response
                             return answer.route
-                except (ConnectionClosed, OSError, InvalidStatus, _Restarting) as error:
+                except (WebSocketException, OSError, _Restarting) as error:
                     attempts += 1
                     await self._reconnect(attempts, error)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import WebSocketException
 
 from tests.gateway.conftest import eventually, receive, send
 from tests.gateway.turns.processes import ANSWER, CountingEngine, GatewayProcess, gateways, idle
@@ -72,7 +72,7 @@ class Client:
                         if self.random.random() < cut:
                             self._cut(socket)
                             break
-            except (ConnectionClosed, InvalidStatus, OSError):
+            except (WebSocketException, OSError):
                 await asyncio.sleep(0.05)  # it restarts
             if id is None:
                 text, last = "", -1
