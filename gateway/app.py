@@ -40,6 +40,7 @@ from gateway.limits.limiter import Limiter
 from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.pipeline import Pipeline
 from gateway.presence import Presence
+from gateway.safety.anomaly import Anomalies
 from gateway.safety.guard import Guard
 from gateway.safety.violations import Violations
 from gateway.settings import Settings
@@ -127,11 +128,11 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
     presence = Presence(redis)
     tracer = tracing.create(settings.telemetry, presence.id)
     logs.identify(gateway=presence.id)
-    violations = Violations(redis)
+    violations, anomalies = Violations(redis), Anomalies()
 
     async def road(settings: Settings) -> Pipeline:
         """Turns stay on the one that they began on: it has the settings of that moment."""
-        guard = await asyncio.to_thread(Guard, settings.safety, secret, violations, metrics)
+        guard = await asyncio.to_thread(Guard, settings.safety, secret, violations, metrics, anomalies)
         return Pipeline(settings, view, engines, adapters, limiter, cache, statistics, ledger, metrics, guard, tracer)
 
     turns = Turns(await road(settings), settings.turns, presence.id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -87,6 +88,7 @@ class GatewayServer(uvicorn.Server):
         self._app = app
         self._draining: asyncio.Task[None] | None = None
         self._reloading: set[asyncio.Task[None]] = set()
+        self._terminal = os.isatty(0)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -94,7 +96,7 @@ class GatewayServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in _STOP:
             loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         try:
             yield
         finally:
@@ -107,6 +109,13 @@ class GatewayServer(uvicorn.Server):
             self._draining = asyncio.get_running_loop().create_task(self._drain())
         else:
             self.should_exit = True
+
+    def _hang_up(self) -> None:
+        """SIGHUP says that the terminal is gone, where there was one; otherwise it is an operator's."""
+        if self._terminal and not os.isatty(0):
+            self.stop()
+        else:
+            self.reload()
 
     def reload(self) -> None:
         """Read the configuration again; what comes of it is in the log."""

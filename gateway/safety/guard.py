@@ -31,11 +31,14 @@ LONG_TEXT: Final = 50_000
 class Guard:
     """The rules of all tenants, of one configuration."""
 
-    def __init__(self, safety: Safety, secret: bytes, violations: Violations, metrics: Metrics) -> None:
+    def __init__(
+        self, safety: Safety, secret: bytes, violations: Violations, metrics: Metrics, anomalies: Anomalies
+    ) -> None:
         """Reads the list of blocked phrases.
 
         Args:
             secret: the installation's.
+            anomalies: the habits of keys, which outlive a configuration.
 
         Raises:
             SettingsError: the list cannot be read, or Presidio is wanted and not installed.
@@ -46,7 +49,7 @@ class Guard:
         self._safety = safety
         self._violations = violations
         self._metrics = metrics
-        self._anomalies = Anomalies()
+        self._anomalies = anomalies
         policies: dict[str | None, SafetyPolicy] = {None: safety}
         policies.update(safety.tenants)
         self._rules = {name: Rules(policy, known, safety.replacement, self._key) for name, policy in policies.items()}

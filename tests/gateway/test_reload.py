@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import os
+import pty
 import signal
 import sys
+import tempfile
+import termios
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,7 @@ import openai
 import pytest
 
 from tests.gateway.conftest import eventually
-from tests.gateway.turns.processes import ANSWER, CountingEngine, GatewayProcess
+from tests.gateway.turns.processes import ANSWER, CountingEngine, GatewayProcess, free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -87,12 +91,8 @@ class House:
 
 @pytest.fixture
 async def house(model: Path, redis_url: str) -> AsyncIterator[House]:
-    import tempfile
-
-    from tests.e2e.conftest import _free_port
-
     with tempfile.TemporaryDirectory(prefix="rh-") as name:
-        house = House(Path(name), model, redis_url, _free_port())
+        house = House(Path(name), model, redis_url, free_port())
         async with contextlib.AsyncExitStack() as stack:
             for engine in house.engines:
                 await stack.enter_async_context(engine.serving())
@@ -199,10 +199,35 @@ async def test_bad_files_of_every_kind_leave_the_old_configuration_in_force(hous
         assert (await house.gateway.metrics())["roundhouse_config_valid"] == 1
 
 
-async def test_reload_says_if_no_gateway_runs(house: House, tmp_path: Path) -> None:
-    house.environment = {**house.environment}
+async def test_reload_says_if_no_gateway_runs(house: House) -> None:
     house.gateway.port, port = 1, house.gateway.port
     status, said = await house.command("reload")
     house.gateway.port = port
     assert status == 1
     assert "no gateway answers" in said
+
+
+async def test_a_gateway_whose_terminal_is_gone_stops(house: House) -> None:
+    """SIGHUP has two meanings."""
+    await house.gateway.stop()
+    ours, theirs = pty.openpty()
+
+    def take_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    with house.gateway.log.open("ab") as log:
+        house.gateway.process = await asyncio.create_subprocess_exec(
+            *house.gateway.command,
+            stdin=theirs,
+            stdout=log,
+            stderr=log,
+            env=house.gateway.environment,
+            preexec_fn=take_terminal,
+        )
+    os.close(theirs)
+    await house.gateway.ready()
+    await house.hang_up()  # read again: the terminal is there
+    os.close(ours)
+    async with asyncio.timeout(60):
+        assert await house.gateway.process.wait() == 0

@@ -75,8 +75,8 @@ class GatewayProcess:
     def __init__(self, config: Path, folder: Path, port: int, environment: dict[str, str]) -> None:
         self.port = port
         self.log = folder / f"{port}.log"
-        self._command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config), "--port", str(port)]
-        self._environment = {**environment, "ROUNDHOUSE_REDIS_DATA": str(folder / str(port))}
+        self.command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config), "--port", str(port)]
+        self.environment = {**environment, "ROUNDHOUSE_REDIS_DATA": str(folder / str(port))}
         self.process: asyncio.subprocess.Process | None = None
 
     @property
@@ -91,7 +91,7 @@ class GatewayProcess:
     async def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *self._command, stdout=log, stderr=log, env=self._environment
+                *self.command, stdout=log, stderr=log, env=self.environment
             )
 
     async def ready(self) -> None:
@@ -142,7 +142,7 @@ async def gateways(
         )
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("ROUNDHOUSE_", "REDIS_"))}
         environment = {**clean, "ROUNDHOUSE_SECRET": secrets.token_hex(32), "ROUNDHOUSE_LOG_LEVEL": "warning"}
-        processes = [GatewayProcess(config, folder, _free_port(), environment) for _ in range(count)]
+        processes = [GatewayProcess(config, folder, free_port(), environment) for _ in range(count)]
         async with engine.serving():
             try:
                 for process in processes:
@@ -181,7 +181,7 @@ GAUGES = (
 """What must be zero when nobody wants anything."""
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
