@@ -24,7 +24,7 @@ from gateway.turns import Turn
 
 PHRASES: Final = "blocked phrases"
 """What the key of their digests is derived for."""
-LONG_TEXT: Final = 50_000
+LONG_TEXT: Final = 10_000
 """Characters from which input is checked in a thread, so that the event loop goes on."""
 
 

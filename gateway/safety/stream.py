@@ -75,6 +75,8 @@ class TextFilter:
         self._shown = 0
         """What comes before it was given out, decided or not."""
         self._found: list[str] = []
+        self._room = 0
+        """Characters that may be added to it."""
         self._rule: Rule | None = None
         """Whose finding goes on in `_rest`."""
         self._rest: Rest | None = None
@@ -131,7 +133,7 @@ class TextFilter:
                 break
             out.append(rule.replacement)
             self._found, self._rule, self._rest = [text[match.start : match.end]], rule, match.rest
-            self._at = match.end
+            self._at, self._room = match.end, MAX_FOUND
             if match.rest is None:
                 self._close()
         return "".join(out)
@@ -152,8 +154,9 @@ class TextFilter:
         if self._rest is None:
             return True
         end, closed = self._rest.consume(self._text, self._at, ended)
-        if sum(map(len, self._found)) < MAX_FOUND:
+        if self._room > 0:
             self._found.append(self._text[self._at : end])
+            self._room -= end - self._at
         self._at = end
         if closed:
             self._close()
