@@ -154,6 +154,7 @@ def _responses(endpoint: Endpoint, schemas: dict[int, dict[str, Any]]) -> dict[s
         for name, text, given in (
             ("ETag", "The state, for `If-Match`.", endpoint.versioned and endpoint.answer_type is not None),
             ("Location", "Where it is.", endpoint.located),
+            ("Idempotent-Replayed", "`true` if it was done before, by its key.", endpoint.method == "POST"),
         )
         if given
     }

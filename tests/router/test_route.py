@@ -53,6 +53,32 @@ def test_the_least_loaded_replica_of_the_tier_answers() -> None:
     assert decision.fallbacks == ("small-2", "small-0")
 
 
+@given(st.lists(st.floats(min_value=0.1, max_value=10), min_size=2, max_size=5), st.integers(1, 50))
+def test_replicas_are_loaded_by_their_weights(weights: list[float], cost: int) -> None:
+    """Requests that all stay: no replica falls behind its share by a whole one."""
+    loads = [0] * len(weights)
+    for _ in range(60):
+        replicas = [
+            engine("small", number, load=load, weight=weight, prompt_tokens=cost)
+            for number, (load, weight) in enumerate(zip(loads, weights, strict=True))
+        ]
+        loads[int(decide(ask(), replicas).replica.removeprefix("small-"))] += cost
+    fair = sum(loads) / sum(weights)
+    for load, weight in zip(loads, weights, strict=True):
+        assert load > fair * weight - cost - 1e-6
+
+
+def test_a_drained_replica_gets_nothing() -> None:
+    """Also not as a fallback, nor when all others are down or tripped."""
+    replicas = [engine("small", 0, drained=True), engine("small", 1, load=900), engine("small", 2, tripped=True)]
+    decision = decide(ask(), replicas)
+    assert (decision.replica, decision.fallbacks) == ("small-1", ())
+    assert decide(ask(), [replicas[0], replicas[2]]).replica == "small-2"
+    with pytest.raises(NoRoute) as caught:
+        decide(ask(), replicas[:1])
+    assert caught.value.refusal is Refusal.UNAVAILABLE
+
+
 @pytest.mark.parametrize(
     ("wanted", "down", "stands_in"),
     [("small", {"small"}, "medium"), ("medium", {"medium"}, "large"), ("large", {"large"}, "medium")],

@@ -8,11 +8,12 @@ import shutil
 from pathlib import Path
 
 import fsspec
+import msgspec
 import pytest
 
 from engine.adapters import storage
 from engine.adapters.format import CONFIG, WEIGHTS, check_adapter
-from engine.adapters.registry import AdapterError, Registry, RegistryError
+from engine.adapters.registry import AdapterError, NameTaken, Pointer, Registry, RegistryError
 from tests.engine.adapters.writers import add, point_names
 from tests.engine.conftest import Checkpoint
 
@@ -189,6 +190,35 @@ def test_a_name_cannot_lead_nowhere(registry: Registry, written: list[Path], bas
     registry.point("pirate", registry.add(written[0], base).version, model="demo")
     with pytest.raises(RegistryError, match="no adapter version"):
         registry.swap("pirate", "0" * 64)
+
+
+def test_a_new_name_must_not_be_taken(registry: Registry, written: list[Path], base: Path) -> None:
+    """If that is what was asked for; the old pointer stays."""
+    versions = [registry.add(folder, base).version for folder in written[:2]]
+    registry.point("pirate", versions[0], model="tiny", new=True)
+    with pytest.raises(NameTaken):
+        registry.point("pirate", versions[1], model="tiny", new=True)
+    assert registry.resolve("pirate").version == versions[0]
+
+
+def test_an_edit_happens_whole_or_not_at_all(registry: Registry, written: list[Path], base: Path) -> None:
+    """It sees the present pointer; what it raises changes nothing, nor does a version that is not there."""
+    version = registry.add(written[0], base).version
+    registry.point("pirate", version, model="tiny", description="arr")
+    edited = registry.edit("pirate", lambda pointer: msgspec.structs.replace(pointer, drained=True))
+    assert edited == registry.resolve("pirate")
+    assert (edited.drained, edited.description) == (True, "arr")
+
+    def refuse(pointer: Pointer) -> Pointer:
+        raise KeyError(pointer.version)
+
+    with pytest.raises(KeyError):
+        registry.edit("pirate", refuse)
+    with pytest.raises(RegistryError):
+        registry.edit("pirate", lambda pointer: msgspec.structs.replace(pointer, version="0" * 64))
+    with pytest.raises(RegistryError):
+        registry.edit("nobody", lambda pointer: pointer)
+    assert registry.resolve("pirate") == edited
 
 
 def test_pruning_deletes_what_no_name_needs(registry: Registry, clock: Clock, written: list[Path], base: Path) -> None:
