@@ -47,6 +47,9 @@ class Here(Protocol):
     def get(self, response_id: str) -> Turn | None:
         """The one of this id."""
 
+    async def awaited(self, response_id: str) -> Turn | None:
+        """The one of this id, once it is known whether it begins."""
+
     def forget(self, response_id: str) -> None:
         """Drop one that has ended."""
 
@@ -76,7 +79,7 @@ class Elsewhere:
             ttl=settings.store_ttl,
             max_per_tenant=settings.max_stored_per_tenant,
         )
-        self._feeds = Feeds(self._mailbox.send, here.get, self._alive, pause=settings.coalesce_window)
+        self._feeds = Feeds(self._mailbox.send, here.awaited, self._alive, pause=settings.coalesce_window)
         self._following = Followings(presence.id, self._mailbox.send, self._lost)
         self._checkpoints: dict[str, int] = {}
         """Running turns: number of the last entry of the last checkpoint."""

@@ -25,7 +25,7 @@ GIVE_UP = 20.0
 """Seconds without Redis after which a feed ends; whoever still follows asks again."""
 
 Send = Callable[[str, GatewayMessage], Awaitable[None]]
-Local = Callable[[str], Turn | None]
+Local = Callable[[str], Awaitable[Turn | None]]
 _Key = tuple[str, str, str]
 
 
@@ -77,7 +77,7 @@ class Feeds:
             del self._tasks[key]
 
     async def _run(self, asked: Follow) -> None:
-        turn = self._local(asked.turn)
+        turn = await self._local(asked.turn)
         if turn is None or turn.principal.tenant != asked.tenant:
             await self._deliver(asked.reader, Refused(asked.turn, asked.tenant, asked.feed, None))
             return

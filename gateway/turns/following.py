@@ -83,10 +83,6 @@ class Followings:
     def mirrors(self) -> int:
         return len(self._by_turn)
 
-    @property
-    def viewers(self) -> int:
-        return sum(following.mirror.viewers for following in self._by_turn.values() if following.mirror)
-
     def get(self, id: str, principal: Principal) -> Mirror | None:
         """The mirror of a turn that is followed already."""
         following = self._by_turn.get((principal.tenant, id))

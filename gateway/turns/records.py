@@ -36,7 +36,7 @@ MAX_PENDING = 10_000
 """Turns that may wait for Redis; beyond that the oldest are kept by their gateway only."""
 BATCH, BATCH_BYTES = 64, 256 * 1024
 """Turns written in one round trip, and bytes after which no more are added."""
-GATHER = 0.01
+GATHER = 0.02
 """Seconds in which turns that end are gathered: a round trip for many costs little more than for one."""
 RETRY = 0.5
 """Seconds between attempts while Redis does not answer."""

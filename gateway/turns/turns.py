@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from redis.asyncio import Redis
@@ -49,6 +50,8 @@ class Turns:
         self._settings = settings
         self._gateway = gateway or new_id()
         self._turns: dict[str, Turn] = {}
+        self._begun: dict[str, asyncio.Event] = {}
+        """By id of a turn that may begin; set once it has, or will not."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._retained: OrderedDict[str, asyncio.TimerHandle] = OrderedDict()
         self._retained_characters = 0
@@ -119,26 +122,28 @@ class Turns:
         claim = self._creations.claim(principal, idempotency_key, request)
         while True:
             id = new_response_id(self._gateway)
-            existing = await self._creations.take(claim, id)
-            if existing is None:
-                try:
-                    return await self._start(id, request, principal, wake, None, own or {})
-                except ApiError:
-                    await self._creations.release(claim, id)
-                    raise
+            with self._coming(id):
+                existing = await self._creations.take(claim, id)
+                if existing is None:
+                    try:
+                        return await self._start(id, request, principal, wake, None, own or {})
+                    except ApiError:
+                        await self._creations.release(claim, id)
+                        raise
             turn = await self._find(existing, principal)
             if turn is not None:
-                viewer = turn.watch(wake=wake)
-                try:
-                    await asyncio.shield(turn.admitted)
-                except BaseException:
-                    viewer.close()
-                    raise
-                return viewer
+                return await _admitted(turn.watch(wake=wake))
             await self._creations.release(claim, existing)
 
     def get(self, response_id: str) -> Turn | None:
         """The turn of this id, if it runs or is kept in this process."""
+        return self._turns.get(response_id)
+
+    async def awaited(self, response_id: str) -> Turn | None:
+        """The same, but waits for a turn of which it is not known yet whether it will begin."""
+        begun = self._begun.get(response_id)
+        if begun is not None and response_id not in self._turns:
+            await begun.wait()
         return self._turns.get(response_id)
 
     async def find(self, response_id: str, principal: Principal) -> Turn:
@@ -220,23 +225,29 @@ class Turns:
         timeout = self._settings.orphan_timeout if orphan_timeout is None else orphan_timeout
         turn = Turn(id, principal, request, history, timeout)
         self._turns[turn.id] = turn
+        if id in self._begun:
+            self._begun[id].set()
         task = asyncio.create_task(self._run(turn), name=f"turn {turn.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        viewer = turn.watch(wake=wake)
+        return await _admitted(turn.watch(wake=wake))
+
+    @contextlib.contextmanager
+    def _coming(self, id: str) -> Iterator[None]:
+        """A turn with this id may begin: who has heard of it already waits until that is known."""
+        begun = self._begun[id] = asyncio.Event()
         try:
-            await asyncio.shield(turn.admitted)
-        except BaseException:
-            viewer.close()
-            raise
-        return viewer
+            yield
+        finally:
+            del self._begun[id]
+            begun.set()
 
     def _check_draining(self) -> None:
         if self.draining:
             raise Unavailable("the server is restarting; connect again", code="draining", headers={"retry-after": "1"})
 
     async def _find(self, response_id: str, principal: Principal) -> Turn | None:
-        turn = self._turns.get(response_id)
+        turn = await self.awaited(response_id)
         if turn is not None:
             return turn if turn.principal.tenant == principal.tenant else None
         return await self._elsewhere.find(response_id, principal) if self._elsewhere else None
@@ -306,6 +317,16 @@ class Turns:
         self._retained_characters += _characters(turn)
         while len(self._retained) > self._settings.max_retained or self._retained_characters > MAX_RETAINED_CHARACTERS:
             self.forget(next(iter(self._retained)))
+
+
+async def _admitted(viewer: Viewer) -> Viewer:
+    """The viewer, once its turn has been admitted; it is closed if that is refused, or nobody waits any more."""
+    try:
+        await asyncio.shield(viewer.turn.admitted)
+    except BaseException:
+        viewer.close()
+        raise
+    return viewer
 
 
 def _characters(turn: Turn) -> int:

@@ -123,6 +123,32 @@ class TestIdempotentCreate:
             await one.settle()
             await other.settle()
 
+    async def test_one_that_is_still_looking_for_its_previous_response_is_waited_for(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The key is taken, the turn has not begun: neither gateway begins a second one."""
+        async with serve() as one, serve() as other:
+            first = await one.client.responses.create(model="auto", input="hello", max_output_tokens=1)
+            gate, looking = asyncio.Event(), asyncio.Event()
+            unhindered = one.gateway.turns._history
+
+            async def hindered(*arguments: Any) -> Any:
+                looking.set()
+                await gate.wait()
+                return await unhindered(*arguments)
+
+            monkeypatch.setattr(one.gateway.turns, "_history", hindered)
+            asked: dict[str, Any] = {"model": "auto", "input": "on", "previous_response_id": first.id}
+            asked |= {"max_output_tokens": 2, "extra_headers": {"Idempotency-Key": "slow"}}
+            creates = [asyncio.create_task(one.client.responses.create(**asked))]
+            await looking.wait()
+            creates += [asyncio.create_task(served.client.responses.create(**asked)) for served in (one, other)]
+            await asyncio.sleep(0.3)
+            gate.set()
+            assert len({response.id for response in await asyncio.gather(*creates)}) == 1
+            assert one.gateway.turns.retained == 2
+            await other.settle()
+
     async def test_the_same_key_with_another_body_is_refused(self, serve: Serve) -> None:
         """On either gateway."""
         async with serve() as one, serve() as other:

@@ -74,6 +74,19 @@ class TestRunning:
             await one.settle()
             await other.settle()
 
+    async def test_is_streamed_over_http_from_any_number_on(self, serve: Serve) -> None:
+        """The client's `retrieve(..., stream=True, starting_after=N)`."""
+        async with two(serve) as (one, other), one.connect() as socket:
+            id = await started(socket, **LONG)
+            stream = await other.client.responses.retrieve(id, stream=True, starting_after=4)
+            followed = [event async for event in stream]
+            own = await until_end(lambda: receive(socket))
+            numbers = [event.sequence_number for event in followed]
+            assert numbers == sorted(set(numbers)) and min(numbers) > 4
+            assert followed[-1].sequence_number == own[-1]["sequence_number"]
+            text = "".join(event.delta for event in followed if event.type == "response.output_text.delta")
+            assert own[-1]["response"]["output"][0]["content"][0]["text"].endswith(text)
+
     async def test_can_be_cancelled_from_anywhere(self, serve: Serve, frames: FrameEngine) -> None:
         """By a socket, and by HTTP, which waits for the end."""
         frames.gate.clear()
