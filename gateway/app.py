@@ -140,7 +140,7 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
     connections = Connections(settings, identity, tickets, turns, metrics)
     jobs = JobStore(redis)
     uploads = Path(settings.redis.data) / "uploads"
-    registrar = Registrar(adapters, jobs, uploads, max_bytes=settings.adapters.max_upload_bytes)
+    registrar = Registrar(adapters, directory, jobs, uploads, max_bytes=settings.adapters.max_upload_bytes)
 
     async def prepare(settings: Settings) -> Callable[[], None]:
         pipeline = await road(settings)

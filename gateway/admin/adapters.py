@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 import shutil
@@ -37,7 +38,7 @@ from gateway.admin.shapes import Page
 from gateway.admin.sources import allowed
 from gateway.admin.uploads import Form
 from gateway.engines import Pool
-from gateway.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unavailable
+from gateway.errors import ApiError, Conflict, Forbidden, InvalidRequest, NotFound, Unavailable
 
 endpoints = Endpoints("adapters", "LoRA adapters, which clients name as `model`.")
 
@@ -138,7 +139,7 @@ async def change_adapter(call: Call, path: AdapterPath, body: AdapterChange) -> 
     fields = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
     if not call.principal.operator and (reserved := sorted({"pinned", "tenants"} & fields.keys())):
         raise Forbidden(f"{reserved[0]}: only operators may set it", param=reserved[0])
-    registry, match = call.gateway.adapters.registry, call.match()
+    match = call.match()
     match.check(_tag(pointer))
     manifest = await _fitting(call, fields.get("version", pointer.version), pointer)
     if fields.get("tenants") is not None:
@@ -149,14 +150,8 @@ async def change_adapter(call: Call, path: AdapterPath, body: AdapterChange) -> 
         return msgspec.structs.replace(current, **fields)
 
     before = msgspec.to_builtins(pointer)
-    await call.note(
-        "adapter.update",
-        path.adapter,
-        _owner(pointer),
-        changes={name: [before.get(name), value] for name, value in fields.items()},
-    )
-    after = await _blocking(registry.edit, path.adapter, changed)
-    await call.gateway.adapters.refresh()
+    changes = {name: [before.get(name), value] for name, value in fields.items()}
+    after = await _edit(call, "adapter.update", path.adapter, pointer, changed, changes)
     assert after is not None
     return Answer(_details(call, path.adapter, after, manifest), etag=_tag(after))
 
@@ -174,10 +169,28 @@ async def delete_adapter(call: Call, path: AdapterPath) -> Answer[None]:
     def gone(current: Pointer) -> None:
         match.check(_tag(current))
 
-    await call.note("adapter.delete", path.adapter, _owner(pointer), changes={"version": [pointer.version, None]})
-    await _blocking(call.gateway.adapters.registry.edit, path.adapter, gone)
-    await call.gateway.adapters.refresh()
+    await _edit(call, "adapter.delete", path.adapter, pointer, gone, {"version": [pointer.version, None]})
     return Answer(None)
+
+
+async def _edit(
+    call: Call,
+    action: str,
+    name: str,
+    pointer: Pointer,
+    change: Callable[[Pointer], Pointer | None],
+    changes: dict[str, Any],
+) -> Pointer | None:
+    """Change where a name leads. The audit log is told before; and again if it could not be done."""
+    await call.note(action, name, _owner(pointer), changes=changes)
+    try:
+        after = await _blocking(call.gateway.adapters.registry.edit, name, change)
+    except ApiError:
+        with contextlib.suppress(ApiError):
+            await call.note(f"{action}.failed", name, _owner(pointer))
+        raise
+    await call.gateway.adapters.refresh()
+    return after
 
 
 async def _receive(call: Call, folder: Path) -> tuple[AdapterUpload, str]:

@@ -50,10 +50,10 @@ async def show_statistics(call: Call, path: TenantPath, query: CachePeriod) -> A
 @endpoints.post("/tenants/{tenant}/cache/invalidate", access=Access.TENANT, status=204)
 async def invalidate_cache(call: Call, path: TenantPath) -> Answer[None]:
     """Forget all stored answers of a tenant, at once and on every gateway."""
-    done = await call.note("cache.invalidate", path.tenant, path.tenant, once=call.once(None))
-    if not done:
-        await call.admin.cache.invalidate(path.tenant)
-    return Answer(None, replayed=done)
+    replayed = await call.note("cache.invalidate", path.tenant, path.tenant, once=call.once(None))
+    # Also if it was noted before: then it may not have been done, and twice does no harm.
+    await call.admin.cache.invalidate(path.tenant)
+    return Answer(None, replayed=replayed)
 
 
 def _counters(tenant: str, hours: int, sums: dict[str, int]) -> CacheCounters:

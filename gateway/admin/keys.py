@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from gateway.admin import records, shapes
 from gateway.admin.conditions import entity_tag
 from gateway.admin.endpoints import Access, Answer, Call, Endpoints, Input
-from gateway.admin.shapes import Name, Page, TenantPath
+from gateway.admin.shapes import Page, PathName, TenantPath
 from gateway.directory.change import Put
 from gateway.directory.records import Key, Record
 from gateway.errors import Conflict, PreconditionFailed
@@ -30,7 +30,7 @@ Shown = Annotated[
 
 
 class KeyPath(TenantPath, frozen=True):
-    key: Annotated[Name, Meta(description="Its id.")]
+    key: Annotated[PathName, Meta(description="Its id.")]
 
 
 class KeyList(Struct, frozen=True):

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from gateway.admin import shapes
 from gateway.admin.conditions import entity_tag
 from gateway.admin.endpoints import Access, Answer, Call, Endpoints, Input
-from gateway.admin.shapes import Name
+from gateway.admin.shapes import PathName
 from gateway.directory.records import Replica
 from gateway.engines import Engine, Pool
 from gateway.errors import Conflict, NotFound
@@ -24,7 +24,7 @@ class PoolPath(Input, frozen=True):
 
 
 class ReplicaPath(PoolPath, frozen=True):
-    replica: Annotated[Name, Meta(description="Such as `small-0`.")]
+    replica: Annotated[PathName, Meta(description="Such as `small-0`.")]
 
 
 ReplicaChange = shapes.change("ReplicaChange", Replica, without=["name"])

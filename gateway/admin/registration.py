@@ -25,6 +25,8 @@ from gateway.adapters import Adapters
 from gateway.admin.job_state import Job, JobState, Registered
 from gateway.admin.job_store import LIFETIME, JobStore
 from gateway.admin.problems import problem
+from gateway.directory.change import Note
+from gateway.directory.store import Directory
 from gateway.engines import Pool
 from gateway.errors import ApiError, Conflict, EngineFailed, Forbidden, InvalidRequest, TooLarge, Unavailable
 
@@ -62,8 +64,11 @@ class Registrar:
         max_bytes: most bytes of weights.
     """
 
-    def __init__(self, adapters: Adapters, jobs: JobStore, folder: Path, *, max_bytes: int) -> None:
+    def __init__(
+        self, adapters: Adapters, directory: Directory, jobs: JobStore, folder: Path, *, max_bytes: int
+    ) -> None:
         self._adapters = adapters
+        self._directory = directory
         self._jobs = jobs
         self.folder = folder
         self.max_bytes = max_bytes
@@ -109,7 +114,7 @@ class Registrar:
     async def _work(self) -> None:
         while True:
             job, registration = await self._queue.get()
-            run = _Run(self._adapters, self._jobs, job, registration, self.max_bytes)
+            run = _Run(self._adapters, self._directory, self._jobs, job, registration, self.max_bytes)
             self._waiting.pop(job.id, None)
             try:
                 await run.run()
@@ -129,9 +134,16 @@ class _Run:
     """One registration."""
 
     def __init__(
-        self, adapters: Adapters, jobs: JobStore, job: Job, registration: Registration, max_bytes: int
+        self,
+        adapters: Adapters,
+        directory: Directory,
+        jobs: JobStore,
+        job: Job,
+        registration: Registration,
+        max_bytes: int,
     ) -> None:
         self._adapters = adapters
+        self._directory = directory
         self._registry = adapters.registry
         self._jobs = jobs
         self._job = job
@@ -166,9 +178,15 @@ class _Run:
         manifest = await asyncio.to_thread(self._store)
         await self._enter(JobState.LOADING)
         replica = await try_on_engine(what.pool, manifest.version)
+        await self._note(manifest.version)
         await asyncio.to_thread(self._point, manifest)
         await self._adapters.refresh()
         return Registered(what.name, manifest.version, replica)
+
+    async def _note(self, version: str) -> None:
+        """Tell the audit log which version the name is about to lead to."""
+        noted = Note("adapter.point", self._what.name, self._job.tenant, {"version": version})
+        await self._directory.apply([noted], actor=f"job:{self._job.id}")
 
     def _store(self) -> Manifest:
         try:

@@ -14,7 +14,9 @@ from gateway.directory.records import Record
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 Name = Annotated[str, Meta(pattern=NAME)]
-"""Stricter than a record's: one that begins with a dot would get lost in a path."""
+"""Of what is made here."""
+PathName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[A-Za-z0-9_.-]{1,64}$")]
+"""Of what there is, also in the configuration file. Dots alone would get lost in a path."""
 PUBLIC_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*(/[A-Za-z0-9_][A-Za-z0-9_.:-]*)*$"
 PublicName = Annotated[str, Meta(pattern=PUBLIC_NAME, max_length=128)]
 """Of a model or an adapter; slashes are allowed, as in names of Hugging Face."""
@@ -23,7 +25,7 @@ _BOOKKEEPING = frozenset({"revision", "created_at", "updated_at"})
 
 
 class TenantPath(Input, frozen=True):
-    tenant: Annotated[Name, Meta(description="Name of the tenant.")]
+    tenant: Annotated[PathName, Meta(description="Name of the tenant.")]
 
 
 class PublicNamePath(Input, frozen=True):

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from gateway.admin import records, shapes
 from gateway.admin.endpoints import Access, Answer, Call, Endpoints
-from gateway.admin.shapes import Name, Page, TenantPath
+from gateway.admin.shapes import Page, PathName, TenantPath
 from gateway.directory.records import User
 from gateway.errors import Conflict
 
@@ -22,7 +22,7 @@ UserState = shapes.state("UserState", User, without=["email_digest"])
 
 
 class UserPath(TenantPath, frozen=True):
-    user: Annotated[Name, Meta(description="Its id.")]
+    user: Annotated[PathName, Meta(description="Its id.")]
 
 
 class UserList(Struct, frozen=True):

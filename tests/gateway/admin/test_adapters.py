@@ -245,10 +245,15 @@ async def test_pin_swap_drain_delete(administer: Administer, frames: FrameEngine
             "adapter.update",
             "adapter.update",
             "adapter.update",
+            "adapter.point",
             "adapter.register",
+            "adapter.point",
             "adapter.register",
         ]
-        assert {entry["actor"] for entry in entries} == {"acme/key:acme-admin", "operations/key:root"}
+        people = {entry["actor"] for entry in entries if entry["action"] != "adapter.point"}
+        assert people == {"acme/key:acme-admin", "operations/key:root"}
+        assert entries[-2]["changes"] == {"version": first.json()["version"]}
+        assert entries[-2]["actor"].startswith("job:job_")
 
 
 async def test_others_adapters_are_not_there(administer: Administer, frames: FrameEngine, folders: list[Path]) -> None:
