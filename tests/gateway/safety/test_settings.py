@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,15 @@ def test_an_installed_package_may_bring_a_rule(tmp_path: Path, monkeypatch: pyte
     config.write_text('[safety.output]\nstar = "redact"')
     found = recognisers(load(config, {}).safety, {}, b"")
     assert filter_text("a*b", [Rule("star", found["star"], "-")], lambda rule, text: None) == ("a-b", False)
+
+
+def test_the_documented_examples_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand in docs/safety.md; the file of digests is made as it says there."""
+    blocks = re.findall(r"^```toml\n(.*?)^```", Path("docs/safety.md").read_text("utf-8"), flags=re.M | re.S)
+    assert len(blocks) == 3
+    (tmp_path / "blocked.digests").write_text(line("project nightingale", b"k"))
+    monkeypatch.chdir(tmp_path)
+    for block in blocks:
+        (tmp_path / "roundhouse.toml").write_text(block)
+        settings = load(environ={}).safety
+        assert settings.input or settings.output
