@@ -25,6 +25,8 @@ logger = logging.getLogger("roundhouse.engines")
 
 _USED = Replica(name="-")
 """Of a replica for which nothing is set."""
+RELIEF = 30.0
+"""Seconds that a replica which is named no more is kept for want of a connected one."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -78,17 +80,23 @@ class Pool:
         self.vocabulary = _digest(directory)
         """Equal for pools whose prompts have the same token ids, so that a prompt is tokenised once for all of them."""
         self.engines: list[Engine] = []
+        self.leaving: list[Engine] = []
+        """Named no more, but still of use until one of `engines` is connected."""
         self.configure(settings, router, taken=())
 
-    def configure(self, settings: PoolSettings, router: RouterSettings, *, taken: Collection[str]) -> list[Engine]:
-        """Have the replicas that a new configuration names; those that stay are left alone. Returns those that go.
+    @property
+    def routable(self) -> list[Engine]:
+        """Those that new turns may go to."""
+        return self.engines if any(each.client.connected for each in self.engines) else self.engines + self.leaving
+
+    def configure(self, settings: PoolSettings, router: RouterSettings, *, taken: Collection[str]) -> None:
+        """Have the replicas that a new configuration names; those that stay are left alone.
 
         Args:
-            taken: names that no new replica may have, because its predecessor still works.
+            taken: names that no new replica may have.
         """
-        before = {engine.client.address: engine for engine in self.engines}
-        names = {engine.name for engine in self.engines}.union(taken)
-        free = (name for index in count() if (name := f"{self.tier}-{index}") not in names)
+        before = {engine.client.address: engine for engine in self.leaving + self.engines}
+        free = (name for index in count() if (name := f"{self.tier}-{index}") not in taken)
         self.engines = [
             before.pop(address)
             if address in before
@@ -97,11 +105,21 @@ class Pool:
         ]
         for engine in self.engines:
             engine.breaker.configure(failures=router.breaker_failures, pause=router.breaker_seconds)
-        return list(before.values())
+        self.leaving = list(before.values())
+
+    async def relieved(self) -> None:
+        """Wait until one of `engines` is connected, but not for ever."""
+        waiting = [asyncio.create_task(engine.client.wait_connected()) for engine in self.engines]
+        try:
+            if waiting:
+                await asyncio.wait(waiting, timeout=RELIEF, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
 
     def announce(self, adapter: str) -> None:
         """Tell the replica that the router would choose now that a request for this adapter version is coming."""
-        connected = [engine for engine in self.engines if engine.client.connected]
+        connected = [engine for engine in self.routable if engine.client.connected]
         if connected:
             now = monotonic()
             likely = min(connected, key=lambda each: (not each.breaker.allows(now), each.load, each.name))
@@ -128,32 +146,42 @@ class Engines:
         self.left: list[Engine] = []
         """Those that have left since somebody last looked."""
         self._changing: set[asyncio.Task[None]] = set()
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        """By name of the replica that is let go."""
 
     def configure(self, pools: Sequence[PoolSettings], router: RouterSettings) -> None:
         """Take over the replicas and breakers of a new configuration of the same pools.
 
-        New replicas are connected to; those that go get no new turns, and are let go when they have finished theirs.
+        New replicas are connected to. Those that go get no new turns once another one is connected, and are let go
+        when they have finished theirs.
         """
         for settings in pools:
             pool = self.pool(settings.name)
-            gone = pool.configure(settings, router, taken=self._engines.keys())
+            pool.configure(settings, router, taken=self._engines.keys())
             for engine in pool.engines:
                 if engine.name not in self._engines:
                     self._engines[engine.name] = engine
                     self._begin(engine.client.start())
-            for engine in gone:
-                self._begin(self._let_go(engine))
+                elif task := self._leaving.pop(engine.name, None):
+                    task.cancel()  # it is named again
+            for engine in pool.leaving:
+                if engine.name not in self._leaving:
+                    self._leaving[engine.name] = self._begin(self._let_go(pool, engine))
 
-    async def _let_go(self, engine: Engine) -> None:
+    async def _let_go(self, pool: Pool, engine: Engine) -> None:
+        await pool.relieved()
+        del self._leaving[engine.name]  # from here on there is no way back
+        pool.leaving.remove(engine)
         await engine.client.idle()
         await engine.client.aclose()
         self.left.append(engine)
         logger.info("engine let go", extra={"replica": engine.name})
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._changing.add(task)
         task.add_done_callback(self._changing.discard)
+        return task
 
     def __getitem__(self, replica: str) -> Engine:
         return self._engines[replica]
@@ -207,7 +235,7 @@ class Engines:
                 weight=control.weight,
             )
             for pool in self.pools
-            for engine in pool.engines
+            for engine in pool.routable
         ]
 
     def problems(self) -> list[str]:
@@ -216,7 +244,7 @@ class Engines:
         A pool counts as started once one of its engines was connected. Later its tier may go away without making the
         gateway unready, because another tier stands in.
         """
-        starting = [pool for pool in self.pools if not any(engine.client.info for engine in pool.engines)]
+        starting = [pool for pool in self.pools if not any(engine.client.info for engine in pool.routable)]
         if starting:
             return [f"the engine of the {pool.tier} tier ({pool.name}) is not connected yet" for pool in starting]
         if not any(engine.client.connected for engine in self._engines.values()):

@@ -39,9 +39,17 @@ class House:
         self.environment = {**clean, "ROUNDHOUSE_SECRET": "5e" * 32}
         self.gateway = GatewayProcess(self.config, folder, port, self.environment)
 
-    def write(self, *, engines: int = 0b01, keys: tuple[str, ...] = ("one",), extra: str = "", pool: str = "") -> None:
+    def write(
+        self,
+        *,
+        engines: int = 0b01,
+        keys: tuple[str, ...] = ("one",),
+        extra: str = "",
+        pool: str = "",
+        more: tuple[str, ...] = (),
+    ) -> None:
         """A configuration with these engines (bits) and keys of the tenant `demo`."""
-        used = [engine.address for index, engine in enumerate(self.engines) if engines >> index & 1]
+        used = [engine.address for index, engine in enumerate(self.engines) if engines >> index & 1] + list(more)
         named = ", ".join(f'{{ id = "{key}", sha256 = "{hashlib.sha256(key.encode()).hexdigest()}" }}' for key in keys)
         self.config.write_text(
             f'[redis]\nurl = "{self.redis_url}"\ntimeout = 2.0\n[cache]\nenabled = false\n'
@@ -74,6 +82,18 @@ class House:
     async def reloads(self) -> float:
         metrics = await self.gateway.metrics()
         return sum(value for name, value in metrics.items() if name.startswith("roundhouse_config_reloads_total"))
+
+    async def has_engines(self, *names: str) -> None:
+        """Wait until exactly these replicas are connected."""
+        while True:
+            up = {
+                name: value
+                for name, value in (await self.gateway.metrics()).items()
+                if name.startswith("roundhouse_engine_up")
+            }
+            if sum(up.values()) == len(up) == len(names) and all(any(each in name for name in up) for each in names):
+                return
+            await asyncio.sleep(0.02)
 
     async def command(self, *words: str) -> tuple[int, str]:
         """`roundhouse <words>`: its exit status and what it says."""
@@ -136,8 +156,8 @@ async def test_changes_under_load_lose_no_turn(house: House) -> None:
     assert set(answers) == {ANSWER, filtered}
     assert all(engine.generated for engine in house.engines)
     assert metrics['roundhouse_config_reloads_total{outcome="changed"}'] == 6
-    assert [name for name in metrics if name.startswith("roundhouse_engine_up")] != []
-    assert sum(value for name, value in metrics.items() if name.startswith("roundhouse_engine_up")) == 1
+    async with asyncio.timeout(20):
+        await house.has_engines("small-")
 
 
 async def test_a_running_turn_keeps_the_rules_and_the_engine_that_it_began_with(house: House) -> None:
@@ -151,10 +171,33 @@ async def test_a_running_turn_keeps_the_rules_and_the_engine_that_it_began_with(
             extra='[[safety.patterns]]\nname = "number"\npattern = "0[0-9]7"\n[safety.output]\nnumber = "redact"',
         )
         await house.hang_up()
+        async with asyncio.timeout(20):
+            await house.has_engines("small-0", "small-1")  # the first one has a turn to finish
         assert "[number]" in await house.ask(client)
         assert second.generated
         first.gate.set()
         assert await turn == ANSWER
+        async with asyncio.timeout(20):
+            await house.has_engines("small-1")
+
+
+async def test_a_replica_is_kept_until_its_successor_answers(house: House) -> None:
+    """And comes back if it is named again."""
+    first, second = house.engines
+    async with house.client() as client:
+        house.write(engines=0, more=(f"unix://{house.folder}/nobody.sock",))
+        await house.hang_up()
+        assert await house.ask(client) == ANSWER
+        house.write(engines=0b01)
+        await house.hang_up()
+        assert await house.ask(client) == ANSWER
+        house.write(engines=0b10)
+        await house.hang_up()
+        async with asyncio.timeout(20):
+            await house.has_engines("small-2")
+        assert await house.ask(client) == ANSWER
+    assert len(first.generated) == 2
+    assert len(second.generated) == 1
 
 
 GOOD = "[server]\nidle_timeout = 99.0"
