@@ -46,6 +46,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
         }
     ),
     "limits": ALL,
+    "adapters": frozenset({"sources"}),
     "cache": ALL,
     "router": ALL,
     "log": ALL,

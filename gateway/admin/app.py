@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 
-from gateway.admin import adapters, audit, caches, jobs, keys, pools, prices, tenants, usage, users
+from gateway.admin import adapters, audit, caches, jobs, keys, models, pools, prices, tenants, usage, users
 from gateway.admin import routes as route_records
 from gateway.admin.dispatch import routes
 from gateway.admin.endpoints import Endpoint, Endpoints
@@ -26,6 +26,7 @@ GROUPS: tuple[Endpoints, ...] = (
     keys.endpoints,
     prices.endpoints,
     route_records.endpoints,
+    models.endpoints,
     adapters.endpoints,
     jobs.endpoints,
     pools.endpoints,
