@@ -60,7 +60,7 @@ class Metrics:
         self._turns = Series(
             Counter(
                 "roundhouse_turns",
-                "Turns ended, by tier and outcome (completed, incomplete, cancelled, failed, refused).",
+                "Turns ended, by tier and outcome (completed, incomplete, blocked, cancelled, failed, refused).",
                 ["tier", "outcome"],
                 registry=registry,
             )

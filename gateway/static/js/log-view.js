@@ -5,7 +5,7 @@ import { isOver } from "./turn.js";
 
 const SAID = {
   completed: "Answer complete",
-  incomplete: "Answer cut off at its length limit",
+  incomplete: "Answer cut off",
   cancelled: "Answer stopped",
   failed: "Answer failed",
 };

@@ -8,7 +8,7 @@ import { isOver } from "./turn.js";
 
 const NOTES = {
   cancelled: "Stopped",
-  incomplete: "Cut off: the answer reached its length limit",
+  incomplete: "Cut off: the answer reached its length limit, or a rule of this server ended it",
 };
 
 /** What a failure's code means for a reader, where the server's message speaks to programs. */
