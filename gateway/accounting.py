@@ -55,6 +55,8 @@ class Accounts:
         metrics.cache(end.cache)
         if self._tracing is not None:
             self._tracing.answered(job, end)
+        tokens = (usage.input_tokens, usage.cached_tokens, usage.output_tokens)
+        metrics.activity.answered(job.turn.principal.tenant, end.cache, tokens, monotonic())
         if streamed.error:
             metrics.error(streamed.error.code)
         if streamed.first_token is not None and streamed.last_token is not None:

@@ -45,6 +45,7 @@ from gateway.safety.guard import Guard
 from gateway.safety.violations import Violations
 from gateway.settings import Settings
 from gateway.telemetry import logs, tracing
+from gateway.telemetry.heartbeat import Heartbeat
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tracing import TraceRequests
 from gateway.tickets import Tickets
@@ -164,6 +165,8 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
     ledger.start()
     await engines.start()
     await adapters.start()
+    heartbeat = Heartbeat(presence.id, engines, metrics.activity)
+    presence.facts = lambda: heartbeat.facts(turns.running, connections.open, draining=turns.draining)
     await presence.start()
     await view.start()
     await turns.share(redis, reader, presence, derive(secret, "turns"))

@@ -45,6 +45,8 @@ def main() -> None:
     Share it among tenants, with keys and limits of their own:
         roundhouse tenant add acme
         roundhouse key add acme
+    Watch engines, tenants and caches:
+        roundhouse top
     See what the caches save, and what was used:
         roundhouse cache stats
         roundhouse usage
@@ -203,6 +205,40 @@ def cache_clear(config: str | None, tenant: str) -> None:
 
     with_redis(settings, clear)
     click.echo(f"stored answers of {tenant} are forgotten")
+
+
+@main.command()
+@config_option
+@click.option("--url", help="Address of a gateway whose times are shown too: first token, overhead, Redis.")
+@click.option(
+    "--sort", type=click.Choice(["tokens", "turns", "running", "refused"]), default="tokens", help="Of tenants."
+)
+@click.option("--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, help="Seconds.")
+@click.option("--once", is_flag=True, help="Print one table and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object and end.")
+def top(config: str | None, url: str | None, sort: str, interval: float, once: bool, as_json: bool) -> None:
+    """Watch engines, tenants and caches of all gateways; q ends, s sorts, p pauses."""
+    from gateway import cli_top
+    from gateway.telemetry import latencies
+
+    console = Console()
+
+    async def show(redis: Redis) -> None:
+        if not (once or as_json):
+            await cli_top.watch(redis, interval=interval, sort=sort, url=url, console=console)
+            return
+        seen = await cli_top.read(redis)
+        if as_json:
+            click.echo(msgspec.json.encode(seen).decode())
+            return
+        console.print(
+            cli_top.render(seen, sort=sort, times=latencies.read(await cli_top.read_page(url)) if url else None)
+        )
+
+    try:
+        with_redis(load_settings(config), show)
+    except cli_top.TopError as error:
+        raise click.ClickException(str(error)) from error
 
 
 main.add_command(adapter)

@@ -75,6 +75,7 @@ class Pipeline:
         began = turn.trace.began
         tier, outcome = "", "failed"
         self._metrics.turn_started()
+        self._metrics.activity.started(turn.principal.tenant, monotonic())
         if self._tracing is not None:
             self._tracing.begin(turn)
         bind_task(response_id=turn.id, **turn.trace.ids)
@@ -88,6 +89,7 @@ class Pipeline:
                 self._metrics.limited(error.limit)
             raise
         finally:
+            self._metrics.activity.ended(turn.principal.tenant, outcome, monotonic())
             self._metrics.turn_finished(tier, outcome, monotonic() - began, turn.trace.exemplar)
             self._metrics.overhead(turn.trace)
             if self._tracing is not None:

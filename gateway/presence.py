@@ -44,7 +44,7 @@ class Presence:
         self.others: frozenset[str] = frozenset()
         """Other gateways that were alive at the last heartbeat."""
         self._redis = redis
-        self._facts = facts
+        self.facts = facts
         self._key = GATEWAY_KEY.format(id=self.id)
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -81,7 +81,7 @@ class Presence:
         Raises:
             RedisError, OSError: Redis does not answer.
         """
-        facts: dict[Any, Any] = {**self._facts(), "id": self.id}
+        facts: dict[Any, Any] = {**self.facts(), "id": self.id}
         async with self._redis.pipeline(transaction=True) as pipeline:
             pipeline.hset(self._key, mapping=facts)
             pipeline.pexpire(self._key, int(1000 * LIFETIME))

@@ -15,6 +15,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics import MetricWrapperBase
 
 from engine.wire import Load
+from gateway.telemetry.activity import Activity
 from gateway.telemetry.trace import Stage, TurnTrace
 from router.health import Circuit
 
@@ -57,6 +58,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self.activity = Activity()
+        """Per tenant, and therefore not on the page."""
         self._turns = Series(
             Counter(
                 "roundhouse_turns",
