@@ -125,6 +125,7 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
     limiter = Limiter(redis, settings)
     statistics = CacheStatistics(redis)
     ledger = Ledger(redis, settings.usage, Path(settings.redis.data, "usage"))
+    metrics.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
     cache = ResponseCache(redis, ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
     presence = Presence(redis)
     tracer = tracing.create(settings.telemetry, presence.id)

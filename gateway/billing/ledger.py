@@ -71,6 +71,7 @@ class Ledger:
         self._running: dict[str, Snapshot] = {}
         self._checkpointed = False
         self._away = False
+        self._written = monotonic()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.dropped = 0
@@ -80,6 +81,11 @@ class Ledger:
     def waiting(self) -> bool:
         """Something has not reached Redis yet."""
         return bool(self._memory) or not (self._journal is None or self._journal.empty)
+
+    @property
+    def lag(self) -> float:
+        """Seconds since Redis last took everything, if something waits for it; else 0."""
+        return monotonic() - self._written if self.waiting else 0.0
 
     def open(self, turn: str, snapshot: Snapshot) -> None:
         """A turn has begun; `snapshot` gives its entry as it would be if it were lost now."""
@@ -210,6 +216,8 @@ class Ledger:
         elif error is None and self._away:
             log.info("usage is written to Redis again")
         self._away = error is not None
+        if error is None:
+            self._written = monotonic()
 
     def _leave(self) -> None:
         if self._journal is None:

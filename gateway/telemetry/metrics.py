@@ -8,6 +8,7 @@ do exist are bounded whatever they are given: beyond `MAX_SERIES` combinations o
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -154,6 +155,16 @@ class Metrics:
             buckets=_ROUND_TRIP,
             registry=registry,
         )
+        self._ledger_lag = Gauge(
+            "roundhouse_ledger_lag_seconds",
+            "Since Redis last took every entry of the usage ledger, while some wait for it.",
+            registry=registry,
+        )
+        self._ledger_dropped = Gauge(
+            "roundhouse_ledger_dropped_entries",
+            "Entries of the usage ledger lost because neither Redis nor the disk could take them.",
+            registry=registry,
+        )
         self._redis_errors = Counter(
             "roundhouse_redis_errors", "Round trips to Redis that failed or took too long.", registry=registry
         )
@@ -166,11 +177,13 @@ class Metrics:
         self._unstored = Gauge(
             "roundhouse_turns_unstored", "Turns that have ended and wait to be stored in Redis.", registry=registry
         )
-        self._safety = Counter(
-            "roundhouse_safety_findings",
-            "What safety rules have found, by rule, action (redact, block, flag) and direction (input, output).",
-            ["rule", "action", "direction"],
-            registry=registry,
+        self._safety = Series(
+            Counter(
+                "roundhouse_safety_findings",
+                "What safety rules have found, by rule, action (redact, block, flag) and direction (input, output).",
+                ["rule", "action", "direction"],
+                registry=registry,
+            )
         )
         self._config_reloads = Counter(
             "roundhouse_config_reloads",
@@ -294,7 +307,7 @@ class Metrics:
 
     def safety_finding(self, rule: str, action: str, direction: str) -> None:
         """`rule` comes from the configuration."""
-        self._safety.labels(rule, action, direction).inc()
+        self._safety(rule, action, direction).inc()
 
     def connection_opened(self) -> None:
         self._connections.inc()
@@ -348,6 +361,11 @@ class Metrics:
     def directory(self, *, age: float) -> None:
         """Set the age of the view of the directory, in seconds; called when the page is read."""
         self._directory_age.set(age)
+
+    def watch_ledger(self, lag: Callable[[], float], dropped: Callable[[], float]) -> None:
+        """Ask these when the page is read."""
+        self._ledger_lag.set_function(lag)
+        self._ledger_dropped.set_function(dropped)
 
     def redis(self, *, up: bool) -> None:
         self._redis_up.set(up)

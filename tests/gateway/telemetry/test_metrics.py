@@ -74,6 +74,7 @@ def test_whatever_the_labels_are_the_series_stay_bounded() -> None:
         metrics.error(name)
         metrics.limited(name)
         metrics.breaker(name, Circuit.OPEN)
+        metrics.safety_finding(name, name, name)
         metrics.turn_finished(name, name, 0.2)
         metrics.engine(name, name, name, up=True, load=LOAD)
         metrics.connection_opened()
@@ -93,7 +94,7 @@ def test_no_label_can_name_a_tenant_key_or_user() -> None:
         for sample in family.samples:
             assert set(sample.labels) <= {
                 "tier", "outcome", "cache", "model", "direction", "reason", "result", "code", "replica", "le", "stage",
-                "limit", "target",
+                "limit", "target", "rule", "action",
             }  # fmt: skip
 
 
@@ -123,6 +124,10 @@ def exercised() -> Metrics:
     metrics.redis_answered(0.001, True)
     metrics.reservations(1)
     metrics.breaker("small-0", Circuit.HALF_OPEN)
+    metrics.safety_finding("email", "redact", "input")
+    metrics.shared(followed=1, feeds=1, unstored=1)
+    metrics.directory(age=1.0)
+    metrics.watch_ledger(lambda: 0.0, lambda: 0.0)
     trace = TurnTrace({})
     for stage in Stage:
         trace.mark(stage)
