@@ -97,8 +97,8 @@ class Generation(AsyncIterator[Delta]):
         self._begun = time.monotonic()
         self._first_token: float | None = None
         self._usage = Usage(prompt_tokens, cached_tokens=0, output_tokens=0, queue_seconds=0.0)
-        self._received = self._taken = 0
-        """Tokens that came, and how many of them had come when the consumer last took a delta."""
+        self._received = self._given = self._done = 0
+        """Tokens: all that came; up to the last delta; up to the last delta that the consumer is done with."""
         # Positions count characters of the answer, shown or held back.
         self._decoded = self._shown = 0
         self._held: deque[tuple[int, int, int, TokenLogprob | None]] = deque()
@@ -136,13 +136,12 @@ class Generation(AsyncIterator[Delta]):
 
     @property
     def delivered(self) -> Usage:
-        """Token counts of what the consumer has been given.
+        """Token counts of what the consumer has been given and is done with: it has asked for more since.
 
-        An answer that ended of itself and was taken whole counts all its tokens, also the one that ended it. One that
-        was cut off counts those that had come when its last delta was taken.
+        An answer that ended of itself counts all its tokens, also the one that ended it; one that was cut off counts
+        those that had come with its last delta.
         """
-        whole = self._result is not None and not (self._text or self._tokens)
-        return msgspec.structs.replace(self._usage, output_tokens=self._received if whole else self._taken)
+        return msgspec.structs.replace(self._usage, output_tokens=self._done)
 
     async def accepted(self) -> None:
         """Wait until the engine has taken the request up, which shows in its first output, or until it was cancelled.
@@ -156,12 +155,15 @@ class Generation(AsyncIterator[Delta]):
             raise self._error
 
     async def __anext__(self) -> Delta:
+        self._done = self._given
         while True:
             if self._text or self._tokens:
                 return self._take()
             if self._error is not None:
                 raise self._error
             if self._ended:
+                if self._result is not None:
+                    self._done = self._received
                 raise StopAsyncIteration
             await self._change()
 
@@ -250,7 +252,7 @@ class Generation(AsyncIterator[Delta]):
         delta = Delta("".join(self._text), self._tokens, self._logprobs or None)
         self._text, self._tokens, self._logprobs = [], [], []
         self._delivered = True
-        self._taken = self._received
+        self._given = self._received
         return delta
 
     async def _change(self) -> None:

@@ -190,18 +190,20 @@ class TestDelivered:
     def generation(self) -> Generation:
         return Generation("1", lambda id: None, params(100), prompt_tokens=3)
 
-    async def test_tokens_count_when_they_are_taken(self) -> None:
+    async def test_tokens_count_when_the_consumer_is_done_with_them(self) -> None:
         generation = self.generation()
         generation.feed(Output("1", [7, 7], usage=Usage(3, 2, 2, 0.0)))
         assert (generation.delivered.prompt_tokens, generation.delivered.output_tokens) == (3, 0)
         await anext(generation)
-        assert (generation.delivered.cached_tokens, generation.delivered.output_tokens) == (2, 2)
+        assert (generation.delivered.cached_tokens, generation.delivered.output_tokens) == (2, 0)
         generation.feed(Output("1", [7]))
+        await anext(generation)
         assert generation.delivered.output_tokens == 2
+        generation.feed(Output("1", [7]))
         await generation.aclose()
         generation.feed(Output("1", [7]))
         assert [delta.token_ids async for delta in generation] == [[7]]
-        assert generation.delivered.output_tokens == 3
+        assert generation.delivered.output_tokens == 4
 
     async def test_a_whole_answer_counts_the_token_that_ended_it(self) -> None:
         generation = self.generation()

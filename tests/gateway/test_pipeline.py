@@ -327,9 +327,9 @@ class TestCost:
         seen: list[int] = []
 
         def read(reader: AnswerReader, text: str, tokens: Sequence[int], logprobs: Any) -> Any:
-            seen.extend(tokens)
             if len(seen) > 20:
                 raise RuntimeError("a fault of ours")
+            seen.extend(tokens)
             return broken(reader, text, tokens, logprobs)
 
         monkeypatch.setattr(AnswerReader, "read", read)
