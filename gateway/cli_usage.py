@@ -105,13 +105,11 @@ def usage(
     if file is not None:
         try:
             with click.open_file(file, "w", encoding="utf-8") as out:
-                writer = csv.writer(out)
+                write = _row_writer(out, file)
                 if turns:
-                    with_redis(settings, lambda redis: _write_turns(redis, query, out, writer.writerow))
+                    with_redis(settings, lambda redis: _write_turns(redis, query, write))
                 else:
-                    _write_rows(query, rows, writer.writerow)
-        except BrokenPipeError:
-            raise click.exceptions.Exit(0) from None
+                    _write_rows(query, rows, write)
         except OSError as error:
             raise click.ClickException(f"{file}: {error.strerror or error}") from error
     elif turns:
@@ -181,6 +179,18 @@ def _cells(sums: Totals) -> list[str]:
     return [*(f"{count:,}" for count in counts), dollars(sums.picodollars)]
 
 
+def _row_writer(out: IO[str], file: str) -> Callable[[list[Any]], None]:
+    writer = csv.writer(out)
+
+    def write(row: list[Any]) -> None:
+        try:
+            writer.writerow(row)
+        except OSError as error:  # not to be taken for Redis'
+            raise click.ClickException(f"{file}: {error.strerror or error}") from error
+
+    return write
+
+
 def _write_rows(query: report.Query, rows: list[report.Row], write: Callable[[list[Any]], Any]) -> None:
     write([*query.by, *report.shown(Totals()), "cost_dollars"])
     for row in rows:
@@ -191,7 +201,7 @@ def _write_rows(query: report.Query, rows: list[report.Row], write: Callable[[li
 _TURN_COLUMNS = tuple(name for name in Entry.__struct_fields__ if name not in ("at", "picodollars"))
 
 
-async def _write_turns(redis: Redis, query: report.Query, out: IO[str], write: Callable[[list[Any]], Any]) -> None:
+async def _write_turns(redis: Redis, query: report.Query, write: Callable[[list[Any]], Any]) -> None:
     write(["time", *_TURN_COLUMNS, "cost_dollars", "cost_picodollars"])
     async for entry in _with_progress(redis, query):
         time = datetime.fromtimestamp(entry.at / 1000, UTC).isoformat(timespec="milliseconds")
