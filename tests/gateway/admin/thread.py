@@ -16,7 +16,7 @@ class Thread:
         self.names: dict[str, str] = {}
         """Of what exists, by parameters of paths."""
         self._administer = administer
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._ready = threading.Event()
         self._error: BaseException | None = None
@@ -24,7 +24,10 @@ class Thread:
 
     def _run(self) -> None:
         try:
-            self._loop.run_until_complete(self._serve())
+            # Unlike a bare loop it waits for what is still being closed.
+            with asyncio.Runner() as runner:
+                self._loop = runner.get_loop()
+                runner.run(self._serve())
         except BaseException as error:
             self._error = error
             self._ready.set()
@@ -51,6 +54,8 @@ class Thread:
         return self
 
     def __exit__(self, *_: object) -> None:
+        assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
-        self._loop.close()
+        if self._error is not None:
+            raise self._error
