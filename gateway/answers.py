@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from time import monotonic
 
@@ -12,6 +11,7 @@ from cache.keys import response_digest
 from cache.policy import Answer, Question, may_look_up, may_store
 from cache.response import Entry, Lookup, ResponseCache
 from cache.statistics import CacheStatistics
+from gateway.identity.secret import derive
 from gateway.job import End, Job
 from gateway.protocol.stream import Routed, TextDelta, Usage
 from gateway.relay import Streamed
@@ -19,15 +19,20 @@ from gateway.settings import Settings
 
 
 class StoredAnswers:
-    """Answers given before. `policy` is the digest of how tiers are picked; under another one they are misses."""
+    """Answers given before. `policy` is the digest of how tiers are picked; under another one they are misses.
 
-    def __init__(self, cache: ResponseCache, statistics: CacheStatistics, settings: Settings, policy: str) -> None:
+    What Redis holds are digests keyed with a secret of the installation: whoever reads them cannot tell what was asked.
+    """
+
+    def __init__(
+        self, cache: ResponseCache, statistics: CacheStatistics, settings: Settings, policy: str, secret: bytes
+    ) -> None:
         self._cache = cache
         self._statistics = statistics
         self._settings = settings.cache
         self._default_max_output_tokens = settings.turns.default_max_output_tokens
         self._policy = policy
-        self._secret = _cache_secret(settings)
+        self._secret = derive(secret, "response cache")
 
     async def look_up(self, job: Job) -> Lookup:
         """Ask the exact response cache, if this request may."""
@@ -123,12 +128,3 @@ class StoredAnswers:
         evicted = await self._cache.put(tenant, job.digest, entry, epoch=found.epoch)
         self._statistics.add(tenant, "exact_store")
         self._statistics.add(tenant, "exact_evict", evicted)
-
-
-def _cache_secret(settings: Settings) -> bytes:
-    """Keys the cache's digests: the same for all gateways of an installation, and unknown to those who read Redis.
-
-    It comes from the digests of the API keys, which stand in the configuration only. Changing keys starts a cold cache.
-    """
-    digests = sorted(key.sha256 for tenant in settings.tenants for key in tenant.keys)
-    return hashlib.blake2b("\n".join(digests).encode(), digest_size=32).digest()

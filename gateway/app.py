@@ -35,7 +35,9 @@ from gateway.directory.view import View, configured
 from gateway.engines import Engines
 from gateway.errors import ApiError
 from gateway.identity.authenticate import Identity
-from gateway.identity.secret import derive, installation_secret
+from gateway.identity.guesses import Guesses
+from gateway.identity.last_used import LastUsed
+from gateway.identity.secret import check, derive, installation_secret
 from gateway.limits.limiter import Limiter
 from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.pipeline import Pipeline
@@ -43,7 +45,7 @@ from gateway.presence import Presence
 from gateway.safety.anomaly import Anomalies
 from gateway.safety.guard import Guard
 from gateway.safety.violations import Violations
-from gateway.settings import Settings
+from gateway.settings import Settings, SettingsError
 from gateway.telemetry import logs, tracing
 from gateway.telemetry.heartbeat import Heartbeat
 from gateway.telemetry.metrics import Metrics
@@ -135,10 +137,14 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
     async def road(settings: Settings) -> Pipeline:
         """Turns stay on the one that they began on: it has the settings of that moment."""
         guard = await asyncio.to_thread(Guard, settings.safety, secret, violations, metrics, anomalies)
-        return Pipeline(settings, view, engines, adapters, limiter, cache, statistics, ledger, metrics, guard, tracer)
+        return Pipeline(
+            settings, secret, view, engines, adapters, limiter, cache, statistics, ledger, metrics, guard, tracer
+        )
 
     turns = Turns(await road(settings), settings.turns, presence.id)
-    identity, tickets = Identity(settings), Tickets(redis)
+    last_used = LastUsed(redis)
+    identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used)
+    tickets = Tickets(redis)
     connections = Connections(settings, identity, tickets, turns, metrics)
     jobs = JobStore(redis)
     uploads = Path(settings.redis.data) / "uploads"
@@ -162,8 +168,14 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
 
     configuration.add(prepare)
     configuration.observe = metrics.configuration
+    if not await check(redis, secret):
+        raise SettingsError(
+            "another gateway uses this Redis with another secret: copy its file 'secret' from its redis.data to "
+            f"{settings.redis.data}, or set the same ROUNDHOUSE_SECRET"
+        )
     flushing = [asyncio.create_task(statistics.run()), asyncio.create_task(violations.run())]
     ledger.start()
+    last_used.start()
     await engines.start()
     await adapters.start()
     heartbeat = Heartbeat(presence.id, engines, metrics.activity)
@@ -198,6 +210,7 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
         await engines.aclose()
         await presence.aclose()
         await view.aclose()
+        await last_used.aclose()
         await violations.written(1.0)
         for task in flushing:
             task.cancel()

@@ -58,7 +58,7 @@ class Gateway:
             Unauthorized: the key is missing or wrong.
             Forbidden: the key lacks the scope that this endpoint needs.
         """
-        principal = await self.identity.authenticate(connection.headers.get("authorization"))
+        principal = await self.identity.authenticate(connection)
         principal.require(scope)
         return principal
 

@@ -47,6 +47,7 @@ class Pipeline:
     def __init__(
         self,
         settings: Settings,
+        secret: bytes,
         view: View,
         engines: Engines,
         adapters: Adapters,
@@ -67,7 +68,7 @@ class Pipeline:
         self._guard = guard
         self._tracing = tracing
         self._policy = Policy(medium_from=settings.router.medium_from, large_from=settings.router.large_from)
-        self._answers = StoredAnswers(cache, statistics, settings, self._policy.digest)
+        self._answers = StoredAnswers(cache, statistics, settings, self._policy.digest, secret)
         self._accounts = Accounts(statistics, ledger, metrics, tracing)
 
     async def run(self, turn: Turn) -> None:

@@ -78,6 +78,8 @@ class GatewayServer(uvicorn.Server):
                 ws_max_size=settings.server.max_message_bytes,
                 # Compression costs 2.5 times the memory per idle connection and saves little on short messages.
                 ws_per_message_deflate=False,
+                proxy_headers=bool(settings.server.trusted_proxies),
+                forwarded_allow_ips=settings.server.trusted_proxies,
                 lifespan="on",
                 log_config=None,
                 access_log=False,

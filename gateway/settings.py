@@ -56,6 +56,16 @@ class Server(Section, frozen=True):
     send_timeout: Annotated[
         Seconds, Meta(description="Seconds a client may leave its socket unread before it is closed with 4503.")
     ] = 30.0
+    trusted_proxies: Annotated[
+        list[str],
+        Meta(
+            description="Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are "
+            "believed; otherwise all their clients count as one where addresses matter."
+        ),
+    ] = []
+    failed_keys_per_minute: Annotated[
+        Positive, Meta(description="Wrong keys or tokens that one client address may send before it has to wait.")
+    ] = 30
     drain_timeout: Annotated[Seconds, Meta(description="Seconds running turns may take to finish after SIGTERM.")] = (
         30.0
     )

@@ -50,6 +50,7 @@ class Connection:
         socket: WebSocket,
         codec: Codec,
         principal: Principal,
+        identity: Identity,
         turns: Turns,
         settings: Settings,
         metrics: Metrics,
@@ -66,6 +67,7 @@ class Connection:
         self._socket = socket
         self._codec = codec
         self._principal = principal
+        self._identity = identity
         self._turns = turns
         self._metrics = metrics
         self._send_timeout = server.send_timeout
@@ -152,6 +154,9 @@ class Connection:
 
     async def _start(self, ticket: int, request: TurnRequest, key: str | None) -> None:
         try:
+            # The key may have expired or been revoked since the connection was opened.
+            self._principal = await self._identity.renew(self._principal)
+            self._principal.require("chat")
             viewer = await self._turns.start(
                 request, self._principal, wake=self._wake.set, own=self._own, idempotency_key=key
             )
@@ -288,7 +293,9 @@ class Connections:
         code = int(CloseCode.INTERNAL_ERROR)
         try:
             codec, subprotocol = negotiate(socket.scope["subprotocols"])
-            connection = Connection(socket, codec, principal, self._turns, self._settings, self._metrics)
+            connection = Connection(
+                socket, codec, principal, self._identity, self._turns, self._settings, self._metrics
+            )
             self._open[connection] = cast("asyncio.Task[None]", asyncio.current_task())
             try:
                 await socket.accept(subprotocol)
@@ -324,7 +331,7 @@ class Connections:
         for offered in socket.scope["subprotocols"]:
             if offered.startswith(TICKET_SUBPROTOCOL):
                 return await self._tickets.redeem(offered.removeprefix(TICKET_SUBPROTOCOL), origin)
-        return await self._identity.authenticate(socket.headers.get("authorization"))
+        return await self._identity.authenticate(socket)
 
     def _admit(self, principal: Principal) -> None:
         server = self._settings.server

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Any, cast
 
 from gateway.directory.audit import Mark
 from gateway.directory.change import Configured
@@ -75,6 +75,8 @@ class View:
         self._records: dict[Kind, dict[str, Record]] = {kind.KIND: {} for kind in _WHOLE}
         self._keys: Seen[str, Key] = Seen(directory.key_by_digest, clock)
         self._users: Seen[tuple[str, str], User] = Seen(lambda name: directory.user_by_subject(*name), clock)
+        self._keys_named: Seen[str, Key] = Seen(lambda id: directory.get(Key, id), clock)
+        self._users_named: Seen[str, User] = Seen(lambda id: directory.get(User, id), clock)
         self._head: Mark | None = None
         self._at = clock()
         self._followed = True
@@ -127,6 +129,14 @@ class View:
     async def user(self, tenant: str, subject: str) -> User | None:
         """What an identity provider calls `subject`, as a user of a tenant, or None. Raises as `key`."""
         return await self._users.find((tenant, subject))
+
+    async def key_named(self, id: str) -> Key | None:
+        """The key with this id, or None. Raises as `key`."""
+        return self._configured.keys.get(id) or await self._keys_named.find(id)
+
+    async def user_named(self, id: str) -> User | None:
+        """The user with this id, or None. Raises as `key`."""
+        return await self._users_named.find(id)
 
     @property
     def age(self) -> float:
@@ -203,15 +213,20 @@ class View:
                     self._records[kind.KIND].pop(identity, None)
                 else:
                     self._records[kind.KIND][identity] = record
-        self._keys.forget(changed.get("key", set()))
-        self._users.forget(changed.get("user", set()))
+        for kind_name, caches in self._seen().items():
+            for seen in caches:
+                seen.forget(changed.get(kind_name, set()))
         return True
 
     async def _read_all(self) -> None:
         read = {kind.KIND: await self._all(kind) for kind in _WHOLE}
         self._records = read
-        self._keys.clear()
-        self._users.clear()
+        for caches in self._seen().values():
+            for seen in caches:
+                seen.clear()
+
+    def _seen(self) -> dict[str, tuple[Seen[Any, Any], ...]]:
+        return {"key": (self._keys, self._keys_named), "user": (self._users, self._users_named)}
 
     async def _all(self, kind: type[R]) -> dict[str, Record]:
         records: dict[str, Record] = {}

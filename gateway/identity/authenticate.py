@@ -1,48 +1,152 @@
-"""Who is calling: API keys, of which the configuration holds digests only.
+"""Who is calling: an API key of the directory or of the configuration file, or a token of an identity provider.
 
-Keys are long and random, so a plain SHA-256 is the right digest: there is nothing to guess that a slow hash would
-protect, and a wrong key costs the same single hash as a right one.
+What has been seen before is answered without I/O. A key is looked up by its digest: how long that takes says nothing
+about a key, as nobody can steer what a key hashes to. Keys of the configuration are stored as plain SHA-256, because
+the file is made without the installation's secret.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import time
+from collections.abc import Callable
 
-from gateway.errors import Unauthorized
+from starlette.requests import HTTPConnection
+
+from gateway.directory.records import Key, Scope
+from gateway.directory.view import View
+from gateway.errors import ApiError, Forbidden, RateLimited, Unauthorized
+from gateway.identity.guesses import Guesses
+from gateway.identity.keys import PREFIX, digest, well_formed
+from gateway.identity.last_used import LastUsed
 from gateway.identity.principal import Principal
 from gateway.settings import Settings
 
-_BEARER = re.compile(r"^[Bb]earer +([\x21-\x7e]{1,512})$")
+MAX_CREDENTIAL = 8192
+"""Characters of a key or token."""
+
+_BEARER = re.compile(r"[Bb]earer +([\x21-\x7e]+)")
 
 
 class Identity:
-    """Checks API keys."""
+    """Tells who is calling."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.configure(settings)
+    def __init__(
+        self,
+        view: View,
+        secret: bytes,
+        guesses: Guesses,
+        last_used: LastUsed,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._view = view
+        self._secret = secret
+        self._guesses = guesses
+        self._last_used = last_used
+        self._clock = clock
 
     def configure(self, settings: Settings) -> None:
-        """Take over the keys of a new configuration."""
-        # Looked up by digest: how long that takes says nothing about a key, as nobody can steer what a key hashes to.
-        self._principals = {
-            key.sha256: Principal(tenant.name, key.id, scopes=frozenset(key.scopes), operator=key.operator)
-            for tenant in settings.tenants
-            for key in tenant.keys
-        }
+        """Take over the limits of a new configuration; its keys are in the view."""
+        self._guesses.configure(settings.server.failed_keys_per_minute)
 
-    async def authenticate(self, authorization: str | None) -> Principal:
-        """The principal of an `Authorization` header.
+    async def authenticate(self, connection: HTTPConnection) -> Principal:
+        """The principal of a request's `Authorization` header.
 
         Raises:
-            Unauthorized: no header, not a bearer token, or an unknown key.
+            Unauthorized: no header, not a bearer token, or a key or token that is wrong, expired or disabled.
+            Forbidden: the tenant is disabled.
+            RateLimited: its address has tried too many wrong ones, or too many addresses have.
+            Unavailable: it was not seen before and cannot be looked up at the moment.
         """
-        if not authorization:
-            raise Unauthorized("no API key; send the header 'Authorization: Bearer <key>'", code="missing_api_key")
-        match = _BEARER.match(authorization)
-        if not match:
-            raise Unauthorized("the Authorization header must read 'Bearer <key>'")
-        principal = self._principals.get(hashlib.sha256(match[1].encode()).hexdigest())
-        if principal is None:
-            raise Unauthorized("incorrect API key; keys are set under [[tenants]] in the configuration")
-        return principal
+        credential = _credential(connection.headers.get("authorization"))
+        if (principal := await self._known(credential)) is not None:
+            return principal
+        address = connection.client.host if connection.client else ""
+        now = self._clock()
+        if wait := self._guesses.wait(address, now):
+            raise RateLimited(
+                "too many wrong API keys came from your address; wait, and correct the key",
+                retry_after=wait,
+                code="too_many_failures",
+            )
+        try:
+            return await self._unknown(credential)
+        except Unauthorized:
+            self._guesses.failed(address, now)
+            raise
+
+    async def renew(self, principal: Principal) -> Principal:
+        """The same principal as it is now, for a connection that lives long.
+
+        Raises:
+            Unauthorized: its key has expired, or was disabled or deleted.
+            Forbidden: its tenant is disabled.
+            Unavailable: the key has changed and cannot be looked up at the moment.
+        """
+        key = await self._view.key_named(principal.key)
+        if key is None or key.tenant != principal.tenant:
+            raise Unauthorized("the API key of this connection was deleted; connect with another one")
+        return await self._principal(key)
+
+    async def _known(self, credential: str) -> Principal | None:
+        """Of what cannot be guessed and was seen before. An address that is slowed may still use it."""
+        if not credential.startswith(PREFIX):
+            return None
+        key = self._view.known_key(digest(credential, self._secret))
+        return await self._principal(key) if key is not None else None
+
+    async def _unknown(self, credential: str) -> Principal:
+        # Keys of the configuration may have any form.
+        key = self._view.known_key(hashlib.sha256(credential.encode()).hexdigest())
+        if key is None and well_formed(credential):
+            key = await self._view.key(digest(credential, self._secret))
+        if key is None:
+            raise Unauthorized("incorrect API key; check that it is whole, or ask for a new one")
+        return await self._principal(key)
+
+    async def _principal(self, key: Key) -> Principal:
+        """
+        Raises:
+            ApiError: as `authenticate` does.
+        """
+        if key.disabled:
+            raise Unauthorized("this API key is disabled")
+        if key.expires_at is not None and key.expires_at <= self._clock():
+            raise Unauthorized("this API key has expired; use the one that replaces it")
+        self._check_tenant(key.tenant)
+        scopes: frozenset[Scope] = frozenset(key.scopes)
+        if key.user is not None:
+            user = await self._view.user_named(key.user)
+            if user is None or user.disabled:
+                raise Unauthorized("the user of this API key is disabled")
+            if user.scopes is not None:
+                scopes &= frozenset(user.scopes)
+        self._last_used.touch(key.tenant, key.id)
+        return Principal(key.tenant, key.id, key.user, scopes, key.operator)
+
+    def _check_tenant(self, name: str) -> None:
+        tenant = self._view.tenant(name)
+        if tenant is None or tenant.disabled:
+            raise _tenant_refused()
+
+
+def _tenant_refused() -> ApiError:
+    return Forbidden("the tenant of this key or token is disabled", code="tenant_disabled")
+
+
+def _credential(authorization: str | None) -> str:
+    """
+    Raises:
+        Unauthorized: no bearer token is in the header.
+    """
+    if not authorization:
+        raise Unauthorized("no API key; send the header 'Authorization: Bearer <key>'", code="missing_api_key")
+    match = _BEARER.fullmatch(authorization)
+    if not match or len(match[1]) > MAX_CREDENTIAL:
+        raise Unauthorized(
+            f"the Authorization header must read 'Bearer <key>', with a key or token of at most {MAX_CREDENTIAL} "
+            "characters"
+        )
+    return match[1]

@@ -29,8 +29,12 @@ from starlette.routing import Route
 from gateway.api import page, responses, tickets
 from gateway.api.http import JsonResponse, on_api_error
 from gateway.context import Gateway
+from gateway.directory.store import Directory
+from gateway.directory.view import View, configured
 from gateway.errors import ApiError
 from gateway.identity.authenticate import Identity
+from gateway.identity.guesses import Guesses
+from gateway.identity.last_used import LastUsed
 from gateway.limits.limiter import Limiter
 from gateway.protocol.stream import (
     ArgumentsDelta,
@@ -233,7 +237,11 @@ class ScriptedServer:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> Any:
         settings, redis = self.settings, Redis.from_url(self._redis_url)
-        identity, tickets_, metrics = Identity(settings), Tickets(redis), Metrics()
+        secret = bytes(32)
+        directory = Directory(redis, configured=configured(settings), secret=secret)
+        view = View(directory)
+        identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), LastUsed(redis))
+        tickets_, metrics = Tickets(redis), Metrics()
         turns = Turns(self.road, settings.turns)
         connections = Connections(settings, identity, tickets_, turns, metrics)
         limiter = Limiter(redis, settings)
