@@ -124,12 +124,12 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
     redis.observe = metrics.redis_answered
     directory = Directory(redis, configured=configured(settings), secret=secret)
     view = View(directory)
-    limiter = Limiter(redis, settings)
     statistics = CacheStatistics(redis)
     ledger = Ledger(redis, settings.usage, Path(settings.redis.data, "usage"))
     metrics.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
     cache = ResponseCache(redis, ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
     presence = Presence(redis)
+    limiter = Limiter(redis, settings, gateways=lambda: presence.gateways)
     tracer = tracing.create(settings.telemetry, presence.id)
     logs.identify(gateway=presence.id)
     violations, anomalies = Violations(redis), Anomalies()
@@ -145,7 +145,7 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
     last_used = LastUsed(redis)
     identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used)
     tickets = Tickets(redis)
-    connections = Connections(settings, identity, tickets, turns, metrics)
+    connections = Connections(settings, identity, tickets, turns, metrics, limiter, view)
     jobs = JobStore(redis)
     uploads = Path(settings.redis.data) / "uploads"
     registrar = Registrar(adapters, directory, jobs, uploads, max_bytes=settings.adapters.max_upload_bytes)
@@ -182,6 +182,7 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
     presence.facts = lambda: heartbeat.facts(turns.running, connections.open, draining=turns.draining)
     await presence.start()
     await view.start()
+    await limiter.start()
     await turns.share(redis, reader, presence, derive(secret, "turns"))
     await registrar.start()
     try:
@@ -206,6 +207,7 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
         await registrar.aclose()
         await connections.shut()
         await turns.aclose()
+        await limiter.aclose()
         await adapters.aclose()
         await engines.aclose()
         await presence.aclose()

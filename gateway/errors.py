@@ -107,6 +107,12 @@ class RateLimited(ApiError):
         self.retry_after = retry_after
 
 
+class InsufficientQuota(RateLimited):
+    """The money for this day or month is spent."""
+
+    code = "insufficient_quota"
+
+
 class Unavailable(ApiError):
     """No engine can answer, or the gateway is draining; the client may try again."""
 

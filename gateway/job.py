@@ -12,6 +12,7 @@ from gateway.adapters import Adapter
 from gateway.billing.cost import Price, cost, picodollars
 from gateway.engines import Engine, Pool
 from gateway.errors import ApiError
+from gateway.limits.counters import Amounts
 from gateway.protocol.stream import CacheOutcome
 from gateway.relay import Streamed
 from gateway.service import Share
@@ -78,9 +79,12 @@ class End(Struct, frozen=True):
     """None: nothing is charged, and no cost is told."""
 
     @property
-    def charged(self) -> int:
-        """Tokens that count against the tenant's limit: those that were computed for it."""
-        return 0 if self.cache == "hit" else self.streamed.usage.total_tokens
+    def charged(self) -> Amounts:
+        """What counts against limits: what was computed, and its cost."""
+        if self.cache == "hit":
+            return Amounts()
+        usage = self.streamed.usage
+        return Amounts(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, spend=self.cost or 0)
 
     @property
     def picodollars(self) -> int | None:

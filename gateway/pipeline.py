@@ -18,13 +18,16 @@ from cache.statistics import CacheStatistics
 from gateway.accounting import OUTCOMES, Accounts
 from gateway.adapters import Adapters
 from gateway.answers import StoredAnswers
+from gateway.billing.cost import Price, cost
 from gateway.billing.ledger import Ledger
 from gateway.directory.records import Tenant
 from gateway.directory.view import View
 from gateway.engines import Engine, Engines
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, ModelNotFound, RateLimited, Unavailable
 from gateway.job import End, Job
-from gateway.limits.limiter import Limiter
+from gateway.limits.counters import Amounts
+from gateway.limits.limiter import Limiter, Reservation
+from gateway.limits.subjects import subjects_of
 from gateway.prompts import tokenise
 from gateway.protocol.stream import Finished, Routed, Usage
 from gateway.relay import Streamed, TryNext, relay
@@ -100,7 +103,7 @@ class Pipeline:
         mark = turn.trace.mark
         job = await self._prepare(turn, began)
         mark(Stage.PREPARE)
-        reservation = await self._limiter.reserve(turn.principal.tenant, turn.id, self._most_tokens(job))
+        reservation = await self._reserve(job)
         mark(Stage.RESERVE)
         end: End | None = None
         self._accounts.open(job)
@@ -120,7 +123,7 @@ class Pipeline:
                 self._accounts.close(job, end)
             else:
                 self._accounts.refuse(job)
-            limits = await self._limiter.settle(reservation, end.charged if end else 0)
+            limits = await self._limiter.settle(reservation, end.charged if end else Amounts())
             mark(Stage.SETTLE)
         turn.append(limits)
         await self._answers.store(job, found, end)
@@ -149,11 +152,32 @@ class Pipeline:
         prompts = await tokenise(turn, pools)
         return Job(turn, pools, prompts, began, share, adapter, prices, safety=self._guard.digest(name))
 
-    def _most_tokens(self, job: Job) -> int:
-        """What the turn may use at most, to be reserved."""
+    async def _reserve(self, job: Job) -> Reservation:
+        """Set aside what the turn may use at most, in one round trip.
+
+        Where `auto` may mean several models, the dearest and longest counts. Only a tenant with quotas of single models
+        has to be routed for that, once more than others: the engine is chosen after the round trip, when it is known
+        who is least busy.
+        """
+        principal = job.turn.principal
+        tenant = self._view.tenant(principal.tenant)
+        model = job.pools[0].name if len(job.pools) == 1 else None
+        if model is None and tenant is not None and tenant.model_quotas:
+            model = self._engines[self._route(job).replica].pool.name
+        adapter = job.adapter.name if job.adapter else None
+        subjects = subjects_of(self._settings.limits, tenant, principal, model, adapter)
+        wanted = self._wanted(job)
+        reservation = await self._limiter.reserve(principal.tenant, job.turn.id, wanted, subjects)
+        job.turn.limits = partial(self._limiter.state, reservation)
+        return reservation
+
+    def _wanted(self, job: Job) -> Amounts:
         prompt = max(len(ids) for ids in job.prompts.values())
         room = max((engine.context for pool in job.pools for engine in pool.engines), default=0) - prompt
-        return prompt + self._output_limit(job, room)
+        output = self._output_limit(job, room)
+        prices = [price for price in job.prices.values() if price is not None]
+        spend = max((_most(price, prompt, output) for price in prices), default=0)
+        return Amounts(requests=1, turns=1, input_tokens=prompt, output_tokens=output, spend=spend)
 
     def _output_limit(self, job: Job, room: int) -> int:
         """Output tokens for an engine with `room` beside the prompt; the router has checked an explicit limit."""
@@ -231,6 +255,11 @@ class Pipeline:
             )
         )
         self._metrics.routed(engine.pool.tier, reason)
+
+
+def _most(price: Price, input: int, output: int) -> int:
+    """Micro-dollars, whatever the prefix cache holds."""
+    return max(cost(price, input, 0, output), cost(price, input, input, output))
 
 
 _NAMED_ADAPTERS = 20

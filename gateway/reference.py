@@ -16,8 +16,9 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from gateway.admin.reference import endpoints_page
 from gateway.configuration import ALL, CHANGEABLE
+from gateway.limits.quota import Quota
 from gateway.safety.settings import SafetyPattern, SafetyPolicy
-from gateway.settings import ApiKey, Limits, Pool, Price, Section, Settings, Tenant
+from gateway.settings import ApiKey, Pool, Price, Section, Settings, Tenant
 from gateway.telemetry.metrics import Metrics
 
 _CONFIGURATION = """# Configuration
@@ -35,7 +36,7 @@ port = 9000
 [[tenants]]
 name = "acme"
 keys = [{ id = "ci", sha256 = "<output of: printf %s KEY | sha256sum>" }]
-limits = { tokens_per_minute = 100000, burst_tokens = 50000 }
+limits = { requests_per_minute = 600, output_tokens_per_minute = 100000, spend_per_day = 5000000 }
 
 [[pools]]
 tier = "small"
@@ -82,7 +83,7 @@ def configuration() -> str:
     parts.append(f"\n## `[[safety.patterns]]`\n\n{_sentence(SafetyPattern)} One table each.\n\n{_table(SafetyPattern)}")
     parts.append(f"\n## `[safety.tenants.<name>]`\n\n{_sentence(SafetyPolicy)}\n\n{_table(SafetyPolicy)}")
     parts.append(f"\n### `keys` of a tenant\n\n{_sentence(ApiKey)}\n\n{_table(ApiKey)}")
-    parts.append(f"\n### `limits` of a tenant\n\nThe fields of `[limits]`: {_names(Limits)}.\n")
+    parts.append(f"\n### `limits` of a tenant\n\nThe fields of `[limits]` but the last two: {_names(Quota)}.\n")
     return "".join(parts)
 
 

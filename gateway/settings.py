@@ -20,6 +20,8 @@ from msgspec import Meta
 from engine.wire import PolicyName, ServiceClass
 from gateway.admin.sources import normalise
 from gateway.directory.records import Scope
+from gateway.limits.quota import Quota, Rate
+from gateway.limits.quota import Seconds as BurstSeconds
 from gateway.safety.settings import Safety, check_safety
 from gateway.section import Positive, Seconds, apply_environment
 from gateway.section import Section as Section
@@ -121,15 +123,22 @@ class Redis(Section, frozen=True):
     data: Annotated[str, Meta(description="Folder of the embedded Redis and of other run-time files.")] = ".data"
 
 
-class Limits(Section, frozen=True):
-    """Token bucket of one tenant; a tenant may override it."""
+class Limits(Quota, frozen=True, omit_defaults=False):
+    """What a tenant may use; a tenant, key, model or adapter may have a quota of its own."""
 
-    tokens_per_minute: Annotated[Positive, Meta(description="Input and output tokens refilled per minute.")] = 600_000
-    burst_tokens: Annotated[Positive, Meta(description="Bucket size: tokens that may be used at once.")] = 200_000
+    input_tokens_per_minute: Annotated[Rate | None, Meta(description="Input tokens per minute.")] = 600_000
+    output_tokens_per_minute: Annotated[Rate | None, Meta(description="Output tokens per minute.")] = 600_000
+    burst_seconds: Annotated[
+        BurstSeconds | None,
+        Meta(description="How much may be used at once: what the rates allow in so many seconds."),
+    ] = 60
     on_redis_down: Annotated[
         Literal["allow_local", "deny"],
         Meta(description="Without Redis: limit within this process (allow_local) or refuse (deny)."),
     ] = "allow_local"
+    soft_limit: Annotated[
+        float, Meta(gt=0, le=1, description="Part of a limit from which clients are warned before it bites.")
+    ] = 0.8
 
 
 class ApiKey(Section, frozen=True):
@@ -152,7 +161,9 @@ class Tenant(Section, frozen=True):
 
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name in logs, statistics and Redis keys.")]
     keys: Annotated[list[ApiKey], Meta(description="Keys that act for this tenant.")] = []
-    limits: Annotated[Limits | None, Meta(description="Limits of this tenant instead of `[limits]`.")] = None
+    limits: Annotated[
+        Quota | None, Meta(description="Limits of this tenant; what is left out is as in `[limits]`.")
+    ] = None
     weight: Annotated[
         float, Meta(ge=0.01, le=100, description="Share of an engine beside other tenants of the same class.")
     ] = 1.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import secrets
 from collections import Counter, OrderedDict, deque
 from collections.abc import Coroutine, Sequence
 from typing import Any, cast
@@ -17,9 +18,13 @@ from typing import Any, cast
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gateway.api.http import error_response
+from gateway.directory.view import View
 from gateway.errors import ApiError, Forbidden, RateLimited, Unavailable
 from gateway.identity import Principal
 from gateway.identity.authenticate import Identity
+from gateway.limits.counters import Amounts
+from gateway.limits.limiter import Limiter, Reservation
+from gateway.limits.subjects import socket_subjects
 from gateway.origin import origin_allowed
 from gateway.protocol.codec import Codec, negotiate
 from gateway.protocol.events import CloseCode, Event, error_event, with_stream_id
@@ -261,13 +266,22 @@ class Connections:
     """All WebSockets of this process: who may open one, and what happens to them when the server stops."""
 
     def __init__(
-        self, settings: Settings, identity: Identity, tickets: Tickets, turns: Turns, metrics: Metrics
+        self,
+        settings: Settings,
+        identity: Identity,
+        tickets: Tickets,
+        turns: Turns,
+        metrics: Metrics,
+        limiter: Limiter,
+        view: View,
     ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._identity = identity
         self._tickets = tickets
         self._turns = turns
+        self._limiter = limiter
+        self._view = view
         self._open: dict[Connection, asyncio.Task[None]] = {}
         self._by_tenant: Counter[str] = Counter()
         self.draining = False
@@ -289,6 +303,14 @@ class Connections:
         except ApiError as error:
             await socket.send_denial_response(error_response(error))
             return
+        try:
+            reservation = await self._reserve(principal)
+        except BaseException as error:
+            self._leave(principal)
+            if not isinstance(error, ApiError):
+                raise
+            await socket.send_denial_response(error_response(error))
+            return
         self._metrics.connection_opened()
         code = int(CloseCode.INTERNAL_ERROR)
         try:
@@ -305,8 +327,8 @@ class Connections:
                 code = connection.close_code
         finally:
             self._metrics.connection_closed(code)
-            self._by_tenant[principal.tenant] -= 1
-            self._by_tenant += Counter()  # drops tenants without connections
+            self._leave(principal)
+            await self._limiter.settle(reservation, Amounts())
 
     def drain(self) -> None:
         """Refuse new connections and ask the open ones to leave once their turns have ended."""
@@ -348,3 +370,15 @@ class Connections:
                 code="too_many_connections",
             )
         self._by_tenant[principal.tenant] += 1
+
+    def _leave(self, principal: Principal) -> None:
+        self._by_tenant[principal.tenant] -= 1
+        self._by_tenant += Counter()  # drops tenants without connections
+
+    async def _reserve(self, principal: Principal) -> Reservation:
+        """Count the socket beside those of other gateways, if the tenant or key has a limit of them."""
+        tenant = self._view.tenant(principal.tenant)
+        subjects = socket_subjects(self._settings.limits, tenant, principal)
+        return await self._limiter.reserve(
+            principal.tenant, f"socket_{secrets.token_hex(12)}", Amounts(sockets=1), subjects
+        )

@@ -29,6 +29,7 @@ from gateway.api.http import (
 from gateway.context import Gateway, gateway_of
 from gateway.errors import ApiError, ContextLengthExceeded, Unavailable
 from gateway.identity import Principal
+from gateway.limits.readings import headers as limit_headers
 from gateway.protocol.choices import ChoicesRequest, total_usage
 from gateway.protocol.log import Entry, TurnLog
 from gateway.protocol.stream import ArgumentsDelta, Finished, Routed, TextDelta, TurnEvent
@@ -101,7 +102,12 @@ class Choices:
 
     def headers(self) -> dict[str, str]:
         """Who answers, and at what cost, in headers."""
-        return route_headers(self.routes) | overhead_header(viewer.turn.trace for viewer in self._viewers)
+        turns = [viewer.turn for viewer in self._viewers]
+        return (
+            route_headers(self.routes)
+            | overhead_header(turn.trace for turn in turns)
+            | limit_headers(turns[-1].limits())
+        )
 
     def envelope(self, prefix: str, kind: str) -> dict[str, Any]:
         """What every body and chunk begins with."""

@@ -23,6 +23,7 @@ from gateway.api.http import (
 )
 from gateway.context import Gateway, gateway_of
 from gateway.errors import InvalidRequest
+from gateway.limits.readings import headers as limit_headers
 from gateway.protocol.input_items import input_items, parse_page
 from gateway.protocol.response_create import parse_response_create
 from gateway.turns import Turn, Viewer
@@ -124,7 +125,8 @@ def _stream(gateway: Gateway, viewer: Viewer) -> Response:
 
 
 def _headers(turn: Turn) -> dict[str, str]:
-    return route_headers([turn.log.routed] if turn.log.routed else []) | overhead_header([turn.trace])
+    routes = [turn.log.routed] if turn.log.routed else []
+    return route_headers(routes) | overhead_header([turn.trace]) | limit_headers(turn.limits())
 
 
 async def _events(viewer: Viewer, coalesce: float) -> AsyncIterator[bytes]:

@@ -41,6 +41,7 @@ def configured(settings: Settings) -> Configured:
             weight=tenant.weight,
             service=tenant.service,
             services=tenant.services,
+            quota=tenant.limits,
         )
         for tenant in settings.tenants
     }

@@ -124,7 +124,7 @@ class Identity:
             if user.scopes is not None:
                 scopes &= frozenset(user.scopes)
         self._last_used.touch(key.tenant, key.id)
-        return Principal(key.tenant, key.id, key.user, scopes, key.operator)
+        return Principal(key.tenant, key.id, key.user, scopes, key.operator, key.quota)
 
     def _check_tenant(self, name: str) -> None:
         tenant = self._view.tenant(name)

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from gateway.directory.records import Scope
 from gateway.errors import Forbidden
+from gateway.limits.quota import Quota
 
 SCOPES: Final[frozenset[Scope]] = frozenset({"chat", "models", "adapters", "admin:read", "admin:write"})
 
@@ -26,6 +27,8 @@ class Principal(Struct, frozen=True):
     scopes: frozenset[Scope] = USE
     operator: bool = False
     """Whether its admin scopes reach every tenant, not only its own."""
+    quota: Quota | None = None
+    """What its API key may use beside the tenant's quota."""
 
     def require(self, scope: Scope) -> None:
         """

@@ -98,6 +98,25 @@ class Book:
         """The subjects' counters now."""
         return self._begin(subjects, now)
 
+    def adopt(self, name: str, seen: Counters, parts: int) -> None:
+        """Begin with one of `parts` parts of what a subject has used; what others hold is not known."""
+        self.counters[name] = Counters(
+            at=seen.at,
+            requests=-(-seen.requests // parts),
+            input=-(-seen.input // parts),
+            output=-(-seen.output // parts),
+            day=seen.day,
+            spent_day=-(-seen.spent_day // parts),
+            month=seen.month,
+            spent_month=-(-seen.spent_month // parts),
+        )
+
+    def adopt_reservation(self, id: str, amounts: Amounts, subjects: Sequence[Subject], now: int) -> None:
+        """Hold what was reserved elsewhere."""
+        names = tuple(subject.name for subject in subjects)
+        self.records[id] = Record(Flag.HELD, amounts, names, now + self._lease)
+        self._hold(self.records[id], 1)
+
     def _begin(self, subjects: Sequence[Subject], now: int) -> tuple[int, list[Counters]]:
         """Settle on a time, end the leases that are over, and bring the subjects up to date."""
         seen = now if self._clock is None else self._clock

@@ -1,162 +1,275 @@
-"""Token limits per tenant: reserve what a turn may use at most, settle what it used.
+"""Limits of all tenants: reserve what a turn may use at most, settle what it used.
 
-Checking before and charging after lets concurrent turns overshoot; a reservation taken atomically does not. The bucket
-lives in Redis (`bucket.lua`) and is shared by all gateways. When Redis is down or slow, a breaker keeps it off the road
-of every turn, and `limits.on_redis_down` says whether turns are limited within this process or refused.
+Checking before and charging after lets concurrent turns overshoot; a reservation taken atomically does not. The
+counters live in Redis (`limits.lua`) and are shared by all gateways. When Redis is down or slow, a breaker keeps it off
+the road of every turn, and `limits.on_redis_down` says whether turns are limited within this process, to its share of
+each limit, or refused. What was used meanwhile is charged when Redis is back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable
-from importlib import resources
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway.errors import InvalidRequest, RateLimited, Unavailable
-from gateway.limits.bucket import Answer, LocalBucket
+from gateway.errors import Unavailable
+from gateway.limits import readings
+from gateway.limits.book import Book
+from gateway.limits.counters import Amounts, Counters, Subject
+from gateway.limits.script import SCRIPT, Answer, Argument, answer, arguments, keys, renewal
+from gateway.limits.subjects import share_of_quota
 from gateway.protocol.stream import LimitState
-from gateway.settings import Limits, Settings
+from gateway.settings import Settings
 from router.health import Breaker, Circuit
 
 log = logging.getLogger("roundhouse.limits")
 
-LEASE = 900.0
+LEASE = 60.0
 """Seconds until the reservation of a gateway that died comes back."""
-MAX_UNSETTLED = 10_000
+MAX_LATE = 10_000
 """Settlements kept for later while Redis is down; beyond that the oldest are left to their lease."""
+MAX_SEEN = 10_000
+"""Subjects whose last counters are kept for the time without Redis."""
+_CATCH_UP = 1.0
+"""Seconds between two looks for settlements that are late."""
+_BATCH = 200
+"""Reservations renewed by one call."""
+_NOTHING = Amounts()
 
-LEVEL_KEY = "rh1:limit:{{{tenant}}}"
-HELD_KEY = "rh1:limit-held:{{{tenant}}}"
-LEASES_KEY = "rh1:limit-lease:{{{tenant}}}"
 
-
-class Reservation(Struct, frozen=True):
-    """Tokens set aside for one turn. Must be settled exactly once; settling again changes nothing."""
+class Reservation(Struct, eq=False):
+    """What is set aside for one turn or socket. Must be settled; settling again changes nothing."""
 
     tenant: str
-    turn: str
-    tokens: int
+    id: str
+    subjects: tuple[Subject, ...]
+    """Empty if nothing limits it: Redis is not asked then."""
+    amounts: Amounts
     local: bool
-    """Taken from this process's bucket because Redis was not available."""
+    """Taken from this process's book because Redis was not available."""
+    counters: list[Counters]
+    """Of each subject, after it was taken."""
+
+
+class _Late(Struct, frozen=True):
+    """What Redis has to be told when it is back."""
+
+    operation: str
+    tenant: str
+    id: str
+    amounts: Amounts
+    subjects: tuple[Subject, ...]
 
 
 class Limiter:
-    """The token buckets of all tenants."""
+    """The limits of all tenants, as this gateway asks for them."""
 
-    def __init__(self, redis: Redis, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._script = redis.register_script(
-            resources.files("gateway.limits").joinpath("bucket.lua").read_text("utf-8")
-        )
+    def __init__(
+        self,
+        redis: Redis,
+        settings: Settings,
+        *,
+        gateways: Callable[[], int] = lambda: 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args: gateways: how many share this Redis, for the time without it; clock: seconds, monotonic."""
+        self._script = redis.register_script(SCRIPT)
+        self._gateways = gateways
         self._clock = clock
         self._breaker = Breaker(failures=5, pause=5.0)
-        self._local: dict[str, LocalBucket] = {}
-        self._unsettled: deque[tuple[Reservation, int]] = deque(maxlen=MAX_UNSETTLED)
-        self._limits: dict[str, Limits] = {}
-        self._default = settings.limits
-        self.outstanding = 0
-        """Reservations of this process that have not been settled."""
+        self._lease = int(LEASE * 1000)
+        self._outstanding: dict[str, Reservation] = {}
+        self._books: dict[str, Book] = {}
+        """By tenant, while Redis is away."""
+        self._late: deque[_Late] = deque(maxlen=MAX_LATE)
+        self._seen: OrderedDict[tuple[str, str], Counters] = OrderedDict()
+        self._offset = time.time() - clock()
+        """From this process's clock to Redis' clock, in seconds."""
+        self._task: asyncio.Task[None] | None = None
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
-        """Take over the limits of a new configuration; what Redis holds of a bucket stays there."""
-        before = {tenant: self.limits(tenant) for tenant in self._local}
-        self._default = settings.limits
-        self._limits = {tenant.name: tenant.limits for tenant in settings.tenants if tenant.limits}
-        self._local = {name: bucket for name, bucket in self._local.items() if self.limits(name) == before[name]}
+        """Take over the limits of a new configuration; what was counted stays."""
+        self._settings = settings.limits
 
     @property
     def circuit(self) -> Circuit:
         """State of the breaker that keeps a Redis that does not answer off the road of every turn."""
         return self._breaker.circuit
 
-    def limits(self, tenant: str) -> Limits:
-        return self._limits.get(tenant, self._default)
+    @property
+    def outstanding(self) -> int:
+        """Reservations of this process's turns that have not been settled."""
+        return sum(1 for reservation in self._outstanding.values() if not reservation.amounts.sockets)
 
-    async def reserve(self, tenant: str, turn: str, tokens: int) -> Reservation:
-        """Set tokens aside for a turn, all or none. The same turn reserves once, however often it asks.
+    async def start(self) -> None:
+        """Begin to renew leases and to catch up."""
+        self._task = asyncio.create_task(self._run(), name="limits")
+
+    async def aclose(self) -> None:
+        """Stop that."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def reserve(self, tenant: str, id: str, amounts: Amounts, subjects: tuple[Subject, ...]) -> Reservation:
+        """Set amounts aside for a turn or socket, all or none. The same one reserves once, however often it asks.
 
         Raises:
-            InvalidRequest: more than the bucket can ever hold.
-            RateLimited: not enough at the moment; says when there will be.
+            InvalidRequest: more than a limit can ever give.
+            RateLimited: not enough at the moment; says which limit, and when there may be.
             Unavailable: Redis is down and the limits say `deny`.
         """
-        limits = self.limits(tenant)
-        if tokens > limits.burst_tokens:
-            raise InvalidRequest(
-                f"this request may use {tokens} tokens (prompt and output limit), more than the {limits.burst_tokens} "
-                "that may ever be used at once; shorten the input or lower the output limit",
-                param="max_output_tokens",
-                code="request_exceeds_limit",
-            )
-        answer = await self._call("reserve", tenant, turn, tokens)
-        local = answer is None
-        if answer is None:
-            if limits.on_redis_down == "deny":
-                raise Unavailable("limits cannot be checked at the moment; try again in a few seconds")
-            answer = self._bucket(tenant).reserve(turn, tokens, self._clock())
-        if not answer.granted:
-            raise RateLimited(
-                f"rate limit reached: {tokens} tokens wanted, {answer.remaining} left of "
-                f"{limits.tokens_per_minute} per minute; try again in {answer.wait:.1f} s",
-                retry_after=answer.wait,
-            )
-        self.outstanding += 1
-        return Reservation(tenant, turn, tokens, local)
+        if not subjects:
+            return Reservation(tenant, id, subjects, amounts, False, [])
+        readings.check_size(subjects, amounts)
+        asked, answered = self._breaker.allows(self._clock()), False
+        try:
+            given = await self._call("reserve", tenant, id, amounts, subjects)
+            local, answered = given is None, given is not None
+            if given is None:
+                given = self._reserve_here(tenant, id, amounts, subjects)
+            elif not given.granted:
+                raise readings.refusal(subjects, given.counters, amounts, self._settings.soft_limit)
+        except BaseException:
+            # Redis may have taken what it had no time to answer for. It is told, or else the lease ends.
+            if asked and not answered:
+                self._late.append(_Late("settle", tenant, id, _NOTHING, subjects))
+            raise
+        reservation = Reservation(tenant, id, subjects, amounts, local, given.counters)
+        self._outstanding[id] = reservation
+        return reservation
 
-    async def settle(self, reservation: Reservation, used: int) -> LimitState:
-        """Charge what was used instead of what was reserved; returns the bucket's state after it. Never raises."""
-        self.outstanding -= 1
-        tenant = reservation.tenant
+    async def settle(self, reservation: Reservation, used: Amounts) -> LimitState:
+        """Charge what was used instead of what was reserved; returns the limits after it. Never raises."""
+        tenant, id, subjects = reservation.tenant, reservation.id, reservation.subjects
+        self._outstanding.pop(id, None)
+        if not subjects:
+            return LimitState()
+        given = None if reservation.local else await self._call("settle", tenant, id, used, subjects)
+        if given is not None:
+            return self._state(subjects, given.counters)
         if reservation.local:
-            return self._state(tenant, self._bucket(tenant).settle(reservation.turn, used, self._clock()))
-        answer = await self._call("settle", tenant, reservation.turn, used)
-        if answer is None:
-            self._unsettled.append((reservation, used))
-            return self._state(tenant, None)
-        while self._unsettled:
-            late, late_used = self._unsettled.popleft()
-            if await self._call("settle", late.tenant, late.turn, late_used) is None:
-                self._unsettled.appendleft((late, late_used))
-                break
-        return self._state(tenant, answer)
+            charged = Amounts(reservation.amounts.requests, 0, 0, used.input_tokens, used.output_tokens, used.spend)
+            self._late.append(_Late("charge", tenant, id, charged, subjects))
+        else:
+            self._late.append(_Late("settle", tenant, id, used, subjects))
+        shares = self._shares(subjects)
+        _, counters = self._book(tenant).settle(id, used, shares, self._now())
+        return self._state(shares, counters)
 
-    async def state(self, tenant: str) -> LimitState:
-        """What the tenant has left."""
-        return self._state(tenant, await self._call("read", tenant, "", 0))
+    def state(self, reservation: Reservation) -> LimitState:
+        """The limits when the reservation was taken."""
+        subjects = self._shares(reservation.subjects) if reservation.local else reservation.subjects
+        return self._state(subjects, reservation.counters)
 
-    def _state(self, tenant: str, answer: Answer | None) -> LimitState:
-        if answer is None:
-            answer = self._bucket(tenant).read(self._clock())
-        return LimitState(self.limits(tenant).burst_tokens, max(answer.remaining, 0), answer.full)
+    async def read(self, tenant: str, subjects: tuple[Subject, ...]) -> LimitState:
+        """The limits now."""
+        given = await self._call("read", tenant, "", _NOTHING, subjects)
+        if given is not None:
+            return self._state(subjects, given.counters)
+        shares = self._shares(subjects)
+        return self._state(shares, self._book(tenant).read(shares, self._now())[1])
 
-    def _bucket(self, tenant: str) -> LocalBucket:
-        bucket = self._local.get(tenant)
-        if bucket is None:
-            limits = self.limits(tenant)
-            bucket = LocalBucket(limits.tokens_per_minute, limits.burst_tokens, now=self._clock())
-            self._local[tenant] = bucket
-        return bucket
+    async def renew(self) -> None:
+        """Let the leases of what still runs begin anew."""
+        by_tenant: dict[str, list[str]] = {}
+        for reservation in self._outstanding.values():
+            by_tenant.setdefault(reservation.tenant, []).append(reservation.id)
+        for tenant, ids in by_tenant.items():
+            if tenant in self._books:
+                self._books[tenant].renew(ids, self._now())
+            for start in range(0, len(ids), _BATCH):
+                await self._ask(tenant, renewal(self._lease, ids[start : start + _BATCH]))
 
-    async def _call(self, operation: str, tenant: str, turn: str, tokens: int) -> Answer | None:
+    async def catch_up(self) -> None:
+        """Tell Redis what it could not be told in time."""
+        while self._late:
+            late = self._late.popleft()
+            if await self._call(late.operation, late.tenant, late.id, late.amounts, late.subjects) is None:
+                self._late.appendleft(late)
+                return
+        if self._breaker.circuit is Circuit.CLOSED and not any(each.local for each in self._outstanding.values()):
+            self._books.clear()
+
+    async def _run(self) -> None:
+        renewed = self._clock()
+        while True:
+            await asyncio.sleep(_CATCH_UP)
+            try:
+                if self._late or self._books:
+                    await self.catch_up()
+                if self._clock() - renewed >= LEASE / 3:
+                    renewed = self._clock()
+                    await self.renew()
+            except Exception:  # whatever it is, leases have to be renewed on
+                log.exception("limits: renewing failed")
+
+    def _reserve_here(self, tenant: str, id: str, amounts: Amounts, subjects: tuple[Subject, ...]) -> Answer:
+        if self._settings.on_redis_down == "deny":
+            raise Unavailable("limits cannot be checked at the moment; try again in a few seconds")
+        shares = self._shares(subjects)
+        granted, now, counters = self._book(tenant).reserve(id, amounts, shares, self._now())
+        if not granted:
+            raise readings.refusal(shares, counters, amounts, self._settings.soft_limit)
+        return Answer(granted, now, counters)
+
+    def _shares(self, subjects: Sequence[Subject]) -> tuple[Subject, ...]:
+        gateways = max(1, self._gateways())
+        return tuple(Subject(subject.name, share_of_quota(subject.quota, gateways)) for subject in subjects)
+
+    def _book(self, tenant: str) -> Book:
+        """This process's book of a tenant. It begins with what was last known of Redis' and what runs here."""
+        book = self._books.get(tenant)
+        if book is None:
+            book = self._books[tenant] = Book(self._lease)
+            gateways = max(1, self._gateways())
+            for (owner, name), counters in self._seen.items():
+                if owner == tenant:
+                    book.adopt(name, counters, gateways)
+            for reservation in self._outstanding.values():
+                if reservation.tenant == tenant:
+                    book.adopt_reservation(reservation.id, reservation.amounts, reservation.subjects, self._now())
+        return book
+
+    def _now(self) -> int:
+        return int((self._clock() + self._offset) * 1000)
+
+    def _state(self, subjects: Sequence[Subject], counters: Sequence[Counters]) -> LimitState:
+        return readings.read(subjects, counters, self._settings.soft_limit)
+
+    async def _call(
+        self, operation: str, tenant: str, id: str, amounts: Amounts, subjects: tuple[Subject, ...]
+    ) -> Answer | None:
+        reply = await self._ask(tenant, arguments(operation, self._lease, id, amounts, subjects))
+        if reply is None:
+            return None
+        given = answer(reply)
+        self._offset = given.now / 1000 - self._clock()
+        for subject, counters in zip(subjects, given.counters, strict=True):
+            self._seen[tenant, subject.name] = counters
+        while len(self._seen) > MAX_SEEN:
+            self._seen.popitem(last=False)
+        return given
+
+    async def _ask(self, tenant: str, words: list[Argument]) -> Any:
         """One call of the script; None if Redis did not answer in time."""
         now = self._clock()
         if not self._breaker.allows(now):
             return None
         self._breaker.attempt(now)
-        limits = self.limits(tenant)
         try:
-            granted, remaining, full, wait = await self._script(
-                keys=[key.format(tenant=tenant) for key in (LEVEL_KEY, HELD_KEY, LEASES_KEY)],
-                args=[operation, turn, tokens, limits.tokens_per_minute, limits.burst_tokens, int(LEASE * 1000)],
-            )
+            reply = await self._script(keys=keys(tenant), args=words)
         except (RedisError, OSError) as error:
             self._breaker.failed(now)
             log.warning("limits: no answer from Redis", extra={"error": type(error).__name__})
             return None
         self._breaker.succeeded()
-        return Answer(bool(granted), remaining, full / 1000, wait / 1000)
+        return reply

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
+
+from gateway.section import Section
 
 Mode = Literal["strict", "expected"]
 
@@ -16,7 +18,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 MicroDollars = Annotated[int, Meta(ge=0, le=1_000_000_000_000_000)]
 
 
-class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Quota(Section, frozen=True, omit_defaults=True):
     """Limits of one subject. A field that is left out limits nothing, or takes the value of what stands behind it."""
 
     requests_per_minute: Annotated[Rate | None, Meta(description="Requests per minute.")] = None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from typing import Any, cast
 
+import msgspec
+
 from gateway.errors import ApiError
 from gateway.protocol.items import ItemState, OutputItem
 from gateway.protocol.log import Entry, Kind, TurnLog
@@ -172,14 +174,18 @@ class ResponseView:
                     "cache": routed.cache,
                 }
             case LimitState() as state:
+                tokens = state.tokens
                 return {
                     "type": ServerEventType.LIMITS,
                     "response_id": self._id,
-                    "tokens": {
-                        "limit": state.limit,
-                        "remaining": state.remaining,
-                        "reset_seconds": state.reset_seconds,
+                    "tokens": None
+                    if tokens is None
+                    else {
+                        "limit": tokens.limit,
+                        "remaining": tokens.remaining,
+                        "reset_seconds": tokens.reset_seconds,
                     },
+                    "limits": [msgspec.structs.asdict(reading) for reading in state.readings],
                 }
             case other:
                 raise RuntimeError(f"{type(other).__name__} has no Responses event")

@@ -88,13 +88,32 @@ class CallEnded(Struct, frozen=True):
     """They are a JSON object."""
 
 
-class LimitState(Struct, frozen=True, tag=True):
-    """The tenant's token bucket after this turn was settled."""
+class LimitReading(Struct, frozen=True):
+    """One limit of one subject."""
 
+    name: str
+    """A field of `gateway.limits.quota.Quota`."""
+    subject: str
+    """`tenant`, or such as `key:ci` or `model:llama-7b`."""
     limit: int
+    """Requests or tokens that may be used at once, turns, or micro-dollars."""
     remaining: int
     reset_seconds: float
-    """Seconds until the bucket is full again."""
+    """Seconds until nothing counts any more, if nothing is running; 0 where only the end of turns helps."""
+    warning: bool = False
+    """Whether the soft limit is crossed."""
+
+
+class LimitState(Struct, frozen=True, tag=True):
+    """The limits after a turn was settled: of each kind the one of which least is left."""
+
+    readings: tuple[LimitReading, ...] = ()
+
+    @property
+    def tokens(self) -> LimitReading | None:
+        """Of input and output tokens the one of which less is left."""
+        found = [reading for reading in self.readings if reading.name.endswith("_tokens_per_minute")]
+        return min(found, key=lambda reading: reading.remaining, default=None)
 
 
 class Usage(Struct, frozen=True):

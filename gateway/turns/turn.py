@@ -20,7 +20,7 @@ from gateway.protocol.items import ItemState
 from gateway.protocol.log import Entry, TurnLog
 from gateway.protocol.requests import Message, ToolCall, TurnRequest
 from gateway.protocol.slices import LogSlice
-from gateway.protocol.stream import Finished, Routed, TurnEvent, Usage
+from gateway.protocol.stream import Finished, LimitState, Routed, TurnEvent, Usage
 from gateway.telemetry.trace import TurnTrace
 
 
@@ -68,6 +68,8 @@ class Turn:
         """Tokens so far: those that engines computed, and of the answer those that were streamed into `log`."""
         self.cost: int | None = None
         """Micro-dollars that it costs, once no more tokens come and if they have a price."""
+        self.limits: Callable[[], LimitState] = LimitState
+        """The limits when the turn was admitted."""
         self.admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the turn has been routed; holds the `ApiError` if it was refused."""
         self._viewers: set[Viewer] = set()

@@ -42,6 +42,7 @@ from gateway.protocol.stream import (
     CallBegun,
     CallEnded,
     Finished,
+    LimitReading,
     LimitState,
     Routed,
     TextDelta,
@@ -168,7 +169,7 @@ class ScriptedRoad:
             )
         )
         written = await self._write(turn, answer)
-        turn.append(LimitState(200_000, 199_000, 0.3))
+        turn.append(LimitState((LimitReading("output_tokens_per_minute", "tenant", 200_000, 199_000, 0.3),)))
         usage = Usage(30, 16, written)
         if turn.cancelled:
             turn.append(Finished("cancelled", usage))
@@ -243,8 +244,9 @@ class ScriptedServer:
         identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), LastUsed(redis))
         tickets_, metrics = Tickets(redis), Metrics()
         turns = Turns(self.road, settings.turns)
-        connections = Connections(settings, identity, tickets_, turns, metrics)
         limiter = Limiter(redis, settings)
+        view = View(Directory(redis, configured=configured(settings), secret=b"no route asks for it"))
+        connections = Connections(settings, identity, tickets_, turns, metrics, limiter, view)
         parts: dict[str, Any] = {
             "settings": settings,
             "redis": redis,

@@ -17,6 +17,8 @@ from gateway.settings import Cache, Price, Router
 from gateway.tools.answer import AnswerReader
 from tests.conftest import redis_server
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
+from tests.gateway.limits.use import STILL
+from tests.gateway.limits.use import used as used_by
 
 pytestmark = pytest.mark.anyio
 
@@ -251,26 +253,30 @@ class TestLimits:
 
     async def test_a_turn_is_charged_for_what_it_used(self, serve: Serve) -> None:
         """Reserved was more."""
-        async with serve(limits={"burst_tokens": 5000, "tokens_per_minute": 1}) as served:
+        async with serve(limits=STILL) as served:
             events = await run(served, request(max_output_tokens=4))
             (state,) = (event for event in events if isinstance(event, LimitState))
-            assert state.limit - state.remaining == events[-1].usage.total_tokens
+            used = await used_by(served)
+            assert used["output_tokens_per_minute"] == 4
+            assert used["input_tokens_per_minute"] == events[-1].usage.input_tokens
+            assert {each.name: each.limit - each.remaining for each in state.readings} == used
             refused = await _code(served, request("no such model", model="nope"))
             assert refused == "model_not_found"
-            assert (await served.gateway.limiter.state("demo")).remaining == state.remaining
+            assert await used_by(served) == used
             await served.settle()
 
     async def test_what_was_not_used_comes_back_when_a_turn_is_cancelled(self, serve: Serve) -> None:
         """Only the tokens that were computed count."""
-        async with serve(limits={"burst_tokens": 4000, "tokens_per_minute": 1}) as served:
+        async with serve(limits=STILL) as served:
             with await served.gateway.turns.start(request(max_output_tokens=3000), DEMO) as viewer:
                 async for entry in viewer.entries():
                     if isinstance(entry.event, TextDelta):
                         viewer.turn.cancel()
             finished = viewer.turn.log.finished
             assert finished is not None and finished.reason == "cancelled"
-            state = await served.gateway.limiter.state("demo")
-            assert state.limit - state.remaining == finished.usage.total_tokens < 3000
+            used = await used_by(served)
+            assert used["output_tokens_per_minute"] == finished.usage.output_tokens < 3000
+            assert used["input_tokens_per_minute"] == finished.usage.input_tokens
             await served.settle()
 
     async def test_a_warm_up_is_charged_for_its_prompt(self, serve: Serve) -> None:
@@ -333,14 +339,14 @@ class TestCost:
             return broken(reader, text, tokens, logprobs)
 
         monkeypatch.setattr(AnswerReader, "read", read)
-        async with serve(prices=[self.PRICE], limits={"burst_tokens": 5000, "tokens_per_minute": 1}) as served:
+        async with serve(prices=[self.PRICE], limits=STILL) as served:
             events = await run(served, request(max_output_tokens=2000))
-            state = await served.gateway.limiter.state("demo")
+            used = await used_by(served)
             await served.settle()
         finished = events[-1]
         assert finished.reason == "error" and finished.error.status == 500
         assert finished.usage.output_tokens == len(seen)
-        assert state.limit - state.remaining == finished.usage.total_tokens
+        assert used["output_tokens_per_minute"] == finished.usage.output_tokens
         assert finished.cost == finished.usage.input_tokens + 3 * len(seen)
 
 

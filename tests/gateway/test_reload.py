@@ -206,7 +206,7 @@ BAD = {
     "no TOML": ("[server", "not valid TOML"),
     "an unknown key": ("[server]\nprot = 1", "prot"),
     "a wrong type": ('[router]\nlarge_from = "much"', "large_from"),
-    "out of range": ("[limits]\ntokens_per_minute = -1", "tokens_per_minute"),
+    "out of range": ("[limits]\nrequests_per_minute = -1", "requests_per_minute"),
     "values that do not fit together": ("[router]\nmedium_from = 0.9\nlarge_from = 0.1", "must not be above"),
     "a fixed field": ("[server]\nport = 1\nmax_message_bytes = 5", "server.max_message_bytes: cannot change"),
     "an unknown rule": ('[safety.input]\nnope = "block"', "no rule 'nope'"),

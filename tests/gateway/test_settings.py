@@ -72,7 +72,7 @@ POOL = '[[pools]]\ntier = "small"\nname = "a"\nmodel = "/m"\n'
         ('[[tenants]]\nname = "a"\nservice = "gold"\n', "service"),
         ("pools = []\n", "at least one pool"),
         ("[router]\nmedium_from = 0.9\nlarge_from = 0.1\n", "router.medium_from"),
-        ("[limits]\ntokens_per_minute = 0\n", "limits.tokens_per_minute"),
+        ("[limits]\nrequests_per_minute = 0\n", "limits.requests_per_minute"),
         ('[[tenants]]\nname="a"\nkeys=[{id="k", sha256="short"}]\n', "sha256"),
     ],
 )

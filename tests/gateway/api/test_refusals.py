@@ -100,7 +100,7 @@ async def test_callers_without_a_valid_key(serve: Serve, path: str) -> None:
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_tenant_that_has_used_up_its_tokens(serve: Serve, path: str) -> None:
     """429 with `retry-after`; a request for several answers is refused whole."""
-    async with serve(limits={"burst_tokens": 100, "tokens_per_minute": 60}) as served:
+    async with serve(limits={"output_tokens_per_minute": 100}) as served:
         several = {**prompt_of(path), "max_tokens": 30, "n": 5, "ignore_eos": True}
         response = await post(served, path, several)
         refused(response, 429, "rate_limit_exceeded")

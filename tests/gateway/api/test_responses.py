@@ -298,7 +298,7 @@ class TestRefusals:
 
     async def test_over_the_limit(self, serve: Serve) -> None:
         """429 says when to come back."""
-        async with serve(limits={"burst_tokens": 40, "tokens_per_minute": 1}) as served:
+        async with serve(limits={"output_tokens_per_minute": 25, "concurrent_turns": 5}) as served:
             await served.client.responses.create(
                 model="auto", input="x", max_output_tokens=20, extra_body={"ignore_eos": True}
             )

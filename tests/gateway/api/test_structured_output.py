@@ -12,13 +12,12 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tests.gateway.conftest import Serve, Served, receive, send, until_end
+from tests.gateway.limits.use import STILL
 
 pytestmark = pytest.mark.anyio
 
 USER: Any = [{"role": "user", "content": "hello"}]
 BAD_SCHEMA = {"type": "json_schema", "name": "bad", "schema": {"type": "strange"}}
-SLOW = {"burst_tokens": 5000, "tokens_per_minute": 1}
-"""A bucket that does not fill up again while a test looks."""
 BAD_REGEX = {"type": "regex", "pattern": "(["}
 
 
@@ -188,7 +187,7 @@ class TestRefused:
     @pytest.mark.parametrize(("format", "param"), [(BAD_SCHEMA, "schema"), (BAD_REGEX, "pattern")])
     async def test_by_responses(self, serve: Serve, stream: bool, format: Any, param: str) -> None:
         """Streamed or not: the status is that of the response, before its first event."""
-        async with serve(limits=SLOW) as served:
+        async with serve(limits=STILL) as served:
             with pytest.raises(openai.BadRequestError) as caught:
                 await served.client.responses.create(
                     model="auto", input="hi", text={"format": format}, stream=stream, max_output_tokens=4
@@ -200,7 +199,7 @@ class TestRefused:
     async def test_by_chat_completions(self, serve: Serve, stream: bool) -> None:
         """The same under its own field names."""
         format: Any = {"type": "json_schema", "json_schema": {"name": "bad", "schema": {"type": "strange"}}}
-        async with serve(limits=SLOW) as served:
+        async with serve(limits=STILL) as served:
             with pytest.raises(openai.BadRequestError) as caught:
                 await served.client.chat.completions.create(
                     model="auto", messages=USER, response_format=format, stream=stream, max_tokens=4
@@ -210,7 +209,7 @@ class TestRefused:
 
     async def test_by_completions(self, serve: Serve) -> None:
         """In vLLM's spelling."""
-        async with serve(limits=SLOW) as served:
+        async with serve(limits=STILL) as served:
             with pytest.raises(openai.BadRequestError) as caught:
                 await served.client.completions.create(
                     model="auto", prompt="hi", max_tokens=4, extra_body={"structured_outputs": {"regex": "(["}}
@@ -266,6 +265,7 @@ async def unspent(served: Served) -> None:
         events = [await receive(socket)]
         while not events[-1]["type"].startswith(("response.completed", "response.incomplete")):
             events.append(await receive(socket))
-    (limits,) = (event["tokens"] for event in events if event["type"] == "roundhouse.limits")
-    used = events[-1]["response"]["usage"]["total_tokens"]
-    assert limits["limit"] - limits["remaining"] == used
+    (limits,) = (event["limits"] for event in events if event["type"] == "roundhouse.limits")
+    used = {limit["name"]: limit["limit"] - limit["remaining"] for limit in limits}
+    usage = events[-1]["response"]["usage"]
+    assert used == {f"{kind}_per_minute": usage[kind] for kind in ("input_tokens", "output_tokens")}

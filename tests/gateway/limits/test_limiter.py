@@ -1,4 +1,4 @@
-"""The limiter against a real Redis: nothing overshoots, nothing leaks, whatever the order of events."""
+"""The limiter against a real Redis: several gateways, leases, and a Redis that comes and goes."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from gateway.errors import InvalidRequest, RateLimited, Unavailable
 from gateway.limits import limiter as limiter_module
-from gateway.limits.limiter import HELD_KEY, LEASES_KEY, LEVEL_KEY, Limiter, Reservation
-from gateway.settings import Limits, Settings, Tenant
+from gateway.limits.counters import Amounts, Counters, Subject
+from gateway.limits.limiter import Limiter, Reservation
+from gateway.limits.quota import Quota
+from gateway.limits.script import HELD_KEY, LEASES_KEY, STATE_KEY, keys
+from gateway.protocol.stream import LimitState
+from gateway.settings import Limits, Settings
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
 
-# One token a minute: within a test the bucket does not refill by a whole token.
-STILL = Limits(tokens_per_minute=1, burst_tokens=1000)
+STILL = (Subject("tenant", Quota(output_tokens_per_minute=1, burst_seconds=60_000)),)
+"""1000 tokens, of which none comes back while a test looks."""
 _names = itertools.count()
 
 
@@ -32,156 +34,199 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
     await client.aclose()
 
 
-def limiter_over(redis: Redis, limits: Limits = STILL, **tenants: Limits) -> Limiter:
-    overrides = [Tenant(name=name, limits=own) for name, own in tenants.items()]
-    return Limiter(redis, Settings(limits=limits, tenants=overrides))
+def limiter_over(redis: Redis, gateways: int = 1, **limits: str) -> Limiter:
+    return Limiter(redis, Settings(limits=Limits(**limits)), gateways=lambda: gateways)  # type: ignore[arg-type]
 
 
 def new_tenant() -> str:
     return f"tenant-{next(_names)}"
 
 
+def turn(tokens: int, spend: int = 0) -> Amounts:
+    return Amounts(requests=1, turns=1, output_tokens=tokens, spend=spend)
+
+
+def used(tokens: int, spend: int = 0) -> Amounts:
+    return Amounts(output_tokens=tokens, spend=spend)
+
+
+def left(state: LimitState) -> int:
+    (reading,) = state.readings
+    return reading.remaining
+
+
+async def stored(redis: Redis, tenant: str, subject: str = "tenant") -> Counters:
+    text = await redis.hget(keys(tenant)[0], subject)  # type: ignore[misc]
+    assert text is not None
+    return Counters.decode(text)
+
+
 async def test_a_turn_is_charged_what_it_used(redis: Redis) -> None:
     limiter, tenant = limiter_over(redis), new_tenant()
-    reservation = await limiter.reserve(tenant, "t1", 300)
-    assert (await limiter.state(tenant)).remaining == 700
-    state = await limiter.settle(reservation, 120)
-    assert (state.limit, state.remaining) == (1000, 880)
-    assert state.reset_seconds == pytest.approx(120 * 60, abs=1)
+    reservation = await limiter.reserve(tenant, "t1", turn(300), STILL)
+    assert left(await limiter.read(tenant, STILL)) == left(limiter.state(reservation)) == 700
+    state = await limiter.settle(reservation, used(120))
+    (reading,) = state.readings
+    assert (reading.limit, reading.remaining) == (1000, 880)
+    assert reading.reset_seconds == pytest.approx(120 * 60, abs=1)
 
 
-async def test_what_is_not_there_is_refused_with_the_time_it_takes(redis: Redis) -> None:
-    limiter, tenant = limiter_over(redis, Limits(tokens_per_minute=60, burst_tokens=100)), new_tenant()
-    await limiter.reserve(tenant, "t1", 100)
+async def test_what_is_not_limited_asks_nobody() -> None:
+    client = Redis.from_url("unix:///nonexistent/redis.sock")
+    limiter = limiter_over(client, on_redis_down="deny")
+    reservation = await limiter.reserve("acme", "t1", turn(10**9), ())
+    assert await limiter.settle(reservation, used(10**9)) == LimitState()
+    await client.aclose()
+
+
+async def test_what_is_not_there_is_refused_with_the_limit_and_the_time_it_takes(redis: Redis) -> None:
+    limiter, tenant = limiter_over(redis), new_tenant()
+    subjects = (
+        Subject("tenant", Quota(output_tokens_per_minute=60)),
+        Subject("key:ci", Quota(output_tokens_per_minute=30, burst_seconds=120)),
+    )
+    await limiter.settle(await limiter.reserve(tenant, "t1", turn(60), subjects), used(60))
+    with pytest.raises(RateLimited, match="output_tokens_per_minute of key:ci") as caught:
+        await limiter.reserve(tenant, "t2", turn(10), subjects)
+    error = caught.value
+    assert (error.limit, error.code) == ("output_tokens_per_minute", "rate_limit_exceeded")
+    assert error.retry_after == pytest.approx(20, abs=0.5)
+    assert int(error.headers["retry-after"]) in (20, 21)
+    assert error.headers["x-ratelimit-remaining-tokens"] == "0"
+    assert (await stored(redis, tenant)).turns == 0, "nothing of it was taken"
+
+
+async def test_a_budget_that_is_spent_is_refused_until_the_day_ends(redis: Redis) -> None:
+    limiter, tenant = limiter_over(redis), new_tenant()
+    subjects = (Subject("tenant", Quota(spend_per_day=100)),)
+    await limiter.settle(await limiter.reserve(tenant, "t1", turn(1, 90), subjects), used(1, 90))
     with pytest.raises(RateLimited) as caught:
-        await limiter.reserve(tenant, "t2", 10)
-    assert caught.value.retry_after == pytest.approx(10, abs=0.5)
-    assert int(caught.value.headers["retry-after"]) >= 9
+        await limiter.reserve(tenant, "t2", turn(1, 11), subjects)
+    assert (caught.value.code, caught.value.limit) == ("insufficient_quota", "spend_per_day")
+    assert 0 < caught.value.retry_after <= 86_400
 
 
-async def test_more_than_the_bucket_holds_is_a_bad_request_not_an_endless_wait(redis: Redis) -> None:
-    with pytest.raises(InvalidRequest, match="1001 tokens"):
-        await limiter_over(redis).reserve(new_tenant(), "t1", 1001)
+async def test_more_than_a_limit_can_give_is_a_bad_request_not_an_endless_wait(redis: Redis) -> None:
+    with pytest.raises(InvalidRequest, match="1001 output tokens"):
+        await limiter_over(redis).reserve(new_tenant(), "t1", turn(1001), STILL)
+
+
+async def test_a_soft_limit_warns(redis: Redis) -> None:
+    limiter, tenant = limiter_over(redis), new_tenant()
+    first = await limiter.reserve(tenant, "t1", turn(799), STILL)
+    assert not limiter.state(first).readings[0].warning
+    second = await limiter.reserve(tenant, "t2", turn(1), STILL)
+    assert limiter.state(second).readings[0].warning
 
 
 async def test_the_same_turn_reserves_once_and_settles_once(redis: Redis) -> None:
     limiter, tenant = limiter_over(redis), new_tenant()
-    first = await limiter.reserve(tenant, "t1", 300)
-    await limiter.reserve(tenant, "t1", 300)
-    assert (await limiter.state(tenant)).remaining == 700
-    await limiter.settle(first, 100)
-    assert (await limiter.settle(first, 100)).remaining == 900
-
-
-async def test_the_bucket_refills(redis: Redis) -> None:
-    limiter, tenant = limiter_over(redis, Limits(tokens_per_minute=600_000, burst_tokens=1000)), new_tenant()
-    await limiter.settle(await limiter.reserve(tenant, "t1", 1000), 1000)
-    await asyncio.sleep(0.15)
-    assert (await limiter.state(tenant)).remaining == 1000
-
-
-async def test_a_tenant_may_have_limits_of_its_own(redis: Redis) -> None:
-    limiter = limiter_over(redis, acme=Limits(tokens_per_minute=1, burst_tokens=50))
-    assert (await limiter.state("acme")).limit == 50
-    assert (await limiter.state(new_tenant())).limit == 1000
+    first = await limiter.reserve(tenant, "t1", turn(300), STILL)
+    await limiter.reserve(tenant, "t1", turn(300), STILL)
+    assert left(await limiter.read(tenant, STILL)) == 700
+    await limiter.settle(first, used(100))
+    assert left(await limiter.settle(first, used(100))) == 900
+    assert limiter.outstanding == 0
 
 
 async def test_fifty_concurrent_turns_never_overshoot(redis: Redis, redis_url: str) -> None:
-    """Two gateways, one bucket of 1000 tokens, fifty turns of 70: exactly fourteen fit."""
+    """Two gateways, one limit of 1000 tokens, fifty turns of 70: exactly fourteen fit."""
     tenant = new_tenant()
     other = Redis.from_url(redis_url)
     gateways = [limiter_over(redis), limiter_over(other)]
     outcomes = await asyncio.gather(
-        *(gateways[turn % 2].reserve(tenant, f"t{turn}", 70) for turn in range(50)), return_exceptions=True
+        *(gateways[each % 2].reserve(tenant, f"t{each}", turn(70), STILL) for each in range(50)),
+        return_exceptions=True,
     )
     granted = [outcome for outcome in outcomes if isinstance(outcome, Reservation)]
     assert len(granted) == 14
     assert all(isinstance(outcome, Reservation | RateLimited) for outcome in outcomes)
-    await asyncio.gather(*(gateways[0].settle(reservation, 0) for reservation in granted))
-    assert (await gateways[1].state(tenant)).remaining == 1000
+    await asyncio.gather(*(gateways[0].settle(reservation, used(0)) for reservation in granted))
+    assert left(await gateways[1].read(tenant, STILL)) == 1000
     await other.aclose()
 
 
 async def test_the_reservation_of_a_dead_gateway_comes_back(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limiter_module, "LEASE", 0.05)
     limiter, tenant = limiter_over(redis), new_tenant()
-    await limiter.reserve(tenant, "abandoned", 400)
+    await limiter.reserve(tenant, "abandoned", turn(400), STILL)
     await asyncio.sleep(0.08)
-    assert (await limiter.state(tenant)).remaining == 1000
+    assert left(await limiter.read(tenant, STILL)) == 1000
 
 
-async def test_a_turn_that_outlives_its_lease_is_charged_in_full(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limiter_module, "LEASE", 0.2)
+async def test_a_turn_longer_than_its_lease_keeps_what_it_holds(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limiter_module, "LEASE", 0.3)
     limiter, tenant = limiter_over(redis), new_tenant()
-    reservation = await limiter.reserve(tenant, "long", 400)
-    await asyncio.sleep(0.25)
-    assert (await limiter.state(tenant)).remaining == 1000
-    assert (await limiter.settle(reservation, 150)).remaining == 850
+    reservation = await limiter.reserve(tenant, "long", turn(400), STILL)
+    for _ in range(4):
+        await asyncio.sleep(0.1)
+        await limiter.renew()
+    assert left(await limiter.read(tenant, STILL)) == 600
+    await asyncio.sleep(0.35)
+    assert left(await limiter.read(tenant, STILL)) == 1000, "its gateway slept"
+    await limiter.renew()
+    assert left(await limiter.read(tenant, STILL)) == 600, "and is back"
+    assert left(await limiter.settle(reservation, used(150))) == 850
+
+
+async def test_the_lease_is_renewed_in_the_background(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limiter_module, "LEASE", 0.3)
+    monkeypatch.setattr(limiter_module, "_CATCH_UP", 0.02)
+    limiter, tenant = limiter_over(redis), new_tenant()
+    await limiter.start()
+    await limiter.reserve(tenant, "long", turn(400), STILL)
+    await asyncio.sleep(0.7)
+    assert left(await limiter.read(tenant, STILL)) == 600
+    await limiter.aclose()
+
+
+async def test_open_sockets_are_counted_over_all_gateways(redis: Redis) -> None:
+    gateways, tenant = [limiter_over(redis), limiter_over(redis)], new_tenant()
+    subjects = (Subject("tenant", Quota(open_sockets=2)),)
+    first = await gateways[0].reserve(tenant, "s1", Amounts(sockets=1), subjects)
+    await gateways[1].reserve(tenant, "s2", Amounts(sockets=1), subjects)
+    with pytest.raises(RateLimited) as caught:
+        await gateways[0].reserve(tenant, "s3", Amounts(sockets=1), subjects)
+    assert caught.value.code == "too_many_connections"
+    await gateways[0].settle(first, Amounts())
+    await gateways[1].reserve(tenant, "s3", Amounts(sockets=1), subjects)
 
 
 async def test_every_key_expires(redis: Redis) -> None:
     limiter, tenant = limiter_over(redis), new_tenant()
-    await limiter.reserve(tenant, "t1", 1)
-    for key in (LEVEL_KEY, HELD_KEY, LEASES_KEY):
-        assert await redis.ttl(key.format(tenant=tenant)) > 0
+    await limiter.reserve(tenant, "t1", turn(1), STILL)
+    for key in keys(tenant):
+        assert await redis.ttl(key) > 0
 
 
 async def test_the_script_is_loaded_again_after_a_restart_of_redis(redis: Redis) -> None:
     limiter, tenant = limiter_over(redis), new_tenant()
-    await limiter.reserve(tenant, "t1", 1)
+    await limiter.reserve(tenant, "t1", turn(1), STILL)
     await redis.script_flush()
-    assert not (await limiter.reserve(tenant, "t2", 1)).local
+    assert not (await limiter.reserve(tenant, "t2", turn(1), STILL)).local
 
 
-OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["reserve", "settle"]), st.integers(0, 5), st.integers(0, 600)), max_size=30
-)
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(operations=OPERATIONS)
-def test_any_order_of_events_keeps_the_books(redis_url: str, operations: list[tuple[str, int, int]]) -> None:
-    """Level = burst - held - used, never below zero while use stays within what was reserved."""
-
-    async def run() -> None:
-        redis = Redis.from_url(redis_url)
-        limiter, tenant = limiter_over(redis), new_tenant()
-        open_: dict[int, Reservation] = {}
-        used = 0
-        for operation, turn, tokens in operations:
-            if operation == "reserve" and turn not in open_:
-                free = 1000 - used - sum(reservation.tokens for reservation in open_.values())
-                try:
-                    open_[turn] = await limiter.reserve(tenant, f"t{turn}", tokens)
-                    assert tokens <= free
-                except RateLimited:
-                    assert tokens > free
-            elif operation == "settle" and turn in open_:
-                reservation = open_.pop(turn)
-                spent = min(tokens, reservation.tokens)
-                used += spent
-                await limiter.settle(reservation, spent)
-                await limiter.settle(reservation, 999)
-                limiter.outstanding += 1
-            expected = 1000 - used - sum(reservation.tokens for reservation in open_.values())
-            assert (await limiter.state(tenant)).remaining == expected >= 0
-        assert limiter.outstanding == len(open_)
-        await redis.aclose()
-
-    asyncio.run(run())
-
-
-async def test_without_redis_turns_are_limited_in_this_process() -> None:
+async def test_without_redis_turns_are_limited_to_this_gateways_share() -> None:
+    """Two gateways: half of what is left; afterwards Redis is told what was used."""
+    halves = (Subject("tenant", Quota(output_tokens_per_minute=2, burst_seconds=30_000)),)
     server = redis_server()
     with server as url:
         client = Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
-        limiter = limiter_over(client)
+        limiter = limiter_over(client, gateways=2)
+        await limiter.settle(await limiter.reserve("acme", "t0", turn(400), halves), used(400))
+        running = await limiter.reserve("acme", "t1", turn(100), halves)
         server.stop()
-        reservation = await limiter.reserve("acme", "t1", 900)
+        reservation = await limiter.reserve("acme", "t2", turn(200), halves)
         assert reservation.local
         with pytest.raises(RateLimited):
-            await limiter.reserve("acme", "t2", 200)
-        assert (await limiter.settle(reservation, 100)).remaining == 900
+            await limiter.reserve("acme", "t3", turn(1), halves)
+        await limiter.settle(reservation, used(30))
+        assert left(await limiter.settle(running, used(20))) == 250
+        server.start()
+        limiter._breaker = limiter_over(client)._breaker
+        await limiter.catch_up()
+        assert left(await limiter.read("acme", halves)) == 970, "Redis came back empty, and knows of the second only"
+        assert not limiter._books
         await client.aclose()
 
 
@@ -189,28 +234,31 @@ async def test_without_redis_turns_are_refused_if_the_limits_say_so() -> None:
     server = redis_server()
     with server as url:
         client = Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
-        limiter = limiter_over(client, Limits(on_redis_down="deny"))
+        limiter = limiter_over(client, on_redis_down="deny")
         server.stop()
         with pytest.raises(Unavailable):
-            await limiter.reserve("acme", "t1", 1)
+            await limiter.reserve("acme", "t1", turn(1), STILL)
         await client.aclose()
 
 
-async def test_what_could_not_be_settled_is_settled_when_redis_is_back(redis: Redis, redis_url: str) -> None:
+async def test_what_could_not_be_settled_is_settled_when_redis_is_back(redis: Redis) -> None:
     limiter, tenant = limiter_over(redis), new_tenant()
-    first = await limiter.reserve(tenant, "t1", 500)
-    second = await limiter.reserve(tenant, "t2", 100)
+    first = await limiter.reserve(tenant, "t1", turn(500), STILL)
+    second = await limiter.reserve(tenant, "t2", turn(100), STILL)
     script = limiter._script
     broken = Redis.from_url("unix:///nonexistent/redis.sock")
     limiter._script = broken.register_script("return 1")
-    await limiter.settle(first, 10)
+    await limiter.settle(first, used(10))
+    refused = await limiter.reserve(tenant, "t3", turn(50), STILL)
+    await limiter.settle(refused, used(5))
     limiter._script = script
-    await limiter.settle(second, 20)
-    assert (await limiter.state(tenant)).remaining == 970
+    await limiter.settle(second, used(20))
+    await limiter.catch_up()
+    assert left(await limiter.read(tenant, STILL)) == 965
     await broken.aclose()
 
 
 def test_every_key_is_documented() -> None:
     documented = Path("docs/redis-keys.md").read_text("utf-8")
-    for key in (LEVEL_KEY, HELD_KEY, LEASES_KEY):
+    for key in (STATE_KEY, HELD_KEY, LEASES_KEY):
         assert f"`{key.format(tenant='<tenant>')}`" in documented

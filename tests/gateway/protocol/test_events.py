@@ -17,6 +17,7 @@ from gateway.protocol.stream import (
     CallBegun,
     CallEnded,
     Finished,
+    LimitReading,
     LimitState,
     Routed,
     TextDelta,
@@ -113,7 +114,12 @@ def test_logprobs_come_with_deltas_and_with_the_part() -> None:
 
 def test_our_own_events_name_the_response() -> None:
     """And carry what the page shows."""
-    shown, _ = events(ROUTED, TextDelta("a"), LimitState(100, 90, 6.0), Finished("stop", USAGE))
+    shown, _ = events(
+        ROUTED,
+        TextDelta("a"),
+        LimitState((LimitReading("output_tokens_per_minute", "tenant", 100, 90, 6.0),)),
+        Finished("stop", USAGE),
+    )
     (route,) = (event for event in shown if event["type"] == "roundhouse.route")
     assert (route["response_id"], route["tier"], route["reasons"], route["cache"]) == (
         "resp_1",

@@ -10,7 +10,7 @@ from gateway.protocol.log import Kind, TurnLog
 from gateway.protocol.stream import Finished, LimitState, Routed, TextDelta, TokenLogprob, Usage
 
 ROUTED = Routed(tier="small", model="m", replica="small-0", reason="requested", complexity=None)
-LIMITS = LimitState(10, 9, 1.0)
+LIMITS = LimitState()
 STOP = Finished("stop", Usage(1, 0, 1))
 
 texts = st.lists(st.text(max_size=4), max_size=20)

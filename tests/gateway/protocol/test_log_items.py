@@ -24,7 +24,7 @@ from gateway.protocol.stream import (
 )
 
 ROUTED = Routed(tier="small", model="m", replica="small-0", reason="requested", complexity=None)
-LIMITS = LimitState(10, 9, 1.0)
+LIMITS = LimitState()
 STOP = Finished("stop", Usage(1, 0, 1))
 
 pieces = st.lists(st.text(max_size=4), max_size=6)

@@ -1,0 +1,99 @@
+"""What clients are told of their limits: before they bite, and when they do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gateway.errors import InsufficientQuota, InvalidRequest, RateLimited
+from gateway.limits.counters import Amounts, Counters, Gauge, Subject, bounds_of, never_fits
+from gateway.protocol.stream import LimitReading, LimitState
+
+_TOKENS = ("input_tokens_per_minute", "output_tokens_per_minute")
+_SPEND = ("spend_per_day", "spend_per_month")
+
+
+def read(subjects: Sequence[Subject], counters: Sequence[Counters], soft: float) -> LimitState:
+    """Of each kind of limit the one of which least is left. `soft`: part of a limit from which it is warned of."""
+    tightest: dict[str, tuple[Gauge, str]] = {}
+    for subject, own in zip(subjects, counters, strict=True):
+        for gauge in own.gauges(bounds_of(subject.quota)):
+            if gauge.name not in tightest or gauge.remaining < tightest[gauge.name][0].remaining:
+                tightest[gauge.name] = gauge, subject.name
+    return LimitState(
+        tuple(
+            LimitReading(
+                name=gauge.name,
+                subject=subject,
+                limit=gauge.limit,
+                remaining=gauge.remaining,
+                reset_seconds=gauge.milliseconds / 1000,
+                warning=gauge.used >= soft * gauge.limit,
+            )
+            for gauge, subject in tightest.values()
+        )
+    )
+
+
+def check_size(subjects: Iterable[Subject], wanted: Amounts) -> None:
+    """
+    Raises:
+        InvalidRequest: more than a limit can ever give.
+    """
+    for subject in subjects:
+        gauge = never_fits(subject.quota, wanted)
+        if gauge is not None:
+            spends = gauge.name in _SPEND
+            most = f"{gauge.limit} micro-dollars" if spends else f"{gauge.limit} tokens that may ever be used at once"
+            raise InvalidRequest(
+                f"this request may use up to {wanted.input_tokens} input tokens, {wanted.output_tokens} output tokens "
+                f"and {wanted.spend} micro-dollars, more than {subject.name} may: {gauge.name} allows {most}; "
+                "shorten the input or lower the output limit",
+                param="max_output_tokens",
+                code="request_exceeds_limit",
+            )
+
+
+def refusal(subjects: Sequence[Subject], counters: Sequence[Counters], wanted: Amounts, soft: float) -> RateLimited:
+    """What refused, and for how long."""
+    found = [
+        (subject, *short)
+        for subject, own in zip(subjects, counters, strict=True)
+        if (short := own.shortfall(bounds_of(subject.quota), wanted)) is not None
+    ]
+    subject, gauge, wait = max(found, key=lambda each: each[2])
+    kind = InsufficientQuota if gauge.name in _SPEND else RateLimited
+    error = kind(
+        f"{gauge.name} of {subject.name} is reached: {gauge.used} of {gauge.limit} are used or held by running turns; "
+        f"try again in {wait / 1000:.1f} s",
+        retry_after=wait / 1000,
+        code="too_many_connections" if gauge.name == "open_sockets" else None,
+    )
+    error.limit = gauge.name
+    error.headers |= headers(read(subjects, counters, soft))
+    return error
+
+
+def headers(state: LimitState) -> dict[str, str]:
+    """`x-ratelimit-*` as OpenAI sends them, and a warning if there is one."""
+    by_name = {reading.name: reading for reading in state.readings}
+    found = {"requests": by_name.get("requests_per_minute"), "tokens": state.tokens}
+    found |= {"input-tokens": by_name.get(_TOKENS[0]), "output-tokens": by_name.get(_TOKENS[1])}
+    told: dict[str, str] = {}
+    for name, reading in found.items():
+        if reading is not None:
+            told[f"x-ratelimit-limit-{name}"] = str(reading.limit)
+            told[f"x-ratelimit-remaining-{name}"] = str(reading.remaining)
+            told[f"x-ratelimit-reset-{name}"] = duration(reading.reset_seconds)
+    if warnings := [f"{reading.name} of {reading.subject}" for reading in state.readings if reading.warning]:
+        told["x-roundhouse-limit-warning"] = ", ".join(warnings)
+    return told
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes it: `120ms`, `6.5s`, `6m0s`, `1h2m3s`."""
+    milliseconds = round(seconds * 1000)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    minutes, rest = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    return (f"{hours}h" if hours else "") + (f"{minutes}m" if minutes or hours else "") + f"{rest / 1000:g}s"

@@ -1,0 +1,71 @@
+"""Whose limits a turn or socket counts against. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gateway.directory.records import Tenant
+from gateway.identity import Principal
+from gateway.limits.counters import Subject
+from gateway.limits.quota import Mode, Quota
+
+
+@lru_cache(maxsize=10_000)
+def _over(own: Quota | None, behind: Quota) -> Quota:
+    return behind if own is None else own.over(behind)
+
+
+@lru_cache(maxsize=10_000)
+def _limits(quota: Quota) -> bool:
+    return any(getattr(quota, name) is not None for name in Quota.__struct_fields__ if name not in _NO_LIMIT)
+
+
+_NO_LIMIT = ("burst_seconds", "mode")
+
+
+def subjects_of(
+    default: Quota, tenant: Tenant | None, principal: Principal, model: str | None, adapter: str | None
+) -> tuple[Subject, ...]:
+    """The tenant, its key, and the model and adapter that answer: those that have a limit.
+
+    Args:
+        default: limits of a tenant that has none of its own.
+        model: the base model that answers; None if only sockets or keys matter.
+    """
+    whole = _over(tenant.quota if tenant else None, default)
+    found = [Subject("tenant", whole)]
+    if principal.quota is not None:
+        found.append(Subject(f"key:{principal.key}", principal.quota))
+    if tenant is not None and model is not None and model in tenant.model_quotas:
+        found.append(Subject(f"model:{model}", tenant.model_quotas[model]))
+    if tenant is not None and adapter is not None and adapter in tenant.adapter_quotas:
+        found.append(Subject(f"adapter:{adapter}", tenant.adapter_quotas[adapter]))
+    return tuple(subject for subject in found if _limits(subject.quota))
+
+
+def socket_subjects(default: Quota, tenant: Tenant | None, principal: Principal) -> tuple[Subject, ...]:
+    """Those that limit the open sockets."""
+    return tuple(
+        subject
+        for subject in subjects_of(default, tenant, principal, None, None)
+        if subject.quota.open_sockets is not None
+    )
+
+
+def mode_of(subjects: tuple[Subject, ...]) -> Mode:
+    """Strict if a key, model or adapter says so, else what one of them says, else what the tenant says."""
+    own = [subject.quota.mode for subject in subjects if subject.name != "tenant" and subject.quota.mode]
+    if own:
+        return "strict" if "strict" in own else own[0]
+    return next((subject.quota.mode for subject in subjects if subject.quota.mode), "strict")
+
+
+@lru_cache(maxsize=10_000)
+def share_of_quota(quota: Quota, gateways: int) -> Quota:
+    """One gateway's part of a quota while gateways cannot count together; at least one of everything but money."""
+    changes: dict[str, int] = {}
+    for name in Quota.__struct_fields__:
+        value = getattr(quota, name)
+        if isinstance(value, int) and name not in _NO_LIMIT:
+            changes[name] = value // gateways if name.startswith("spend") else max(1, value // gateways)
+    return Quota(**changes, burst_seconds=quota.burst_seconds, mode=quota.mode)
