@@ -4,16 +4,21 @@ uvicorn writes every message by itself, which costs more than making it; here th
 out together. And uvicorn waits without end for a client to read what was sent: before it sends more, before it sends a
 close frame, and then until that is read too. A client that reads nothing would keep its connection, with all that is
 held for it, for ever.
+
+uvicorn also keeps, for as long as a connection lasts, what only its opening needed. Here that is let go.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
-from uvicorn._types import ASGISendEvent
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
+
+from gateway.waiting import Event, Queue
 
 MAX_HELD = 65_536
 """Bytes of messages, about, that wait for the end of a round."""
@@ -30,6 +35,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     patience = 30.0
     _held = 0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.queue = cast("asyncio.Queue[ASGIReceiveEvent]", Queue())
+        self.writable = cast(asyncio.Event, Event())
+        self.writable.set()
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send an ASGI message.
@@ -48,6 +59,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
                 raise SlowConsumer from None
         if message["type"] != "websocket.send" or not self.handshake_complete or self.close_sent or self.disconnected:
             await super().send(message)
+            if message["type"] == "websocket.accept":
+                self._forget_handshake()
             return
         text, data = message.get("text"), message.get("bytes")
         payload = text.encode() if text is not None else data or b""
@@ -63,6 +76,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._held += len(payload) + 1
         if self._held > MAX_HELD:
             self._write()
+
+    def _forget_handshake(self) -> None:
+        """The request with its headers, which every copy of the scope shares, and the answer to it: 5 KB."""
+        cast("list[Any]", self.scope["headers"]).clear()
+        del self.request, self.response
 
     def _write(self) -> None:
         self._held = 0

@@ -11,12 +11,13 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from gateway import waiting
 from gateway.api.http import error_response
 from gateway.directory.view import View
 from gateway.errors import ApiError, Forbidden, RateLimited, Unavailable
@@ -80,15 +81,15 @@ class Connection:
         self._session = Session(codec, limits, self._loop.time())
         self._viewers: dict[int, Viewer] = {}
         """By ticket."""
-        self._own: OrderedDict[str, Turn] = OrderedDict()
+        self._own: dict[str, Turn] = {}
         """Turns of this connection that it may continue although they are not stored."""
         self._starts: set[asyncio.Task[None]] = set()
         """What the client asked for and is being looked up: turns to start, to show or to cancel."""
         self._max_starts = limits.max_turns + MAX_CANCELS
-        self._unsent: deque[Event] = deque()
-        self._room = asyncio.Event()
+        self._unsent: list[Event] = []
+        self._room = waiting.Event()
         """Set when there is room in `_unsent`."""
-        self._wake = asyncio.Event()
+        self._wake = waiting.Event()
         """Set when the writer has something to do."""
         self._closing: Close | None = None
         self.close_code = int(CloseCode.INTERNAL_ERROR)
@@ -172,7 +173,7 @@ class Connection:
         if not request.store:
             self._own[viewer.turn.id] = viewer.turn
             if len(self._own) > MAX_OWN:
-                self._own.popitem(last=False)
+                del self._own[next(iter(self._own))]
 
     async def _cancel(self, response_id: str, lane: str | None) -> None:
         try:
@@ -230,7 +231,7 @@ class Connection:
 
     async def _send_waiting(self) -> None:
         while self._unsent:
-            await self._send(self._unsent.popleft())
+            await self._send(self._unsent.pop(0))
             self._room.set()
 
     async def _send(self, event: Event) -> None:

@@ -1,0 +1,199 @@
+"""What an idle WebSocket costs a gateway in memory, beside a bare Starlette WebSocket in the same run.
+
+    python -m bench.idle_sockets                    5,000 sockets; results in bench/results/idle-sockets.md
+    python -m bench.idle_sockets --sockets 500
+
+A real gateway process with a real Redis, and clients in another process. Counted is the resident memory that the
+gateway has gained: once all sockets are open, and once each has had one answer, which it may still continue and which
+is kept for those who resume. Buffers in the kernel are not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import json
+import os
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench.gateway import RESULTS, ROOT, SUBJECTS, Stage, Subject, conditions, console
+
+LIMIT_MB = 150.0
+"""What 5,000 idle sockets may take."""
+SETTLE_SECONDS = 3.0
+_MB = 1_000_000
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One subject, in megabytes."""
+
+    subject: str
+    sockets: int
+    before: float
+    """Resident, without a socket."""
+    opened: float
+    """Gained once all are open."""
+    answered: float | None
+    """Gained once each has had an answer; None where there are none."""
+
+
+def measure(stage: Stage, subject: Subject, sockets: int) -> Row:
+    """Open the sockets, have each answered once, and see what the process has gained."""
+    with stage.run(subject) as (port, [pid]):
+        with clients(subject, port, 1) as one:  # what is made once is not a socket's
+            tell(one, "ask" if subject.name.startswith("roundhouse") else "rest")
+        before = resident(pid)
+        with clients(subject, port, sockets) as many:
+            opened = resident(pid) - before
+            answered = None
+            if subject.name.startswith("roundhouse"):
+                tell(many, "ask")
+                answered = resident(pid) - before
+    return Row(subject.name, sockets, before / _MB, opened / _MB, answered and answered / _MB)
+
+
+def resident(pid: int) -> int:
+    """Resident bytes of a process that has come to rest."""
+    time.sleep(SETTLE_SECONDS)
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextlib.contextmanager
+def clients(subject: Subject, port: int, sockets: int) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds so many sockets open until the block ends."""
+    command = [sys.executable, "-m", "bench.idle_sockets", "--hold", str(sockets), str(port), subject.path]
+    started = subprocess.Popen(
+        [*command, *subject.headers], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        said = started.stdout.readline() if started.stdout else ""
+        if said != "done\n":
+            raise RuntimeError(f"clients of {subject.name}: {said.strip() or 'ended'}")
+        yield started
+    finally:
+        if started.stdin:
+            started.stdin.close()
+        started.wait(60)
+
+
+def tell(holder: subprocess.Popen[str], word: str) -> None:
+    """Give the clients an order and wait until it is carried out."""
+    assert holder.stdin
+    assert holder.stdout
+    holder.stdin.write(word + "\n")
+    holder.stdin.flush()
+    if holder.stdout.readline() != "done\n":
+        raise RuntimeError(f"clients: {word} failed")
+
+
+def hold(sockets: int, port: int, path: str, headers: Sequence[str]) -> None:
+    """In the clients' process: open the sockets, and carry out what standard input says until it ends."""
+    opened = [connect(port, path, headers) for _ in range(sockets)]
+    print("done", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "ask":
+            for each in opened:
+                ask(each)
+        print("done", flush=True)
+    for each in opened:
+        each.close()
+
+
+def connect(port: int, path: str, headers: Sequence[str]) -> socket.socket:
+    """One WebSocket, as little of it as a client needs."""
+    opened = socket.create_connection(("127.0.0.1", port), timeout=60)
+    lines = [f"GET {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Connection: Upgrade", "Upgrade: websocket"]
+    lines += ["Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {base64.b64encode(secrets.token_bytes(16)).decode()}"]
+    opened.sendall("\r\n".join([*lines, *headers, "", ""]).encode())
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += opened.recv(4096)
+    if b" 101 " not in answer:
+        raise RuntimeError(f"not accepted: {answer[:200]!r}")
+    return opened
+
+
+def ask(opened: socket.socket) -> None:
+    """One turn, to its end."""
+    create = {"type": "response.create", "model": "small", "input": secrets.token_hex(8), "store": False}
+    payload = json.dumps(create).encode()
+    mask = secrets.token_bytes(4)
+    masked = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
+    head = bytes([0x81, 0x80 | len(payload)]) if len(payload) < 126 else b"\x81\xfe" + struct.pack(">H", len(payload))
+    opened.sendall(head + mask + masked)
+    seen = b""
+    while b'"type":"response.completed"' not in seen and b'"type":"response.incomplete"' not in seen:
+        received = opened.recv(65536)
+        if not received or b'"type":"error"' in received:
+            raise RuntimeError(f"no answer: {received[-300:]!r}")
+        seen = seen[-64:] + received
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Markdown."""
+    lines = [
+        "| subject | idle sockets | process before (MB) | gained, opened (MB) | KB per socket | "
+        "gained, each answered once (MB) | KB per socket |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        answered = "" if row.answered is None else f"{row.answered:.1f}"
+        per_answered = "" if row.answered is None else f"{1000 * row.answered / row.sockets:.1f}"
+        per = 1000 * row.opened / row.sockets
+        lines.append(
+            f"| {row.subject} | {row.sockets:,} | {row.before:.1f} | {row.opened:.1f} | {per:.1f} | "
+            f"{answered} | {per_answered} |"
+        )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.idle_sockets", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sockets", type=int, default=5000)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the table")
+    parser.add_argument("--hold", nargs="+", help=argparse.SUPPRESS)
+    arguments, headers = parser.parse_known_args()
+    if arguments.hold:
+        sockets, port, path, *more = arguments.hold
+        hold(int(sockets), int(port), path, [*more, *headers])
+        return
+    os.environ["ROUNDHOUSE_SERVER_MAX_CONNECTIONS"] = str(arguments.sockets + 10)
+    os.environ["ROUNDHOUSE_SERVER_MAX_CONNECTIONS_PER_TENANT"] = str(arguments.sockets + 10)
+    os.environ["ROUNDHOUSE_SERVER_FIRST_MESSAGE_TIMEOUT"] = "600"
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="rh-idle-") as folder, contextlib.ExitStack() as stack:
+        stage = Stage(Path(folder), stack)
+        for name in ("starlette, socket", "roundhouse, socket"):
+            console.print(f"{name} ...")
+            rows.append(measure(stage, SUBJECTS[name], arguments.sockets))
+    ours = rows[-1]
+    most = ours.opened * 5000 / ours.sockets
+    lines = [
+        "# Memory of idle sockets",
+        "",
+        conditions(),
+        f"- 5,000 idle sockets: {most:.0f} MB of {LIMIT_MB:.0f} MB that they may take",
+        "",
+        *table(rows),
+    ]
+    print("\n".join(lines))
+    if arguments.output.is_dir():
+        (arguments.output / "idle-sockets.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
