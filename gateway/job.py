@@ -37,6 +37,8 @@ class Job:
     seed: int = field(default_factory=lambda: random.getrandbits(63))
     safety: str | None = None
     """Digest of the rules that its answer is filtered by."""
+    expected: bool = False
+    """Whether its length is to be learnt, see `gateway.limits.expectation`."""
     digest: str | None = None
     """Key of the response cache; None if it may not be used."""
 

@@ -27,7 +27,7 @@ from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, Mode
 from gateway.job import End, Job
 from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Limiter, Reservation
-from gateway.limits.subjects import subjects_of
+from gateway.limits.subjects import mode_of, subjects_of
 from gateway.prompts import tokenise
 from gateway.protocol.stream import Finished, Routed, Usage
 from gateway.relay import Streamed, TryNext, relay
@@ -123,6 +123,9 @@ class Pipeline:
                 self._accounts.close(job, end)
             else:
                 self._accounts.refuse(job)
+            if job.expected and end is not None and end.cache != "hit" and end.streamed.error is None:
+                tokens = end.streamed.usage.output_tokens
+                self._limiter.expectations.observe(turn.principal.tenant, turn.request.model, tokens)
             limits = await self._limiter.settle(reservation, end.charged if end else Amounts())
             mark(Stage.SETTLE)
         turn.append(limits)
@@ -166,15 +169,20 @@ class Pipeline:
             model = self._engines[self._route(job).replica].pool.name
         adapter = job.adapter.name if job.adapter else None
         subjects = subjects_of(self._settings.limits, tenant, principal, model, adapter)
-        wanted = self._wanted(job)
+        wanted = self._wanted(job, expected=mode_of(subjects) == "expected")
         reservation = await self._limiter.reserve(principal.tenant, job.turn.id, wanted, subjects)
         job.turn.limits = partial(self._limiter.state, reservation)
         return reservation
 
-    def _wanted(self, job: Job) -> Amounts:
+    def _wanted(self, job: Job, *, expected: bool) -> Amounts:
         prompt = max(len(ids) for ids in job.prompts.values())
         room = max((engine.context for pool in job.pools for engine in pool.engines), default=0) - prompt
         output = self._output_limit(job, room)
+        if expected:
+            request, part = job.turn.request, self._settings.limits.expected_quantile
+            learnt = self._limiter.expectations.expected(job.turn.principal.tenant, request.model, part)
+            output = output if learnt is None else min(output, learnt)
+            job.expected = request.generate
         prices = [price for price in job.prices.values() if price is not None]
         spend = max((_most(price, prompt, output) for price in prices), default=0)
         return Amounts(requests=1, turns=1, input_tokens=prompt, output_tokens=output, spend=spend)

@@ -83,7 +83,7 @@ def configuration() -> str:
     parts.append(f"\n## `[[safety.patterns]]`\n\n{_sentence(SafetyPattern)} One table each.\n\n{_table(SafetyPattern)}")
     parts.append(f"\n## `[safety.tenants.<name>]`\n\n{_sentence(SafetyPolicy)}\n\n{_table(SafetyPolicy)}")
     parts.append(f"\n### `keys` of a tenant\n\n{_sentence(ApiKey)}\n\n{_table(ApiKey)}")
-    parts.append(f"\n### `limits` of a tenant\n\nThe fields of `[limits]` but the last two: {_names(Quota)}.\n")
+    parts.append(f"\n### `limits` of a tenant\n\nThe fields of `[limits]` but the last three: {_names(Quota)}.\n")
     return "".join(parts)
 
 

@@ -139,6 +139,9 @@ class Limits(Quota, frozen=True, omit_defaults=False):
     soft_limit: Annotated[
         float, Meta(gt=0, le=1, description="Part of a limit from which clients are warned before it bites.")
     ] = 0.8
+    expected_quantile: Annotated[
+        float, Meta(gt=0, le=1, description="Part of answers that are not longer than what the mode expected reserves.")
+    ] = 0.95
 
 
 class ApiKey(Section, frozen=True):

@@ -9,6 +9,7 @@ each limit, or refused. What was used meanwhile is charged when Redis is back.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import OrderedDict, deque
@@ -23,6 +24,7 @@ from gateway.errors import Unavailable
 from gateway.limits import readings
 from gateway.limits.book import Book
 from gateway.limits.counters import Amounts, Counters, Subject
+from gateway.limits.expectation import Expectations
 from gateway.limits.script import SCRIPT, Answer, Argument, answer, arguments, keys, renewal
 from gateway.limits.subjects import share_of_quota
 from gateway.protocol.stream import LimitState
@@ -93,6 +95,7 @@ class Limiter:
         self._offset = time.time() - clock()
         """From this process's clock to Redis' clock, in seconds."""
         self._task: asyncio.Task[None] | None = None
+        self.expectations = Expectations(redis)
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -206,6 +209,9 @@ class Limiter:
             try:
                 if self._late or self._books:
                     await self.catch_up()
+                if self.expectations.waiting and self._breaker.circuit is Circuit.CLOSED:
+                    with contextlib.suppress(RedisError, OSError):  # what was learnt waits
+                        await self.expectations.exchange()
                 if self._clock() - renewed >= LEASE / 3:
                     renewed = self._clock()
                     await self.renew()

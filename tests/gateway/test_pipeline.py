@@ -279,6 +279,18 @@ class TestLimits:
             assert used["input_tokens_per_minute"] == finished.usage.input_tokens
             await served.settle()
 
+    async def test_the_mode_expected_reserves_what_answers_mostly_need(self, serve: Serve) -> None:
+        """The output limit as long as little is known."""
+        limits = {"output_tokens_per_minute": 100, "mode": "expected"}
+        async with serve(limits=limits, turns={"default_max_output_tokens": 50}) as served:
+            assert await _code(served, request(max_output_tokens=101)) == "request_exceeds_limit"
+            for _ in range(100):
+                served.gateway.limiter.expectations.observe("demo", "auto", 3)
+            events = await run(served, request(max_output_tokens=101, sampling=Sampling(ignore_eos=True)))
+            assert events[-1].usage.output_tokens == 101
+            assert await _code(served, request(max_output_tokens=101)) == "rate_limit_exceeded"
+            await served.settle()
+
     async def test_a_warm_up_is_charged_for_its_prompt(self, serve: Serve) -> None:
         """Nothing was generated for anybody."""
         async with serve() as served:

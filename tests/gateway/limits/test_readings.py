@@ -1,0 +1,105 @@
+"""What clients are told of their limits, and whose limits count."""
+
+from __future__ import annotations
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from gateway.directory.records import Tenant
+from gateway.identity import Principal
+from gateway.limits.counters import UNIT, Amounts, Counters, Subject, bounds_of
+from gateway.limits.quota import Quota
+from gateway.limits.readings import duration, headers, read
+from gateway.limits.subjects import mode_of, share_of_quota, socket_subjects, subjects_of
+from tests.gateway.conftest import Serve
+
+KEY_QUOTA = Quota(requests_per_minute=2, open_sockets=1)
+TENANT = Tenant(
+    name="acme",
+    quota=Quota(requests_per_minute=9, mode="expected"),
+    model_quotas={"large": Quota(spend_per_day=5)},
+    adapter_quotas={"law": Quota(concurrent_turns=1, mode="strict")},
+)
+
+
+def test_a_tenants_quota_comes_before_the_defaults() -> None:
+    default = Quota(requests_per_minute=60, concurrent_turns=7)
+    (subject,) = subjects_of(default, TENANT, Principal("acme", "ci"), "small", None)
+    assert subject == Subject("tenant", Quota(requests_per_minute=9, concurrent_turns=7, mode="expected"))
+
+
+def test_everything_that_has_a_limit_counts() -> None:
+    caller = Principal("acme", "ci", quota=KEY_QUOTA)
+    names = [subject.name for subject in subjects_of(Quota(), TENANT, caller, "large", "law")]
+    assert names == ["tenant", "key:ci", "model:large", "adapter:law"]
+    assert subjects_of(Quota(burst_seconds=5), None, Principal("acme", "ci"), "large", None) == ()
+    assert [subject.name for subject in socket_subjects(Quota(), TENANT, caller)] == ["key:ci"]
+
+
+def test_strict_wins_beside_a_tenant() -> None:
+    caller = Principal("acme", "ci", quota=KEY_QUOTA)
+    assert mode_of(subjects_of(Quota(), TENANT, caller, "large", None)) == "expected"
+    assert mode_of(subjects_of(Quota(), TENANT, caller, "large", "law")) == "strict"
+    assert mode_of(()) == "strict"
+
+
+def test_the_shares_of_gateways_are_no_more_than_the_whole() -> None:
+    share = share_of_quota(Quota(requests_per_minute=10, concurrent_turns=1, spend_per_day=2, burst_seconds=7), 3)
+    assert share == Quota(requests_per_minute=3, concurrent_turns=1, spend_per_day=0, burst_seconds=7)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0ms"), (0.12, "120ms"), (6.5, "6.5s"), (360, "6m0s"), (3723, "1h2m3s"), (3600, "1h0m0s")]
+)
+def test_durations_are_those_of_openai(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_subject_with_least_left_is_told() -> None:
+    subjects = [
+        Subject("tenant", Quota(output_tokens_per_minute=100, input_tokens_per_minute=50)),
+        Subject("key:ci", Quota(output_tokens_per_minute=40)),
+    ]
+    counters = [Counters(output=50 * UNIT + 1), Counters(held_output=8)]
+    state = read(subjects, counters, 0.5)
+    told = {reading.name: (reading.subject, reading.remaining, reading.warning) for reading in state.readings}
+    assert told == {
+        "input_tokens_per_minute": ("tenant", 50, False),
+        "output_tokens_per_minute": ("key:ci", 32, False),
+    }
+    assert headers(state)["x-ratelimit-remaining-tokens"] == "32"
+    assert "x-roundhouse-limit-warning" not in headers(state)
+
+
+def test_the_wait_is_that_of_the_limit_that_takes_longest() -> None:
+    quota = Quota(requests_per_minute=60, output_tokens_per_minute=60)
+    counters = Counters(requests=60 * UNIT, output=60 * UNIT)
+    short = counters.shortfall(bounds_of(quota), Amounts(requests=1, output_tokens=5))
+    assert short is not None and (short[0].name, short[1]) == ("output_tokens_per_minute", 5000)
+
+
+@pytest.mark.anyio
+async def test_http_and_sockets_are_told_before_a_limit_bites(serve: Serve) -> None:
+    limits = {"requests_per_minute": 3, "output_tokens_per_minute": 1000, "open_sockets": 1}
+    async with serve(limits=limits) as served:
+        first = await served.client.responses.with_raw_response.create(model="auto", input="x", max_output_tokens=9)
+        assert first.headers["x-ratelimit-limit-requests"] == "3"
+        assert first.headers["x-ratelimit-remaining-requests"] == "2"
+        assert first.headers["x-ratelimit-limit-output-tokens"] == "1000"
+        assert first.headers["x-ratelimit-remaining-tokens"] == "991"
+        assert "x-roundhouse-limit-warning" not in first.headers
+        await served.client.chat.completions.create(
+            model="auto", messages=[{"role": "user", "content": "x"}], max_tokens=1
+        )
+        third = await served.client.chat.completions.with_raw_response.create(
+            model="auto", messages=[{"role": "user", "content": "x"}], max_tokens=1, stream=True
+        )
+        assert third.headers["x-roundhouse-limit-warning"] == "requests_per_minute of tenant"
+        async with served.connect():
+            with pytest.raises(InvalidStatus) as caught:
+                await served.connect()
+            assert caught.value.response.status_code == 429
+        await served.settle()
+        async with served.connect():
+            pass
+        await served.settle()
