@@ -36,6 +36,7 @@ from gateway.engines import Engines
 from gateway.errors import ApiError
 from gateway.identity.authenticate import Identity
 from gateway.identity.guesses import Guesses
+from gateway.identity.issuers import Issuers
 from gateway.identity.last_used import LastUsed
 from gateway.identity.secret import check, derive, installation_secret
 from gateway.limits.limiter import Limiter
@@ -142,8 +143,8 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
         )
 
     turns = Turns(await road(settings), settings.turns, presence.id)
-    last_used = LastUsed(redis)
-    identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used)
+    last_used, issuers = LastUsed(redis), Issuers(settings.identity.issuers)
+    identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used, issuers)
     tickets = Tickets(redis)
     connections = Connections(settings, identity, tickets, turns, metrics, limiter, view)
     jobs = JobStore(redis)
@@ -176,6 +177,7 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
     flushing = [asyncio.create_task(statistics.run()), asyncio.create_task(violations.run())]
     ledger.start()
     last_used.start()
+    issuers.start()
     await engines.start()
     await adapters.start()
     heartbeat = Heartbeat(presence.id, engines, metrics.activity)
@@ -213,6 +215,7 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
         await presence.aclose()
         await view.aclose()
         await last_used.aclose()
+        await issuers.aclose()
         await violations.written(1.0)
         for task in flushing:
             task.cancel()

@@ -29,6 +29,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
             "allowed_origins",
             "connection_lifetime",
             "drain_timeout",
+            "failed_keys_per_minute",
             "first_message_timeout",
             "idle_timeout",
             "max_connections",

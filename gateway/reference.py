@@ -16,6 +16,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from gateway.admin.reference import endpoints_page
 from gateway.configuration import ALL, CHANGEABLE
+from gateway.identity.settings import Issuer
 from gateway.limits.quota import Quota
 from gateway.safety.settings import SafetyPattern, SafetyPolicy
 from gateway.settings import ApiKey, Pool, Price, Section, Settings, Tenant
@@ -82,6 +83,7 @@ def configuration() -> str:
         parts.append(f"\n## `[{name}]`\n\n{_sentence(section)} One table each.\n\n{_table(section)}")
     parts.append(f"\n## `[[safety.patterns]]`\n\n{_sentence(SafetyPattern)} One table each.\n\n{_table(SafetyPattern)}")
     parts.append(f"\n## `[safety.tenants.<name>]`\n\n{_sentence(SafetyPolicy)}\n\n{_table(SafetyPolicy)}")
+    parts.append(f"\n## `[[identity.issuers]]`\n\n{_sentence(Issuer)} One table each.\n\n{_table(Issuer)}")
     parts.append(f"\n### `keys` of a tenant\n\n{_sentence(ApiKey)}\n\n{_table(ApiKey)}")
     parts.append(f"\n### `limits` of a tenant\n\nThe fields of `[limits]` but the last three: {_names(Quota)}.\n")
     return "".join(parts)

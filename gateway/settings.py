@@ -20,6 +20,7 @@ from msgspec import Meta
 from engine.wire import PolicyName, ServiceClass
 from gateway.admin.sources import normalise
 from gateway.directory.records import Scope
+from gateway.identity.settings import IdentityProviders, check_issuers
 from gateway.limits.quota import Quota, Rate
 from gateway.limits.quota import Seconds as BurstSeconds
 from gateway.safety.settings import Safety, check_safety
@@ -321,6 +322,7 @@ class Settings(Section, frozen=True):
     router: Router = Router()
     adapters: Adapters = Adapters()
     admin: Admin = Admin()
+    identity: IdentityProviders = IdentityProviders()
     log: Log = Log()
     telemetry: Telemetry = Telemetry()
     safety: Safety = Safety()
@@ -388,6 +390,7 @@ def _check(settings: Settings) -> None:
     if len(set(digests)) != len(digests):
         raise SettingsError("tenants: two keys have the same sha256")
     check_safety(settings.safety)
+    check_issuers(settings.identity.issuers)
     priced = [price.name for price in settings.prices]
     if len(set(priced)) != len(priced):
         raise SettingsError("prices: two prices have the same name")

@@ -12,19 +12,25 @@ import re
 import time
 from collections.abc import Callable
 
+import msgspec
 from starlette.requests import HTTPConnection
 
 from gateway.directory.records import Key, Scope
 from gateway.directory.view import View
 from gateway.errors import ApiError, Forbidden, RateLimited, Unauthorized
 from gateway.identity.guesses import Guesses
+from gateway.identity.issuers import Issuers
 from gateway.identity.keys import PREFIX, digest, well_formed
 from gateway.identity.last_used import LastUsed
 from gateway.identity.principal import Principal
+from gateway.identity.tokens import Claims, looks_like_token
 from gateway.settings import Settings
 
 MAX_CREDENTIAL = 8192
 """Characters of a key or token."""
+
+TOKENS = "token:"
+"""Stands before the name of the issuer where a key's id would stand; ids of keys have no colon."""
 
 _BEARER = re.compile(r"[Bb]earer +([\x21-\x7e]+)")
 
@@ -38,6 +44,7 @@ class Identity:
         secret: bytes,
         guesses: Guesses,
         last_used: LastUsed,
+        issuers: Issuers,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -45,6 +52,7 @@ class Identity:
         self._secret = secret
         self._guesses = guesses
         self._last_used = last_used
+        self._issuers = issuers
         self._clock = clock
 
     def configure(self, settings: Settings) -> None:
@@ -85,6 +93,10 @@ class Identity:
             Forbidden: its tenant is disabled.
             Unavailable: the key has changed and cannot be looked up at the moment.
         """
+        if principal.expires_at is not None:
+            if principal.expires_at <= self._clock():
+                raise Unauthorized("the token of this connection has expired; connect with a new one")
+            return await self._user_checked(principal)
         key = await self._view.key_named(principal.key)
         if key is None or key.tenant != principal.tenant:
             raise Unauthorized("the API key of this connection was deleted; connect with another one")
@@ -92,12 +104,17 @@ class Identity:
 
     async def _known(self, credential: str) -> Principal | None:
         """Of what cannot be guessed and was seen before. An address that is slowed may still use it."""
+        if looks_like_token(credential):
+            claims = self._issuers.known(credential)
+            return await self._bearer(claims) if claims is not None else None
         if not credential.startswith(PREFIX):
             return None
         key = self._view.known_key(digest(credential, self._secret))
         return await self._principal(key) if key is not None else None
 
     async def _unknown(self, credential: str) -> Principal:
+        if looks_like_token(credential):
+            return await self._bearer(await self._issuers.verify(credential))
         # Keys of the configuration may have any form.
         key = self._view.known_key(hashlib.sha256(credential.encode()).hexdigest())
         if key is None and well_formed(credential):
@@ -125,6 +142,33 @@ class Identity:
                 scopes &= frozenset(user.scopes)
         self._last_used.touch(key.tenant, key.id)
         return Principal(key.tenant, key.id, key.user, scopes, key.operator, key.quota)
+
+    async def _bearer(self, claims: Claims) -> Principal:
+        """
+        Raises:
+            ApiError: as `authenticate` does.
+        """
+        return await self._user_checked(
+            Principal(
+                claims.tenant,
+                f"{TOKENS}{claims.issuer}",
+                claims.subject,
+                claims.scopes,
+                claims.operator,
+                expires_at=claims.expires_at,
+            )
+        )
+
+    async def _user_checked(self, principal: Principal) -> Principal:
+        """A token's principal, if its tenant and user may; people need not be in the directory."""
+        self._check_tenant(principal.tenant)
+        user = await self._view.user(principal.tenant, principal.user or "")
+        if user is None:
+            return principal
+        if user.disabled:
+            raise Unauthorized("the user of this token is disabled")
+        scopes = principal.scopes if user.scopes is None else principal.scopes & frozenset(user.scopes)
+        return msgspec.structs.replace(principal, scopes=scopes)
 
     def _check_tenant(self, name: str) -> None:
         tenant = self._view.tenant(name)

@@ -29,6 +29,8 @@ class Principal(Struct, frozen=True):
     """Whether its admin scopes reach every tenant, not only its own."""
     quota: Quota | None = None
     """What its API key may use beside the tenant's quota."""
+    expires_at: float | None = None
+    """When the token behind it expires, in seconds since 1970; None for keys, whose record says it."""
 
     def require(self, scope: Scope) -> None:
         """

@@ -34,6 +34,7 @@ from gateway.directory.view import View, configured
 from gateway.errors import ApiError
 from gateway.identity.authenticate import Identity
 from gateway.identity.guesses import Guesses
+from gateway.identity.issuers import Issuers
 from gateway.identity.last_used import LastUsed
 from gateway.limits.limiter import Limiter
 from gateway.protocol.stream import (
@@ -241,7 +242,7 @@ class ScriptedServer:
         secret = bytes(32)
         directory = Directory(redis, configured=configured(settings), secret=secret)
         view = View(directory)
-        identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), LastUsed(redis))
+        identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), LastUsed(redis), Issuers([]))
         tickets_, metrics = Tickets(redis), Metrics()
         turns = Turns(self.road, settings.turns)
         limiter = Limiter(redis, settings)

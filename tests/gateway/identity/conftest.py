@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,10 @@ from gateway.directory.view import View, configured
 from gateway.identity import Principal
 from gateway.identity.authenticate import Identity
 from gateway.identity.guesses import Guesses
+from gateway.identity.issuers import Issuers
 from gateway.identity.keys import new_key
 from gateway.identity.last_used import LastUsed
+from gateway.identity.settings import Issuer
 from gateway.settings import ApiKey, Settings
 from gateway.settings import Tenant as TenantSettings
 
@@ -44,6 +46,7 @@ class House:
     view: View
     identity: Identity
     last_used: LastUsed
+    issuers: Issuers
     clock: list[float]
 
     async def ask(self, bearer: str | None, address: str | None = "192.0.2.1") -> Principal:
@@ -62,7 +65,7 @@ class House:
         return text
 
 
-async def make_house(redis: Redis) -> House:
+async def make_house(redis: Redis, issuers: Sequence[Issuer] = ()) -> House:
     """The tenant acme is in the directory; the tenant filed, with a key 'sesame', in the configuration."""
     keys = [ApiKey(id="file", sha256=hashlib.sha256(b"sesame").hexdigest(), scopes=["models"])]
     settings = Settings(tenants=[TenantSettings(name="filed", keys=keys)])
@@ -70,8 +73,9 @@ async def make_house(redis: Redis) -> House:
     view = View(directory)
     clock = [NOW]
     last_used = LastUsed(redis, clock=lambda: clock[0])
-    identity = Identity(view, SECRET, Guesses(FAILURES), last_used, clock=lambda: clock[0])
-    house = House(redis, directory, view, identity, last_used, clock)
+    providers = Issuers(issuers, clock=lambda: clock[0], wall=lambda: clock[0])
+    identity = Identity(view, SECRET, Guesses(FAILURES), last_used, providers, clock=lambda: clock[0])
+    house = House(redis, directory, view, identity, last_used, providers, clock)
     await house.write(Tenant(name="acme"))
     return house
 
@@ -81,4 +85,6 @@ async def house(redis_url: str) -> AsyncIterator[House]:
     """See `make_house`."""
     async with Redis.from_url(redis_url) as redis:
         await redis.flushall()
-        yield await make_house(redis)
+        house = await make_house(redis)
+        yield house
+        await house.issuers.aclose()
