@@ -143,10 +143,18 @@ class Pipeline:
         if self._guard.active:
             await self._guard.admit(turn)
             request = turn.request
-        share = share_of(self._view.tenant(name) or Tenant(name=name), request.service_tier)
-        adapter = self._adapters.resolve(request.model, turn.principal.tenant)
-        if adapter is None:
-            pools = self._engines.pools_for(request.model)
+        tenant = self._tenant(turn)
+        share = share_of(tenant, request.service_tier)
+        adapter = self._adapters.resolve(request.model, name)
+        if adapter is None or not tenant.may_use(adapter.name):
+            adapter = None
+            pools = [pool for pool in self._engines.pools_for(request.model) if tenant.may_use(pool.name)]
+            if not pools:
+                raise ModelNotFound(
+                    f"the model '{request.model[:256]}' does not exist; available: "
+                    + ", ".join(self._visible(turn)[:_NAMED_ADAPTERS]),
+                    param="model",
+                )
         else:
             turn.principal.require("adapters")
             pools = [self._engines.pool(adapter.model)]
@@ -242,10 +250,22 @@ class Pipeline:
         candidates = self._engines.candidates(
             {name: len(ids) for name, ids in job.prompts.items()}, self._view.replicas()
         )
+        tenant = self._tenant(job.turn)
+        if job.adapter is None and tenant.models is not None:
+            candidates = [each for each in candidates if tenant.may_use(each.model)]
         try:
             return route(question, candidates, self._policy)
         except NoRoute as refusal:
-            raise _refusal(refusal, sorted(self._adapters.visible(job.turn.principal.tenant))) from None
+            raise _refusal(refusal, self._visible(job.turn)) from None
+
+    def _tenant(self, turn: Turn) -> Tenant:
+        name = turn.principal.tenant
+        return self._view.tenant(name) or Tenant(name=name)
+
+    def _visible(self, turn: Turn) -> list[str]:
+        """Names of the adapters that the turn could have asked for."""
+        tenant = self._tenant(turn)
+        return [name for name in sorted(self._adapters.visible(tenant.name)) if tenant.may_use(name)]
 
     def _announce(self, job: Job, decision: Decision, engine: Engine, *, fallback: bool) -> None:
         reason = str(Why.FALLBACK if fallback else decision.why)

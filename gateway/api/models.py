@@ -49,16 +49,17 @@ routes: list[BaseRoute] = [
 
 
 def _models(gateway: Gateway, principal: Principal) -> list[dict[str, Any]]:
-    pools = gateway.engines.pools
-    auto = _model(AUTO, None, max(map(_context, pools)))
+    tenant = gateway.view.tenant(principal.tenant)
+    pools = [pool for pool in gateway.engines.pools if tenant is None or tenant.may_use(pool.name)]
+    auto = [_model(AUTO, None, max(map(_context, pools)))] if pools else []
     tiers = [_model(pool.tier, pool.tier, _context(pool)) for pool in pools]
     models = [_model(pool.name, pool.tier, _context(pool)) for pool in pools]
     adapters = [
         _adapter(name, pointer, gateway.engines.pool(pointer.model))
         for name, pointer in gateway.adapters.visible(principal.tenant).items()
-        if "adapters" in principal.scopes
+        if "adapters" in principal.scopes and (tenant is None or tenant.may_use(name))
     ]
-    return [auto, *tiers, *models, *adapters]
+    return [*auto, *tiers, *models, *adapters]
 
 
 def _model(name: str, tier: str | None, context: int) -> dict[str, Any]:

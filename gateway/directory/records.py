@@ -85,6 +85,10 @@ class Tenant(Record, frozen=True, kw_only=True):
     def belongs_to(self) -> str | None:
         return self.name
 
+    def may_use(self, name: str) -> bool:
+        """Whether its list of models and adapters has this one."""
+        return self.models is None or name in self.models
+
 
 class User(Record, frozen=True, kw_only=True):
     """A person or service of a tenant, known by what an identity provider calls it."""
