@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import ssl
 from collections.abc import Collection, Sequence
 from typing import Any, Self, TypedDict, Unpack
 
@@ -28,6 +29,7 @@ from websockets.exceptions import WebSocketException
 
 from engine.generation import Delta, EngineGone, Generation, RequestFailed, Result, Timings
 from engine.text import TextProcessor
+from engine.tls import Certificate, client_context
 from engine.wire import (
     MAX_FRAME_BYTES,
     MAX_PINNED,
@@ -80,10 +82,12 @@ class EngineClient:
     """One engine. Keeps a connection to it and opens a new one, with backoff, whenever it is lost.
 
     `address` is `ws://host:port` or `unix:///path/to/socket`. An engine sends a frame every second; one that is silent
-    for `silence` seconds, or up to twice as long, counts as dead.
+    for `silence` seconds, or up to twice as long, counts as dead. For `wss://` addresses `tls` says who we are and whom
+    to trust; its files are read with every connection, so that certificates can be renewed. Without it the machine's
+    authorities are trusted.
     """
 
-    def __init__(self, address: str, *, silence: float = 10.0) -> None:
+    def __init__(self, address: str, *, silence: float = 10.0, tls: Certificate | None = None) -> None:
         if not address.startswith(("ws://", "wss://", "unix://")):
             raise ValueError(f"engine address {address!r}: use ws://host:port or unix:///path/to/socket")
         self.address = address
@@ -92,6 +96,7 @@ class EngineClient:
         self.load: Load | None = None
         """The engine's latest snapshot, at most a second old while connected; None while it is not."""
         self._silence = silence
+        self._tls = tls
         self._connected = asyncio.Event()
         self._live: dict[str, Generation] = {}
         self._idle = asyncio.Event()
@@ -209,10 +214,10 @@ class EngineClient:
                         tasks.create_task(self._write(connection))
                         tasks.create_task(self._read(connection))
                         tasks.create_task(self._watch())
-            except* (OSError, WebSocketException, ProtocolError, msgspec.MsgspecError) as group:
+            except* (OSError, WebSocketException, ProtocolError, ValueError) as group:
                 reason = _first(group)
                 # That nobody listens yet is nothing to be told about; that something else does is.
-                quiet = isinstance(reason, OSError) and not self.connected
+                quiet = isinstance(reason, OSError) and not isinstance(reason, ssl.SSLError) and not self.connected
                 level = logging.DEBUG if quiet else logging.WARNING
                 logger.log(level, "engine %s cannot be used: %s: %s", self.address, type(reason).__name__, reason)
             finally:
@@ -232,6 +237,8 @@ class EngineClient:
         }
         if self.address.startswith("unix://"):
             return unix_connect(self.address.removeprefix("unix://"), **options)
+        if self._tls is not None and self.address.startswith("wss://"):
+            options["ssl"] = client_context(self._tls)
         return connect(self.address, proxy=None, **options)
 
     def _handshake(self, frame: ServerFrame) -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+import ssl
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -20,10 +21,13 @@ from engine.kv import BLOCK_SIZE
 from engine.scheduling.config import POLICIES
 from engine.server import EngineServer
 from engine.speculation.speculator import Speculate, Speculator
+from engine.tls import Certificate, server_context
 from engine.wire import PolicyName
 
 if TYPE_CHECKING:
     from engine.runner import Dtype
+
+_FILE = click.Path(exists=True, dir_okay=False)
 
 CONFIGURATION_ERROR = 2
 """Exit status when this engine cannot run with what it was given; trying again would not help."""
@@ -43,9 +47,12 @@ _ADAPTERS = ResidencyConfig()
     "--listen",
     default="ws://127.0.0.1:0",
     metavar="ADDRESS",
-    help="ws://HOST:PORT (port 0 picks a free one) or unix:///PATH. There is no authentication: keep it on this "
-    "machine or in a network of its own.",
+    help="ws://HOST:PORT (port 0 picks a free one) or unix:///PATH: without authentication, for this machine or a "
+    "network of its own. wss://HOST:PORT with the three --tls options: for gateways with a certificate only.",
 )
+@click.option("--tls-cert", type=_FILE, help="The engine's certificate, for the host in gateways' addresses (PEM).")
+@click.option("--tls-key", type=_FILE, help="Its private key (PEM, without a password).")
+@click.option("--tls-client-ca", type=_FILE, help="Authorities whose certificates gateways must have (PEM).")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Where the model runs.")
 @click.option(
     "--dtype",
@@ -133,6 +140,9 @@ def main(
     model: Path,
     name: str | None,
     listen: str,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_client_ca: str | None,
     device: str,
     dtype: Dtype,
     threads: int,
@@ -168,6 +178,10 @@ def main(
       [[pools]]
       engines = ["unix:///run/roundhouse/small.sock"]
     """
+    try:
+        tls = _tls(tls_cert, tls_key, tls_client_ca)
+    except ValueError as error:
+        _fail(str(error))
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
@@ -227,7 +241,7 @@ def main(
     gc.collect()
     gc.freeze()
     try:
-        asyncio.run(_serve(core, listen))
+        asyncio.run(_serve(core, listen, tls))
     except (OSError, ValueError) as error:
         _fail(f"cannot listen at {listen}: {error}")
     finally:
@@ -235,20 +249,32 @@ def main(
         constraints.close()
 
 
-async def _serve(core: EngineCore, listen: str) -> None:
+async def _serve(core: EngineCore, listen: str, tls: ssl.SSLContext | None) -> None:
     """Serve until a signal or the core's failure, which is raised."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     server = EngineServer(core)
-    async with server.listening(listen) as address:
+    async with server.listening(listen, tls) as address:
         ready = {"event": "ready", "address": address, "model": core.model.name, "context": core.model.context}
         print(json.dumps(ready), flush=True)
         waiting = {asyncio.create_task(stop.wait()), asyncio.create_task(server.wait_failed())}
         _, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()
+
+
+def _tls(certificate: str | None, key: str | None, authority: str | None) -> ssl.SSLContext | None:
+    """
+    Raises:
+        ValueError: some of the options are missing, or a file is not what it should be.
+    """
+    if certificate is None and key is None and authority is None:
+        return None
+    if certificate is None or key is None or authority is None:
+        raise ValueError("--tls-cert, --tls-key and --tls-client-ca belong together: give all three")
+    return server_context(Certificate(authority, certificate, key))
 
 
 def _fail(message: str) -> NoReturn:

@@ -15,6 +15,7 @@ import contextlib
 import enum
 import logging
 import queue
+import ssl
 import threading
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -79,8 +80,9 @@ class EngineServer:
         self._failure: BaseException | None = None
 
     @contextlib.asynccontextmanager
-    async def listening(self, listen: str) -> AsyncIterator[str]:
-        """Serve at `ws://host:port` (port 0 picks one) or `unix:///path`; yields the address that clients use.
+    async def listening(self, listen: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+        """Serve at `ws://host:port` (port 0 picks one), `wss://host:port` with `tls`, or `unix:///path`; yields the
+        address that clients use.
 
         Raises:
             OSError: the address cannot be used.
@@ -88,7 +90,7 @@ class EngineServer:
         """
         loop = asyncio.get_running_loop()
         thread = threading.Thread(target=self._run_core, args=(loop,), name="engine core")
-        async with _listen(self._handle, listen) as server:
+        async with _listen(self._handle, listen, tls) as server:
             thread.start()
             heartbeat = asyncio.create_task(self._beat())
             try:
@@ -341,7 +343,9 @@ def _refusal(id: str, error: RequestError) -> Output:
     return Output(id, finish="error", error=str(error), error_kind=error.kind, retry_after=error.retry_after)
 
 
-def _listen(handler: Callable[[ServerConnection], Awaitable[None]], listen: str) -> AbstractAsyncContextManager[Server]:
+def _listen(
+    handler: Callable[[ServerConnection], Awaitable[None]], listen: str, tls: ssl.SSLContext | None
+) -> AbstractAsyncContextManager[Server]:
     options: dict[str, Any] = {
         "max_size": MAX_FRAME_BYTES,
         "compression": None,
@@ -350,18 +354,22 @@ def _listen(handler: Callable[[ServerConnection], Awaitable[None]], listen: str)
         "origins": [None],
     }
     url = urlsplit(listen)
-    if url.scheme == "unix" and url.path:
+    if url.scheme == "unix" and url.path and tls is None:
         return unix_serve(handler, url.path, **options)
-    if url.scheme == "ws" and url.hostname and url.port is not None:
-        return serve(handler, url.hostname, url.port, **options)
-    raise ValueError(f"cannot listen at {listen!r}: use ws://127.0.0.1:PORT (0 picks a port) or unix:///path/to/socket")
+    if url.scheme == ("ws" if tls is None else "wss") and url.hostname and url.port is not None:
+        return serve(handler, url.hostname, url.port, ssl=tls, **options)
+    raise ValueError(
+        f"cannot listen at {listen!r}: use ws://127.0.0.1:PORT (0 picks a port) or unix:///path/to/socket, or "
+        "wss://HOST:PORT with certificates"
+    )
 
 
 def _address(server: Server, listen: str) -> str:
     if listen.startswith("unix:"):
         return listen
     host, port = next(iter(server.sockets)).getsockname()[:2]
-    return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
+    scheme = urlsplit(listen).scheme
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _main() -> None:

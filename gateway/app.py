@@ -113,13 +113,14 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
 
     Raises:
         OSError, ValueError: a checkpoint's tokenizer cannot be read.
-        SettingsError: the installation's secret cannot be used, or traces are wanted without their libraries.
+        SettingsError: the installation's secret or a certificate cannot be used, or traces are wanted without their
+            libraries.
         RegistryError: the adapters' registry has an address of a kind that is not installed.
     """
     settings = configuration.settings
     secret = installation_secret(settings)
     redis, reader = redis_server.connect(settings), redis_server.connect(settings, timeout=READ_TIMEOUT)
-    engines = await asyncio.to_thread(Engines, settings.pools, settings.router)
+    engines = await asyncio.to_thread(Engines, settings.pools, settings.router, settings.engine_tls.files())
     adapters = Adapters(Registry(registry_url(settings)), engines.pools, settings.adapters.poll)
     metrics = Metrics()
     redis.observe = metrics.redis_answered

@@ -14,6 +14,7 @@ from typing import Any
 
 from engine.client import EngineClient
 from engine.text import TextProcessor
+from engine.tls import Certificate
 from gateway.directory.records import Replica
 from gateway.settings import Pool as PoolSettings
 from gateway.settings import Router as RouterSettings
@@ -69,7 +70,7 @@ class Engine:
 class Pool:
     """One tier: a model, its tokenizer and the engines that serve it."""
 
-    def __init__(self, settings: PoolSettings, router: RouterSettings) -> None:
+    def __init__(self, settings: PoolSettings, router: RouterSettings, tls: Certificate | None = None) -> None:
         self.directory = directory = Path(settings.model)
         """Of the checkpoint."""
         self.tier = settings.tier
@@ -82,6 +83,7 @@ class Pool:
         self.engines: list[Engine] = []
         self.leaving: list[Engine] = []
         """Named no more, but still of use until one of `engines` is connected."""
+        self._tls = tls
         self.configure(settings, router, taken=())
 
     @property
@@ -100,7 +102,7 @@ class Pool:
         self.engines = [
             before.pop(address)
             if address in before
-            else Engine(next(free), self, EngineClient(address), Breaker(failures=1, pause=1.0))
+            else Engine(next(free), self, EngineClient(address, tls=self._tls), Breaker(failures=1, pause=1.0))
             for address in dict.fromkeys(settings.engines)
         ]
         for engine in self.engines:
@@ -134,13 +136,13 @@ class Pool:
 class Engines:
     """All pools, in the order of the configuration."""
 
-    def __init__(self, pools: Sequence[PoolSettings], router: RouterSettings) -> None:
-        """Reads every pool's tokenizer.
+    def __init__(self, pools: Sequence[PoolSettings], router: RouterSettings, tls: Certificate | None = None) -> None:
+        """Reads every pool's tokenizer. `tls` is for engines at wss:// addresses.
 
         Raises:
             OSError, ValueError: a checkpoint's files are missing or cannot be used.
         """
-        self.pools = [Pool(settings, router) for settings in pools]
+        self.pools = [Pool(settings, router, tls) for settings in pools]
         self._engines = {engine.name: engine for pool in self.pools for engine in pool.engines}
         """With those that have left, of which turns may still know the name."""
         self.left: list[Engine] = []

@@ -20,7 +20,7 @@ from msgspec import Meta
 from engine.wire import PolicyName, ServiceClass
 from gateway.admin.sources import normalise
 from gateway.directory.records import Scope
-from gateway.identity.settings import IdentityProviders, check_issuers
+from gateway.identity.settings import EngineTls, IdentityProviders, check_issuers
 from gateway.limits.quota import Quota, Rate
 from gateway.limits.quota import Seconds as BurstSeconds
 from gateway.safety.settings import Safety, check_safety
@@ -188,7 +188,7 @@ class Pool(Section, frozen=True):
     name: Annotated[str, Meta(description="Public name of the model.")]
     model: Annotated[str, Meta(description="Directory of the checkpoint in Hugging Face format.")]
     engines: Annotated[
-        list[str], Meta(description="ws:// or unix:// addresses of running engines; empty: `serve` starts one.")
+        list[str], Meta(description="ws://, wss:// or unix:// addresses of running engines; empty: `serve` starts one.")
     ] = []
     device: Annotated[Literal["cpu", "cuda"], Meta(description="Device of an engine that `serve` starts.")] = "cpu"
     dtype: Annotated[Literal["float32", "bfloat16"], Meta(description="Data type of its weights.")] = "float32"
@@ -323,6 +323,7 @@ class Settings(Section, frozen=True):
     adapters: Adapters = Adapters()
     admin: Admin = Admin()
     identity: IdentityProviders = IdentityProviders()
+    engine_tls: EngineTls = EngineTls()
     log: Log = Log()
     telemetry: Telemetry = Telemetry()
     safety: Safety = Safety()
@@ -402,7 +403,7 @@ def _check(settings: Settings) -> None:
     for pool in settings.pools:
         for address in pool.engines:
             if not address.startswith(("ws://", "wss://", "unix://")):
-                raise SettingsError(f"pools: engines: {address!r} is no address; use ws://host:port or unix:///path")
+                raise SettingsError(f"pools: engines: {address!r} is no address; use ws(s)://host:port or unix:///path")
         if pool.step_tokens < pool.max_running:
             raise SettingsError(
                 f"pools: step_tokens ({pool.step_tokens}) of the {pool.tier} pool must be at least its max_running "

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from engine.tls import Certificate, client_context
 from gateway.directory.records import Scope
 from gateway.section import Seconds, Section, SettingsError
 
@@ -55,6 +56,33 @@ class IdentityProviders(Section, frozen=True):
     """Who may say who is calling, see [identity.md](identity.md#tokens)."""
 
     issuers: Annotated[list[Issuer], Meta(description="Identity providers.")] = msgspec.field(default_factory=list)
+
+
+class EngineTls(Section, frozen=True):
+    """Certificates for engines at wss:// addresses, see [operating.md](operating.md#engines-on-other-machines)."""
+
+    ca: Annotated[
+        str | None, Meta(description="Authorities that sign engines' certificates (PEM); empty: the machine's.")
+    ] = None
+    cert: Annotated[str | None, Meta(description="This gateway's certificate (PEM).")] = None
+    key: Annotated[str | None, Meta(description="Its private key (PEM, without a password).")] = None
+
+    def files(self) -> Certificate | None:
+        """The files to use; None if there are none.
+
+        Raises:
+            SettingsError: some are missing, or are not what they should be.
+        """
+        if self == EngineTls():
+            return None
+        if self.ca is None or (self.cert is None) != (self.key is None):
+            raise SettingsError("engine_tls: ca is needed, and cert and key belong together")
+        files = Certificate(self.ca, self.cert, self.key)
+        try:
+            client_context(files)
+        except ValueError as error:
+            raise SettingsError(f"engine_tls: {error}") from None
+        return files
 
 
 def check_issuers(issuers: Sequence[Issuer]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,16 +52,17 @@ class ScriptedRunner:
 class ScriptedEngine:
     """A server that can be killed and started again at the same address."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tls: ssl.SSLContext | None = None) -> None:
         self.runner = ScriptedRunner()
-        self.address = f"unix://{path}"
+        self.address = f"unix://{path}" if tls is None else "wss://127.0.0.1:0"
+        self._tls = tls
         self.server: EngineServer | None = None
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
         model = model_info(context=1000, vocabulary=1000, eos=(EOS,))
         self.server = EngineServer(EngineCore(self.runner, model, SchedulerConfig(64, step_tokens=64, max_running=8)))
-        await self._stack.enter_async_context(self.server.listening(self.address))
+        self.address = await self._stack.enter_async_context(self.server.listening(self.address, self._tls))
 
     async def stop(self) -> None:
         if self.runner.gate is not None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -66,7 +67,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class EngineThread:
     """A real engine that serves on a loop of its own; `stop` is its death. `config` goes to the scheduler."""
 
-    def __init__(self, model: Path, **config: Any) -> None:
+    def __init__(self, model: Path, *, tls: ssl.SSLContext | None = None, **config: Any) -> None:
+        self._tls = tls
         runner = ModelRunner(model, blocks=KV_BLOCKS, name="tiny")
         self.constraints = Constraints(GrammarCompiler(model, runner.info), runner.info.vocabulary)
         scheduling = SchedulerConfig(KV_BLOCKS, **{"step_tokens": 256, **config})
@@ -78,7 +80,8 @@ class EngineThread:
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
 
     async def _serve(self) -> None:
-        async with EngineServer(self.core).listening(self.address or "ws://127.0.0.1:0") as self.address:
+        listen = "ws://127.0.0.1:0" if self._tls is None else "wss://127.0.0.1:0"
+        async with EngineServer(self.core).listening(self.address or listen, self._tls) as self.address:
             self._listening.set()
             await self._stopping.wait()
 
