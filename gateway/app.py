@@ -118,9 +118,15 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
         RegistryError: the adapters' registry has an address of a kind that is not installed.
     """
     settings = configuration.settings
-    secret = installation_secret(settings)
+    secret, tls = installation_secret(settings), settings.engine_tls.files()
     redis, reader = redis_server.connect(settings), redis_server.connect(settings, timeout=READ_TIMEOUT)
-    engines = await asyncio.to_thread(Engines, settings.pools, settings.router, settings.engine_tls.files())
+    if not await check(redis, secret):
+        await asyncio.gather(redis.aclose(), reader.aclose())
+        raise SettingsError(
+            "another gateway uses this Redis with another secret: copy its file 'secret' from its redis.data to "
+            f"{settings.redis.data}, or set the same ROUNDHOUSE_SECRET"
+        )
+    engines = await asyncio.to_thread(Engines, settings.pools, settings.router, tls)
     adapters = Adapters(Registry(registry_url(settings)), engines.pools, settings.adapters.poll)
     metrics = Metrics()
     redis.observe = metrics.redis_answered
@@ -170,11 +176,6 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
 
     configuration.add(prepare)
     configuration.observe = metrics.configuration
-    if not await check(redis, secret):
-        raise SettingsError(
-            "another gateway uses this Redis with another secret: copy its file 'secret' from its redis.data to "
-            f"{settings.redis.data}, or set the same ROUNDHOUSE_SECRET"
-        )
     flushing = [asyncio.create_task(statistics.run()), asyncio.create_task(violations.run())]
     ledger.start()
     last_used.start()

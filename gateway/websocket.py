@@ -13,6 +13,7 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, cast
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -353,7 +354,8 @@ class Connections:
             )
         for offered in socket.scope["subprotocols"]:
             if offered.startswith(TICKET_SUBPROTOCOL):
-                return await self._tickets.redeem(offered.removeprefix(TICKET_SUBPROTOCOL), origin)
+                ticket = offered.removeprefix(TICKET_SUBPROTOCOL)
+                return await self._identity.slowed(socket, partial(self._tickets.redeem, ticket, origin))
         return await self._identity.authenticate(socket)
 
     def _admit(self, principal: Principal) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from starlette.requests import HTTPConnection
@@ -71,16 +71,25 @@ class Identity:
         credential = _credential(connection.headers.get("authorization"))
         if (principal := await self._known(credential)) is not None:
             return principal
+        return await self.slowed(connection, lambda: self._unknown(credential))
+
+    async def slowed(self, connection: HTTPConnection, check: Callable[[], Awaitable[Principal]]) -> Principal:
+        """What `check` finds, unless the client's address has failed too often; its failures count.
+
+        Raises:
+            RateLimited: the address has to wait.
+            ApiError: as `check` does.
+        """
         address = connection.client.host if connection.client else ""
         now = self._clock()
         if wait := self._guesses.wait(address, now):
             raise RateLimited(
-                "too many wrong API keys came from your address; wait, and correct the key",
+                "too many wrong API keys or tickets came from your address; wait, and correct the key",
                 retry_after=wait,
                 code="too_many_failures",
             )
         try:
-            return await self._unknown(credential)
+            return await check()
         except Unauthorized:
             self._guesses.failed(address, now)
             raise
@@ -132,7 +141,7 @@ class Identity:
             raise Unauthorized("this API key is disabled")
         if key.expires_at is not None and key.expires_at <= self._clock():
             raise Unauthorized("this API key has expired; use the one that replaces it")
-        self._check_tenant(key.tenant)
+        await self._check_tenant(key.tenant)
         scopes: frozenset[Scope] = frozenset(key.scopes)
         if key.user is not None:
             user = await self._view.user_named(key.user)
@@ -161,7 +170,7 @@ class Identity:
 
     async def _user_checked(self, principal: Principal) -> Principal:
         """A token's principal, if its tenant and user may; people need not be in the directory."""
-        self._check_tenant(principal.tenant)
+        await self._check_tenant(principal.tenant)
         user = await self._view.user(principal.tenant, principal.user or "")
         if user is None:
             return principal
@@ -170,8 +179,12 @@ class Identity:
         scopes = principal.scopes if user.scopes is None else principal.scopes & frozenset(user.scopes)
         return msgspec.structs.replace(principal, scopes=scopes)
 
-    def _check_tenant(self, name: str) -> None:
+    async def _check_tenant(self, name: str) -> None:
         tenant = self._view.tenant(name)
+        if tenant is None:
+            # It may be as new as its key, and the view has not seen it yet.
+            await self._view.refresh()
+            tenant = self._view.tenant(name)
         if tenant is None or tenant.disabled:
             raise _tenant_refused()
 

@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from gateway.api import page, responses, tickets
 from gateway.api.http import JsonResponse, on_api_error
+from gateway.configuration import Configuration
 from gateway.context import Gateway
 from gateway.directory.store import Directory
 from gateway.directory.view import View, configured
@@ -246,10 +247,9 @@ class ScriptedServer:
         tickets_, metrics = Tickets(redis), Metrics()
         turns = Turns(self.road, settings.turns)
         limiter = Limiter(redis, settings)
-        view = View(Directory(redis, configured=configured(settings), secret=b"no route asks for it"))
         connections = Connections(settings, identity, tickets_, turns, metrics, limiter, view)
         parts: dict[str, Any] = {
-            "settings": settings,
+            "configuration": Configuration(settings),
             "redis": redis,
             "identity": identity,
             "tickets": tickets_,
@@ -257,6 +257,7 @@ class ScriptedServer:
             "turns": turns,
             "connections": connections,
             "metrics": metrics,
+            "view": view,
         }
         # No route of this application asks for the others.
         self.gateway = Gateway(**{field.name: parts.get(field.name) for field in dataclasses.fields(Gateway)})

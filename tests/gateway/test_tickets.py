@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from redis.asyncio import Redis
 
 from gateway.errors import Unauthorized, Unavailable
 from gateway.identity import Principal
+from gateway.limits.quota import Quota
 from gateway.tickets import LIFETIME, TICKET_KEY, Tickets
 
 pytestmark = pytest.mark.anyio
@@ -32,6 +34,29 @@ async def test_a_ticket_works_once(redis: Redis) -> None:
     assert await tickets.redeem(ticket, PAGE) == ALICE
     with pytest.raises(Unauthorized):
         await tickets.redeem(ticket, PAGE)
+
+
+async def test_of_many_who_offer_it_at_once_one_gets_in(redis: Redis) -> None:
+    """On connections of their own, as several gateways have."""
+    ticket = await Tickets(redis).issue(ALICE, PAGE)
+    outcomes = await asyncio.gather(*(Tickets(redis).redeem(ticket, PAGE) for _ in range(50)), return_exceptions=True)
+    assert outcomes.count(ALICE) == 1
+    assert sum(isinstance(outcome, Unauthorized) for outcome in outcomes) == 49
+
+
+async def test_an_expired_ticket_is_refused(redis: Redis) -> None:
+    ticket = await Tickets(redis).issue(ALICE, PAGE)
+    [key] = [key async for key in redis.scan_iter(match="rh1:ticket:*")]
+    await redis.pexpire(key, 0)
+    with pytest.raises(Unauthorized):
+        await Tickets(redis).redeem(ticket, PAGE)
+
+
+async def test_a_ticket_carries_who_it_is_and_what_they_may_do(redis: Redis) -> None:
+    quota = Quota(requests_per_minute=3)
+    who = Principal("acme", "token:idp", "ann", frozenset({"chat", "admin:read"}), True, quota, expires_at=1.5)
+    tickets = Tickets(redis)
+    assert await tickets.redeem(await tickets.issue(who, PAGE), PAGE) == who
 
 
 @pytest.mark.parametrize("origin", [None, "http://evil.example"])

@@ -162,6 +162,14 @@ async def test_what_is_disabled_or_deleted_is_refused(house: House) -> None:
         await house.ask(key)
 
 
+async def test_a_tenant_as_new_as_its_key_is_found(house: House) -> None:
+    """The view has not looked since."""
+    text, stored = new_key(SECRET)
+    await house.directory.write(Tenant(name="new"), actor="test")
+    await house.directory.write(Key(id="k", tenant="new", digest=stored), actor="test")
+    assert (await house.ask(text)).tenant == "new"
+
+
 async def test_a_users_scopes_bound_those_of_its_keys(house: House) -> None:
     await house.write(User(id="ann", tenant="acme", subject="s", scopes=["models", "admin:read"]))
     assert (await house.ask(await house.key(user="ann"))).scopes == {"models"}
