@@ -78,9 +78,9 @@ def bounds_of(quota: Quota) -> Bounds:
 
 
 @lru_cache(maxsize=10_000)
-def bounds_text(quota: Quota) -> str:
+def packed_bounds(quota: Quota) -> bytes:
     """A quota's bounds as the script takes them."""
-    return " ".join(map(str, bounds_of(quota)))
+    return msgspec.msgpack.encode(bounds_of(quota))
 
 
 class Gauge(NamedTuple):

@@ -14,7 +14,7 @@
 -- KEYS: 1 HASH subject -> counters, `clock` -> last time seen (ms)   2 HASH reservation -> what it holds
 --       3 ZSET reservation by end of lease (ms)
 -- ARGV: 1 reserve | settle | charge | read | renew   2 lease (ms)   3 reservation
---       4.. requests, turns, sockets, input tokens, output tokens, micro-dollars, then name and bounds of each subject;
+--       4.. requests, turns, sockets, input tokens, output tokens, micro-dollars, then name and bounds (MessagePack) of each subject;
 --       for renew instead: more reservations
 -- `charge` settles a reservation that Redis may not know, because it was made while Redis was away.
 -- Returns {1 granted | 0 refused, time (ms), counters of each subject}; for renew the reservations that it knew.
@@ -24,7 +24,6 @@ local AT, REQUESTS, INPUT, OUTPUT, HELD_INPUT, HELD_OUTPUT, HELD_SPEND = 1, 2, 3
 local TURNS, SOCKETS, THIS_DAY, SPENT_DAY, THIS_MONTH, SPENT_MONTH = 8, 9, 10, 11, 12, 13
 local COUNTERS = '(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)'
 local COUNTERS_FORMAT = '%d %d %d %d %d %d %d %d %d %d %d %d %d'
-local BOUNDS = '(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)'
 local RECORD = '^(%d) (%d+) (%d+) (%d+) (%d+) (%d+)\n(.*)$'
 local ENDED, HELD, SETTLED = '0', '1', '2'
 
@@ -32,9 +31,9 @@ local operation, lease, id = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local state, held, leases = KEYS[1], KEYS[2], KEYS[3]
 local max, floor, match, format, call = math.max, math.floor, string.match, string.format, redis.call
 
-local function numbers(text, pattern)
-    local list = {match(text, pattern)}
-    for index = 1, #list do list[index] = tonumber(list[index]) end
+local function numbers(text)
+    local list = {match(text, COUNTERS)}
+    for index = 1, 13 do list[index] = tonumber(list[index]) end
     return list
 end
 
@@ -42,7 +41,7 @@ end
 local subjects, fields = {}, {'clock'}
 if operation ~= 'renew' then
     for index = 10, #ARGV, 2 do
-        subjects[#subjects + 1] = {name = ARGV[index], bounds = numbers(ARGV[index + 1], BOUNDS)}
+        subjects[#subjects + 1] = {name = ARGV[index], bounds = cmsgpack.unpack(ARGV[index + 1])}
         fields[#fields + 1] = ARGV[index]
     end
 end
@@ -62,7 +61,7 @@ end
 
 local loaded = {}
 for index, subject in ipairs(subjects) do
-    local counters = stored[index + 1] and numbers(stored[index + 1], COUNTERS)
+    local counters = stored[index + 1] and numbers(stored[index + 1])
     subject.counters = counters or {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
     loaded[subject.name] = subject.counters
 end
@@ -74,7 +73,7 @@ local function hold(record, sign)
         local counters = loaded[name]
         if not counters then
             local text = call('HGET', state, name)
-            counters = text and numbers(text, COUNTERS) or {now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+            counters = text and numbers(text) or {now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
             loaded[name] = counters
         end
         counters[TURNS] = max(0, counters[TURNS] + sign * turns)
@@ -213,8 +212,9 @@ end
 
 local writes = {'clock', format('%d', now)}
 for name, counters in pairs(loaded) do
+    counters.text = format(COUNTERS_FORMAT, unpack(counters))
     writes[#writes + 1] = name
-    writes[#writes + 1] = format(COUNTERS_FORMAT, unpack(counters))
+    writes[#writes + 1] = counters.text
 end
 call('HSET', state, unpack(writes))
 if not stored[1] or floor(seen / DAY) ~= today then call('PEXPIRE', state, KEEP) end
@@ -223,7 +223,7 @@ if operation == 'renew' then return answer end
 -- Subjects that nobody uses any more leave: one is looked at with each settlement.
 if operation == 'settle' and call('HLEN', state) > 64 then
     local name = call('HRANDFIELD', state)
-    local idle = name ~= 'clock' and not loaded[name] and numbers(call('HGET', state, name), COUNTERS)
+    local idle = name ~= 'clock' and not loaded[name] and numbers(call('HGET', state, name))
     if idle and idle[AT] + 2 * DAY < now and idle[HELD_INPUT] + idle[TURNS] + idle[SOCKETS] == 0
         and (idle[SPENT_MONTH] == 0 or idle[THIS_MONTH] < this_month) then
         call('HDEL', state, name)
@@ -232,6 +232,6 @@ end
 
 local reply = {answer, now}
 for index, subject in ipairs(subjects) do
-    reply[index + 2] = format(COUNTERS_FORMAT, unpack(subject.counters))
+    reply[index + 2] = subject.counters.text
 end
 return reply

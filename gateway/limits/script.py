@@ -7,7 +7,7 @@ from importlib import resources
 
 from msgspec import Struct
 
-from gateway.limits.counters import Amounts, Counters, Subject, bounds_text
+from gateway.limits.counters import Amounts, Counters, Subject, packed_bounds
 
 SCRIPT = resources.files("gateway.limits").joinpath("limits.lua").read_text("utf-8")
 
@@ -15,7 +15,7 @@ STATE_KEY = "rh1:limit:{{{tenant}}}"
 HELD_KEY = "rh1:limit-held:{{{tenant}}}"
 LEASES_KEY = "rh1:limit-lease:{{{tenant}}}"
 
-Argument = str | int
+Argument = str | int | bytes
 
 
 class Answer(Struct, frozen=True):
@@ -47,7 +47,7 @@ def arguments(operation: str, lease: int, id: str, amounts: Amounts, subjects: S
         amounts.spend,
     ]
     for subject in subjects:
-        wanted += (subject.name, bounds_text(subject.quota))
+        wanted += (subject.name, packed_bounds(subject.quota))
     return wanted
 
 

@@ -1,0 +1,289 @@
+"""How far fifty clients at once get beyond a limit of tokens per minute, ours beside LiteLLM's proxy.
+
+    python -m bench.limits                results in bench/results/limits.md
+    python -m bench.limits --seconds 3
+
+Every client asks again as soon as it has an answer, and rests a moment after a refusal. All answers have 32 tokens and
+take a fifth of a second, from an upstream of the bench. Clients name their output limit, or leave it out. What was
+delivered is compared with what the limit allows: its tokens, and for ours, which drains steadily, what drained then.
+LiteLLM counts in windows of a minute, of which a run is a part; its key gets its limit from a custom authentication, so
+that no database is needed, and it runs as one process that counts in memory. The upstream reports no prompt tokens, so
+that its totals are output tokens.
+
+It also measures the script in Redis: microseconds of Redis' own time for a reservation and a settlement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import hashlib
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import httpx2
+import msgspec
+import redis
+import uvicorn
+from rich.console import Console
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from websockets.asyncio.server import ServerConnection, unix_serve
+from websockets.exceptions import ConnectionClosed
+
+from bench.gateway import KEY, PEERS, RESULTS, conditions, free_port, process, wait_for
+from bench.stub import WORD
+from engine.text import TextProcessor
+from engine.wire import PROTOCOL_VERSION, Generate, Load, ModelInfo, Output, Ready, Step, Usage
+from engine.wire import decode_client_frame as decode
+from engine.wire import encode as frame
+from gateway.limits.counters import Amounts, Subject
+from gateway.limits.quota import Quota
+from gateway.limits.script import SCRIPT, arguments, keys
+from gateway.redis_server import binary
+from gateway.settings import DEMO
+
+SUBJECTS = ("roundhouse", "litellm")
+TOKENS = 32
+DELAY = 0.2
+"""Seconds that an answer takes."""
+REST = 0.05
+MODEL = DEMO / "models" / "small"
+_IDLE = Load(0, 0, 0, 1024, 1024, 0, 0, 0, 0, 0, 0.0)
+
+console = Console(stderr=True)
+
+
+class Outcome(msgspec.Struct):
+    """What the clients of one run saw."""
+
+    subject: str
+    named: bool
+    """Whether clients named their output limit."""
+    allowed: int = 0
+    delivered: int = 0
+    """Output tokens."""
+    refused: int = 0
+    failed: int = 0
+
+    @property
+    def overshoot(self) -> int:
+        return max(0, self.delivered - self.allowed)
+
+
+async def complete(request: Request) -> Response:
+    """The upstream of HTTP gateways."""
+    await asyncio.sleep(DELAY)
+    usage = {"prompt_tokens": 0, "completion_tokens": TOKENS, "total_tokens": TOKENS}
+    choice = {"index": 0, "message": {"role": "assistant", "content": WORD * TOKENS}, "finish_reason": "stop"}
+    body = {"id": "x", "object": "chat.completion", "created": 0, "model": "stub", "choices": [choice], "usage": usage}
+    return JSONResponse(body)
+
+
+async def generate(connection: ServerConnection) -> None:
+    """The upstream of ours: an engine whose answers come whole."""
+    token = TextProcessor.from_directory(MODEL).encode(WORD)[-1]
+    await connection.send(frame(Ready(PROTOCOL_VERSION, ModelInfo("s", "s", 2048, 4096, (2,), 16, "cpu", "f"), _IDLE)))
+    answering: set[asyncio.Task[None]] = set()
+
+    async def answer(request: Generate) -> None:
+        await asyncio.sleep(DELAY)
+        usage = Usage(len(request.prompt), 0, TOKENS, 0.0)
+        with contextlib.suppress(ConnectionClosed):
+            await connection.send(
+                frame(Step([Output(request.id, [token] * TOKENS, finish="length", usage=usage)], _IDLE))
+            )
+
+    with contextlib.suppress(ConnectionClosed):
+        async for message in connection:
+            assert isinstance(message, bytes)
+            if isinstance(request := decode(message), Generate):
+                task = asyncio.create_task(answer(request))
+                answering.add(task)
+                task.add_done_callback(answering.discard)
+
+
+async def serve_upstream(port: int, path: str) -> None:
+    """Both upstreams, until the process is ended."""
+    application = Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"])])
+    config = uvicorn.Config(application, port=port, log_level="warning", access_log=False)
+    async with unix_serve(generate, path, compression=None, ping_interval=None):
+        await uvicorn.Server(config).serve()
+
+
+class Stage:
+    """Where subjects run."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack, limit: int) -> None:
+        self._folder, self._limit = folder, limit
+        self._upstream = free_port()
+        self.redis = folder / "redis.sock"
+        options = ["--port", "0", "--unixsocket", str(self.redis), "--save", "", "--dir", str(folder)]
+        stack.enter_context(process([binary(), *options]))
+        upstream = [
+            sys.executable,
+            "-m",
+            "bench.limits",
+            "--upstream",
+            str(self._upstream),
+            str(folder / "engine.sock"),
+        ]
+        stack.enter_context(process(upstream))
+        wait_for(self._upstream)
+
+    @contextlib.contextmanager
+    def roundhouse(self) -> Iterator[int]:
+        """Its port."""
+        port, digest = free_port(), hashlib.sha256(KEY.encode()).hexdigest()
+        file = self._folder / "roundhouse.toml"
+        file.write_text(
+            f'[server]\nport = {port}\n[redis]\nurl = "unix://{self.redis}"\ndata = "{self._folder / "data"}"\n'
+            f"[cache]\nenabled = false\n[limits]\noutput_tokens_per_minute = {self._limit}\n"
+            f'[[tenants]]\nname = "bench"\nkeys = [{{ id = "bench", sha256 = "{digest}" }}]\n'
+            f'[[pools]]\ntier = "small"\nname = "stub"\nmodel = "{MODEL}"\nengines = ["unix://{self._folder}/engine.sock"]\n'
+        )
+        command = [sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--config", str(file)]
+        with process(command):
+            wait_for(port, ready="/readyz")
+            yield port
+
+    @contextlib.contextmanager
+    def litellm(self) -> Iterator[int]:
+        """Its port."""
+        port = free_port()
+        (self._folder / "bench_auth.py").write_text(
+            "from litellm.proxy._types import UserAPIKeyAuth, hash_token\n\n"
+            "async def auth(request, api_key):\n"
+            f"    return UserAPIKeyAuth(api_key=hash_token(api_key), tpm_limit={self._limit})\n"
+        )
+        file = self._folder / "litellm.yaml"
+        file.write_text(
+            "model_list:\n  - model_name: auto\n    litellm_params: {model: openai/stub, api_key: none, "
+            f"api_base: 'http://127.0.0.1:{self._upstream}/v1'}}\n"
+            "general_settings: {custom_auth: bench_auth.auth}\n"
+        )
+        command = [str(PEERS / "litellm" / "bin" / "litellm"), "--config", str(file), "--port", str(port)]
+        environment = {"LITELLM_LOG": "ERROR", "LITELLM_MASTER_KEY": f"sk-{secrets.token_hex(16)}"}
+        with process([*command, "--host", "127.0.0.1", "--num_workers", "1"], environment):
+            wait_for(port)
+            yield port
+
+
+async def load(port: int, outcome: Outcome, clients: int, seconds: float) -> float:
+    """Ask until the time is over; returns how long it took until the last answer."""
+    body: dict[str, object] = {"model": "auto", "messages": [{"role": "user", "content": "How far can we go?"}]}
+    if outcome.named:
+        body["max_tokens"] = TOKENS
+    limits = httpx2.Limits(max_connections=clients)
+    headers = {"authorization": f"Bearer {KEY}"}
+    began = time.monotonic()
+    async with httpx2.AsyncClient(timeout=60, limits=limits, headers=headers) as client:
+
+        async def ask() -> None:
+            while time.monotonic() - began < seconds:
+                answer = await client.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body)
+                if answer.status_code == 200:
+                    outcome.delivered += answer.json()["usage"]["completion_tokens"]
+                    continue
+                outcome.refused += answer.status_code == 429
+                outcome.failed += answer.status_code != 429
+                await asyncio.sleep(REST)
+
+        await asyncio.gather(*(ask() for _ in range(clients)))
+    return time.monotonic() - began
+
+
+def run(stage: Stage, subjects: Sequence[str], limit: int, clients: int, seconds: float) -> Iterator[Outcome]:
+    """Every subject twice, each time as a new process."""
+    for subject in subjects:
+        if subject == "litellm" and not (PEERS / "litellm" / "bin" / "litellm").exists():
+            console.print("[yellow]litellm is not installed: bench/README.md says how")
+            continue
+        for named in (True, False):
+            with redis.Redis(unix_socket_path=str(stage.redis)) as client:
+                client.flushall()
+            with getattr(stage, subject)() as port:
+                outcome = Outcome(subject, named)
+                took = asyncio.run(load(port, outcome, clients, seconds))
+            outcome.allowed = limit + (int(limit * took / 60) if subject == "roundhouse" else 0)
+            yield outcome
+
+
+def redis_time(path: Path, subjects: int, turns: int) -> float:
+    """Microseconds of Redis per call, half of them reservations, half settlements."""
+    quota = Quota(
+        requests_per_minute=10**8,
+        input_tokens_per_minute=10**8,
+        output_tokens_per_minute=10**8,
+        concurrent_turns=10**6,
+        spend_per_day=10**12,
+        spend_per_month=10**12,
+    )
+    names = ["tenant", "key:ci", "user:ann", "model:llama-7b", "adapter:law"][:subjects]
+    limited = [Subject(name, quota) for name in names]
+    wanted = Amounts(requests=1, turns=1, input_tokens=400, output_tokens=1000, spend=900)
+    used = Amounts(input_tokens=400, output_tokens=300, spend=300)
+    with redis.Redis(unix_socket_path=str(path)) as client:
+        script = client.register_script(SCRIPT)
+        script(keys=keys("timed"), args=arguments("read", 60_000, "", Amounts(), limited))
+        client.config_resetstat()
+        for turn in range(turns):
+            script(keys=keys("timed"), args=arguments("reserve", 60_000, f"resp_{turn}", wanted, limited))
+            script(keys=keys("timed"), args=arguments("settle", 60_000, f"resp_{turn}", used, limited))
+        return float(client.info("commandstats")["cmdstat_evalsha"]["usec_per_call"])
+
+
+def table(outcomes: Sequence[Outcome], clients: int, seconds: float) -> list[str]:
+    """Markdown."""
+    lines = [
+        f"# Limits: {clients} clients at once for {seconds:g} s",
+        "",
+        "| subject | output limit named | tokens allowed | delivered | overshoot | refused | failed |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for each in outcomes:
+        name = f"**{each.subject}**" if each.subject == "roundhouse" else each.subject
+        lines.append(
+            f"| {name} | {'yes' if each.named else 'no'} | {each.allowed:,} | {each.delivered:,} | "
+            f"{each.overshoot:,} ({each.overshoot / each.allowed:.0%}) | {each.refused:,} | {each.failed:,} |"
+        )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.limits", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--subject", choices=SUBJECTS, action="append", help="repeatable; all by default")
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--limit", type=int, default=1600, help="tokens per minute")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--turns", type=int, default=5000, help="for the time of Redis")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the table")
+    parser.add_argument("--upstream", nargs=2, metavar=("PORT", "SOCKET"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.upstream:
+        asyncio.run(serve_upstream(int(options.upstream[0]), options.upstream[1]))
+        return
+    with contextlib.ExitStack() as stack:
+        stage = Stage(Path(stack.enter_context(tempfile.TemporaryDirectory())), stack, options.limit)
+        outcomes = list(run(stage, options.subject or SUBJECTS, options.limit, options.clients, options.seconds))
+        times = {subjects: redis_time(stage.redis, subjects, options.turns) for subjects in (1, 5)}
+    lines = table(outcomes, options.clients, options.seconds)
+    lines += ["", "| subjects | Redis' time per call (µs; reservations and settlements) |", "|--:|--:|"]
+    lines += [f"| {subjects} | {microseconds:.0f} |" for subjects, microseconds in times.items()]
+    text = "\n".join([*lines, "", conditions()])
+    print(text)
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "limits.md").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
