@@ -46,15 +46,15 @@ class Book:
         self.records: dict[str, Record] = {}
 
     def reserve(
-        self, id: str, wanted: Amounts, subjects: Sequence[Subject], now: int
+        self, id: str, wanted: Amounts, subjects: Sequence[Subject], now: int, *, granted: bool = False
     ) -> tuple[bool, int, list[Counters]]:
         """Take everything that is wanted of all subjects, or nothing. Returns whether it did, the time that counts,
-        and the subjects' counters."""
+        and the subjects' counters. `granted`: without asking, because somebody else has."""
         now, counters = self._begin(subjects, now)
         record = self.records.get(id)
         if record is None:
             pairs = [(own, bounds_of(subject.quota)) for own, subject in zip(counters, subjects, strict=True)]
-            if any(own.shortfall(bounds, wanted) for own, bounds in pairs):
+            if not granted and any(own.shortfall(bounds, wanted) for own, bounds in pairs):
                 return False, now, counters
             for own, bounds in pairs:
                 own.take(bounds, wanted)

@@ -94,6 +94,7 @@ class Limiter:
         self._seen: OrderedDict[tuple[str, str], Counters] = OrderedDict()
         self._offset = time.time() - clock()
         """From this process's clock to Redis' clock, in seconds."""
+        self._catching_up = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.expectations = Expectations(redis)
         self.configure(settings)
@@ -133,6 +134,8 @@ class Limiter:
         if not subjects:
             return Reservation(tenant, id, subjects, amounts, False, [])
         readings.check_size(subjects, amounts)
+        if self._late and self._breaker.allows(self._clock()):
+            await self.catch_up()
         asked, answered = self._breaker.allows(self._clock()), False
         try:
             given = await self._call("reserve", tenant, id, amounts, subjects)
@@ -148,6 +151,8 @@ class Limiter:
             raise
         reservation = Reservation(tenant, id, subjects, amounts, local, given.counters)
         self._outstanding[id] = reservation
+        if local:
+            self._late.append(_Late("hold", tenant, id, amounts, subjects))
         return reservation
 
     async def settle(self, reservation: Reservation, used: Amounts) -> LimitState:
@@ -193,14 +198,25 @@ class Limiter:
                 await self._ask(tenant, renewal(self._lease, ids[start : start + _BATCH]))
 
     async def catch_up(self) -> None:
-        """Tell Redis what it could not be told in time."""
-        while self._late:
-            late = self._late.popleft()
-            if await self._call(late.operation, late.tenant, late.id, late.amounts, late.subjects) is None:
-                self._late.appendleft(late)
-                return
-        if self._breaker.circuit is Circuit.CLOSED and not any(each.local for each in self._outstanding.values()):
-            self._books.clear()
+        """Tell Redis what it could not be told in time, before it decides anything else."""
+        async with self._catching_up:
+            while self._late:
+                batch = [self._late.popleft() for _ in range(min(len(self._late), _BATCH))]
+                told = await asyncio.gather(*map(self._tell, batch))
+                missed = [late for late, done in zip(batch, told, strict=True) if not done]
+                self._late.extendleft(reversed(missed))
+                if missed:
+                    return
+            if self._breaker.circuit is Circuit.CLOSED:
+                self._books.clear()  # Redis knows everything again
+
+    async def _tell(self, late: _Late) -> bool:
+        if await self._call(late.operation, late.tenant, late.id, late.amounts, late.subjects) is None:
+            return False
+        reservation = self._outstanding.get(late.id)
+        if late.operation == "hold" and reservation is not None:
+            reservation.local = False
+        return True
 
     async def _run(self) -> None:
         renewed = self._clock()

@@ -13,10 +13,10 @@
 --
 -- KEYS: 1 HASH subject -> counters, `clock` -> last time seen (ms)   2 HASH reservation -> what it holds
 --       3 ZSET reservation by end of lease (ms)
--- ARGV: 1 reserve | settle | charge | read | renew   2 lease (ms)   3 reservation
+-- ARGV: 1 reserve | hold | settle | charge | read | renew   2 lease (ms)   3 reservation
 --       4.. requests, turns, sockets, input tokens, output tokens, micro-dollars, then name and bounds (MessagePack) of each subject;
 --       for renew instead: more reservations
--- `charge` settles a reservation that Redis may not know, because it was made while Redis was away.
+-- `hold` reserves what was granted while Redis was away, without asking; `charge` settles it, also if it was not held.
 -- Returns {1 granted | 0 refused, time (ms), counters of each subject}; for renew the reservations that it knew.
 local UNIT, DAY, STEP = 60000, 86400000, 60000
 local KEEP = 35 * DAY
@@ -161,11 +161,11 @@ local function charge(subject)
 end
 
 local answer = 1
-if operation == 'reserve' then
+if operation == 'reserve' or operation == 'hold' then
     local record = call('HGET', held, id)
     if not record then
         for _, subject in ipairs(subjects) do
-            if not fits(subject.counters, subject.bounds) then answer = 0 end
+            if operation == 'reserve' and not fits(subject.counters, subject.bounds) then answer = 0 end
         end
         if answer == 1 then
             local names = {}

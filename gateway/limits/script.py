@@ -34,7 +34,7 @@ def keys(tenant: str) -> list[str]:
 
 
 def arguments(operation: str, lease: int, id: str, amounts: Amounts, subjects: Sequence[Subject]) -> list[Argument]:
-    """For reserve, settle, charge and read."""
+    """For reserve, hold, settle, charge and read."""
     wanted: list[Argument] = [
         operation,
         lease,
@@ -57,6 +57,6 @@ def renewal(lease: int, ids: Iterable[str]) -> list[Argument]:
 
 
 def answer(reply: Sequence[int | bytes]) -> Answer:
-    """Of reserve, settle, charge and read."""
+    """Of reserve, hold, settle, charge and read."""
     granted, now, *counters = reply
     return Answer(granted == 1, int(now), [Counters.decode(text) for text in counters if not isinstance(text, int)])

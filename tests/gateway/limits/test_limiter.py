@@ -230,6 +230,23 @@ async def test_without_redis_turns_are_limited_to_this_gateways_share() -> None:
         await client.aclose()
 
 
+async def test_what_was_granted_without_redis_is_held_there_before_it_grants_more(redis: Redis) -> None:
+    """One moment without an answer, and no token more than the limit."""
+    limiter, tenant = limiter_over(redis), new_tenant()
+    await limiter.reserve(tenant, "t1", turn(500), STILL)
+    script = limiter._script
+    broken = Redis.from_url("unix:///nonexistent/redis.sock")
+    limiter._script = broken.register_script("return 1")
+    away = await limiter.reserve(tenant, "t2", turn(400), STILL)
+    assert away.local
+    limiter._script = script
+    with pytest.raises(RateLimited):
+        await limiter.reserve(tenant, "t3", turn(200), STILL)
+    assert left(await limiter.settle(away, used(100))) == 400
+    assert left(await limiter_over(redis).read(tenant, STILL)) == 400
+    await broken.aclose()
+
+
 async def test_without_redis_turns_are_refused_if_the_limits_say_so() -> None:
     server = redis_server()
     with server as url:

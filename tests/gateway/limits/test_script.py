@@ -215,7 +215,7 @@ class Limits(RuleBasedStateMachine):
             for id in list(self.held):
                 wanted, subjects = self.held.pop(id)
                 self.script("settle", id, wanted, subjects)
-            self.script.now += LEASE
+            self.script.now += LEASE + STEP  # it may have stepped back, and is waited for
             for _ in range(3):
                 self.script.now += LEASE
                 self.script("read", "", Amounts(), [])
@@ -248,6 +248,16 @@ class Late(Limits):
         subjects = [SUBJECTS[index] for index in chosen]
         mine = self.script("reserve", id, wanted, subjects)
         self.agree(mine, *self.book.reserve(id, wanted, subjects, self.script.now))
+
+    @rule(target=Limits.crashed, wanted=turns, chosen=parts, id=st.one_of(st.none(), Limits.crashed, charged))
+    def hold(self, wanted: Amounts, chosen: list[int], id: str | None) -> str:
+        """Granted elsewhere; never twice, and not what has been charged."""
+        subjects = [SUBJECTS[index] for index in chosen]
+        id = id or f"away-{next(self.numbers)}"
+        mine = self.script("hold", id, wanted, subjects)
+        assert mine.granted
+        self.agree(mine, *self.book.reserve(id, wanted, subjects, self.script.now, granted=True))
+        return id
 
     @rule(target=charged, used=turns, chosen=parts, id=st.one_of(st.none(), Limits.crashed, charged))
     def charge(self, used: Amounts, chosen: list[int], id: str | None) -> str:
