@@ -18,6 +18,7 @@ from typing import Any
 
 import openai
 import pytest
+import redis
 
 from tests.gateway.conftest import eventually
 from tests.gateway.turns.processes import ANSWER, CountingEngine, GatewayProcess, free_port
@@ -111,6 +112,8 @@ class House:
 
 @pytest.fixture
 async def house(model: Path, redis_url: str) -> AsyncIterator[House]:
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()  # another test's gateway had another secret
     with tempfile.TemporaryDirectory(prefix="rh-") as name:
         house = House(Path(name), model, redis_url, free_port())
         async with contextlib.AsyncExitStack() as stack:
