@@ -49,7 +49,7 @@ class AdapterRegistration(AdapterUpload, frozen=True, kw_only=True):
     ]
 
 
-class AdapterForm(Struct, frozen=True):
+class AdapterForm(Struct, frozen=True, forbid_unknown_fields=True):
     """The parts of an upload."""
 
     request: AdapterUpload
