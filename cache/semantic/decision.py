@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from cache.semantic.entry import EntryState, Observation
+from cache.semantic.entry import EntryState
 from cache.semantic.guards import Rejection, guard
-from cache.semantic.model import Judgement, Model, features_of
+from cache.semantic.model import Judgement, Model, Offset, features_of
 from cache.semantic.profile import Profile
 
 
@@ -39,15 +39,22 @@ class Why(enum.StrEnum):
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """An entry that the index found."""
+    """A stored question that the index found. Several may lead to one answer: whenever a check finds that a question's
+    own answer is the same as a stored one, it becomes another phrasing of that answer."""
 
     id: str
+    """Of the phrasing."""
+    answer: str
+    """Of the answer it leads to."""
     similarity: float
     """Cosine of its embedding and the question's."""
     profile: Profile
     state: EntryState = EntryState.PROBATION
-    observations: tuple[Observation, ...] = ()
-    """Its checks, oldest first."""
+    """Of the answer."""
+    offset: Offset | None = None
+    """From the answer's checks (`offset_of`); None before the first."""
+    support: int = 0
+    """How many checks found the answer right."""
 
 
 class Exploration(Struct, frozen=True, kw_only=True):
@@ -65,8 +72,10 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     action: Action
     reason: Rejection | Why | None = None
-    entry: str | None = None
-    """Whose answer is served or checked."""
+    phrasing: str | None = None
+    """The stored question that decided."""
+    answer: str | None = None
+    """Which is served or checked."""
     judgement: Judgement | None = None
     propensity: float = 0.0
     """With what probability this look-up was to be explored."""
@@ -88,7 +97,8 @@ def decide(
     """The decision on a look-up.
 
     Args:
-        candidates: the nearest entries of the partition, nearest first; five are enough. Revoked ones are passed over.
+        candidates: the nearest stored questions of the partition, nearest first; five, as the model was fitted on.
+            Those of revoked answers are passed over.
         delta: the bound on the share of wrong answers.
         draw: uniform in [0, 1), new for each look-up.
         strictness: what the monitor adds to the bound asked for, in logits, at least 0.
@@ -99,14 +109,21 @@ def decide(
         return Decision(action=Action.MISS)
     refused: Rejection | None = None
     best: tuple[Judgement, Candidate] | None = None
-    for position, candidate in enumerate(near):
+    for candidate in near:
         rejection = guard(question, candidate.profile)
         if rejection is not None:
             refused = refused or rejection
             continue
-        others = (other.similarity for place, other in enumerate(candidates) if place != position)
-        features = features_of(question, candidate.profile, candidate.similarity, max(others, default=0.0))
-        judgement = model.judge(features, candidate.observations)
+        others = [other.similarity for other in near if other.answer != candidate.answer]
+        features = features_of(
+            question,
+            candidate.profile,
+            similarity=candidate.similarity,
+            runner_up=max(others, default=0.0),
+            agreement=len(near) - len(others) - 1,
+            support=candidate.support,
+        )
+        judgement = model.judge(features, candidate.offset)
         if best is None or judgement.lower > best[0].lower:
             best = judgement, candidate
     if best is None:
@@ -127,7 +144,8 @@ def decide(
     return Decision(
         action=Action.SERVE if reason is None else Action.EXPLORE,
         reason=reason,
-        entry=candidate.id,
+        phrasing=candidate.id,
+        answer=candidate.answer,
         judgement=judgement,
         propensity=propensity,
         would_serve=would_serve,

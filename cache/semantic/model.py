@@ -24,6 +24,8 @@ VERSION = 1
 FEATURES = (
     "similarity",
     "margin",
+    "agreement",
+    "support",
     "overlap",
     "exchanged",
     "added",
@@ -34,6 +36,13 @@ FEATURES = (
 
 class InvalidModel(ValueError):
     """An artefact that cannot be used."""
+
+
+class Offset(Struct, frozen=True, array_like=True):
+    """What an answer's own checks add to the pooled logit; kept with the answer and renewed with each check."""
+
+    mean: float
+    variance: float
 
 
 class Judgement(Struct, frozen=True):
@@ -86,31 +95,36 @@ class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         the smallest serves nothing."""
         return next((row.lower for row in reversed(self.cutoffs) if row.delta <= delta), math.inf)
 
-    def judge(self, features: Sequence[float], observations: Sequence[Observation] = ()) -> Judgement:
-        """P(correct) of a candidate with these features (`features_of`) and these checks of its entry."""
+    def judge(self, features: Sequence[float], offset: Offset | None = None) -> Judgement:
+        """P(correct) of a candidate with these features (`features_of`) and this record of its answer."""
         x = [1.0]
         x += ((value - mean) / scale for value, mean, scale in zip(features, self.means, self.scales, strict=True))
         logit = self.bias + sum(value * weight for value, weight in zip(x[1:], self.weights, strict=True))
-        offset, variance = entry_offset(observations, self.sigma)
+        mean, variance = (offset.mean, offset.variance) if offset is not None else (0.0, self.sigma**2)
         for left, row in zip(x, self.covariance, strict=True):
             variance += left * sum(right * value for right, value in zip(x, row, strict=True))
-        mean = logit + offset
+        mean += logit
         return Judgement(logit, _sigmoid(mean), _sigmoid(mean - self.z * math.sqrt(variance)))
 
 
-def features_of(question: Profile, entry: Profile, similarity: float, runner_up: float) -> tuple[float, ...]:
+def features_of(
+    question: Profile, entry: Profile, *, similarity: float, runner_up: float, agreement: int, support: int
+) -> tuple[float, ...]:
     """The model's view of a pair, in the order of `FEATURES`.
 
     Args:
         similarity: cosine of the two embeddings.
-        runner_up: that of the nearest other entry; 0 where there is none.
+        runner_up: that of the nearest candidate with another answer; 0 where there is none.
+        agreement: how many other candidates lead to the same answer.
+        support: how many checks found that answer right.
     """
     ours, theirs = set(question.words), set(entry.words)
     only_ours, only_theirs, both = len(ours - theirs), len(theirs - ours), len(ours & theirs)
     return (
-        # Spread out near 1, where the difference between 0.95 and 0.99 is that between a guess and a repetition.
-        -math.log(1.02 - min(similarity, 1.0)),
+        similarity,
         max(-0.1, min(0.3, similarity - runner_up)),
+        min(4, agreement),
+        math.log1p(min(64, support)),
         both / max(1, both + only_ours + only_theirs),
         min(3, only_ours, only_theirs),
         min(6, max(only_ours, only_theirs)),
@@ -119,8 +133,8 @@ def features_of(question: Profile, entry: Profile, similarity: float, runner_up:
     )
 
 
-def entry_offset(observations: Sequence[Observation], sigma: float) -> tuple[float, float]:
-    """Mean and variance of an entry's offset: Newton's method on a concave posterior, from the prior N(0, sigma^2)."""
+def offset_of(observations: Sequence[Observation], sigma: float) -> Offset:
+    """An answer's offset after these checks: Newton's method on a concave posterior, from the prior N(0, sigma^2)."""
     precision = 1 / sigma**2
     offset = 0.0
     curvature = precision
@@ -135,7 +149,7 @@ def entry_offset(observations: Sequence[Observation], sigma: float) -> tuple[flo
         offset += step
         if abs(step) < 1e-6:
             break
-    return offset, 1 / curvature
+    return Offset(offset, 1 / curvature)
 
 
 def decode(artefact: bytes) -> Model:

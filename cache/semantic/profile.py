@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
 
 from msgspec import Struct, structs
@@ -72,12 +73,13 @@ _TOKEN = re.compile(
     | [A-Za-z]+[0-9_#+][\w#+.-]*[\w#+] | [A-Za-z]+[#+]+  # an identifier: gpt-4, c++, snake_case
     | \d+[A-Za-z][\w]*                                   # 5km, 2nd, 3g
     | [^\W\d_]+(?:['\u2019][^\W\d_]+)*                        # a word
-    | [$€£₹¥%°]
+    | [$€£₹¥%°&]
     """,
     re.VERBOSE,
 )
 _ROMAN = re.compile(r"(?=[IVX]{2,5}$)X{0,3}(?:IX|IV|V?I{0,3})$")
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([a-z]+)$")
+_SENTENCE_END = re.compile(r"[.?!:;\n\"\u201c(]\s*")
 _NAME = re.compile(r"[A-Z][a-z]*[A-Z]|[A-Z]{2,}|.*[0-9_#+]")
 
 
@@ -89,8 +91,9 @@ def profile(text: str) -> Profile:
     """
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"a question of {len(text)} characters is too long for the semantic cache ({MAX_CHARACTERS})")
-    raw = _TOKEN.findall(text.replace("\u2019", "'"))
-    starts = _sentence_starts(text)
+    matches = list(_TOKEN.finditer(text.replace("\u2019", "'")))
+    raw = [match[0] for match in matches]
+    starts = _sentence_starts(text, [match.start() for match in matches])
     shouted = text.upper() == text
     words: list[str] = []
     numbers: list[str] = []
@@ -99,12 +102,15 @@ def profile(text: str) -> Profile:
     names: set[str] = set()
     opposites: set[str] = set()
     negations = 0
+    joined = 0
     for position, token in enumerate(raw):
         small = token.lower()
         if small.endswith("'s"):
             small = small[:-2]
         plain = small.replace("'", "")
-        if token in SYMBOLS:
+        if small in ("and", "or", "vs", "versus", "&"):
+            joined = len(words)
+        elif token in SYMBOLS:
             units.append(SYMBOLS[token])
         elif small[0].isdigit():
             _amount(small, numbers, units)
@@ -126,6 +132,9 @@ def profile(text: str) -> Profile:
             word = canonical(small)
             words.append(word)
             opposites.update(_opposites(small))
+            if 0 < joined == len(words) - 1:
+                # "X and Y" asks the same as "Y and X": one order stands for both.
+                words[-2:] = sorted(words[-2:])
             if not shouted and (_NAME.match(token) or (token[0].isupper() and position not in starts)):
                 names.add(word)
     return Profile(
@@ -251,9 +260,6 @@ def _is_name(token: str) -> bool:
     return len(token) > 1 and (token[0].isupper() or _NAME.match(token) is not None)
 
 
-def _sentence_starts(text: str) -> set[int]:
+def _sentence_starts(text: str, begins: list[int]) -> set[int]:
     """Positions of tokens whose capital letter says nothing, because a sentence begins with them."""
-    starts = {0}
-    for ending in re.finditer(r"[.?!:;\n\"“(]\s+", text):
-        starts.add(len(_TOKEN.findall(text[: ending.end()])))
-    return starts
+    return {0} | {bisect_left(begins, ending.end()) for ending in _SENTENCE_END.finditer(text)}
