@@ -8,9 +8,9 @@
                 print(delta.text, end="")
         print(generation.result.finish_reason, generation.result.usage)
 
-One task reads the connection and feeds every generation as frames arrive, whether or not its consumer keeps up: what
-the consumer has not taken yet is merged into one pending delta, so that memory is bounded by the answer's length and
-stop strings end a request in the engine at once.
+Every generation is fed as frames arrive, whether or not its consumer keeps up: what the consumer has not taken yet is
+merged into one pending delta, so that memory is bounded by the answer's length and stop strings end a request in the
+engine at once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import logging
 import random
 import ssl
 from collections.abc import Collection, Sequence
-from typing import Any, Self, TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import WebSocketException
 
 from engine.generation import Delta, EngineGone, Generation, RequestFailed, Result, Timings
+from engine.link import Link
 from engine.text import TextProcessor
 from engine.tls import Certificate, client_context
 from engine.wire import (
@@ -101,7 +101,7 @@ class EngineClient:
         self._live: dict[str, Generation] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        self._link: Link | None = None
         self._pinned: list[str] = []
         self._next_id = 0
         self._frames = 0
@@ -178,13 +178,13 @@ class EngineClient:
             raise RequestFailed("prompt: too long for one message; shorten it", kind="invalid", started=False)
         self._live[id] = generation
         self._idle.clear()
-        self._outbox.put_nowait(frame)
+        self._send(frame)
         return generation
 
     def announce(self, adapter: str) -> None:
         """Say that a request for this adapter version is about to come, so that the engine can begin to load it."""
         if self.connected:
-            self._outbox.put_nowait(encode(Announce(adapter)))
+            self._send(encode(Announce(adapter)))
 
     def pin(self, adapters: Sequence[str]) -> None:
         """Have the engine keep these adapter versions loaded, now and after every reconnection, instead of the last."""
@@ -192,7 +192,7 @@ class EngineClient:
         if pinned != self._pinned:
             self._pinned = pinned
             if self.connected:
-                self._outbox.put_nowait(encode(Pin(pinned)))
+                self._send(encode(Pin(pinned)))
 
     def _cancel(self, id: str) -> None:
         """Forget a generation that needs no more; the engine ignores ids that have ended there."""
@@ -200,46 +200,49 @@ class EngineClient:
         if not self._live:
             self._idle.set()
         if generation is not None and not generation.ended_in_engine:
-            self._outbox.put_nowait(encode(Cancel(id)))
+            self._send(encode(Cancel(id)))
+
+    def _send(self, frame: bytes) -> None:
+        if self._link is not None:
+            self._link.send(frame)
 
     async def _run(self) -> None:
         backoff = _FIRST_BACKOFF
         while True:
             try:
-                async with self._connect() as connection:
-                    async with asyncio.timeout(self._silence):  # TimeoutError is an OSError
-                        self._handshake(decode_server_frame(await connection.recv(decode=False)))
-                    backoff = _FIRST_BACKOFF
-                    async with asyncio.TaskGroup() as tasks:
-                        tasks.create_task(self._write(connection))
-                        tasks.create_task(self._read(connection))
-                        tasks.create_task(self._watch())
-            except* (OSError, WebSocketException, ProtocolError, ValueError) as group:
-                reason = _first(group)
+                link = self._link = Link(self.address, self._receive, max_size=MAX_STEP_BYTES)
+                async with asyncio.timeout(self._silence):  # TimeoutError is an OSError
+                    await link.connect(None if self._tls is None else client_context(self._tls))
+                await self._watch(link)
+            except (OSError, WebSocketException, ProtocolError, ValueError) as reason:
                 # That nobody listens yet is nothing to be told about; that something else does is.
                 quiet = isinstance(reason, OSError) and not isinstance(reason, ssl.SSLError) and not self.connected
                 level = logging.DEBUG if quiet else logging.WARNING
                 logger.log(level, "engine %s cannot be used: %s: %s", self.address, type(reason).__name__, reason)
+                if self.connected:
+                    backoff = _FIRST_BACKOFF
             finally:
-                self._lose()
+                await self._lose()
             # Spread out, so that many gateways do not meet a restarted engine in the same instant.
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
             backoff = min(2 * backoff, _LONGEST_BACKOFF)
 
-    def _connect(self) -> connect:
-        # The engine's heartbeat replaces pings: it also shows that the engine's own loop is alive.
-        options: dict[str, Any] = {
-            "max_size": MAX_STEP_BYTES,
-            "compression": None,
-            "ping_interval": None,
-            "open_timeout": self._silence,
-            "close_timeout": 1,
-        }
-        if self.address.startswith("unix://"):
-            return unix_connect(self.address.removeprefix("unix://"), **options)
-        if self._tls is not None and self.address.startswith("wss://"):
-            options["ssl"] = client_context(self._tls)
-        return connect(self.address, proxy=None, **options)
+    def _receive(self, message: bytes) -> None:
+        frame = decode_server_frame(message)
+        self._frames += 1
+        if not self.connected:
+            self._handshake(frame)
+            return
+        if not isinstance(frame, Step):
+            raise ProtocolError("the engine introduced itself twice")
+        adapters = self.load.adapters if self.load is not None else None
+        self.load = frame.load
+        if frame.load.adapters is None and adapters is not None:
+            self.load = msgspec.structs.replace(frame.load, adapters=adapters)
+        for output in frame.outputs:
+            generation = self._live.get(output.id)
+            if generation is not None:
+                generation.feed(output)
 
     def _handshake(self, frame: ServerFrame) -> None:
         if not isinstance(frame, Ready):
@@ -248,50 +251,32 @@ class EngineClient:
             raise ProtocolError(f"the engine speaks version {frame.protocol}, this client {PROTOCOL_VERSION}")
         self.info, self.load = frame.model, frame.load
         if self._pinned:
-            self._outbox.put_nowait(encode(Pin(self._pinned)))
+            self._send(encode(Pin(self._pinned)))
         self._connected.set()
 
-    async def _watch(self) -> None:
-        """End the connection of a silent engine. A timeout for every frame would cost as much as the frame."""
+    async def _watch(self, link: Link) -> None:
+        """Return when the connection has ended, with what ended it; end that of a silent engine.
+
+        The engine's heartbeat replaces pings: it also shows that the engine's own loop is alive. A timeout for every
+        frame would cost as much as the frame.
+        """
         while True:
             heard = self._frames
-            await asyncio.sleep(self._silence)
+            done, _ = await asyncio.wait([link.closed], timeout=self._silence)
+            if done:
+                link.closed.result()
             if self._frames == heard:
                 raise TimeoutError(f"silent for {self._silence:g} s")
 
-    async def _read(self, connection: ClientConnection) -> None:
-        while True:
-            frame = decode_server_frame(await connection.recv(decode=False))
-            self._frames += 1
-            if not isinstance(frame, Step):
-                raise ProtocolError("the engine introduced itself twice")
-            adapters = self.load.adapters if self.load is not None else None
-            self.load = frame.load
-            if frame.load.adapters is None and adapters is not None:
-                self.load = msgspec.structs.replace(frame.load, adapters=adapters)
-            for output in frame.outputs:
-                generation = self._live.get(output.id)
-                if generation is not None:
-                    generation.feed(output)
-
-    async def _write(self, connection: ClientConnection) -> None:
-        while True:
-            await connection.send(await self._outbox.get())
-
-    def _lose(self) -> None:
+    async def _lose(self) -> None:
         """The connection is gone, and with it every live request."""
+        link, self._link = self._link, None
         self._connected.clear()
         self.load = None
         lost, self._live = self._live, {}
         self._idle.set()
-        self._outbox = asyncio.Queue()
         for generation in lost.values():
             gone = EngineGone(f"engine {self.address} went away", started=generation.started)
             generation.fail(gone)
-
-
-def _first(error: BaseException) -> BaseException:
-    """The first cause inside nested exception groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        if link is not None:
+            await link.aclose()

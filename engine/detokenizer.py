@@ -153,6 +153,8 @@ class StopMatcher:
 
     def push(self, text: str) -> str:
         """Add `text`; returns what can be shown now. Nothing more is returned once `matched` is set."""
+        if not self._stops:
+            return text
         if self.matched is not None:
             return ""
         held = self._held + text

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import ServerConnection, serve, unix_serve
 
 from engine.client import EngineClient, EngineGone, RequestFailed
 from engine.text import TextProcessor
@@ -134,10 +134,19 @@ async def test_pinned_adapters_are_named_again_after_every_connection() -> None:
 
 
 async def test_nothing_is_announced_to_an_engine_that_is_away(tmp_path: Path) -> None:
-    async with EngineClient(f"unix://{tmp_path}/none.sock") as client:
-        client.announce("version")
-        client.pin(["version"])
-        assert client._outbox.empty()
+    received: asyncio.Queue[object] = asyncio.Queue()
+
+    async def handle(connection: ServerConnection) -> None:
+        load = Load(0, 0, 0, 4, 4, 0, 0, 0, 0, 0, 0.0)
+        await connection.send(encode(Ready(PROTOCOL_VERSION, _MODEL, load)))
+        received.put_nowait(decode_client_frame(await connection.recv(decode=False)))
+
+    path = str(tmp_path / "engine.sock")
+    async with asyncio.timeout(TIMEOUT), EngineClient(f"unix://{path}") as client:
+        client.announce("one")
+        client.pin(["two"])
+        async with unix_serve(handle, path):
+            assert await received.get() == Pin(["two"])
 
 
 async def test_closing_the_client_fails_its_generations_and_frees_the_engine(engine: ScriptedEngine) -> None:
