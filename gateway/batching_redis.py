@@ -1,22 +1,29 @@
-"""A Redis client that sends what many tasks ask for in the same instant as one pipeline.
+"""A Redis client that sends what many tasks ask for in the same instant as one pipeline, on one connection of its own.
 
-A command costs redis-py about 100 µs of this process: a connection taken and given back, a timeout, a write, a read. A
-busy gateway has dozens of turns that ask for something in the same round of the event loop; together they cost little
-more than one of them. A task that is cancelled meanwhile takes nothing away from the others, and never leaves a reply
-behind that another one could mistake for its own: the pipeline runs to its end in a task of its own.
+A command costs redis-py more than 100 µs of this process: a connection taken and given back, a task and a timeout for
+the write, a timeout for the read. A busy gateway has dozens of turns that ask for something while Redis still answers
+the last ones; together they cost little more than one of them. A task that is cancelled meanwhile takes nothing away
+from the others, and never leaves a reply behind that another one could mistake for its own: the pipeline runs to its
+end in a task of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
-from redis.asyncio import Redis
+from redis.asyncio import Connection, Redis
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 MAX_BATCH = 128
-"""Commands of one pipeline; more go in a second one beside it."""
+"""Commands of one pipeline; more go in a second one after it."""
+
+CONNECT_TIMEOUT = 1.0
+"""Seconds that making a connection may take, greetings included, unless `socket_connect_timeout` says otherwise."""
 
 _BLOCKING = frozenset(
     {
@@ -39,51 +46,67 @@ _Waiting = tuple[tuple[Any, ...], dict[str, Any], asyncio.Future[Any]]
 
 
 class BatchingRedis(Redis):
-    """`redis.asyncio.Redis` whose single commands are batched; pipelines, transactions and subscriptions are not."""
+    """`redis.asyncio.Redis` whose single commands are batched; pipelines, transactions and subscriptions are not.
 
-    _waiting: list[_Waiting]
-    _sending: set[asyncio.Task[None]]
+    While one batch is under way, the next gathers. `socket_timeout` is for a batch as a whole.
+    """
+
     observe: Callable[[float, bool], None] | None = None
     """Told of every round trip: seconds, and whether it failed."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._waiting = []
-        self._sending = set()
+        self._waiting: deque[_Waiting] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        settings = self.connection_pool.connection_kwargs
+        self._timeout: float | None = settings.get("socket_timeout")
+        self._connect_timeout: float = settings.get("socket_connect_timeout") or CONNECT_TIMEOUT
+        # redis-py's own timeouts are a task for every write and a timer for every reply.
+        self._line = cast(Connection, self.connection_pool.connection_class(**settings | {"socket_timeout": None}))
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one command, together with those of other tasks."""
         if args[0] in _BLOCKING:
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((args, options, answer))
-        if len(self._waiting) == 1:
-            loop.call_soon(self._flush)
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
         return await answer
 
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for start in range(0, len(waiting), MAX_BATCH):
-            task = asyncio.create_task(self._send(waiting[start : start + MAX_BATCH]))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """Close all connections; commands that wait fail."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.wait([self._sending])
+        await self._line.disconnect(nowait=True)
+        await super().aclose(close_connection_pool)
 
-    async def _send(self, batch: list[_Waiting]) -> None:
-        pipeline = self.pipeline(transaction=False)
-        for args, options, _ in batch:
-            pipeline.execute_command(*args, **options)
-        answers: list[Any]
-        began, failed = monotonic(), False
+    async def _send(self) -> None:
+        batch: list[_Waiting] = []
         try:
-            answers = await pipeline.execute(raise_on_error=False)
+            while self._waiting:
+                batch = list(islice(self._waiting, MAX_BATCH))
+                for _ in batch:
+                    self._waiting.popleft()
+                await self._exchange(batch)
         except asyncio.CancelledError:
-            for _, _, waiter in batch:
+            for _, _, waiter in (*batch, *self._waiting):
                 waiter.cancel()
+            self._waiting.clear()
             raise
+        finally:
+            self._sending = None
+
+    async def _exchange(self, batch: Sequence[_Waiting]) -> None:
+        began = monotonic()
+        answers: Sequence[Any]
+        try:
+            answers = await self._round_trips(batch)
         except Exception as error:
-            answers, failed = [error] * len(batch), True
+            answers = [error] * len(batch)
         if self.observe is not None:
+            failed = isinstance(answers[0], ConnectionError | TimeoutError | OSError)
             self.observe(monotonic() - began, failed)
         for (_, _, waiter), answer in zip(batch, answers, strict=True):
             if waiter.done():  # its task was cancelled
@@ -92,3 +115,35 @@ class BatchingRedis(Redis):
                 waiter.set_exception(answer)
             else:
                 waiter.set_result(answer)
+
+    async def _round_trips(self, batch: Sequence[_Waiting]) -> list[Any]:
+        """One, or two: a connection that Redis has closed meanwhile is opened again at once. Timeouts are final."""
+        if self._line.is_connected:
+            try:
+                return await self._round_trip(batch)
+            except ConnectionError:
+                await self._line.disconnect(nowait=True)
+        return await self._round_trip(batch)
+
+    async def _round_trip(self, batch: Sequence[_Waiting]) -> list[Any]:
+        """Raises: RedisError, OSError: the connection is lost, or Redis too slow."""
+        line = self._line
+        try:
+            if not line.is_connected:
+                async with asyncio.timeout(self._connect_timeout):
+                    await line.connect()  # type: ignore[no-untyped-call]
+            async with asyncio.timeout(self._timeout):
+                await line.send_packed_command(line.pack_commands([args for args, _, _ in batch]), check_health=False)
+                return [await self._answer(args, options) for args, options, _ in batch]
+        except BaseException as error:
+            # What is still to come would be taken for the answers to something else.
+            await line.disconnect(nowait=True)
+            if isinstance(error, asyncio.TimeoutError):
+                raise TimeoutError("Timeout: Redis did not answer in time") from None
+            raise
+
+    async def _answer(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        try:
+            return await self.parse_response(self._line, args[0], **options)
+        except ResponseError as error:
+            return error
