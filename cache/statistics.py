@@ -1,11 +1,12 @@
 """Counters of the caches, in Redis hashes that an operator can read with redis-cli or `roundhouse cache stats`.
 
-Counting is a local addition; whoever owns the counters flushes the sums once a second, so that the hot path never waits
-for Redis. What cannot be written is kept for the next time.
+Counting is a local addition; a task writes the sums once a second, so that the hot path never waits for Redis. What
+cannot be written is kept for the next time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
@@ -36,7 +37,7 @@ COUNTERS = {
 
 
 class CacheStatistics:
-    """Counts per tenant and hour, until `flush`."""
+    """Counts per tenant and hour, flushed by `run`."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -47,8 +48,17 @@ class CacheStatistics:
         hour = time.strftime("%Y%m%d%H", time.gmtime())
         self._pending.setdefault((tenant, hour), Counter())[counter] += amount
 
+    async def run(self, interval: float = 1.0) -> None:
+        """Flush until cancelled, and once more then."""
+        try:
+            while True:
+                await asyncio.sleep(interval)
+                await self.flush()
+        finally:
+            await self.flush()
+
     async def flush(self) -> None:
-        """Write what was counted since the last flush. Never raises; what cannot be written waits for the next one."""
+        """Write what was counted since the last flush."""
         pending, self._pending = self._pending, {}
         if not pending:
             return

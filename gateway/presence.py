@@ -6,6 +6,8 @@ gateway's clock matters. What a gateway tells about itself (`facts`) is for oper
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -14,8 +16,6 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-
-from gateway.periodic import Periodic
 
 log = logging.getLogger("roundhouse.presence")
 
@@ -46,7 +46,8 @@ class Presence:
         self._redis = redis
         self.facts = facts
         self._key = GATEWAY_KEY.format(id=self.id)
-        self._beating = Periodic("heartbeat", self._beat, INTERVAL, at_end=self._withdraw)
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def gateways(self) -> int:
@@ -55,17 +56,24 @@ class Presence:
 
     async def start(self) -> None:
         """Begin to beat; returns at once."""
-        await self._beating.start()
+        self._task = asyncio.create_task(self._run(), name="heartbeat")
 
     async def aclose(self) -> None:
         """Stop beating and withdraw."""
-        await self._beating.aclose()
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
 
-    async def _beat(self) -> None:
-        try:
-            await self.beat()
-        except (RedisError, OSError) as error:
-            log.warning("heartbeat not written", extra={"error": type(error).__name__})
+    async def _run(self) -> None:
+        # It is told to stop instead of being cancelled, because redis-py may swallow a cancellation.
+        while not self._stopping.is_set():
+            try:
+                await self.beat()
+            except (RedisError, OSError) as error:
+                log.warning("heartbeat not written", extra={"error": type(error).__name__})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), INTERVAL)
+        await self._withdraw()
 
     async def beat(self) -> None:
         """Write one heartbeat and look who else is there.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -91,6 +92,17 @@ class GatewayServer(uvicorn.Server):
         self._draining: asyncio.Task[None] | None = None
         self._reloading: set[asyncio.Task[None]] = set()
         self._terminal = os.isatty(0)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's, after which the garbage collector leaves alone what stays: tokenizers, templates, modules.
+
+        A turn makes garbage of a few kilobytes, most of it without cycles. Going through everything for it, as the
+        defaults do, costs a fifth of a turn's CPU, and a pause of a quarter of a second now and then.
+        """
+        await super().startup(sockets)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

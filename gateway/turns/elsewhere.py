@@ -17,7 +17,6 @@ from redis.exceptions import RedisError
 
 from gateway.errors import ApiError, EngineFailed, Unavailable
 from gateway.identity import Principal
-from gateway.periodic import Periodic, cancel
 from gateway.presence import Presence
 from gateway.protocol.stream import Finished, Usage
 from gateway.settings import Turns as TurnSettings
@@ -86,7 +85,7 @@ class Elsewhere:
         """Running turns: number of the last entry of the last checkpoint."""
         self._since_checkpoint = 0.0
         self._tasks: list[asyncio.Task[None]] = []
-        self._ticking = Periodic("turns tick", self._tick, TICK)
+        self._stopping = asyncio.Event()
 
     @property
     def shared(self) -> dict[str, int]:
@@ -99,18 +98,22 @@ class Elsewhere:
 
     async def start(self) -> None:
         """Begin to read and write; returns at once."""
-        runs = {"inbox": self._mailbox.run(self._handle), "records": self._records.run()}
+        runs = {"inbox": self._mailbox.run(self._handle), "records": self._records.run(), "turns tick": self._tick()}
         self._tasks = [asyncio.create_task(run, name=name) for name, run in runs.items()]
-        await self._ticking.start()
 
     async def aclose(self) -> None:
         """Tell the others what they wait for, store what is to be stored, and stop."""
         await self._feeds.aclose(2.0)
         await self._records.flush(FLUSH_TIMEOUT)
         await self._following.aclose()
-        await self._ticking.aclose()
         self._mailbox.stop()
-        await cancel(self._tasks)
+        self._stopping.set()
+        running: set[asyncio.Task[None]] = set(self._tasks)
+        while running:
+            for task in running:
+                task.cancel()
+            # Again if need be: redis-py may swallow a cancellation.
+            _, running = await asyncio.wait(running, timeout=0.5)
         await self._mailbox.aclose()
 
     async def find(self, id: str, principal: Principal) -> Turn | None:
@@ -213,11 +216,16 @@ class Elsewhere:
         return gateway in self._presence.others
 
     async def _tick(self) -> None:
-        self._following.tick(self._alive)
-        self._since_checkpoint += TICK
-        if self._since_checkpoint >= self._settings.checkpoint_interval:
-            self._since_checkpoint = 0.0
-            self._checkpoint()
+        while not self._stopping.is_set():
+            await asyncio.sleep(TICK)
+            try:
+                self._following.tick(self._alive)
+                self._since_checkpoint += TICK
+                if self._since_checkpoint >= self._settings.checkpoint_interval:
+                    self._since_checkpoint = 0.0
+                    self._checkpoint()
+            except Exception:  # a fault in one turn must not end the care for all others
+                log.exception("turns were not looked after")
 
     def _checkpoint(self) -> None:
         """Keep what long turns have said so far, for the case that this gateway dies."""
