@@ -25,6 +25,9 @@ INTERVAL = 1.0
 """Seconds between heartbeats."""
 LIFETIME = 10.0
 """Seconds after its last heartbeat at which a gateway counts as dead."""
+DEATHS = 3
+"""Heartbeats of ours in a row that do not find another gateway's before it is given up. Once does not count: a Redis
+whose clock was set ahead, or that stood still, has forgotten everybody for a moment."""
 MAX_GATEWAYS = 1000
 """Most entries of the index; the oldest go first."""
 _INDEX_LIFETIME = 3600
@@ -43,6 +46,8 @@ class Presence:
         self.id = id or new_id()
         self.others: frozenset[str] = frozenset()
         """Other gateways that were alive at the last heartbeat."""
+        self._missed: dict[str, int] = {}
+        """Those that were not, but shortly before: heartbeats since."""
         self._redis = redis
         self.facts = facts
         self._key = GATEWAY_KEY.format(id=self.id)
@@ -93,7 +98,24 @@ class Presence:
             pipeline.zrange(GATEWAYS_KEY, 0, -1)
             members = (await pipeline.execute())[-1]
         known = {name.decode() for name in cast("list[bytes]", members)}
-        self.others = frozenset(await living(self._redis, known - {self.id}))
+        living_now = frozenset(await living(self._redis, known - {self.id}))
+        missed = {id: self._missed.get(id, 0) + 1 for id in (self.others | self._missed.keys()) - living_now}
+        self._missed = {id: count for id, count in missed.items() if count < DEATHS}
+        self.others = living_now
+
+    async def comes_back(self, id: str) -> bool:
+        """Whether a gateway without a heartbeat has one again; waits for it if it was seen a moment ago.
+
+        Raises:
+            RedisError, OSError: Redis does not answer.
+        """
+        for _ in range(4 * DEATHS + 4):  # more than that and this gateway's own heart has stopped
+            if id not in self.others and id not in self._missed:
+                break
+            await asyncio.sleep(INTERVAL / 4)
+            if await alive(self._redis, id):
+                return True
+        return False
 
     async def _withdraw(self) -> None:
         """Say that this gateway is gone. Never raises: its heartbeat ends by itself too."""

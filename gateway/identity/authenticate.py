@@ -47,13 +47,16 @@ class Identity:
         issuers: Issuers,
         *,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Args: clock: seconds since 1970, for what expires; steady: seconds of a clock that nobody sets."""
         self._view = view
         self._secret = secret
         self._guesses = guesses
         self._last_used = last_used
         self._issuers = issuers
         self._clock = clock
+        self._steady = steady
 
     def configure(self, settings: Settings) -> None:
         """Take over the limits of a new configuration; its keys are in the view."""
@@ -81,7 +84,7 @@ class Identity:
             ApiError: as `check` does.
         """
         address = connection.client.host if connection.client else ""
-        now = self._clock()
+        now = self._steady()
         if wait := self._guesses.wait(address, now):
             raise RateLimited(
                 "too many wrong API keys or tickets came from your address; wait, and correct the key",

@@ -87,8 +87,9 @@ end
 local function mark(reservation, record, flag)
     call('HSET', held, reservation, flag .. string.sub(record, 2))
     call('ZADD', leases, now + lease, reservation)
-    call('PEXPIRE', held, 3 * lease)
-    call('PEXPIRE', leases, 3 * lease)
+    -- As long as the counters that it is part of: what is held and no longer known could never come back.
+    call('PEXPIRE', held, KEEP)
+    call('PEXPIRE', leases, KEEP)
 end
 
 for _, ended in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 100)) do

@@ -159,13 +159,13 @@ class Elsewhere:
             turn = restore(id, found.record)
             if found.state is not RecordState.RUNNING:
                 return turn
-            if found.alive or own:
+            if found.alive or own or await self._presence.comes_back(gateway):
                 break
             _fail(turn)
             if await self._records.lose(turn):
                 return turn
             found = await self._records.read(tenant, id, gateway)
-        if own or not found.alive or found.state is RecordState.DELETED:
+        if own or found.state is RecordState.DELETED or not (found.alive or await self._presence.comes_back(gateway)):
             return None
         return await self._following.follow(id, tenant, gateway)
 

@@ -49,6 +49,35 @@ async def test_a_gateway_whose_heartbeat_has_expired_is_gone(redis: Redis) -> No
     assert list(await presence.read(redis)) == [second.id]
 
 
+async def test_a_gateway_is_waited_for_when_redis_has_forgotten_it(redis: Redis) -> None:
+    """As it does with all when its clock is set ahead."""
+    one, other = Presence(redis), Presence(redis)
+    await one.beat()
+    await other.beat()
+    for beats in range(presence.DEATHS):
+        await redis.delete(GATEWAY_KEY.format(id=one.id))
+        for _ in range(beats):
+            await other.beat()
+        waiting = asyncio.create_task(other.comes_back(one.id))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await one.beat()
+        assert await waiting
+        await other.beat()
+
+
+async def test_a_gateway_that_stays_away_is_given_up(redis: Redis) -> None:
+    one, other = Presence(redis), Presence(redis)
+    await one.beat()
+    await other.beat()
+    await redis.delete(GATEWAY_KEY.format(id=one.id))
+    waiting = asyncio.create_task(other.comes_back(one.id))
+    for _ in range(presence.DEATHS):
+        await other.beat()
+    assert not await waiting
+    assert not await other.comes_back("gw_never_seen")
+
+
 async def test_every_key_expires(redis: Redis) -> None:
     gateway = Presence(redis)
     await gateway.beat()

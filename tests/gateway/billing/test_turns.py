@@ -32,11 +32,14 @@ from gateway.tools.answer import AnswerReader
 from tests.gateway.billing.test_ledger import client
 from tests.gateway.conftest import Serve, Served, eventually, receive, send
 from tests.gateway.frame_engine import LOAD, FrameEngine
+from tests.gateway.limits.use import used
 from tests.gateway.turns.processes import GatewayProcess, gateways
 
 pytestmark = pytest.mark.anyio
 
 PRICE = Price(name="tiny-small", input=2_000_000, cached_input=1_000_000, output=5_000_000)
+BUDGETS = {"spend_per_day": 10**12, "spend_per_month": 10**12}
+"""Of the demo tenant, in micro-dollars."""
 CACHED = 3
 FAULT = "Z"
 """Text at which this gateway breaks."""
@@ -151,7 +154,10 @@ plans = st.lists(
 async def test_the_ledger_is_what_was_delivered(
     serve: Serve, redis_url: str, model: Path, monkeypatch: pytest.MonkeyPatch, asked: list[Plan], together: bool
 ) -> None:
-    """However turns end: of themselves, cut short, cancelled, by a dying engine or a fault of the gateway."""
+    """However turns end: of themselves, cut short, cancelled, by a dying engine or a fault of the gateway.
+
+    Budgets of spend are charged the same, and nothing stays held.
+    """
     read = AnswerReader.read
 
     def breaking(reader: AnswerReader, text: str, *rest: Any) -> Any:
@@ -167,7 +173,10 @@ async def test_the_ledger_is_what_was_delivered(
             async with (
                 engine.serving(),
                 serve(
-                    engines={"small": [engine.address]}, prices=[PRICE], router=Router(breaker_failures=1000)
+                    engines={"small": [engine.address]},
+                    prices=[PRICE],
+                    limits=BUDGETS,
+                    router=Router(breaker_failures=1000),
                 ) as served,
             ):
                 if together:
@@ -179,12 +188,15 @@ async def test_the_ledger_is_what_was_delivered(
                         await eventually(lambda away=away: away.connected)
                         every.append(await ask(served, index, plan))
                 await served.settle()
+                spent = await used(served)
         entries = {entry.turn: entry async for entry in report.turns(redis, _always())}
         assert [problem async for day in report.verify(redis, _always()) for problem in day.problems] == []
     outcomes = [outcome for some in every for outcome in some]
     assert entries.keys() == {outcome.id for outcome in outcomes}
     for outcome in outcomes:
         _check(outcome, entries[outcome.id])
+    costs = sum(outcome.finished.cost or 0 for outcome in outcomes if outcome.finished)
+    assert (spent["spend_per_day"], spent["spend_per_month"]) == (costs, costs)
 
 
 def _check(outcome: Outcome, entry: Entry) -> None:

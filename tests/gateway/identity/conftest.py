@@ -48,6 +48,9 @@ class House:
     last_used: LastUsed
     issuers: Issuers
     clock: list[float]
+    """Seconds since 1970."""
+    steady: list[float]
+    """Seconds."""
 
     async def ask(self, bearer: str | None, address: str | None = "192.0.2.1") -> Principal:
         return await self.identity.authenticate(connection(bearer, address))
@@ -71,11 +74,13 @@ async def make_house(redis: Redis, issuers: Sequence[Issuer] = ()) -> House:
     settings = Settings(tenants=[TenantSettings(name="filed", keys=keys)])
     directory = Directory(redis, configured=configured(settings), secret=SECRET)
     view = View(directory)
-    clock = [NOW]
+    clock, steady = [NOW], [0.0]
     last_used = LastUsed(redis, clock=lambda: clock[0])
     providers = Issuers(issuers, clock=lambda: clock[0], wall=lambda: clock[0])
-    identity = Identity(view, SECRET, Guesses(FAILURES), last_used, providers, clock=lambda: clock[0])
-    house = House(redis, directory, view, identity, last_used, providers, clock)
+    identity = Identity(
+        view, SECRET, Guesses(FAILURES), last_used, providers, clock=lambda: clock[0], steady=lambda: steady[0]
+    )
+    house = House(redis, directory, view, identity, last_used, providers, clock, steady)
     await house.write(Tenant(name="acme"))
     return house
 

@@ -184,8 +184,15 @@ async def test_an_address_that_guesses_has_to_wait_and_others_do_not(house: Hous
     assert caught.value.code == "too_many_failures"
     assert 1 <= int(caught.value.headers["retry-after"]) <= 60 / FAILURES
     await house.ask("sesame", "2001:db8:0:1::1")
-    house.clock[0] += 60 / FAILURES
+    house.steady[0] += 60 / FAILURES
     await house.ask("sesame", "2001:db8::ffff")
+
+
+async def test_a_clock_that_is_set_back_lets_nobody_wait(house: House) -> None:
+    with pytest.raises(Unauthorized):
+        await house.ask("a typing mistake")
+    house.clock[0] -= 3600
+    await house.ask("sesame")
 
 
 async def test_keys_that_cannot_be_guessed_work_from_a_slowed_address(house: House) -> None:

@@ -274,6 +274,18 @@ class Late(Limits):
         """What comes late may be more than was left."""
 
 
+def test_redis_drops_no_reservation_before_the_counters_that_it_holds(redis_url: str) -> None:
+    """Or what a dead gateway held would be held for ever, once nobody has asked for a while."""
+    script = Turned(redis_url)
+    try:
+        assert script("reserve", "turn", Amounts(requests=1, turns=1), SUBJECTS).granted
+        counters, *reservations = keys(script.tenant)
+        lives = [script.redis.pttl(key) for key in (*reservations, counters)]
+        assert min(lives) == lives[-1] > 0
+    finally:
+        script.close()
+
+
 def test_what_comes_late_counts_once(redis_url: str) -> None:
     machine = type("Machine", (Late,), {"url": redis_url})
     run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=30, deadline=None))

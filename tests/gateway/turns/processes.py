@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import itertools
+import json
 import os
 import secrets
 import signal
@@ -12,7 +15,7 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,19 @@ from tests.gateway.frame_engine import LOAD, FrameEngine
 
 ANSWER = " ".join(f"{number:03}" for number in range(60))
 """No two places of it look the same."""
+
+
+ADMIN = "roundhouse-operator"
+"""An operator's key, with these tables."""
+OPERATOR = f"""
+[[tenants]]
+name = "operations"
+[[tenants.keys]]
+id = "root"
+sha256 = "{hashlib.sha256(ADMIN.encode()).hexdigest()}"
+scopes = ["admin:read", "admin:write"]
+operator = true
+"""
 
 
 class CountingEngine(FrameEngine):
@@ -88,6 +104,24 @@ class GatewayProcess:
         address = f"ws://127.0.0.1:{self.port}/v1/responses"
         return connect(address, additional_headers=headers, compression=None, **options)
 
+    async def call(
+        self, path: str, body: Any = None, *, key: str = KEY, method: str | None = None, **headers: str
+    ) -> tuple[int, dict[str, str], Any]:
+        """Status, headers and body of the answer; a POST if it has a body."""
+        document = None if body is None else json.dumps(body).encode()
+        headers = {"authorization": f"Bearer {key}", "content-type": "application/json", **headers}
+        request = urllib.request.Request(f"{self.url}{path}", document, headers, method=method)
+
+        def send() -> tuple[int, dict[str, str], bytes]:
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return answer.status, dict(answer.headers), answer.read()
+            except urllib.error.HTTPError as error:
+                return error.code, dict(error.headers), error.read()
+
+        status, answered, text = await asyncio.to_thread(send)
+        return status, {name.lower(): value for name, value in answered.items()}, json.loads(text or b"null")
+
     async def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
@@ -126,9 +160,21 @@ class GatewayProcess:
 
 @contextlib.asynccontextmanager
 async def gateways(
-    count: int, model: Path, redis_url: str, *, pause: float = 0.002, drain_timeout: float = 20, **turns: float
+    count: int,
+    model: Path,
+    redis_url: str,
+    *,
+    pause: float = 0.002,
+    drain_timeout: float = 20,
+    tables: str = "",
+    environments: Sequence[Mapping[str, str]] = (),
+    **turns: float,
 ) -> AsyncIterator[tuple[Sequence[GatewayProcess], CountingEngine]]:
-    """So many ready gateways that know of each other, and their engine; `turns` are settings."""
+    """So many ready gateways that know of each other, and their engine.
+
+    Args: tables: more of the configuration; environments: what the first, the second ... process has beside that of
+    the tests; turns: settings.
+    """
     with tempfile.TemporaryDirectory(prefix="rh-") as name:
         folder = Path(name)
         engine = CountingEngine(folder / "e.sock", model, pause)
@@ -138,11 +184,14 @@ async def gateways(
             f'[server]\ndrain_timeout = {drain_timeout}\n[redis]\nurl = "{redis_url}"\ntimeout = 2.0\n'
             f"[cache]\nenabled = false\n"
             f'[adapters]\nregistry = "{folder}/adapters"\n[turns]\n{settings}\n'
-            f'[[pools]]\ntier = "small"\nname = "numbers"\nmodel = "{model}"\nengines = ["{engine.address}"]\n'
+            f'[[pools]]\ntier = "small"\nname = "numbers"\nmodel = "{model}"\nengines = ["{engine.address}"]\n{tables}'
         )
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("ROUNDHOUSE_", "REDIS_"))}
         environment = {**clean, "ROUNDHOUSE_SECRET": secrets.token_hex(32), "ROUNDHOUSE_LOG_LEVEL": "warning"}
-        processes = [GatewayProcess(config, folder, free_port(), environment) for _ in range(count)]
+        processes = [
+            GatewayProcess(config, folder, free_port(), {**environment, **more})
+            for more in itertools.islice(itertools.chain(environments, itertools.repeat({})), count)
+        ]
         async with engine.serving():
             try:
                 for process in processes:
