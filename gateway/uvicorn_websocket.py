@@ -17,6 +17,7 @@ from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
+from websockets.frames import Frame
 
 from gateway.waiting import Event, Queue
 
@@ -76,6 +77,18 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._held += len(payload) + 1
         if self._held > MAX_HELD:
             self._write()
+
+    def handle_cont(self, event: Frame) -> None:
+        """Put a message together as it comes: a list of fragments may cost fifty times what they hold, and of empty
+        ones no limit of a message's size ever sees the end.
+        """
+        frames = cast("list[bytes | bytearray]", self.frames)
+        if not isinstance(frames[0], bytearray):
+            frames[0] = bytearray(frames[0])
+        frames[0] += event.data
+        if event.fin:
+            frames[0] = bytes(frames[0])
+            self.send_receive_event_to_app()
 
     def _forget_handshake(self) -> None:
         """The request with its headers, which every copy of the scope shares, and the answer to it: 5 KB."""

@@ -140,7 +140,7 @@ class TestBadClients:
         async with serve(server={"send_timeout": 0.1}) as served:
             async with served.connect() as socket:
                 made = [await ask(socket, metadata=metadata, max_output_tokens=1) for _ in range(20)]
-            reader, writer = await _raw_connection(served)
+            reader, writer = await raw_connection(served)
             for _ in range(1000):
                 for events in made:
                     writer.write(_frame(_json(type="response.resume", response_id=events[0]["response"]["id"])))
@@ -159,7 +159,7 @@ class TestBadClients:
         async with serve(server={"send_timeout": 1.0}) as served, served.connect() as fast:
             id = (await ask(fast, metadata=metadata, max_output_tokens=1))[-1]["response"]["id"]
             if over == "a socket":
-                _reader, writer = await _raw_connection(served)
+                _reader, writer = await raw_connection(served)
                 wish = _frame(_json(type="response.resume", response_id=id))
             else:
                 _reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
@@ -209,7 +209,7 @@ class TestBadClients:
     async def test_a_client_that_sends_without_reading_is_not_read_on(self, serve: Serve) -> None:
         """Errors that it does not fetch stop its messages from being read: memory is bounded."""
         async with serve(server={"send_timeout": 0.2}) as served:
-            _, writer = await _raw_connection(served)
+            _, writer = await raw_connection(served)
             bad = _frame(_json(type="response.cancel", response_id="x" * 100))
 
             async def flood() -> None:
@@ -229,7 +229,7 @@ class TestBadClients:
         async with serve(server={"first_message_timeout": 1.0, "max_connections_per_tenant": 2000}) as served:
             sockets = []
             for _ in range(20):
-                sockets += await asyncio.gather(*(_raw_connection(served) for _ in range(50)))
+                sockets += await asyncio.gather(*(raw_connection(served) for _ in range(50)))
             for _, writer in sockets[:500]:
                 writer.transport.abort()
             await served.settle()
@@ -262,7 +262,7 @@ def _frame(payload: bytes, opcode: int = 1) -> bytes:
     return head + bytes(4) + payload
 
 
-async def _raw_connection(served: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def raw_connection(served: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A WebSocket without a client that would read on its own."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=65536)
     writer.write(
