@@ -19,6 +19,8 @@ from msgspec import Meta
 
 from engine.wire import PolicyName, ServiceClass
 from gateway.admin.sources import normalise
+from gateway.billing.settings import Price as Price
+from gateway.billing.settings import Usage as Usage
 from gateway.directory.records import Scope
 from gateway.identity.settings import EngineTls, IdentityProviders, check_issuers
 from gateway.limits.quota import Quota, Rate
@@ -219,25 +221,6 @@ class Pool(Section, frozen=True):
     cost: Annotated[float, Meta(ge=0, description="Relative price of a token, for the router.")] = 1.0
 
 
-MicroDollars = Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
-
-
-class Price(Section, frozen=True):
-    """What tokens of a model or an adapter cost: micro-dollars (a dollar is 1,000,000) per million tokens."""
-
-    name: Annotated[
-        str,
-        Meta(
-            min_length=1, max_length=128, description="A model, or an adapter; an adapter without one has its base's."
-        ),
-    ]
-    input: Annotated[MicroDollars, Meta(description="Prompt tokens that were computed.")]
-    output: Annotated[MicroDollars, Meta(description="Generated tokens.")]
-    cached_input: Annotated[
-        MicroDollars | None, Meta(description="Prompt tokens found in the prefix cache; empty: as `input`.")
-    ] = None
-
-
 class Cache(Section, frozen=True):
     """The exact response cache."""
 
@@ -245,25 +228,6 @@ class Cache(Section, frozen=True):
     ttl: Annotated[Seconds, Meta(description="Seconds an entry lives.")] = 3600.0
     max_entry_bytes: Annotated[Positive, Meta(description="Largest answer that is stored.")] = 65_536
     max_entries_per_tenant: Annotated[Positive, Meta(description="Entries of one tenant; oldest go first.")] = 10_000
-
-
-class Usage(Section, frozen=True):
-    """The ledger of what was used, see [usage.md](usage.md)."""
-
-    flush_interval: Annotated[
-        Seconds,
-        Meta(description="Seconds between two writes of ended turns to Redis, and two checkpoints of running ones."),
-    ] = 0.5
-    journal_bytes: Annotated[
-        Positive, Meta(description="Most bytes in `redis.data` that wait for Redis while it is away.")
-    ] = 268_435_456
-    entries_per_day: Annotated[
-        Positive,
-        Meta(description="Single turns of one tenant and day that are kept (about); sums count the others too."),
-    ] = 20_000
-    entry_days: Annotated[Positive, Meta(description="Days that single turns are kept.")] = 30
-    hour_days: Annotated[Positive, Meta(description="Days that sums of single hours are kept.")] = 60
-    day_days: Annotated[Positive, Meta(description="Days that sums of days are kept.")] = 800
 
 
 class Router(Section, frozen=True):

@@ -18,18 +18,8 @@ from engine.wire import Grammar
 from gateway.tools.formats import FORMATS, ToolFormat
 from gateway.tools.grammar import ANYTHING, Calls, Function
 from gateway.tools.parser import Arguments, Call, CallEnd, Parsed, Text
+from tests.gateway.tools.functions import WEATHER
 
-WEATHER: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "city": {"enum": ["Berlin", "Rome"]},
-        "days": {"type": "integer", "minimum": 1, "maximum": 9},
-        "unit": {"$ref": "#/$defs/unit"},
-    },
-    "required": ["city"],
-    "additionalProperties": False,
-    "$defs": {"unit": {"enum": ["C", "F", None]}},
-}
 EITHER: dict[str, Any] = {
     "type": "object",
     "anyOf": [
