@@ -17,6 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
+
+from tests.e2e.browser import ScriptedServer, Visit, chromium, visit
+from tests.e2e.page import connected
 
 KEY = "roundhouse-demo"
 DEADLINE = 90.0
@@ -116,3 +120,30 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def shared_server(redis_url: str) -> Iterator[ScriptedServer]:
+    with ScriptedServer(redis_url) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: ScriptedServer) -> ScriptedServer:
+    shared_server.road.answers.clear()
+    shared_server.road.turns.clear()
+    return shared_server
+
+
+@pytest.fixture
+def tab(browser: Browser, server: ScriptedServer) -> Iterator[Visit]:
+    with visit(browser, server.url) as tab:
+        tab.page.goto("/")
+        connected(tab.page)
+        yield tab

@@ -1,0 +1,33 @@
+"""What a user does on the chat page, and sees there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from playwright.sync_api import Page, expect
+
+LONG = " ".join(f"word{number}" for number in range(400))
+"""An answer that takes a while."""
+
+
+def connected(page: Page) -> None:
+    expect(page.locator("#connection")).to_have_text(re.compile("Connected|Resumed"))
+
+
+def message(page: Page) -> Any:
+    return page.get_by_label("Message", exact=True)
+
+
+def ask(page: Page, question: str) -> None:
+    message(page).fill(question)
+    message(page).press("Enter")
+
+
+def answered(page: Page) -> None:
+    expect(page.get_by_role("log")).to_have_attribute("aria-busy", "false")
+
+
+def answer(page: Page) -> Any:
+    """The text of the last answer."""
+    return page.locator(".markdown").last
