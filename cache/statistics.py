@@ -1,12 +1,11 @@
 """Counters of the caches, in Redis hashes that an operator can read with redis-cli or `roundhouse cache stats`.
 
-Counting is a local addition; a task writes the sums once a second, so that the hot path never waits for Redis. What
-cannot be written is kept for the next time.
+Counting is a local addition; whoever owns the counters flushes the sums once a second, so that the hot path never waits
+for Redis. What cannot be written is kept for the next time.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import Counter
@@ -37,7 +36,7 @@ COUNTERS = {
 
 
 class CacheStatistics:
-    """Counts per tenant and hour, flushed by `run`."""
+    """Counts per tenant and hour, until `flush`."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -48,17 +47,8 @@ class CacheStatistics:
         hour = time.strftime("%Y%m%d%H", time.gmtime())
         self._pending.setdefault((tenant, hour), Counter())[counter] += amount
 
-    async def run(self, interval: float = 1.0) -> None:
-        """Flush until cancelled, and once more then."""
-        try:
-            while True:
-                await asyncio.sleep(interval)
-                await self.flush()
-        finally:
-            await self.flush()
-
     async def flush(self) -> None:
-        """Write what was counted since the last flush."""
+        """Write what was counted since the last flush. Never raises; what cannot be written waits for the next one."""
         pending, self._pending = self._pending, {}
         if not pending:
             return

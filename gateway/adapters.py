@@ -18,6 +18,7 @@ from msgspec import Struct
 from engine.adapters.registry import Pointer, Registry, RegistryError
 from gateway.engines import Pool
 from gateway.errors import Unavailable
+from gateway.periodic import Periodic
 from gateway.settings import Settings
 
 _START_SECONDS = 5.0
@@ -46,25 +47,20 @@ class Adapters:
     def __init__(self, registry: Registry, pools: Sequence[Pool], poll: float) -> None:
         self.registry = registry
         self._pools = {pool.name: pool for pool in pools}
-        self._poll = poll
         self._stamp: str | None = None
         self._names: dict[str, Pointer] = {}
         self._trouble = ""
-        self._task: asyncio.Task[None] | None = None
+        self._watching = Periodic("adapters", self.refresh, poll)
 
     async def start(self) -> None:
         """Read all names, then watch them. A registry that is slow is not waited for."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_START_SECONDS):
                 await self.refresh()
-        self._task = asyncio.create_task(self._watch(), name="adapters")
+        await self._watching.start()
 
     async def aclose(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await self._watching.aclose()
 
     def resolve(self, name: str, tenant: str) -> Adapter | None:
         """Where a name leads now, for this tenant; None if it is no adapter's, or not for this tenant.
@@ -82,11 +78,6 @@ class Adapters:
     def visible(self, tenant: str) -> dict[str, Pointer]:
         """What this tenant may name, by name."""
         return {name: each for name, each in self._names.items() if each.allows(tenant) and not each.drained}
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(self._poll)
-            await self.refresh()
 
     async def refresh(self) -> None:
         """Read the names again if they have changed."""

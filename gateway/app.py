@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,8 +28,9 @@ from gateway.admin.parts import AdminParts
 from gateway.admin.registration import Registrar
 from gateway.api import chat_completions, completions, health, models, page, responses, tickets
 from gateway.api.http import on_api_error, on_exception, on_http_exception
+from gateway.batching_redis import BatchingRedis
 from gateway.billing.ledger import Ledger
-from gateway.configuration import Configuration
+from gateway.configuration import Apply, Configuration, Prepare
 from gateway.context import Gateway
 from gateway.directory.store import Directory
 from gateway.directory.view import View, configured
@@ -41,6 +43,7 @@ from gateway.identity.last_used import LastUsed
 from gateway.identity.secret import check, derive, installation_secret
 from gateway.limits.limiter import Limiter
 from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
+from gateway.periodic import Periodic
 from gateway.pipeline import Pipeline
 from gateway.presence import Presence
 from gateway.safety.anomaly import Anomalies
@@ -107,6 +110,18 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     return await (handlers.on_http_exception if admins else on_http_exception)(request, error)
 
 
+class _Part(Protocol):
+    """What works in the background. `aclose` also undoes a `start` that has failed."""
+
+    async def start(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+_P = TypeVar("_P", bound=_Part)
+_Road = Callable[[Settings], Awaitable[Pipeline]]
+
+
 @contextlib.asynccontextmanager
 async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
     """A gateway whose engines are being connected. Leaving the block cancels what still runs.
@@ -117,30 +132,40 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
             libraries.
         RegistryError: the adapters' registry has an address of a kind that is not installed.
     """
+    async with contextlib.AsyncExitStack() as stack:
+        yield await _start(configuration, stack)
+
+
+async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack) -> Gateway:
+    """Make and start all parts in such an order that each may use those before it; the stack ends them in reverse."""
+
+    async def started(part: _P) -> _P:
+        stack.push_async_callback(part.aclose)
+        await part.start()
+        return part
+
     settings = configuration.settings
     secret, tls = installation_secret(settings), settings.engine_tls.files()
-    redis, reader = redis_server.connect(settings), redis_server.connect(settings, timeout=READ_TIMEOUT)
-    if not await check(redis, secret):
-        await asyncio.gather(redis.aclose(), reader.aclose())
-        raise SettingsError(
-            "another gateway uses this Redis with another secret: copy its file 'secret' from its redis.data to "
-            f"{settings.redis.data}, or set the same ROUNDHOUSE_SECRET"
-        )
-    engines = await asyncio.to_thread(Engines, settings.pools, settings.router, tls)
-    adapters = Adapters(Registry(registry_url(settings)), engines.pools, settings.adapters.poll)
+    redis, reader = await _connected(settings, secret, stack)
     metrics = Metrics()
     redis.observe = metrics.redis_answered
-    directory = Directory(redis, configured=configured(settings), secret=secret)
-    view = View(directory)
-    statistics = CacheStatistics(redis)
-    ledger = Ledger(redis, settings.usage, Path(settings.redis.data, "usage"))
-    metrics.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
-    cache = ResponseCache(redis, ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
     presence = Presence(redis)
-    limiter = Limiter(redis, settings, gateways=lambda: presence.gateways)
-    tracer = tracing.create(settings.telemetry, presence.id)
     logs.identify(gateway=presence.id)
-    violations, anomalies = Violations(redis), Anomalies()
+    tracer = tracing.create(settings.telemetry, presence.id)
+    if tracer is not None:
+        stack.push_async_callback(tracer.aclose)
+
+    statistics, violations, anomalies = CacheStatistics(redis), Violations(redis), Anomalies()
+    await started(Periodic("cache statistics", statistics.flush, 1.0, at_end=statistics.flush))
+    await started(Periodic("violations", violations.flush, 0.2, at_end=violations.flush))
+    ledger = await started(Ledger(redis, settings.usage, Path(settings.redis.data, "usage")))
+    metrics.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
+    engines = await started(await asyncio.to_thread(Engines, settings.pools, settings.router, tls))
+    adapters = await started(Adapters(Registry(registry_url(settings)), engines.pools, settings.adapters.poll))
+    directory = Directory(redis, configured=configured(settings), secret=secret)
+    view = await started(View(directory))
+    limiter = await started(Limiter(redis, settings, gateways=lambda: presence.gateways))
+    cache = ResponseCache(redis, ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
 
     async def road(settings: Settings) -> Pipeline:
         """Turns stay on the one that they began on: it has the settings of that moment."""
@@ -150,79 +175,78 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
         )
 
     turns = Turns(await road(settings), settings.turns, presence.id)
-    last_used, issuers = LastUsed(redis), Issuers(settings.identity.issuers)
+    last_used, issuers = await started(LastUsed(redis)), await started(Issuers(settings.identity.issuers))
     identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used, issuers)
     tickets = Tickets(redis)
     connections = Connections(settings, identity, tickets, turns, metrics, limiter, view)
-    jobs = JobStore(redis)
-    uploads = Path(settings.redis.data) / "uploads"
-    registrar = Registrar(adapters, directory, jobs, uploads, max_bytes=settings.adapters.max_upload_bytes)
+    heartbeat = Heartbeat(presence.id, engines, metrics.activity)
+    presence.facts = lambda: heartbeat.facts(turns.running, connections.open, draining=turns.draining)
+    await started(presence)
+    stack.push_async_callback(turns.aclose)
+    await turns.share(redis, reader, presence, derive(secret, "turns"))
+    stack.push_async_callback(connections.shut)
+    jobs, uploads = JobStore(redis), Path(settings.redis.data) / "uploads"
+    registrar = await started(
+        Registrar(adapters, directory, jobs, uploads, max_bytes=settings.adapters.max_upload_bytes)
+    )
+    gateway = Gateway(
+        configuration,
+        redis,
+        identity,
+        tickets,
+        limiter,
+        engines,
+        adapters,
+        turns,
+        connections,
+        metrics,
+        presence,
+        directory,
+        view,
+        tracer,
+        AdminParts(jobs, registrar, cache, secret),
+    )
+    configuration.add(_preparing(gateway, road))
+    configuration.observe = metrics.configuration
+    return gateway
 
-    async def prepare(settings: Settings) -> Callable[[], None]:
+
+async def _connected(
+    settings: Settings, secret: bytes, stack: contextlib.AsyncExitStack
+) -> tuple[BatchingRedis, BatchingRedis]:
+    """Two clients of Redis, the second for reads that wait.
+
+    Raises:
+        SettingsError: the gateways of this Redis have another secret.
+    """
+    redis, reader = redis_server.connect(settings), redis_server.connect(settings, timeout=READ_TIMEOUT)
+    stack.push_async_callback(redis.aclose)
+    stack.push_async_callback(reader.aclose)
+    if not await check(redis, secret):
+        raise SettingsError(
+            "another gateway uses this Redis with another secret: copy its file 'secret' from its redis.data to "
+            f"{settings.redis.data}, or set the same ROUNDHOUSE_SECRET"
+        )
+    return redis, reader
+
+
+def _preparing(gateway: Gateway, road: _Road) -> Prepare:
+    """How the gateway's parts take over changed settings."""
+
+    async def prepare(settings: Settings) -> Apply:
         pipeline = await road(settings)
 
         def apply() -> None:
-            limiter.configure(settings)
-            identity.configure(settings)
-            view.configure(configured(settings))
-            cache.configure(ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
-            engines.configure(settings.pools, settings.router)
-            adapters.pin()
-            turns.configure(pipeline, settings.turns)
-            connections.configure(settings)
+            gateway.limiter.configure(settings)
+            gateway.identity.configure(settings)
+            gateway.view.configure(configured(settings))
+            gateway.admin.cache.configure(ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
+            gateway.engines.configure(settings.pools, settings.router)
+            gateway.adapters.pin()
+            gateway.turns.configure(pipeline, settings.turns)
+            gateway.connections.configure(settings)
             logs.configure(settings.log)
 
         return apply
 
-    configuration.add(prepare)
-    configuration.observe = metrics.configuration
-    flushing = [asyncio.create_task(statistics.run()), asyncio.create_task(violations.run())]
-    ledger.start()
-    last_used.start()
-    issuers.start()
-    await engines.start()
-    await adapters.start()
-    heartbeat = Heartbeat(presence.id, engines, metrics.activity)
-    presence.facts = lambda: heartbeat.facts(turns.running, connections.open, draining=turns.draining)
-    await presence.start()
-    await view.start()
-    await limiter.start()
-    await turns.share(redis, reader, presence, derive(secret, "turns"))
-    await registrar.start()
-    try:
-        yield Gateway(
-            configuration,
-            redis,
-            identity,
-            tickets,
-            limiter,
-            engines,
-            adapters,
-            turns,
-            connections,
-            metrics,
-            presence,
-            directory,
-            view,
-            tracer,
-            AdminParts(jobs, registrar, cache, secret),
-        )
-    finally:
-        await registrar.aclose()
-        await connections.shut()
-        await turns.aclose()
-        await limiter.aclose()
-        await adapters.aclose()
-        await engines.aclose()
-        await presence.aclose()
-        await view.aclose()
-        await last_used.aclose()
-        await issuers.aclose()
-        await violations.written(1.0)
-        for task in flushing:
-            task.cancel()
-        await asyncio.gather(*flushing, return_exceptions=True)
-        await ledger.aclose()
-        await redis.aclose()
-        if tracer is not None:
-            await tracer.aclose()
+    return prepare

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -208,9 +208,14 @@ class Engines:
         """The pool of the model with this name."""
         return next(pool for pool in self.pools if pool.name == name)
 
-    def pools_for(self, model: str) -> list[Pool]:
-        """The pools that may answer a request for `model`: a model's own, or all for `auto` and tiers."""
-        return [pool for pool in self.pools if pool.name == model] or self.pools
+    def pools_for(self, model: str, may_use: Callable[[str], bool] = lambda model: True) -> list[Pool]:
+        """The pools that may answer a request for `model`: a model's own, or all for `auto`, tiers and unknown names.
+
+        Args:
+            may_use: of which models; the others are as unknown as if there were none.
+        """
+        usable = [pool for pool in self.pools if may_use(pool.name)]
+        return [pool for pool in usable if pool.name == model] or usable
 
     def candidates(
         self, prompt_tokens: Mapping[str, int], controls: Mapping[str, Replica] | None = None

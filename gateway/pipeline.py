@@ -148,7 +148,7 @@ class Pipeline:
         adapter = self._adapters.resolve(request.model, name)
         if adapter is None or not tenant.may_use(adapter.name):
             adapter = None
-            pools = [pool for pool in self._engines.pools_for(request.model) if tenant.may_use(pool.name)]
+            pools = self._engines.pools_for(request.model, tenant.may_use)
             if not pools:
                 raise ModelNotFound(
                     f"the model '{request.model[:256]}' does not exist; available: "

@@ -7,7 +7,6 @@ gateway's clock matters. What a gateway tells about itself (`facts`) is for oper
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import time
@@ -16,6 +15,8 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
+
+from gateway.periodic import Periodic
 
 log = logging.getLogger("roundhouse.presence")
 
@@ -51,8 +52,7 @@ class Presence:
         self._redis = redis
         self.facts = facts
         self._key = GATEWAY_KEY.format(id=self.id)
-        self._stopping = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._beating = Periodic("heartbeat", self._beat, INTERVAL, at_end=self._withdraw)
 
     @property
     def gateways(self) -> int:
@@ -61,24 +61,17 @@ class Presence:
 
     async def start(self) -> None:
         """Begin to beat; returns at once."""
-        self._task = asyncio.create_task(self._run(), name="heartbeat")
+        await self._beating.start()
 
     async def aclose(self) -> None:
         """Stop beating and withdraw."""
-        self._stopping.set()
-        if self._task is not None:
-            await self._task
+        await self._beating.aclose()
 
-    async def _run(self) -> None:
-        # It is told to stop instead of being cancelled, because redis-py may swallow a cancellation.
-        while not self._stopping.is_set():
-            try:
-                await self.beat()
-            except (RedisError, OSError) as error:
-                log.warning("heartbeat not written", extra={"error": type(error).__name__})
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), INTERVAL)
-        await self._withdraw()
+    async def _beat(self) -> None:
+        try:
+            await self.beat()
+        except (RedisError, OSError) as error:
+            log.warning("heartbeat not written", extra={"error": type(error).__name__})
 
     async def beat(self) -> None:
         """Write one heartbeat and look who else is there.

@@ -64,11 +64,11 @@ class Tickets:
             value = await self._redis.getdel(_key(ticket))
         except (RedisError, OSError):
             raise Unavailable("tickets cannot be checked at the moment; try again in a few seconds") from None
-        if not isinstance(value, bytes):
-            raise Unauthorized("the ticket is unknown, expired or used; get a new one from POST /v1/tickets")
-        stub = _decode(value)
-        if stub.origin != origin:
-            raise Unauthorized("the ticket was issued to another origin")
+        stub = _decode(value) if isinstance(value, bytes) else None
+        if stub is None or stub.origin != origin:
+            raise Unauthorized(
+                "the ticket is unknown, expired, used, or another origin's; get a new one from POST /v1/tickets"
+            )
         return stub.principal
 
 

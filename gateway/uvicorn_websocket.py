@@ -62,6 +62,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             await super().send(message)
             if message["type"] == "websocket.accept":
                 self._forget_handshake()
+            elif message["type"] == "websocket.http.response.body" and self.close_sent:
+                # uvicorn would log an error for everybody who is refused.
+                self.handshake_complete = True
             return
         text, data = message.get("text"), message.get("bytes")
         payload = text.encode() if text is not None else data or b""

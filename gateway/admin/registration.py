@@ -29,6 +29,7 @@ from gateway.directory.change import Note
 from gateway.directory.store import Directory
 from gateway.engines import Pool
 from gateway.errors import ApiError, Conflict, EngineFailed, Forbidden, InvalidRequest, TooLarge, Unavailable
+from gateway.periodic import Periodic, cancel
 
 log = logging.getLogger("roundhouse.admin")
 
@@ -75,17 +76,20 @@ class Registrar:
         self.uploads = asyncio.Semaphore(4)
         """Uploads that may be received at the same time."""
         self._queue: asyncio.Queue[tuple[Job, Registration]] = asyncio.Queue(MAX_WAITING)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._working: asyncio.Task[None] | None = None
+        self._renewing = Periodic("registrations that wait", self._renew, LIFETIME / 3)
         self._waiting: dict[str, Job] = {}
 
     async def start(self) -> None:
         await asyncio.to_thread(_remove_abandoned, self.folder)
-        self._tasks = [asyncio.create_task(self._work()), asyncio.create_task(self._renew())]
+        self._working = asyncio.create_task(self._work(), name="registrations")
+        await self._renewing.start()
 
     async def aclose(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Break off what is being done."""
+        if self._working is not None:
+            await cancel([self._working])
+        await self._renewing.aclose()
 
     def check_room(self) -> None:
         """
@@ -123,11 +127,9 @@ class Registrar:
 
     async def _renew(self) -> None:
         """Signs of life of those that wait."""
-        while True:
-            await asyncio.sleep(LIFETIME / 3)
-            for job in list(self._waiting.values()):
-                with contextlib.suppress(RedisError, OSError):
-                    await self._jobs.write(job)
+        for job in list(self._waiting.values()):
+            with contextlib.suppress(RedisError, OSError):
+                await self._jobs.write(job)
 
 
 class _Run:
@@ -151,9 +153,12 @@ class _Run:
         self._max_bytes = max_bytes
         self._done = 0
         self._total = 1
+        self._writing = asyncio.Lock()
+        """One write at a time: news must not be overtaken by what was true before."""
 
     async def run(self) -> None:
-        reporting = asyncio.create_task(self._report())
+        reporting = Periodic("progress of a registration", self._report, 1.0)
+        await reporting.start()
         try:
             result = await self._steps()
             await self._enter(JobState.SUCCEEDED, result=result)
@@ -164,8 +169,7 @@ class _Run:
             log.exception("registering an adapter failed", extra={"job": self._job.id})
             await self._fail(ApiError(f"the server failed while it worked on this: {type(error).__name__}"))
         finally:
-            reporting.cancel()
-            await asyncio.gather(reporting, return_exceptions=True)
+            await reporting.aclose()
 
     async def _steps(self) -> Registered:
         what = self._what
@@ -228,15 +232,15 @@ class _Run:
         self._done += count
 
     async def _report(self) -> None:
-        """Progress and signs of life, once a second."""
-        while True:
-            await asyncio.sleep(1.0)
-            with contextlib.suppress(RedisError, OSError):
+        """Progress and signs of life."""
+        with contextlib.suppress(RedisError, OSError):
+            async with self._writing:
                 await self._jobs.write(msgspec.structs.replace(self._job, progress=min(1.0, self._done / self._total)))
 
     async def _enter(self, state: JobState, **fields: Any) -> None:
-        self._job = self._job.enter(state, **fields)
-        await self._jobs.write(self._job)
+        async with self._writing:
+            self._job = self._job.enter(state, **fields)
+            await self._jobs.write(self._job)
 
     async def _fail(self, error: ApiError) -> None:
         with contextlib.suppress(RedisError, OSError):  # its sign of life ends, and then it counts as interrupted

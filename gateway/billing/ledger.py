@@ -27,6 +27,7 @@ from redis.exceptions import RedisError
 from gateway.billing.entry import Entry
 from gateway.billing.journal import Journal
 from gateway.billing.store import LedgerStore, Numbered
+from gateway.periodic import Periodic
 from gateway.settings import Usage
 
 log = logging.getLogger("roundhouse.billing")
@@ -72,8 +73,8 @@ class Ledger:
         self._checkpointed = False
         self._away = False
         self._written = monotonic()
-        self._stopping = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._upkeep = float("-inf")
+        self._writing = Periodic("usage ledger", self._tick, settings.flush_interval, at_end=self.flush)
         self.dropped = 0
         """Entries lost because neither Redis nor the journal could take them."""
 
@@ -112,33 +113,22 @@ class Ledger:
             if self.dropped == 1 or self.dropped % 1000 == 0:
                 log.error("usage entries were lost: make room on the disk", extra={"entries": self.dropped})
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Begin to write to Redis, twice a second."""
-        self._task = asyncio.create_task(self._run(), name="usage ledger")
+        await self._writing.start()
 
     async def aclose(self) -> None:
         """Write what has ended, if Redis is there, and leave the rest to the next gateway."""
-        # Not by cancellation: Redis' client may take that for a timeout of its own.
-        self._stopping.set()
-        if self._task is not None:
-            await self._task
-        await self.flush()
+        await self._writing.aclose()
         self._leave()
 
-    async def _run(self) -> None:
-        upkeep = float("-inf")
-        while not self._stopping.is_set():
-            try:
-                await self.flush()
-                if monotonic() - upkeep > UPKEEP and not self._away:
-                    upkeep = monotonic()
-                    await self.adopt()
-                    with contextlib.suppress(RedisError, OSError):  # next time
-                        await self._store.prune(datetime.now(UTC))
-            except Exception:
-                log.exception("usage ledger: a fault of ours; what waits is tried again")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self._settings.flush_interval)
+    async def _tick(self) -> None:
+        await self.flush()
+        if monotonic() - self._upkeep > UPKEEP and not self._away:
+            self._upkeep = monotonic()
+            await self.adopt()
+            with contextlib.suppress(RedisError, OSError):  # next time
+                await self._store.prune(datetime.now(UTC))
 
     async def flush(self) -> bool:
         """Write what has ended to Redis, checkpoint what runs. Returns whether Redis has taken everything."""

@@ -8,7 +8,6 @@ keys and prices come first.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from gateway.directory.records import Key, Kind, Price, R, Record, Replica, Rout
 from gateway.directory.seen import Seen
 from gateway.directory.store import Directory
 from gateway.errors import Unavailable
+from gateway.periodic import Periodic
 from gateway.settings import Settings
 
 log = logging.getLogger("roundhouse.directory")
@@ -71,7 +71,6 @@ class View:
         self, directory: Directory, *, clock: Callable[[], float] = time.monotonic, poll: float = POLL
     ) -> None:
         self._directory = directory
-        self._poll = poll
         self._clock = clock
         self._records: dict[Kind, dict[str, Record]] = {kind.KIND: {} for kind in _WHOLE}
         self._keys: Seen[str, Key] = Seen(directory.key_by_digest, clock)
@@ -82,7 +81,7 @@ class View:
         self._at = clock()
         self._followed = True
         """Whether the last look was answered."""
-        self._task: asyncio.Task[None] | None = None
+        self._following = Periodic("directory", self._try, poll)
         self.configure(directory.configured)
 
     def configure(self, configured: Configured) -> None:
@@ -154,13 +153,11 @@ class View:
         await self._try()
         if await self._directory.may_be_evicted():
             log.warning("directory: this Redis may drop tenants and keys: set its maxmemory-policy to volatile-lfu")
-        self._task = asyncio.create_task(self._follow())
+        await self._following.start()
 
     async def aclose(self) -> None:
         """Stop following."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._following.aclose()
 
     async def refresh(self) -> None:
         """Take over what has changed.
@@ -173,11 +170,6 @@ class View:
             await self._read_all()
         self._head = head
         self._at = self._clock()
-
-    async def _follow(self) -> None:
-        while True:
-            await asyncio.sleep(self._poll)
-            await self._try()
 
     async def _try(self) -> None:
         try:

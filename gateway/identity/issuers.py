@@ -135,7 +135,7 @@ class Issuers:
         """Digest of a token -> what it says, whose keys of which generation verified it, and until when that holds."""
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Read all keys from now on, in the background."""
         self._tasks = [asyncio.create_task(each.run()) for each in self._providers.values()]
 

@@ -6,7 +6,6 @@ written because Redis is away is lost, as it is nothing that decides anything.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from gateway.errors import Unavailable
+from gateway.periodic import Periodic
 
 LAST_USED_KEY = "rh1:last-used:{{{tenant}}}"
 RESOLUTION = 60.0
@@ -37,7 +37,7 @@ class LastUsed:
         self._stamped: dict[tuple[str, str], float] = {}
         self._waiting: dict[str, dict[str, int]] = {}
         """Tenant -> key -> when it was used, for what Redis has not been told."""
-        self._task: asyncio.Task[None] | None = None
+        self._writing = Periodic("last used", self.flush, _FLUSH, at_end=self.flush)
 
     def touch(self, tenant: str, key: str) -> None:
         """Note that a key is used now."""
@@ -64,21 +64,13 @@ class LastUsed:
                     pipeline.expire(name, _TTL)
                 await pipeline.execute()
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Write from now on."""
-        self._task = asyncio.create_task(self._run(), name="last used")
+        await self._writing.start()
 
     async def aclose(self) -> None:
         """Write what is waiting and stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self.flush()
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(_FLUSH)
-            await self.flush()
+        await self._writing.aclose()
 
 
 async def last_used(redis: Redis, tenant: str, keys: Sequence[str]) -> dict[str, int]:

@@ -27,6 +27,7 @@ from gateway.limits.counters import Amounts, Counters, Subject
 from gateway.limits.expectation import Expectations
 from gateway.limits.script import SCRIPT, Answer, Argument, answer, arguments, keys, renewal
 from gateway.limits.subjects import share_of_quota
+from gateway.periodic import Periodic
 from gateway.protocol.stream import LimitState
 from gateway.settings import Settings
 from router.health import Breaker, Circuit
@@ -95,7 +96,8 @@ class Limiter:
         self._offset = time.time() - clock()
         """From this process's clock to Redis' clock, in seconds."""
         self._catching_up = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._renewed = clock()
+        self._keeping = Periodic("limits", self._keep_up, _CATCH_UP, at_end=self._settle_up)
         self.expectations = Expectations(redis)
         self.configure(settings)
 
@@ -115,13 +117,11 @@ class Limiter:
 
     async def start(self) -> None:
         """Begin to renew leases and to catch up."""
-        self._task = asyncio.create_task(self._run(), name="limits")
+        await self._keeping.start()
 
     async def aclose(self) -> None:
-        """Stop that."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """Stop that, and tell Redis what it has not been told yet."""
+        await self._keeping.aclose()
 
     async def reserve(self, tenant: str, id: str, amounts: Amounts, subjects: tuple[Subject, ...]) -> Reservation:
         """Set amounts aside for a turn or socket, all or none. The same one reserves once, however often it asks.
@@ -218,21 +218,18 @@ class Limiter:
             reservation.local = False
         return True
 
-    async def _run(self) -> None:
-        renewed = self._clock()
-        while True:
-            await asyncio.sleep(_CATCH_UP)
-            try:
-                if self._late or self._books:
-                    await self.catch_up()
-                if self.expectations.waiting and self._breaker.circuit is Circuit.CLOSED:
-                    with contextlib.suppress(RedisError, OSError):  # what was learnt waits
-                        await self.expectations.exchange()
-                if self._clock() - renewed >= LEASE / 3:
-                    renewed = self._clock()
-                    await self.renew()
-            except Exception:  # whatever it is, leases have to be renewed on
-                log.exception("limits: renewing failed")
+    async def _keep_up(self) -> None:
+        if self._clock() - self._renewed >= LEASE / 3:
+            self._renewed = self._clock()
+            await self.renew()
+        await self._settle_up()
+
+    async def _settle_up(self) -> None:
+        if self._late or self._books:
+            await self.catch_up()
+        if self.expectations.waiting and self._breaker.circuit is Circuit.CLOSED:
+            with contextlib.suppress(RedisError, OSError):  # what was learnt waits
+                await self.expectations.exchange()
 
     def _reserve_here(self, tenant: str, id: str, amounts: Amounts, subjects: tuple[Subject, ...]) -> Answer:
         if self._settings.on_redis_down == "deny":

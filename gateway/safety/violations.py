@@ -1,13 +1,11 @@
 """What rules have found, in Redis: per tenant a capped stream of rules, actions and digests, never of texts.
 
-Written by a task of its own, off the road of turns. Redis down means that findings are lost and counted, not that
+They are written off the road of turns. Redis down means that findings are lost and counted, not that
 turns wait.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from collections import deque
 
@@ -44,36 +42,20 @@ class Violations:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._waiting: deque[Violation] = deque()
-        self._news = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self.lost = 0
         """Findings that could not be written."""
 
     def add(self, violation: Violation) -> None:
-        """Have it written soon."""
+        """Have it written with the next `flush`."""
         if len(self._waiting) >= MAX_WAITING:
             self.lost += 1
             return
         self._waiting.append(violation)
-        self._idle.clear()
-        self._news.set()
 
-    async def run(self) -> None:
-        """Write until cancelled."""
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-                await self._write(batch)
-            self._idle.set()
-
-    async def written(self, seconds: float) -> None:
-        """Wait until everything is written, at most so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._idle.wait()
+    async def flush(self) -> None:
+        """Write what is waiting. Never raises."""
+        while self._waiting:
+            await self._write([self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))])
 
     async def _write(self, batch: list[Violation]) -> None:
         try:

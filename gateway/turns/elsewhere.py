@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from gateway.errors import ApiError, EngineFailed, Unavailable
 from gateway.identity import Principal
+from gateway.periodic import Periodic, cancel
 from gateway.presence import Presence
 from gateway.protocol.stream import Finished, Usage
 from gateway.settings import Turns as TurnSettings
@@ -85,7 +86,7 @@ class Elsewhere:
         """Running turns: number of the last entry of the last checkpoint."""
         self._since_checkpoint = 0.0
         self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = asyncio.Event()
+        self._ticking = Periodic("turns tick", self._tick, TICK)
 
     @property
     def shared(self) -> dict[str, int]:
@@ -98,22 +99,18 @@ class Elsewhere:
 
     async def start(self) -> None:
         """Begin to read and write; returns at once."""
-        runs = {"inbox": self._mailbox.run(self._handle), "records": self._records.run(), "turns tick": self._tick()}
+        runs = {"inbox": self._mailbox.run(self._handle), "records": self._records.run()}
         self._tasks = [asyncio.create_task(run, name=name) for name, run in runs.items()]
+        await self._ticking.start()
 
     async def aclose(self) -> None:
         """Tell the others what they wait for, store what is to be stored, and stop."""
         await self._feeds.aclose(2.0)
         await self._records.flush(FLUSH_TIMEOUT)
         await self._following.aclose()
+        await self._ticking.aclose()
         self._mailbox.stop()
-        self._stopping.set()
-        running: set[asyncio.Task[None]] = set(self._tasks)
-        while running:
-            for task in running:
-                task.cancel()
-            # Again if need be: redis-py may swallow a cancellation.
-            _, running = await asyncio.wait(running, timeout=0.5)
+        await cancel(self._tasks)
         await self._mailbox.aclose()
 
     async def find(self, id: str, principal: Principal) -> Turn | None:
@@ -216,16 +213,11 @@ class Elsewhere:
         return gateway in self._presence.others
 
     async def _tick(self) -> None:
-        while not self._stopping.is_set():
-            await asyncio.sleep(TICK)
-            try:
-                self._following.tick(self._alive)
-                self._since_checkpoint += TICK
-                if self._since_checkpoint >= self._settings.checkpoint_interval:
-                    self._since_checkpoint = 0.0
-                    self._checkpoint()
-            except Exception:  # a fault in one turn must not end the care for all others
-                log.exception("turns were not looked after")
+        self._following.tick(self._alive)
+        self._since_checkpoint += TICK
+        if self._since_checkpoint >= self._settings.checkpoint_interval:
+            self._since_checkpoint = 0.0
+            self._checkpoint()
 
     def _checkpoint(self) -> None:
         """Keep what long turns have said so far, for the case that this gateway dies."""

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from redis.exceptions import RedisError
 
 from gateway.errors import ApiError
+from gateway.periodic import cancel
 from gateway.turns.messages import Follow, Frame, GatewayMessage, Header, Leave, Refused
 from gateway.turns.records import header_of
 from gateway.turns.turn import Turn, TurnState, Viewer
@@ -68,9 +69,7 @@ class Feeds:
         """Let feeds of turns that have ended send what they have, at most so long."""
         if self._tasks:
             _, late = await asyncio.wait({task for _, task in self._tasks.values()}, timeout=seconds)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await cancel(late)
 
     def _ended(self, key: _Key, feed: int) -> None:
         if key in self._tasks and self._tasks[key][0] == feed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -50,16 +49,6 @@ async def test_what_is_counted_while_redis_is_down_is_written_later() -> None:
         await statistics.flush()
         assert (await read(client))["acme"]["exact_hit"] == 7
         await client.aclose()
-
-
-async def test_the_task_flushes_when_it_is_cancelled(redis: Redis) -> None:
-    statistics = CacheStatistics(redis)
-    task = asyncio.create_task(statistics.run(interval=3600))
-    await asyncio.sleep(0)
-    statistics.add("acme", "exact_store")
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert (await read(redis))["acme"]["exact_store"] == 1
 
 
 def test_every_counter_is_documented() -> None:

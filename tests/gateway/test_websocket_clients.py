@@ -30,14 +30,17 @@ class TestHandshake:
             ({"host": "evil.example", "origin": "http://evil.example"}, 403, "host_not_allowed"),
         ],
     )
-    async def test_refused(self, serve: Serve, options: dict[str, Any], status: int, code: str) -> None:
-        """In OpenAI's error shape."""
+    async def test_refused(
+        self, serve: Serve, options: dict[str, Any], status: int, code: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """In OpenAI's error shape, and without an error in the log: it is the client's."""
         async with serve() as served:
             with pytest.raises(InvalidStatus) as caught:
                 await served.connect(**options)
             assert served.leftovers()["connections"] == 0
         assert caught.value.response.status_code == status
         assert json.loads(caught.value.response.body or b"")["error"]["code"] == code
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
     async def test_a_page_connects_with_a_ticket(self, serve: Serve) -> None:
         """It works once, and is never echoed."""

@@ -160,7 +160,7 @@ class TestLedger:
     async def test_turns_reach_redis_and_leave_nothing_on_disk(self, redis_url: str, tmp_path: Path) -> None:
         async with client(redis_url) as redis:
             ledger = Ledger(redis, Usage(flush_interval=0.01), tmp_path)
-            ledger.start()
+            await ledger.start()
             for index in range(5):
                 ledger.open(f"resp_{index}", lambda: None)
                 ledger.close(f"resp_{index}", entry(index) if index else None)

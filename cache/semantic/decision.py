@@ -1,0 +1,159 @@
+"""Serve, explore or reject: what a look-up in the semantic cache does with what the index found. Pure."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from cache.semantic.entry import EntryState
+from cache.semantic.guards import Rejection, guard
+from cache.semantic.model import Judgement, Model, Offset, features_of
+from cache.semantic.profile import Profile
+
+
+class Action(enum.StrEnum):
+    SERVE = "serve"
+    """Give the entry's answer."""
+    EXPLORE = "explore"
+    """Let the model answer, compare its answer with the entry's, and record the check."""
+    REJECT = "reject"
+    """Let the model answer; the candidates are out of the question."""
+    MISS = "miss"
+    """Let the model answer; nothing similar is known."""
+
+
+class Why(enum.StrEnum):
+    """What an exploration is for."""
+
+    UNSURE = "unsure"
+    """The bound on P(correct) is too low to serve."""
+    SAMPLED = "sampled"
+    """It would have been served; chosen by chance, to measure the error."""
+    QUARANTINED = "quarantined"
+    """The entry is being checked."""
+    EXACT_ONLY = "exact_only"
+    """It would have been served, had the error not tripped the cache."""
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """A stored question that the index found. Several may lead to one answer: whenever a check finds that a question's
+    own answer is the same as a stored one, it becomes another phrasing of that answer."""
+
+    id: str
+    """Of the phrasing."""
+    answer: str
+    """Of the answer it leads to."""
+    similarity: float
+    """Cosine of its embedding and the question's."""
+    profile: Profile
+    state: EntryState = EntryState.PROBATION
+    """Of the answer."""
+    offset: Offset | None = None
+    """From the answer's checks (`offset_of`); None before the first."""
+    support: int = 0
+    """How many checks found the answer right."""
+
+
+class Exploration(Struct, frozen=True, kw_only=True):
+    """Share of the look-ups that would be served and are checked instead."""
+
+    probation: float = 0.1
+    verified: float = 0.02
+
+    def propensity(self, state: EntryState) -> float:
+        return self.verified if state is EntryState.VERIFIED else self.probation
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """What to do, and why."""
+
+    action: Action
+    reason: Rejection | Why | None = None
+    phrasing: str | None = None
+    """The stored question that decided."""
+    answer: str | None = None
+    """Which is served or checked."""
+    judgement: Judgement | None = None
+    propensity: float = 0.0
+    """With what probability this look-up was to be explored."""
+    would_serve: bool = False
+    """Whether chance and the trip aside the answer would have been served: only then a check measures the error."""
+
+
+def decide(
+    question: Profile,
+    candidates: Sequence[Candidate],
+    *,
+    model: Model,
+    delta: float,
+    draw: float,
+    strictness: float = 0.0,
+    exact_only: bool = False,
+    exploration: Exploration = Exploration(),  # noqa: B008  frozen
+) -> Decision:
+    """The decision on a look-up.
+
+    Args:
+        candidates: the nearest stored questions of the partition, nearest first; five, as the model was fitted on.
+            Those of revoked answers are passed over.
+        delta: the bound on the share of wrong answers.
+        draw: uniform in [0, 1), new for each look-up.
+        strictness: what the monitor adds to the bound asked for, in logits, at least 0.
+        exact_only: the monitor has tripped: nothing is served.
+    """
+    near = [candidate for candidate in candidates if candidate.similarity >= model.floor and candidate.state.checkable]
+    if not near:
+        return Decision(action=Action.MISS)
+    refused: Rejection | None = None
+    best: tuple[Judgement, Candidate] | None = None
+    for candidate in near:
+        rejection = guard(question, candidate.profile)
+        if rejection is not None:
+            refused = refused or rejection
+            continue
+        others = [other.similarity for other in near if other.answer != candidate.answer]
+        features = features_of(
+            question,
+            candidate.profile,
+            similarity=candidate.similarity,
+            runner_up=max(others, default=0.0),
+            agreement=len(near) - len(others) - 1,
+            support=candidate.support,
+        )
+        judgement = model.judge(features, candidate.offset)
+        if best is None or judgement.lower > best[0].lower:
+            best = judgement, candidate
+    if best is None:
+        return Decision(action=Action.REJECT, reason=refused)
+    judgement, candidate = best
+    sure = _logit(judgement.lower) >= _logit(model.cutoff(delta)) + strictness
+    would_serve = sure and candidate.state.servable
+    propensity = exploration.propensity(candidate.state) if would_serve and not exact_only else 1.0
+    reason: Why | None
+    if candidate.state is EntryState.QUARANTINED:
+        reason = Why.QUARANTINED
+    elif not would_serve:
+        reason = Why.UNSURE
+    elif exact_only:
+        reason = Why.EXACT_ONLY
+    else:
+        reason = Why.SAMPLED if draw < propensity else None
+    return Decision(
+        action=Action.SERVE if reason is None else Action.EXPLORE,
+        reason=reason,
+        phrasing=candidate.id,
+        answer=candidate.answer,
+        judgement=judgement,
+        propensity=propensity,
+        would_serve=would_serve,
+    )
+
+
+def _logit(probability: float) -> float:
+    """Of a bound, which may lie outside (0, 1): then it is passed always or never."""
+    if not 0 < probability < 1:
+        return math.copysign(math.inf, probability - 0.5)
+    return math.log(probability / (1 - probability))

@@ -1,0 +1,92 @@
+"""Reasons not to give one question's answer to another, whatever a model says. Pure.
+
+Each guard looks at one kind of difference that embeddings barely see and that changes the answer.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+
+from cache.semantic.profile import Profile, QuestionType
+
+
+class Rejection(enum.StrEnum):
+    """Why a candidate was refused; the word is a counter's name in the statistics."""
+
+    NUMBERS = "numbers"
+    UNITS = "units"
+    DATES = "dates"
+    NEGATION = "negation"
+    NAMES = "names"
+    OPPOSITES = "opposites"
+    QUESTION_TYPE = "question_type"
+    ORDER = "order"
+    SUBSTITUTION = "substitution"
+    LENGTH = "length"
+    EMPTY = "empty"
+
+
+MIN_LENGTH_RATIO = 0.4
+"""Words of the shorter question per word of the longer one."""
+
+_SPECIFIC = frozenset(
+    {
+        QuestionType.WHEN,
+        QuestionType.WHERE,
+        QuestionType.WHO,
+        QuestionType.WHY,
+        QuestionType.HOW_MANY,
+        QuestionType.HOW_LONG,
+    }
+)
+"""Kinds whose answers fit no other kind."""
+
+
+def guard(question: Profile, entry: Profile) -> Rejection | None:
+    """The first reason to refuse the entry's answer for the question, or None. Symmetric in its arguments."""
+    if not question.words or not entry.words:
+        return Rejection.EMPTY
+    if question.numbers != entry.numbers:
+        return Rejection.NUMBERS
+    if set(question.units) != set(entry.units):
+        return Rejection.UNITS
+    if set(question.dates) != set(entry.dates):
+        return Rejection.DATES
+    if question.negations != entry.negations:
+        return Rejection.NEGATION
+    ours, theirs = set(question.words), set(entry.words)
+    only_ours, only_theirs = ours - theirs, theirs - ours
+    if only_ours & set(entry.opposites) or only_theirs & set(question.opposites):
+        return Rejection.OPPOSITES
+    if set(question.names) - theirs or set(entry.names) - ours:
+        return Rejection.NAMES
+    if question.kind is not entry.kind and (question.kind in _SPECIFIC or entry.kind in _SPECIFIC):
+        return Rejection.QUESTION_TYPE
+    if min(question.length, entry.length) < MIN_LENGTH_RATIO * max(question.length, entry.length):
+        return Rejection.LENGTH
+    if (
+        question.words != entry.words
+        and Counter(question.words) == Counter(entry.words)
+        and _exchanged(question, entry)
+    ):
+        return Rejection.ORDER
+    if only_ours and only_theirs and substituted(question, entry):
+        return Rejection.SUBSTITUTION
+    return None
+
+
+def substituted(question: Profile, entry: Profile) -> bool:
+    """Whether the two are the same but for a word in one place: "pause my plan" and "cancel my plan"."""
+    ours, theirs = question.words, entry.words
+    if len(ours) != len(theirs) or abs(question.length - entry.length) > 1:
+        return False
+    return sum(left != right for left, right in zip(ours, theirs, strict=True)) == 1
+
+
+def _exchanged(question: Profile, entry: Profile) -> bool:
+    """Whether two words have changed places and nothing else has moved."""
+    moved = [
+        place for place, (left, right) in enumerate(zip(question.words, entry.words, strict=True)) if left != right
+    ]
+    return len(moved) == 2

@@ -1,0 +1,188 @@
+"""How likely the answer of an entry fits a question: one calibrated logistic model for all entries, an offset for each.
+
+The pooled weights come from labelled pairs (`make cache-model`) and are shipped as JSON. What an entry's own checks say
+enters as an offset u ~ N(0, sigma^2), found by Laplace's approximation, so that a new entry is judged by what holds for
+all and an old one also by its own record. Pure learning per entry (vCache, arXiv 2502.03771) needs many observations of
+each before it serves anything; most entries never see so many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib import resources
+
+import msgspec
+from msgspec import Struct
+
+from cache.semantic.entry import Observation
+from cache.semantic.profile import Profile
+
+VERSION = 1
+"""Of the features below; an artefact of another version is refused."""
+
+FEATURES = (
+    "similarity",
+    "margin",
+    "agreement",
+    "support",
+    "overlap",
+    "exchanged",
+    "added",
+    "length_ratio",
+    "same_type",
+)
+
+
+class InvalidModel(ValueError):
+    """An artefact that cannot be used."""
+
+
+class Offset(Struct, frozen=True, array_like=True):
+    """What an answer's own checks add to the pooled logit; kept with the answer and renewed with each check."""
+
+    mean: float
+    variance: float
+
+
+class Judgement(Struct, frozen=True):
+    """What the model makes of a question and an entry."""
+
+    logit: float
+    """Of the pooled model alone; kept with the observation if the pair is checked."""
+    probability: float
+    """That the entry's answer fits, with the entry's offset."""
+    lower: float
+    """The lower credible bound of that."""
+
+
+class Cutoff(Struct, frozen=True):
+    """What lower bound is asked for, for a bound on wrong answers."""
+
+    delta: float
+    lower: float
+
+
+class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The artefact: small, versioned, JSON."""
+
+    version: int
+    embedder: str
+    """The embedding model whose similarities it was fitted on."""
+    features: tuple[str, ...]
+    means: tuple[float, ...]
+    scales: tuple[float, ...]
+    bias: float
+    weights: tuple[float, ...]
+    """Of the standardised features."""
+    covariance: tuple[tuple[float, ...], ...]
+    """Of bias and weights."""
+    sigma: float
+    """Standard deviation of an entry's offset, in logits."""
+    z: float
+    """Standard deviations below the mean at which the lower credible bound lies."""
+    floor: float
+    """Similarity below which a candidate is no candidate."""
+    cutoffs: tuple[Cutoff, ...]
+    """By rising delta."""
+    pairs: int
+    """How many labelled pairs it was fitted on."""
+    data: str
+    """SHA-256 of the file they came from."""
+
+    def cutoff(self, delta: float) -> float:
+        """The lower bound that serving asks for. Between two deltas of the table the stricter one counts; a delta below
+        the smallest serves nothing."""
+        return next((row.lower for row in reversed(self.cutoffs) if row.delta <= delta), math.inf)
+
+    def judge(self, features: Sequence[float], offset: Offset | None = None) -> Judgement:
+        """P(correct) of a candidate with these features (`features_of`) and this record of its answer."""
+        x = [1.0]
+        x += ((value - mean) / scale for value, mean, scale in zip(features, self.means, self.scales, strict=True))
+        logit = self.bias + sum(value * weight for value, weight in zip(x[1:], self.weights, strict=True))
+        mean, variance = (offset.mean, offset.variance) if offset is not None else (0.0, self.sigma**2)
+        for left, row in zip(x, self.covariance, strict=True):
+            variance += left * sum(right * value for right, value in zip(x, row, strict=True))
+        mean += logit
+        return Judgement(logit, _sigmoid(mean), _sigmoid(mean - self.z * math.sqrt(variance)))
+
+
+def features_of(
+    question: Profile, entry: Profile, *, similarity: float, runner_up: float, agreement: int, support: int
+) -> tuple[float, ...]:
+    """The model's view of a pair, in the order of `FEATURES`.
+
+    Args:
+        similarity: cosine of the two embeddings.
+        runner_up: that of the nearest candidate with another answer; 0 where there is none.
+        agreement: how many other candidates lead to the same answer.
+        support: how many checks found that answer right.
+    """
+    ours, theirs = set(question.words), set(entry.words)
+    only_ours, only_theirs, both = len(ours - theirs), len(theirs - ours), len(ours & theirs)
+    return (
+        similarity,
+        max(-0.1, min(0.3, similarity - runner_up)),
+        min(4, agreement),
+        math.log1p(min(64, support)),
+        both / max(1, both + only_ours + only_theirs),
+        min(3, only_ours, only_theirs),
+        min(6, max(only_ours, only_theirs)),
+        min(question.length, entry.length) / max(1, question.length, entry.length),
+        float(question.kind is entry.kind),
+    )
+
+
+def offset_of(observations: Sequence[Observation], sigma: float) -> Offset:
+    """An answer's offset after these checks: Newton's method on a concave posterior, from the prior N(0, sigma^2)."""
+    precision = 1 / sigma**2
+    offset = 0.0
+    curvature = precision
+    for _ in range(20 if observations else 0):
+        gradient, curvature = -offset * precision, precision
+        for observation in observations:
+            probability = _sigmoid(observation.logit + offset)
+            gradient += observation.correct - probability
+            curvature += probability * (1 - probability)
+        # A bounded step: far out the curvature is that of the prior alone and a full one overshoots.
+        step = max(-1.0, min(1.0, gradient / curvature))
+        offset += step
+        if abs(step) < 1e-6:
+            break
+    return Offset(offset, 1 / curvature)
+
+
+def decode(artefact: bytes) -> Model:
+    """A model from its JSON.
+
+    Raises:
+        InvalidModel: it is no model, or one of another version.
+    """
+    try:
+        model = msgspec.json.decode(artefact, type=Model)
+    except msgspec.DecodeError as error:
+        raise InvalidModel(
+            f"the semantic cache's model cannot be read: {error}; make it anew with `make cache-model`"
+        ) from error
+    size = len(FEATURES)
+    shapes = (len(model.means), len(model.scales), len(model.weights), len(model.covariance) - 1)
+    if model.version != VERSION or model.features != FEATURES or set(shapes) != {size}:
+        raise InvalidModel(
+            f"the semantic cache's model is of another version than {VERSION}; make it anew with `make cache-model`"
+        )
+    if any(len(row) != size + 1 for row in model.covariance) or min(model.scales) <= 0 or model.sigma <= 0:
+        raise InvalidModel("the semantic cache's model has impossible values; make it anew with `make cache-model`")
+    return model
+
+
+def shipped() -> Model:
+    """The model that comes with the package.
+
+    Raises:
+        InvalidModel: it is damaged.
+    """
+    return decode(resources.files("cache.semantic").joinpath("model.json").read_bytes())
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))

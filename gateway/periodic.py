@@ -1,0 +1,76 @@
+"""Work that a gateway does every few seconds beside its turns, until it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+log = logging.getLogger("roundhouse.periodic")
+
+PATIENCE = 2.0
+"""Seconds that work may go on after it was told to end."""
+
+Work = Callable[[], Awaitable[object]]
+
+
+class Periodic:
+    """One piece of work, done again and again.
+
+    It is told to end instead of being cancelled: what a cancelled flush had in hand is lost, and redis-py may take a
+    cancellation for a timeout of its own.
+    """
+
+    def __init__(self, name: str, work: Work, seconds: float, *, at_end: Work | None = None) -> None:
+        """
+        Args:
+            name: for the log.
+            work: is done at once, and then after every pause. What it raises is logged and does not end it.
+            seconds: of a pause.
+            at_end: is done once, when everything else has ended.
+        """
+        self._name = name
+        self._work = work
+        self._seconds = seconds
+        self._at_end = at_end
+        self._ending = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin; returns at once."""
+        self._task = asyncio.create_task(self._run(), name=self._name)
+
+    async def aclose(self) -> None:
+        """Do it to its end, within `PATIENCE`."""
+        self._ending.set()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=PATIENCE)
+            if not self._task.done():
+                log.warning("work was cut short", extra={"work": self._name})
+            await cancel([self._task])
+
+    async def _run(self) -> None:
+        while not self._ending.is_set():
+            await self._do(self._work)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), self._seconds)
+        if self._at_end is not None:
+            await self._do(self._at_end)
+
+    async def _do(self, work: Work) -> None:
+        try:
+            await work()
+        except Exception:
+            log.exception("a fault of ours; it is tried again", extra={"work": self._name})
+
+
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they have ended: more than once if need be, as redis-py may swallow a cancellation."""
+    running = set(tasks)
+    while running:
+        for task in running:
+            task.cancel()
+        done, running = await asyncio.wait(running, timeout=0.5)
+        await asyncio.gather(*done, return_exceptions=True)
