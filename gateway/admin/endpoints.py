@@ -129,10 +129,6 @@ class Call:
         noted = Note(action, subject, tenant, changes or {})
         return (await self.gateway.directory.apply([noted], actor=self.actor, once=once)).replayed
 
-    def sees(self, tenant: str) -> bool:
-        """Whether the caller may know of this tenant's things."""
-        return self.principal.operator or self.principal.tenant == tenant
-
     def match(self) -> Match:
         """The state that a change is meant for.
 
