@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
 
+from cache.embedding.client import EmbedderClient
 from cache.response import ResponseCache
 from cache.statistics import CacheStatistics
 from engine.adapters.registry import Registry
@@ -26,7 +27,7 @@ from gateway.admin.job_store import JobStore
 from gateway.admin.listener import listening
 from gateway.admin.parts import AdminParts
 from gateway.admin.registration import Registrar
-from gateway.api import chat_completions, completions, health, models, page, responses, tickets
+from gateway.api import chat_completions, completions, embeddings, health, models, page, responses, tickets
 from gateway.api.http import on_api_error, on_exception, on_http_exception
 from gateway.batching_redis import BatchingRedis
 from gateway.billing.ledger import Ledger
@@ -89,6 +90,7 @@ def create_app(configuration: Configuration | Settings) -> Starlette:
             *responses.routes,
             *chat_completions.routes,
             *completions.routes,
+            *embeddings.routes,
             *models.routes,
             *tickets.routes,
             *health.routes,
@@ -166,6 +168,8 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     view = await started(View(directory))
     limiter = await started(Limiter(redis, settings, gateways=lambda: presence.gateways))
     cache = ResponseCache(redis, ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
+    at = settings.embedder.address if settings.embedder.enabled else None
+    embedder = None if at is None else await started(EmbedderClient(Path(at.removeprefix("unix://"))))
 
     async def road(settings: Settings) -> Pipeline:
         """Turns stay on the one that they began on: it has the settings of that moment."""
@@ -205,6 +209,8 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
         view,
         tracer,
         AdminParts(jobs, registrar, cache, secret),
+        ledger,
+        embedder,
     )
     configuration.add(_preparing(gateway, road))
     configuration.observe = metrics.configuration

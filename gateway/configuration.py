@@ -49,6 +49,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
     "limits": ALL,
     "adapters": frozenset({"sources"}),
     "cache": ALL,
+    "embedder": frozenset({"dimensions", "timeout"}),
     "router": ALL,
     "log": ALL,
     "safety": ALL,

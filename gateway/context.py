@@ -8,8 +8,10 @@ from typing import cast
 from redis.asyncio import Redis
 from starlette.requests import HTTPConnection
 
+from cache.embedding.client import EmbedderClient
 from gateway.adapters import Adapters
 from gateway.admin.parts import AdminParts
+from gateway.billing.ledger import Ledger
 from gateway.configuration import Configuration
 from gateway.directory.store import Directory
 from gateway.directory.view import View
@@ -45,6 +47,9 @@ class Gateway:
     view: View
     tracing: Tracing | None
     admin: AdminParts
+    ledger: Ledger
+    embedder: EmbedderClient | None
+    """None: there is none, and never will be."""
 
     @property
     def settings(self) -> Settings:

@@ -29,6 +29,8 @@ from gateway.safety.settings import Safety, check_safety
 from gateway.section import Positive, Seconds, apply_environment
 from gateway.section import Section as Section
 from gateway.section import SettingsError as SettingsError
+from gateway.semantic.settings import Embedder as Embedder
+from gateway.semantic.settings import check_embedder
 from gateway.telemetry.settings import Log as Log
 from gateway.telemetry.settings import Telemetry as Telemetry
 
@@ -282,6 +284,7 @@ class Settings(Section, frozen=True):
     redis: Redis = Redis()
     limits: Limits = Limits()
     cache: Cache = Cache()
+    embedder: Embedder = Embedder()
     usage: Usage = Usage()
     router: Router = Router()
     adapters: Adapters = Adapters()
@@ -355,6 +358,7 @@ def _check(settings: Settings) -> None:
     if len(set(digests)) != len(digests):
         raise SettingsError("tenants: two keys have the same sha256")
     check_safety(settings.safety)
+    check_embedder(settings.embedder)
     check_issuers(settings.identity.issuers)
     priced = [price.name for price in settings.prices]
     if len(set(priced)) != len(priced):

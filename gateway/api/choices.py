@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive
 
 from engine.text import TextProcessor
 from gateway.api.http import (
     JsonResponse,
     ServerSentEvents,
     cost_headers,
-    disconnected,
     overhead_header,
     read_object,
     route_headers,
     sse_event,
+    while_connected,
 )
 from gateway.context import Gateway, gateway_of
 from gateway.errors import ApiError, ContextLengthExceeded, Unavailable
@@ -34,9 +33,6 @@ from gateway.protocol.choices import ChoicesRequest, total_usage
 from gateway.protocol.log import Entry, TurnLog
 from gateway.protocol.stream import ArgumentsDelta, Finished, Routed, TextDelta, TurnEvent
 from gateway.turns import Viewer
-
-CLIENT_CLOSED_REQUEST = 499
-"""nginx's status for an answer that nobody is left to read; it only shows in logs."""
 
 
 class Choices:
@@ -207,7 +203,7 @@ async def respond(request: Request, format: Format) -> Response:
     principal = await gateway.authenticate(request, "chat")
     asked = format.parse(await read_object(request), request.headers.get("cache-control"))
     key = request.headers.get("idempotency-key")
-    return await _while_connected(request.receive, _answer(gateway, principal, asked, format, key))
+    return await while_connected(request.receive, _answer(gateway, principal, asked, format, key))
 
 
 async def _answer(
@@ -244,20 +240,6 @@ async def _events(first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]]) 
         yield sse_event({"error": error.body()})
         return
     yield b"data: [DONE]\n\n"
-
-
-async def _while_connected(receive: Receive, work: Coroutine[Any, Any, Response]) -> Response:
-    """The outcome of `work`, which is cancelled if the client goes away before."""
-    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(receive))
-    try:
-        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
-    finally:
-        working.cancel()
-        gone.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
 
 
 def _check(event: TurnEvent | None) -> None:

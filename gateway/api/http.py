@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +17,9 @@ from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
 from gateway.protocol.log import TurnLog
 from gateway.protocol.stream import Routed
 from gateway.telemetry.trace import TurnTrace
+
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for an answer that nobody is left to read; it only shows in logs."""
 
 
 class JsonResponse(Response):
@@ -147,6 +150,20 @@ class ServerSentEvents(Response):
 async def disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, Response]) -> Response:
+    """The outcome of `work`, which is cancelled if the client goes away before."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(receive))
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    finally:
+        working.cancel()
+        gone.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
 
 
 def sse_event(data: Any, event: str | None = None) -> bytes:

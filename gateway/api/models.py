@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 from engine.adapters.registry import Pointer
 from gateway.api.http import JsonResponse
 from gateway.context import Gateway, gateway_of
+from gateway.directory.records import Tenant
 from gateway.engines import Pool
 from gateway.errors import ModelNotFound
 from gateway.identity import Principal
@@ -22,7 +23,7 @@ _STARTED = int(time.time())
 
 
 async def index(request: Request) -> Response:
-    """All names: `auto`, the tiers, the models, and the adapters that the tenant may use."""
+    """All names: `auto`, the tiers, the models, the adapters that the tenant may use, the embedding model."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "models")
     return JsonResponse({"object": "list", "data": _models(gateway, principal)})
@@ -59,7 +60,14 @@ def _models(gateway: Gateway, principal: Principal) -> list[dict[str, Any]]:
         for name, pointer in gateway.adapters.visible(principal.tenant).items()
         if "adapters" in principal.scopes and (tenant is None or tenant.may_use(name))
     ]
-    return [*auto, *tiers, *models, *adapters]
+    return [*auto, *tiers, *models, *adapters, *_embedders(gateway, tenant)]
+
+
+def _embedders(gateway: Gateway, tenant: Tenant | None) -> list[dict[str, Any]]:
+    hello = gateway.embedder.hello if gateway.embedder else None
+    if hello is None or not (tenant is None or tenant.may_use(hello.model)):
+        return []
+    return [_model(hello.model, None, hello.max_tokens) | {"dimensions": hello.dimensions}]
 
 
 def _model(name: str, tier: str | None, context: int) -> dict[str, Any]:

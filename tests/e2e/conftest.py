@@ -40,7 +40,13 @@ class Installation:
                 [sys.executable, "-m", "gateway.cli", "serve", "--port", str(self.port)],
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**clean, "ROUNDHOUSE_REDIS_DATA": str(self.folder / "data"), **environment},
+                env={
+                    **clean,
+                    "ROUNDHOUSE_REDIS_DATA": str(self.folder / "data"),
+                    # Only tests of embeddings need it, and loading it takes a core for seconds.
+                    "ROUNDHOUSE_EMBEDDER_ENABLED": "false",
+                    **environment,
+                },
                 text=True,
             )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cache.embedder import main as embedder_main
 from engine.serve import main
-from gateway.settings import Pool
-from gateway.supervisor import engine_command
+from gateway.settings import Embedder, Pool
+from gateway.supervisor import embedder_command, engine_command
 
 
 def test_an_engine_is_told_who_goes_first(tmp_path: Path) -> None:
@@ -23,3 +24,14 @@ def test_an_engine_is_told_how_to_speculate(tmp_path: Path) -> None:
     told = main.make_context("engine", options).params
     assert (told["speculate"], told["draft_model"]) == ("auto", tmp_path / "draft")
     assert (told["model"], told["listen"]) == (tmp_path, "unix:///engine.sock")
+
+
+def test_the_embedder_is_told_what_the_configuration_says(tmp_path: Path) -> None:
+    embedder = Embedder(model=str(tmp_path), threads=2, queue=100, name="bge")
+    _, module, name, *options = embedder_command(embedder, "unix:///e.sock")
+    assert (module, name) == ("-m", "cache.embedder")
+    told = embedder_main.make_context("embedder", options).params
+    assert told == {
+        **{"model": str(tmp_path), "name": "bge", "listen": "unix:///e.sock"},
+        **{"device": "cpu", "threads": 2, "queue": 100},
+    }

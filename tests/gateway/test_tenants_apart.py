@@ -85,6 +85,7 @@ CASES: dict[str, list[Attempt]] = {
     "GET /v1/models/{model:path}": [Attempt("model")],
     "POST /v1/chat/completions": [Attempt("model", CHAT), Attempt("model", {**CHAT, "stream": True, "n": 2})],
     "POST /v1/completions": [Attempt("model", PROMPT), Attempt("model", {**PROMPT, "stream": True})],
+    "POST /v1/embeddings": [AS_KEY],
     "POST /v1/tickets": [AS_KEY],
     "WS /v1/responses": [
         Attempt("response", {"type": "response.create", **ASK, "previous_response_id": "$", "stream_id": "a"}),

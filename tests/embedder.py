@@ -1,0 +1,58 @@
+"""A real embedder: the process that `serve` starts, with the model that is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+
+class EmbedderProcess:
+    """`python -m cache.embedder` on a socket of its own."""
+
+    def __init__(self, *options: str) -> None:
+        # Socket paths have at most about 100 characters, which pytest's own folders exceed.
+        self.folder = Path(tempfile.mkdtemp(prefix="rh-embedder-"))
+        self.socket = self.folder / "embedder.sock"
+        self._options = options
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> dict[str, object]:
+        """Start it and wait until it listens; returns what it prints then."""
+        command = [sys.executable, "-m", "cache.embedder", "--listen", f"unix://{self.socket}", *self._options]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, env={**os.environ, "HF_HUB_OFFLINE": "1"}, text=True
+        )
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line, f"the embedder ended with {self.process.wait()}"
+        ready: dict[str, object] = msgspec.json.decode(line)
+        return ready
+
+    def kill(self) -> None:
+        """Its sudden death."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            if self.process.stdout:
+                self.process.stdout.close()
+            self.process = None
+
+
+@contextlib.contextmanager
+def embedder_process(*options: str) -> Iterator[EmbedderProcess]:
+    """One that runs, and is gone afterwards."""
+    embedder = EmbedderProcess(*options)
+    try:
+        embedder.start()
+        yield embedder
+    finally:
+        embedder.kill()
+        shutil.rmtree(embedder.folder, ignore_errors=True)
