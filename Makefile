@@ -1,6 +1,6 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test lint types walls unit browser fuzz bench demo-models demo-evaluate docs constraints clean
+.PHONY: help serve chat test lint types walls unit browser fuzz bench router-model demo-models demo-evaluate docs constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
@@ -51,6 +51,10 @@ fuzz: ## feed everything that reads strangers' bytes with more of them, a minute
 bench: ## measure the engine beside its peers (minutes; results in bench/results/)
 	@deploy/environment.sh dev
 	$(BIN)/python -m bench.engine
+
+router-model: ## learn the router's model file again from questions with known outcomes (minutes)
+	@deploy/environment.sh dev
+	$(BIN)/python -m bench.router_model
 
 demo-models: ## train the demo checkpoints and adapters again (hours; resumable)
 	@deploy/environment.sh train

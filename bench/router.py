@@ -1,106 +1,383 @@
-"""What the router's complexity score gains over random choice and prompt length, on questions with known outcomes.
+"""What the router's learnt choice of tiers is worth, beside simpler ways, on questions with known outcomes.
 
-    ROUNDHOUSE_BENCH_DATA=/path/to/data python -m bench.router
+    ROUNDHOUSE_BENCH_DATA=/path/to/data python -m bench.router [--held-out FILE]
 
-reads `mmlu_pro_llama2_tiers.jsonl.gz` there: MMLU-Pro questions with whether Llama-2 7B (small), 13B (medium) and 70B
-(large) answered them correctly. For every share of requests sent to the large model, hardest first by a score, the
-accuracy is that of the mixture; APGR is the area between the small model's accuracy and that curve, as a share of the
-gap between small and large (0.5 is random; RouteLLM, arXiv 2406.18665). Ties are averaged, intervals are bootstrapped.
+Every probability is of a question that its model had not seen: in five folds by question, and again with each category
+left out as a whole. All methods route by the same rule (`router.tier`) at the same prices and differ only in what they
+believe. A token costs 7, 13 or 70, the billions of parameters that work on it; of an answer's length the router knows
+the mean of the training questions, what counts is the real one. Intervals are paired bootstraps over questions.
+
+`--held-out` judges the model file of this release on other questions of the same format.
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
 import gzip
-import os
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
 
 import msgspec
 import numpy as np
+from matplotlib import pyplot
 from numpy.typing import NDArray
-from tqdm import tqdm
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold, LeaveOneGroupOut
 
+from bench.questions import FILE, TIERS, Questions, embed, path_of, read
+from router import evaluation
+from router.budget import Budget, charge
 from router.complexity import score
+from router.evaluation import Interval, Routed, Values, interval
 from router.features import Message, extract
+from router.fit import trained
+from router.success import Array, Basis, Prediction, neighbours, shipped, vector
+from router.tier import NOMINAL, Outlook, Source, Terms, choose, price_table, relative
 
-FILE = "mmlu_pro_llama2_tiers.jsonl.gz"
 RESAMPLES = 1000
+FOLDS = 5
+OURS = "ours"
+COSTS = relative(NOMINAL)
+PAIRS = (("small", "large"), ("small", "medium"), ("medium", "large"))
+METHODS = {
+    "static mixture": "the mean outcome of each tier, the same for every question",
+    "prompt length": "logistic on the length",
+    "complexity score": "logistic on `router/complexity.py`",
+    "category prior": "mean outcomes of the question's category, which is given",
+    "kNN": "mean outcomes of the 100 nearest embeddings",
+    "ours, no embedding": "the features alone",
+    OURS: "",
+}
+BUDGETS = (0.2, 0.35, 0.5, 0.65, 0.8)
+_RESULTS = Path(__file__).parent / "results"
+Rows = NDArray[np.intp]
 
-Values = NDArray[np.float64]
+
+class Believed(msgspec.Struct):
+    """What one method says of every question that it did not learn from."""
+
+    probabilities: Values
+    note: str
 
 
-class Row(msgspec.Struct):
-    """One question."""
+class Split(msgspec.Struct):
+    """All methods on one way of keeping questions apart."""
 
-    category: str
-    question: str
-    options: list[str]
-    correct: dict[str, bool]
-
-    @property
-    def prompt(self) -> str:
-        return "\n".join([self.question, *self.options])
+    name: str
+    methods: dict[str, Believed]
+    expected: Values
+    """What the router believes tiers to cost, (questions, tiers)."""
+    familiar: Values
+    """Whether the model of the fold takes the question for its own: with an embedding, and without."""
 
 
-def apgr(scores: Values, weak: Values, strong: Values) -> float:
-    """Average performance gap recovered.
+def probabilities(questions: Questions, splits: Iterator[tuple[Rows, Rows]], name: str) -> Split:
+    """Fit every method on each fold's rest and ask it about the fold."""
+    examples, size = questions.examples, len(questions)
+    outcomes = examples.outcomes.astype(np.float64)
+    lengths = np.log1p(questions.prompt_tokens)[:, None]
+    complexities = np.array([[score(extract([Message("user", text)])).score] for text in questions.prompts])
+    methods = {method: Believed(np.zeros_like(outcomes), note) for method, note in METHODS.items()}
+    expected, familiar = np.zeros_like(outcomes), np.zeros((size, 2))
+    for rest, fold in splits:
+        print(f"{name}: {len(rest)} to learn from, {len(fold)} to judge", file=sys.stderr)
 
-    Args:
-        scores: which requests go to the strong model first; higher is sooner.
-        weak, strong: 1 where that model is right.
+        def say(method: str, values: Values, fold: Rows = fold) -> None:
+            methods[method].probabilities[fold] = values
+
+        mean = outcomes[rest].mean(axis=0)
+        say("static mixture", np.tile(mean, (len(fold), 1)))
+        say("prompt length", _logistic(lengths[rest], outcomes[rest], lengths[fold]))
+        say("complexity score", _logistic(complexities[rest], outcomes[rest], complexities[fold]))
+        priors = {
+            c: outcomes[rest][questions.categories[rest] == c].mean(axis=0) for c in set(questions.categories[rest])
+        }
+        say("category prior", np.array([priors.get(c, mean) for c in questions.categories[fold]]))
+        near, _ = neighbours(examples.embeddings[rest], examples.outcomes[rest], examples.embeddings[fold])
+        say("kNN", near.astype(np.float64))
+        model = trained(examples.take(rest))
+        for column, (method, embeddings) in enumerate(
+            ((OURS, examples.embeddings[fold]), ("ours, no embedding", None))
+        ):
+            believed, strangeness, _ = model.estimate(examples.vectors[fold], model.project(embeddings))
+            say(method, believed.astype(np.float64))
+            familiar[fold, column] = strangeness <= 1.0
+        expected[fold] = costs_of(questions, questions.output_tokens[rest].mean(axis=0))[fold]
+    methods["oracle"] = Believed(outcomes, "knows the outcome")
+    return Split(name, methods, expected, familiar)
+
+
+def _logistic(inputs: Values, outcomes: Values, asked: Values) -> Values:
+    scale = inputs.mean(axis=0), inputs.std(axis=0) + 1e-9
+    models = [LogisticRegression().fit((inputs - scale[0]) / scale[1], column) for column in outcomes.T]
+    return np.stack([model.predict_proba((asked - scale[0]) / scale[1])[:, 1] for model in models], axis=1)
+
+
+def costs_of(questions: Questions, output_tokens: Values) -> Values:
+    """Of each question at each tier: tokens, weighted with the tier's price."""
+    return np.asarray((questions.prompt_tokens[:, None] + output_tokens) * np.array(COSTS))
+
+
+class Line(msgspec.Struct):
+    """One method in one split."""
+
+    method: str
+    note: str
+    area: Interval
+    behind: Interval | None
+    """Our area less this one's."""
+    apgr: list[Interval]
+    """For each of `PAIRS`."""
+    brier: Interval
+    calibration_error: list[float]
+    cost_of_quality: list[Interval]
+    """Share of all-large cost for 100, 95 and 90 % of the gap from all-small to all-large quality."""
+
+
+SHARES = (1.0, 0.95, 0.9)
+
+
+def judge(questions: Questions, split: Split, drawn: Values) -> tuple[list[Line], dict[str, Routed]]:
+    """Figures of every method, and their curves."""
+    outcomes = questions.examples.outcomes.astype(np.float64)
+    costs = costs_of(questions, questions.output_tokens)
+    curves = {"random": evaluation.random_mixture(outcomes, costs)} | {
+        name: evaluation.route_all(believed.probabilities, outcomes, split.expected, costs)
+        for name, believed in split.methods.items()
+    }
+    ours = evaluation.area(curves[OURS]), evaluation.area(curves[OURS], drawn)
+    lines = []
+    for name, curve in curves.items():
+        area = evaluation.area(curve), evaluation.area(curve, drawn)
+        known = split.methods.get(name)
+        beliefs = known.probabilities if known else np.random.default_rng(1).random(outcomes.shape)
+        apgr = []
+        for weak, strong in PAIRS:
+            a, b = TIERS.index(weak), TIERS.index(strong)
+            gain = beliefs[:, b] - beliefs[:, a]
+            ends = outcomes[:, a], outcomes[:, b]
+            apgr.append(interval(evaluation.apgr(gain, *ends), evaluation.apgr(gain, *ends, drawn)))
+        lines.append(
+            Line(
+                method=name,
+                note=known.note if known else "small or large by the toss of a coin",
+                area=interval(*area),
+                behind=None if name == OURS else interval(ours[0] - area[0], ours[1] - area[1]),
+                apgr=apgr,
+                brier=interval(evaluation.brier(beliefs, outcomes), evaluation.brier(beliefs, outcomes, drawn)),
+                calibration_error=[
+                    evaluation.calibration_error(evaluation.reliability(beliefs[:, tier], outcomes[:, tier]))
+                    for tier in range(len(TIERS))
+                ],
+                cost_of_quality=[
+                    interval(evaluation.cost_of_quality(curve, share), evaluation.cost_of_quality(curve, share, drawn))
+                    for share in SHARES
+                ],
+            )
+        )
+    return lines, curves
+
+
+class Spent(msgspec.Struct):
+    """What a budget came to."""
+
+    budget: float
+    order: str
+    realised: float
+    quality: float
+    fixed: float
+    """Share that a price fixed beforehand would have spent."""
+
+
+def budgets(questions: Questions, believed: Values) -> list[Spent]:
+    """Streams of questions through the budget's price, shuffled and with one category after the other.
+
+    It starts at the price that calibration suggests: of the frozen questions, whose budget is judged on the others.
     """
-    # Equal scores are one step on the curve, whose chord is the average over all orders of the tied rows.
-    _, group = np.unique(-scores, return_inverse=True)
-    sizes = np.bincount(group)
-    gains = np.bincount(group, weights=strong - weak)
-    share = np.concatenate([[0.0], np.cumsum(sizes)]) / len(scores)
-    gained = np.concatenate([[0.0], np.cumsum(gains)]) / len(scores)
-    area = float(np.sum((gained[1:] + gained[:-1]) / 2 * np.diff(share)))
-    return area / float(strong.mean() - weak.mean())
-
-
-def interval(scores: Values, weak: Values, strong: Values, generator: np.random.Generator) -> tuple[float, float]:
-    """95 % bootstrap interval of the APGR."""
-    samples = []
-    for _ in range(RESAMPLES):
-        rows = generator.integers(0, len(scores), len(scores))
-        samples.append(apgr(scores[rows], weak[rows], strong[rows]))
-    low, high = np.quantile(samples, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def table(rows: Sequence[Row]) -> str:
-    """The comparison as Markdown."""
-    generator = np.random.default_rng(0)
-    methods: dict[str, Callable[[Row], float]] = {
-        "random": lambda row: generator.random(),
-        "prompt length": lambda row: len(row.prompt),
-        "complexity (router/complexity.py)": lambda row: score(extract([Message("user", row.prompt)])).score,
+    outcomes = questions.examples.outcomes
+    table = price_table(believed[questions.frozen], COSTS)
+    stream = np.flatnonzero(~questions.frozen)
+    tokens = questions.prompt_tokens[:, None] + questions.output_tokens
+    orders = {
+        "shuffled": np.random.default_rng(0).permutation(stream),
+        "by category": stream[np.argsort(questions.categories[stream], kind="stable")],
     }
-    lines = ["| score | small → large | small → medium | medium → large |", "|---|---|---|---|"]
-    outcome = {
-        tier: np.array([row.correct[tier] for row in rows], dtype=np.float64) for tier in ("small", "medium", "large")
-    }
-    for name, method in tqdm(methods.items(), desc="scores", file=sys.stderr):
-        scores = np.array([method(row) for row in rows], dtype=np.float64)
-        cells = []
-        for weak, strong in (("small", "large"), ("small", "medium"), ("medium", "large")):
-            low, high = interval(scores, outcome[weak], outcome[strong], generator)
-            cells.append(f"{apgr(scores, outcome[weak], outcome[strong]):.3f} [{low:.3f}, {high:.3f}]")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    accuracies = ", ".join(f"{tier} {values.mean():.3f}" for tier, values in outcome.items())
-    return "\n".join([f"{len(rows)} questions; accuracy {accuracies}. APGR with 95 % interval:", "", *lines])
+    results = []
+    for share in BUDGETS:
+        knob = round(100 * (share - COSTS[0]) / (1 - COSTS[0]))
+        for order, rows in orders.items():
+            state, right, fixed = Budget(share, table[knob]), 0.0, 0.0
+            for row in rows:
+                prediction = _prediction(believed[row])
+                choice = choose(Outlook(Source.LEARNT, 0.0, prediction), Terms(state.price, table[50], COSTS))
+                tier = TIERS.index(choice.tier)
+                state = charge(state, COSTS[tier], float(tokens[row, tier]))
+                right += float(outcomes[row, tier])
+                still = choose(choice.outlook, Terms(table[knob], table[50], COSTS))
+                fixed += COSTS[TIERS.index(still.tier)] * float(tokens[row, TIERS.index(still.tier)])
+            dearest = float(tokens[rows, -1].sum())
+            # Judged by what the same questions would have cost at the dearest tier, not by the tokens that were used.
+            results.append(Spent(share, order, state.spent / dearest, right / len(rows), fixed / dearest))
+    return results
 
 
-def main() -> None:
-    folder = os.environ.get("ROUNDHOUSE_BENCH_DATA")
-    if not folder or not Path(folder, FILE).is_file():
-        raise SystemExit(f"not run: set ROUNDHOUSE_BENCH_DATA to a folder that holds {FILE}")
-    decode = msgspec.json.Decoder(Row).decode
-    with gzip.open(Path(folder, FILE), "rt", encoding="utf-8") as lines:
-        rows = [decode(line) for line in lines]
-    print(table(rows))
+def _prediction(row: Values) -> Prediction:
+    return Prediction((float(row[0]), float(row[1]), float(row[2])), Basis.EMBEDDING, 0.0)
+
+
+def table(lines: Sequence[Line], outcomes: Values | Array) -> str:
+    """One split as Markdown."""
+    text = [
+        "| method | area | ours less it | APGR small→large | small→medium | medium→large | Brier | ECE s/m/l |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for line in lines:
+        calibrated = "" if line.method == "random" else " / ".join(f"{error:.3f}" for error in line.calibration_error)
+        cells = [
+            f"**{line.method}**" if line.method == OURS else line.method,
+            str(line.area),
+            str(line.behind or ""),
+            *map(str, line.apgr),
+            "" if line.method == "random" else str(line.brier),
+            calibrated,
+        ]
+        text.append(f"| {' | '.join(cells)} |")
+    text += ["", "Cost of a part of the gap between all-small and all-large quality, as a share of all-large cost:", ""]
+    text += ["| method | 100 % | 95 % | 90 % |", "|---|---|---|---|"]
+    text += [f"| {line.method} | {' | '.join(map(str, line.cost_of_quality))} |" for line in lines]
+    means = ", ".join(f"{tier} {value:.3f}" for tier, value in zip(TIERS, outcomes.mean(axis=0), strict=True))
+    return "\n".join([f"{len(outcomes)} questions; right answers: {means}.", "", *text])
+
+
+def notes(lines: Sequence[Line]) -> str:
+    return "\n".join(f"- {line.method}: {line.note}" for line in lines if line.note)
+
+
+def familiarity(questions: Questions, splits: Sequence[Split]) -> str:
+    """How often the model takes requests for its own."""
+    rows = ["| requests | with an embedding | without |", "|---|---|---|"]
+    rows += [f"| MMLU-Pro, {split.name} | {_pair(split.familiar.mean(axis=0))} |" for split in splits]
+    try:
+        path = path_of(CHAT)
+    except SystemExit:
+        return "\n".join(rows)
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        texts = [json.loads(line)["a"] for _, line in zip(range(CHAT_QUESTIONS), lines, strict=False)]
+    vectors = np.stack([vector(extract([Message("user", text)])) for text in texts])
+    model = shipped()
+    shares = [
+        float(np.mean([each.probabilities is not None for each in model.predict_all(vectors, embeddings)]))
+        for embeddings in (embed(texts), None)
+    ]
+    rows.append(f"| Quora questions, as people ask in a chat | {_pair(shares)} |")
+    return "\n".join(rows)
+
+
+CHAT, CHAT_QUESTIONS = "qqp_pairs.jsonl.gz", 1000
+
+
+def _pair(shares: Sequence[float] | Values) -> str:
+    return " | ".join(f"{share:.1%}" for share in shares)
+
+
+def plot(curves: Mapping[str, Routed], believed: Values, outcomes: Values, title: str, path: Path) -> None:
+    """Quality over cost, and reliability."""
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 5.5))
+    for name, curve in curves.items():
+        if name != "oracle":
+            cost = curve.cost.mean(axis=1) / curve.cost[-1].mean()
+            width = 2.5 if name == OURS else 1.0
+            left.plot(cost, curve.quality.mean(axis=1), label=name, linewidth=width)
+    left.set(xlabel="share of all-large cost", ylabel="right answers", title=title)
+    left.legend()
+    for tier, name in enumerate(TIERS):
+        bins = evaluation.reliability(believed[:, tier], outcomes[:, tier])
+        right.plot([each.expected for each in bins], [each.observed for each in bins], marker="o", label=name)
+    right.plot([0, 1], [0, 1], color="grey", linestyle=":")
+    right.set(xlabel="probability", ylabel="right answers", title="reliability of ours, ten bins of equal size")
+    right.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def held_out(questions: Questions) -> Split:
+    """The model file of this release on questions that it may not have seen."""
+    model = shipped()
+    outcomes = questions.examples.outcomes.astype(np.float64)
+    methods = {"static mixture": Believed(np.tile(model.calibration.mean(axis=0), (len(questions), 1)), "")}
+    familiar = np.zeros((len(questions), 2))
+    for column, (name, embeddings) in enumerate(((OURS, questions.examples.embeddings), ("ours, no embedding", None))):
+        values, strangeness, _ = model.estimate(questions.examples.vectors, model.project(embeddings))
+        methods[name] = Believed(values.astype(np.float64), "")
+        familiar[:, column] = strangeness <= 1.0
+    methods["oracle"] = Believed(outcomes, "")
+    expected = costs_of(questions, questions.output_tokens.mean(axis=0))
+    return Split("held out", methods, expected, familiar)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--held-out", type=Path, help="other questions for the model file of this release")
+    parser.add_argument("--resamples", type=int, default=RESAMPLES)
+    parser.add_argument("--output", type=Path, default=_RESULTS)
+    options = parser.parse_args(arguments)
+    if options.held_out:
+        others = read(options.held_out)
+        lines, _ = judge(others, held_out(others), evaluation.resamples(len(others), options.resamples))
+        print(table(lines, others.examples.outcomes))
+        return
+    questions = read(path_of(FILE))
+    outcomes = questions.examples.outcomes.astype(np.float64)
+    drawn = evaluation.resamples(len(questions), options.resamples)
+    rows = np.arange(len(questions))
+    splits = [
+        probabilities(questions, KFold(FOLDS, shuffle=True, random_state=0).split(rows), "by question"),
+        probabilities(questions, LeaveOneGroupOut().split(rows, groups=questions.categories), "by category"),
+    ]
+    page = [f"# Router: which tier answers, {datetime.datetime.now(datetime.UTC).date().isoformat()}", "", _ABOUT]
+    record: dict[str, object] = {}
+    for split in splits:
+        lines, curves = judge(questions, split, drawn)
+        record[split.name] = msgspec.to_builtins(lines)
+        page += ["", f"## Kept apart {split.name}", "", table(lines, outcomes)]
+        picture = f"router-{split.name.replace(' ', '-')}.png"
+        plot(curves, split.methods[OURS].probabilities, outcomes, f"kept apart {split.name}", options.output / picture)
+        page += ["", f"![quality over cost, and reliability]({picture})"]
+    page += ["", "## What the methods are", "", notes(lines)]
+    spent = budgets(questions, splits[0].methods[OURS].probabilities)
+    record["budgets"] = msgspec.to_builtins(spent)
+    page += ["", "## Budgets", "", _BUDGETS, "", "| budget | order | spent | right answers | spent at a fixed price |"]
+    page += ["|---|---|---|---|---|"]
+    page += [f"| {s.budget:.0%} | {s.order} | {s.realised:.1%} | {s.quality:.3f} | {s.fixed:.1%} |" for s in spent]
+    page += ["", "## What is taken for familiar", "", _FAMILIAR, "", familiarity(questions, splits)]
+    suite = np.flatnonzero(questions.frozen)
+    frozen = questions.take(suite)
+    lines, _ = judge(frozen, held_out(frozen), evaluation.resamples(len(suite), options.resamples))
+    record["frozen suite"] = msgspec.to_builtins(lines)
+    page += ["", "## The model file of this release on the frozen suite", "", table(lines, frozen.examples.outcomes)]
+    text = "\n".join(page) + "\n"
+    (options.output / "router.md").write_text(text)
+    (options.output / "router.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)))
+    print(text)
+
+
+_ABOUT = """`python -m bench.router`: MMLU-Pro questions with the outcomes of Llama-2 7B (small), 13B (medium) and 70B
+(large). Area: between all-small quality and the quality-cost curve, as a share of the box up to all-large; 0.5 is a
+coin. APGR: the same over the share of questions sent on, for two tiers. ECE: expected calibration error, ten bins. All
+with 95 % intervals (paired bootstrap over questions)."""
+
+_BUDGETS = """Questions as a stream; the price starts where the frozen questions put it and follows what is spent
+(`router/budget.py`). Spent: of what the dearest tier would have cost for the same questions."""
+
+_FAMILIAR = """Share of requests for which the model gives probabilities. The rest is routed by the complexity score."""
 
 
 if __name__ == "__main__":

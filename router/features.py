@@ -1,18 +1,20 @@
-"""What a conversation shows of its difficulty: counts that take no model, and about 0.1 ms for a chat message.
+"""What a conversation shows of its difficulty: counts that take no model, and 0.1 to 0.5 ms.
 
-Only the newest user message is read closely; of the history, its length counts. Inputs are cut to `MAX_CHARACTERS`,
-so that cost is bounded whatever a client sends. The word lists are English; for other languages what remains is
-length, numbers, code, structure and punctuation (full-width forms included), which degrades the score, not the service.
+Only the newest user message is read closely, of a long one its beginning and end, so that cost is bounded whatever a
+client sends; of the history, its length counts. The word lists are English; for other languages what remains is length,
+numbers, code, structure and punctuation (full-width forms included), which degrades the score, not the service.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from statistics import median
 
 from msgspec import Struct
 
-MAX_CHARACTERS = 4_000
+HEAD, TAIL = 1_200, 400
+"""Characters that are read of a longer message: its beginning, and its end, where the question about a text stands."""
 
 _WORD = re.compile(r"\w+(?:[-'.]\w+)*")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]")
@@ -54,6 +56,7 @@ _CONSTRAINS = re.compile(
 _PARTS = re.compile(
     r"^\s*(?:[-*•]|\(?[a-z0-9]{1,2}[.)])\s|;|\b(?:and then|after that|also|furthermore|first|second|finally)\b", re.M
 )
+_CAPITAL = re.compile(r"[A-Z]")
 _TERM = re.compile(r"\b(?=\w*[a-z])(?:\w*\d\w*|\w*_\w+|[a-z]\w*[A-Z]\w*|[A-Z]{2,}\w*|\w{10,}|\w+/\w+)\b")
 
 
@@ -65,7 +68,7 @@ class Message(Struct, frozen=True):
 
 
 class Features(Struct, frozen=True):
-    """Counts over the newest user message (`words` to `terms`) and over the conversation (`turns`, `history_words`)."""
+    """What the newest user message shows (all but the last two) and what the conversation does."""
 
     words: int = 0
     lines: int = 0
@@ -88,6 +91,25 @@ class Features(Struct, frozen=True):
     code: int = 0
     terms: int = 0
     """Technical terms: identifiers, acronyms, long words."""
+    characters: int = 0
+    """Of all of it."""
+    digits: float = 0.0
+    """Share of the characters read that are digits; likewise the next three."""
+    symbols: float = 0.0
+    """Of formulas and mark-up: `\\ ^ _ { } $`."""
+    signs: float = 0.0
+    """Of arithmetic and brackets."""
+    capitals: float = 0.0
+    first_line: int = 0
+    """Characters of the first line."""
+    middle_line: float = 0.0
+    """Characters of the median line."""
+    numeric_lines: float = 0.0
+    """Share of lines that begin like a number."""
+    distinct: float = 0.0
+    """Share of the words, split at blanks, that are not repetitions."""
+    word_length: float = 0.0
+    """Mean characters of such a word."""
     turns: int = 0
     """User messages before the newest."""
     history_words: int = 0
@@ -99,12 +121,16 @@ def extract(messages: Sequence[Message]) -> Features:
     newest = next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "user"), None)
     if newest is None:
         return Features()
-    text = messages[newest].text[:MAX_CHARACTERS]
+    whole = messages[newest].text
+    text = whole if len(whole) <= HEAD + TAIL else f"{whole[:HEAD]}\n{whole[-TAIL:]}"
     lower = text.lower()
     earlier = [message for i, message in enumerate(messages) if i != newest]
+    lines = [line for line in text.splitlines() if line.strip()]
+    blank_split = lower.split()
+    size = len(text) or 1
     return Features(
         words=count_words(text),
-        lines=sum(1 for line in text.splitlines() if line.strip()),
+        lines=len(lines),
         questions=len(_QUESTION_MARK.findall(text)),
         asks=bool(_QUESTION_MARK.search(text) or _ASKS.search(lower)) and not _SMALL_TALK.search(lower),
         reasons=len(_REASONS.findall(lower)),
@@ -116,9 +142,23 @@ def extract(messages: Sequence[Message]) -> Features:
         operators=len(_OPERATOR.findall(lower)),
         code=len(_CODE.findall(text)),
         terms=len(_TERM.findall(text)),
+        characters=len(whole),
+        digits=_share(text, "0123456789", size),
+        symbols=_share(text, "\\^_{}$", size),
+        signs=_share(text, "=+-*/<>()", size),
+        capitals=len(_CAPITAL.findall(text)) / size,
+        first_line=len(lines[0]) if lines else 0,
+        middle_line=median(map(len, lines)) if lines else 0.0,
+        numeric_lines=sum(1 for line in lines if line[0] in "0123456789-$") / (len(lines) or 1),
+        distinct=len(set(blank_split)) / (len(blank_split) or 1),
+        word_length=sum(map(len, blank_split)) / (len(blank_split) or 1),
         turns=sum(1 for message in earlier if message.role == "user"),
         history_words=sum(len(message.text) for message in earlier) // 6,
     )
+
+
+def _share(text: str, characters: str, size: int) -> float:
+    return sum(map(text.count, characters)) / size
 
 
 def count_words(text: str) -> int:

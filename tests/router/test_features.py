@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.features import MAX_CHARACTERS, Features, Message, count_words, extract
+from router.features import HEAD, TAIL, Features, Message, count_words, extract
 
 
 def of(text: str) -> Features:
@@ -56,8 +56,20 @@ def test_questions_in_full_width_count() -> None:
     assert of("模型在哪里\uff1f").questions == 1
 
 
-@given(st.text(max_size=300), st.integers(1, 200))
-def test_what_lies_beyond_the_limit_changes_nothing(text: str, repeats: int) -> None:
-    """The cost of one message is bounded by cutting it."""
-    long = (text * repeats)[: 2 * MAX_CHARACTERS]
-    assert of(long) == of(long[:MAX_CHARACTERS])
+@given(st.text(min_size=1, max_size=300), st.text(max_size=300))
+def test_the_middle_of_a_long_message_changes_nothing_but_its_length(text: str, middle: str) -> None:
+    """The cost of one message is bounded by reading its beginning and its end."""
+    head, tail = (text * HEAD)[:HEAD], (text * TAIL)[-TAIL:]
+    filled = of(head + middle + "x" * (300 - len(middle)) + tail)
+    assert filled == of(head + "x" * 300 + tail)
+    assert filled.characters == HEAD + TAIL + 300
+
+
+def test_shares_and_lines_describe_the_shape_of_a_message() -> None:
+    features = of("Which is 40?\n12\n-3 m\n\nx^2 + A")
+    assert features.digits == pytest.approx(6 / 29)
+    assert (features.symbols, features.signs) == (pytest.approx(1 / 29), pytest.approx(2 / 29))
+    assert features.capitals == pytest.approx(2 / 29)
+    assert (features.lines, features.first_line, features.middle_line) == (4, 12, 5.5)
+    assert features.numeric_lines == 0.5
+    assert of("a b a b").distinct == 0.5

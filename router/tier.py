@@ -1,0 +1,172 @@
+"""Which tier answers a request that leaves it open: `argmax value(tier) - price * cost - delay_price * delay`.
+
+The value of a tier is the probability that it answers well, where `router.success` knows one. Where it does not, the
+complexity says what a larger tier is judged to gain, in units of what that costs at the knob's middle, so that knob,
+budget and delay mean the same for every request. Where neither says anything, medium is judged to be worth it and large
+not, unless the price is far from the middle.
+
+The price of cost is what the quality knob or a budget (`router.budget`) sets. Costs are relative to the dearest tier's.
+Pure, and made again from what it returns: `Choice` holds everything it was made from.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from router.evaluation import choices, prices
+from router.success import Prediction
+
+TIERS = ("small", "medium", "large")
+
+CERTAIN = 4.0
+"""Times the middle price up to which medium is worth its cost for a request that nothing is known of; below a part of
+it as small, large is."""
+
+
+class Source(enum.StrEnum):
+    """What the values of tiers rest on."""
+
+    LEARNT = "learnt"
+    """Probabilities of `router.success`."""
+    COMPLEXITY = "complexity"
+    """The request is unlike what was learnt from, and a chat message as the complexity score was made for."""
+    UNCERTAIN = "uncertain"
+    """Neither."""
+
+
+class Outlook(Struct, frozen=True):
+    """What is believed of a request before a price is known."""
+
+    source: Source
+    complexity: float
+    prediction: Prediction | None = None
+    medium_from: float = 0.2
+    large_from: float = 0.45
+    """Complexity at which, at the middle price, a larger tier is worth its cost."""
+
+
+class Terms(Struct, frozen=True):
+    """What is paid for what."""
+
+    price: float
+    """Of cost, in probability of a good answer."""
+    middle: float
+    """The price at the middle of the knob."""
+    costs: tuple[float, float, float]
+    """Of a token at each tier, as a part of the dearest tier's."""
+    delay_price: float = 0.0
+    """Of a second of waiting, in probability of a good answer."""
+    explore: float = 0.0
+    """Share of requests whose tier is drawn, so that outcomes of other choices are seen."""
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """A tier, and everything it was chosen by."""
+
+    tier: str
+    outlook: Outlook
+    terms: Terms
+    delays: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Seconds that each tier is predicted to let a request wait."""
+    floor: str | None = None
+    """The tier below which this conversation must not fall."""
+    draw: float = 1.0
+    """What chance said, from 0 to below 1; 1 where it was not asked."""
+    values: tuple[float, float, float]
+    utilities: tuple[float, float, float]
+    propensity: float
+    """Probability that this tier was chosen for this request."""
+
+
+def choose(
+    outlook: Outlook,
+    terms: Terms,
+    *,
+    delays: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    floor: str | None = None,
+    draw: float = 1.0,
+) -> Choice:
+    """Choose a tier; of equally useful ones the cheaper. For the arguments see `Choice`."""
+    worth = values(outlook, terms)
+    utilities = [
+        value - terms.price * cost - terms.delay_price * delay
+        for value, cost, delay in zip(worth, terms.costs, delays, strict=True)
+    ]
+    open_tiers = range(TIERS.index(floor) if floor else 0, len(TIERS))
+    best = max(open_tiers, key=lambda tier: (utilities[tier], -tier))
+    drawn = terms.explore / len(open_tiers)
+    explored = draw < terms.explore
+    # The part of the draw below `explore` is uniform again.
+    taken = open_tiers[int(draw / terms.explore * len(open_tiers))] if explored else best
+    return Choice(
+        tier=TIERS[taken],
+        outlook=outlook,
+        terms=terms,
+        delays=delays,
+        floor=floor,
+        draw=draw,
+        values=worth,
+        utilities=(utilities[0], utilities[1], utilities[2]),
+        propensity=drawn + (1.0 - terms.explore if taken == best else 0.0),
+    )
+
+
+def again(choice: Choice) -> Choice:
+    """The same choice, made anew from what it holds."""
+    return choose(choice.outlook, choice.terms, delays=choice.delays, floor=choice.floor, draw=choice.draw)
+
+
+def values(outlook: Outlook, terms: Terms) -> tuple[float, float, float]:
+    """What each tier is worth, in probability of a good answer; only differences count."""
+    prediction = outlook.prediction
+    if outlook.source is Source.LEARNT and prediction is not None and prediction.probabilities is not None:
+        return prediction.probabilities
+    small, medium, large = terms.costs
+    first, second = terms.middle * (medium - small), terms.middle * (large - medium)
+    if outlook.source is Source.UNCERTAIN:
+        gains = first * CERTAIN, second / CERTAIN
+    else:
+        gains = (
+            first * outlook.complexity / max(outlook.medium_from, 1e-6),
+            second * outlook.complexity / max(outlook.large_from, 1e-6),
+        )
+    return 0.0, gains[0], gains[0] + gains[1]
+
+
+def price_table(calibration: NDArray[np.float64], costs: tuple[float, float, float]) -> tuple[float, ...]:
+    """The price at each position of the quality knob, 0 to 100.
+
+    At position q the requests of the calibration set cost all-small plus q % of what all-large costs more: the knob is
+    linear in money. 0 is all-small, 100 all-large.
+
+    Args:
+        calibration: probabilities by rows, see `SuccessModel.calibration`.
+    """
+    spread = np.broadcast_to(np.array(costs), calibration.shape)
+    tried = np.concatenate([prices(calibration, spread), [0.0]])
+    spent = np.array([spread[0][choices(calibration, spread, price)].mean() for price in tried])
+    tried[0] = max(tried[0], tried[1]) + 1.0
+    spent[0], spent[-1] = costs[0], costs[-1]
+    wanted = costs[0] + np.linspace(0, 1, 101) * (costs[-1] - costs[0])
+    table = np.interp(wanted, spent, tried)
+    table[0], table[-1] = NEVER, 0.0
+    return tuple(float(price) for price in table)
+
+
+NEVER = 1e9
+"""A price at which nothing but the cheapest tier is taken."""
+
+
+def relative(costs: Sequence[float]) -> tuple[float, float, float]:
+    """Costs of three tiers as parts of the dearest; those of 7B, 13B and 70B models unless they rise with the tier."""
+    small, medium, large = costs if list(costs) == sorted(set(costs)) and len(costs) == 3 else NOMINAL
+    return small / large, medium / large, 1.0
+
+
+NOMINAL = (7.0, 13.0, 70.0)
+"""Billions of parameters, to which the work for a token is about proportional."""

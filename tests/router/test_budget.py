@@ -1,0 +1,42 @@
+"""The budget's price over streams of requests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.budget import HIGHEST, LOWEST, Budget, charge
+from router.success import Basis, Prediction
+from router.tier import TIERS, Outlook, Source, Terms, choose
+
+COSTS = (0.1, 0.3, 1.0)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("start", [0.01, 2.0])
+def test_the_share_is_kept_although_the_traffic_changes(share: float, start: float) -> None:
+    """Hard requests first, then easy ones, then long ones; begun at a price that is far off."""
+    generator = np.random.default_rng(0)
+    budget = Budget(share, start)
+    for number in range(6000):
+        strength = (1, 6, 2)[number // 2000]
+        small, medium, large = np.sort(generator.beta(strength, 3, 3))
+        outlook = Outlook(Source.LEARNT, 0, Prediction((small, medium, large), Basis.EMBEDDING, 0))
+        tier = choose(outlook, Terms(budget.price, 0.2, COSTS)).tier
+        budget = charge(budget, COSTS[TIERS.index(tier)], float(generator.integers(50, 500)))
+    assert budget.realised == pytest.approx(share, abs=0.02)
+
+
+def test_nothing_spent_is_no_share() -> None:
+    assert Budget(0.5, 0.1).realised is None
+
+
+@given(st.floats(0.01, 1), st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1e6)), max_size=50))
+def test_the_price_stays_within_its_bounds(share: float, spent: list[tuple[float, float]]) -> None:
+    budget = Budget(share, 0.1)
+    for cost, tokens in spent:
+        before, budget = budget, charge(budget, cost, tokens)
+        assert LOWEST <= budget.price <= HIGHEST
+        assert (budget.price >= before.price) == (cost >= share) or budget.price == before.price
