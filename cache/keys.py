@@ -1,7 +1,7 @@
 """The names under which the caches live in Redis, and the digest that identifies a request.
 
 A response key covers everything that may change the answer. It is a keyed digest: whoever can read Redis cannot test
-guesses of a prompt against it without the installation's secret. `docs/redis-keys.md` lists the names; a test compares.
+guesses of a prompt against it without the tenant's secret. `docs/redis-keys.md` lists the names; a test compares.
 """
 
 from __future__ import annotations
@@ -21,13 +21,23 @@ def response_key(tenant: str, digest: str) -> str:
 
 
 def index_key(tenant: str) -> str:
-    """ZSET: digests of the tenant's stored answers by time of storing, in milliseconds."""
+    """ZSET: `<digest>:<bytes>` of the tenant's stored answers by the time of their end, in milliseconds."""
     return f"{PREFIX}:resp-index:{{{tenant}}}"
 
 
-def epoch_key(tenant: str) -> str:
-    """STRING: incremented to invalidate all of a tenant's answers at once."""
-    return f"{PREFIX}:epoch:{{{tenant}}}"
+def bytes_key(tenant: str) -> str:
+    """STRING: bytes of all members of the index together."""
+    return f"{PREFIX}:resp-bytes:{{{tenant}}}"
+
+
+def epochs_key(tenant: str) -> str:
+    """HASH: `*` and invalidated tags -> a number; answers that were begun under another number are misses."""
+    return f"{PREFIX}:epochs:{{{tenant}}}"
+
+
+def flight_key(tenant: str, digest: str) -> str:
+    """STRING: id of the turn that is answering this request now, and the epochs under which it began."""
+    return f"{PREFIX}:flight:{{{tenant}}}:{digest}"
 
 
 def statistics_key(tenant: str, hour: str) -> str:
@@ -47,6 +57,6 @@ def response_digest(parts: dict[str, Any], secret: bytes) -> str:
     Args:
         parts: everything that may change the answer, by name; the order of dictionary keys does not matter, that of
             lists does. A part that is missing and one that is None are different.
-        secret: the installation's, at most 64 bytes.
+        secret: the tenant's, at most 64 bytes.
     """
     return hashlib.blake2b(_canonical(parts), digest_size=16, key=secret).hexdigest()

@@ -1,45 +1,114 @@
-"""The exact response cache: the same request from the same tenant gets the same answer without a model.
+"""The exact response cache: the same request from the same user gets the same answer without a model.
 
 Redis is the truth and readable with redis-cli: every answer is a HASH with plain fields and a time to live. A Redis
-that is down or slow is a miss, never an error.
+that is down or slow is a miss, never an error. One round trip finds an answer, or the turn that is making it (a
+*flight*), or takes the lead. What a look-up reads is checked against the epochs in the same script, so that whatever is
+invalidated or deleted is gone at once for every gateway.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
+from collections.abc import Iterable, Sequence
 from importlib import resources
 
-import msgspec
 from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from cache.keys import epoch_key, index_key, response_key
+from cache.keys import bytes_key, epochs_key, flight_key, index_key, response_key
+from cache.shape import Shape, decode, encode
 
 log = logging.getLogger("roundhouse.cache")
 
-FORMAT = "1"
+FORMAT = "2"
 """Of an entry's fields; entries of another format are misses."""
+MAX_TTL = 30 * 24 * 3600
+"""Seconds that an answer may live at most."""
+EPOCHS_LIFE = 2 * MAX_TTL
+"""Seconds that epochs are kept after the last invalidation; no answer is older."""
+MAX_TAGS = 10_000
+"""Invalidated tags that are remembered per tenant; with more, all of its answers are invalidated."""
+LEASE = 30.0
+"""Seconds after which a flight ends whose gateway does not renew it."""
+ALL = "*"
+"""What `invalidate` takes for all answers of a tenant; no tag."""
+
+
+class Outcome(enum.StrEnum):
+    """What a look-up found."""
+
+    HIT = "hit"
+    """A stored answer."""
+    JOIN = "join"
+    """Nothing stored, but another turn is making the answer."""
+    LEAD = "lead"
+    """Nothing; others wait for this turn's answer from now on. `put` or `release` must follow."""
+    MISS = "miss"
+    """Nothing, and nobody waits."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
     """A stored answer."""
 
     text: str
+    shape: Shape
+    """How it was streamed."""
     model: str
     """Public name of the model that answered."""
     tier: str
     input_tokens: int
     output_tokens: int
-    created: float
-    """Seconds since the epoch."""
+    scope: str = "user"
+    """See `cache.policy.Scope`."""
+    tags: tuple[str, ...] = ()
+    created: float = 0.0
+    """Seconds since the epoch, by Redis' clock; set when it is stored."""
+
+    @property
+    def fields(self) -> dict[str, str | int]:
+        """As Redis holds them, beside those that the script adds."""
+        return {
+            "format": FORMAT,
+            "text": self.text,
+            "shape": encode(self.shape),
+            "model": self.model,
+            "tier": self.tier,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "scope": self.scope,
+            "tags": " ".join(self.tags),
+        }
 
 
 class Lookup(Struct, frozen=True):
-    """What a look-up found. `epoch` goes back into `put`, so that an invalidation in between wins."""
+    """What a look-up found, and why not more."""
 
-    entry: Entry | None
-    epoch: str = "0"
+    outcome: Outcome
+    reason: str
+    """`stored`, `joined`; of a miss: `absent`, `refresh`, `stale`, `invalidated`, `unreadable`, `unavailable`."""
+    epochs: str = ""
+    """Goes back into `put`, so that an invalidation in between wins; empty: nothing may be stored."""
+    entry: Entry | None = None
+    leader: str | None = None
+    """Id of the turn that is making the answer."""
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """What a request wants of the cache."""
+
+    turn: str = ""
+    """Id of the turn that would lead; empty: it does not, and nobody may follow it."""
+    refresh: bool = False
+    """Neither a stored answer nor another turn's will do."""
+    max_age: int | None = None
+    """Seconds since a stored answer was made."""
+    follow: bool = True
+    """Another turn's answer will do."""
+    failed: str = ""
+    """Turn that was followed in vain: its place is free."""
+    tags: tuple[str, ...] = ()
 
 
 class ResponseCache:
@@ -47,67 +116,157 @@ class ResponseCache:
 
     Args:
         redis: a client with `decode_responses=False`, whose timeouts bound what a look-up may cost.
-        ttl: seconds an answer lives.
+        ttl: seconds an answer lives, at most `MAX_TTL`.
         max_entries: answers kept per tenant.
+        max_bytes: bytes of all of them together.
     """
 
-    def __init__(self, redis: Redis, *, ttl: float, max_entries: int) -> None:
+    def __init__(self, redis: Redis, *, ttl: float, max_entries: int, max_bytes: int = 2**53) -> None:
         self._redis = redis
-        self._ttl = ttl
-        self._max_entries = max_entries
-        scripts = resources.files("cache")
-        self._look_up = redis.register_script(scripts.joinpath("look_up.lua").read_text("utf-8"))
-        self._store = redis.register_script(scripts.joinpath("store.lua").read_text("utf-8"))
+        self.configure(ttl=ttl, max_entries=max_entries, max_bytes=max_bytes)
+        self._look_up = redis.register_script(_script("look_up"))
+        self._store = redis.register_script(_script("store"))
+        self._invalidate = redis.register_script(_script("invalidate"))
+        self._remove = redis.register_script(_script("remove"))
+        self._release = redis.register_script(_RELEASE)
 
-    def configure(self, *, ttl: float, max_entries: int) -> None:
+    def configure(self, *, ttl: float, max_entries: int, max_bytes: int) -> None:
         """Store by other bounds from now on."""
-        self._ttl = ttl
+        self._ttl = int(1000 * min(ttl, MAX_TTL))
         self._max_entries = max_entries
+        self._max_bytes = max_bytes
 
-    async def get(self, tenant: str, digest: str) -> Lookup:
-        """The stored answer for a request, if there is one that can be read."""
+    async def get(self, tenant: str, digest: str, wish: Wish = Wish()) -> Lookup:  # noqa: B008  it is frozen
+        """The stored answer for a request, or who is making it. Never raises: without Redis it is a miss."""
+        keys = [epochs_key(tenant), response_key(tenant, digest), flight_key(tenant, digest)]
+        age = "" if wish.max_age is None else 1000 * wish.max_age
+        arguments: list[str | int] = [
+            wish.turn,
+            int(1000 * LEASE),
+            int(not wish.refresh),
+            age,
+            wish.failed,
+            1000 * EPOCHS_LIFE,
+        ]
         try:
-            epoch, flat = await self._look_up(keys=[epoch_key(tenant), response_key(tenant, digest)])
+            found = await self._look_up(keys=keys, args=[*arguments, *wish.tags])
+            outcome, reason, epochs = (word.decode() for word in found[:3])
+            rest: list[bytes] = found[3:]
         except (RedisError, OSError) as error:
             log.warning("response cache look-up failed", extra={"error": type(error).__name__})
-            return Lookup(None)
-        current = (epoch or b"0").decode()
-        return Lookup(_decode(dict(zip(flat[::2], flat[1::2], strict=True)), current), current)
+            return Lookup(Outcome.MISS, "unavailable")
+        match Outcome(outcome):
+            case Outcome.HIT:
+                entry = _decode(rest)
+                if entry is not None:
+                    return Lookup(Outcome.HIT, reason, epochs, entry)
+                # Written by something else: as good as absent. This answer will replace it, and nobody waits for it.
+                return Lookup(Outcome.MISS, "unreadable", epochs)
+            case Outcome.JOIN if wish.follow:
+                return Lookup(Outcome.JOIN, "joined", epochs, leader=rest[0].decode())
+            case Outcome.JOIN:
+                return Lookup(Outcome.MISS, reason, epochs)
+            case other:
+                return Lookup(other, reason, epochs)
 
-    async def put(self, tenant: str, digest: str, entry: Entry, *, epoch: str) -> int:
-        """Store an answer; returns how many old ones it pushed out. Nothing is stored if `epoch` is past."""
-        fields = {"format": FORMAT, "epoch": epoch, **msgspec.to_builtins(entry)}
-        arguments = [part for name, value in fields.items() for part in (name, str(value))]
-        prefix = response_key(tenant, "")
+    async def put(self, tenant: str, digest: str, entry: Entry, found: Lookup, turn: str = "") -> int | None:
+        """Store an answer, and let those who wait for turn `turn`, if it leads, find it; returns how many old answers
+        it pushed out.
+
+        None if nothing was stored: it was invalidated or deleted since it was looked up, or Redis does not answer.
+        """
+        if not found.epochs:
+            return None
+        arguments = [part for pair in entry.fields.items() for part in pair]
+        keys = [
+            response_key(tenant, digest),
+            index_key(tenant),
+            bytes_key(tenant),
+            epochs_key(tenant),
+            flight_key(tenant, digest),
+        ]
+        bounds: list[str | int] = [
+            self._ttl,
+            self._max_entries,
+            self._max_bytes,
+            response_key(tenant, ""),
+            found.epochs,
+            turn,
+        ]
         try:
-            evicted = await self._store(
-                keys=[response_key(tenant, digest), index_key(tenant), epoch_key(tenant)],
-                args=[digest, int(self._ttl * 1000), self._max_entries, prefix, epoch, *arguments],
-            )
+            evicted = int(await self._store(keys=keys, args=[digest, *bounds, size_of(entry), *arguments]))
         except (RedisError, OSError) as error:
             log.warning("response cache store failed", extra={"error": type(error).__name__})
-            return 0
-        return max(int(evicted), 0)
+            return None
+        return evicted if evicted >= 0 else None
 
-    async def invalidate(self, tenant: str) -> None:
-        """Forget all answers of a tenant, at once and on every gateway.
+    async def release(self, tenant: str, digest: str, turn: str) -> None:
+        """Wait for the answer of `turn` no more. Never raises: the lease ends too."""
+        try:
+            await self._release(keys=[flight_key(tenant, digest)], args=[turn])
+        except (RedisError, OSError) as error:
+            log.warning("response cache: flight not ended", extra={"error": type(error).__name__})
+
+    async def renew(self, flights: Iterable[tuple[str, str]]) -> None:
+        """Let the leases of flights (tenant and digest) begin anew. Never raises."""
+        try:
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for tenant, digest in flights:
+                    pipeline.pexpire(flight_key(tenant, digest), int(1000 * LEASE))
+                await pipeline.execute()
+        except (RedisError, OSError) as error:
+            log.warning("response cache: leases not renewed", extra={"error": type(error).__name__})
+
+    async def invalidate(self, tenant: str, tag: str = ALL) -> None:
+        """Forget all answers of a tenant, or those with a tag, at once and on every gateway, also those in the making.
 
         Raises:
             RedisError: it could not be done; unlike a look-up, the caller must know.
         """
-        async with self._redis.pipeline(transaction=True) as pipeline:
-            pipeline.incr(epoch_key(tenant))
-            # It may go once every answer stored before it has expired.
-            pipeline.pexpire(epoch_key(tenant), int(self._ttl * 2000))
-            await pipeline.execute()
+        await self._invalidate(keys=[epochs_key(tenant)], args=[tag, 1000 * EPOCHS_LIFE, MAX_TAGS])
+
+    async def remove(self, tenant: str, digest: str) -> bool:
+        """Forget one answer, at once and on every gateway, also one in the making; whether one was stored.
+
+        Raises:
+            RedisError: it could not be done.
+        """
+        keys = [response_key(tenant, digest), index_key(tenant), bytes_key(tenant), flight_key(tenant, digest)]
+        return bool(await self._remove(keys=keys, args=[digest]))
 
 
-def _decode(fields: dict[bytes, bytes], epoch: str) -> Entry | None:
+def size_of(entry: Entry) -> int:
+    """Bytes of an answer's fields."""
+    return sum(len(str(value).encode()) for value in entry.fields.values())
+
+
+_RELEASE = """
+local flight = redis.call('GET', KEYS[1])
+if flight and string.match(flight, '^%S+') == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
+"""
+
+
+def _script(name: str) -> str:
+    folder = resources.files("cache")
+    return "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in ("epochs", name))
+
+
+def _decode(flat: Sequence[bytes]) -> Entry | None:
     try:
-        text = {name.decode(): value.decode() for name, value in fields.items()}
-        if text.pop("format", None) != FORMAT or text.pop("epoch", None) != epoch:
+        fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        if fields["format"] != FORMAT:
             return None
-        return msgspec.convert(text, Entry, strict=False)
-    except (UnicodeDecodeError, msgspec.ValidationError):
-        # Written by something else: as good as absent.
+        return Entry(
+            text=fields["text"],
+            shape=decode(fields["shape"], fields["text"]),
+            model=fields["model"],
+            tier=fields["tier"],
+            input_tokens=int(fields["input_tokens"]),
+            output_tokens=int(fields["output_tokens"]),
+            scope=fields["scope"],
+            tags=tuple(fields["tags"].split()),
+            created=float(fields["created"]),
+        )
+    except (ValueError, KeyError):  # a UnicodeDecodeError and msgspec's errors are ValueErrors
         return None

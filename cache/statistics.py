@@ -24,15 +24,31 @@ RETENTION = 35 * 24 * 3600
 
 COUNTERS = {
     "exact_hit": "answers served from the response cache",
+    "exact_join": "answers served from another turn that was making the same one",
     "exact_miss": "look-ups that found nothing",
+    "exact_takeover": "turns that waited for another one's answer and then had to make it themselves",
     "exact_store": "answers stored",
-    "exact_evict": "answers pushed out by the cap on entries",
+    "exact_evict": "answers pushed out by the caps on number and bytes",
     "tokens_saved": "output tokens that did not have to be generated",
     "prompt_tokens_saved": "prompt tokens that did not have to be computed because the whole answer was there",
+    "microdollars_saved": "what those tokens would have cost, rounded down for each answer",
     "prefix_tokens_hit": "prompt tokens whose KV came from an engine's prefix cache",
     "prompt_tokens": "prompt tokens sent to engines",
 }
-"""Counter -> meaning. Besides these, `exact_bypass.<reason>` counts requests and answers that the policy kept out."""
+"""Counter -> meaning."""
+
+REASONS = {
+    "exact_miss": "look-ups that found something that would not do",
+    "exact_bypass": "requests that were not looked up",
+    "exact_reject": "answers that were not stored",
+}
+"""Counter -> meaning, followed by a point and a reason: see `cache.policy` and `cache.response.Lookup`."""
+
+
+def meaning(counter: str) -> str:
+    """What a counter counts, for people."""
+    kind, point, _ = counter.partition(".")
+    return (REASONS.get(kind) if point else COUNTERS.get(counter)) or "not known to this version"
 
 
 class CacheStatistics:

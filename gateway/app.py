@@ -37,6 +37,7 @@ from gateway.directory.store import Directory
 from gateway.directory.view import View, configured
 from gateway.engines import Engines
 from gateway.errors import ApiError
+from gateway.flights import Flights
 from gateway.identity.authenticate import Identity
 from gateway.identity.guesses import Guesses
 from gateway.identity.issuers import Issuers
@@ -167,7 +168,8 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     directory = Directory(redis, configured=configured(settings), secret=secret)
     view = await started(View(directory))
     limiter = await started(Limiter(redis, settings, gateways=lambda: presence.gateways))
-    cache = ResponseCache(redis, ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
+    cache = ResponseCache(redis, **settings.cache.bounds)
+    flights = await started(Flights(cache))
     at = settings.embedder.address if settings.embedder.enabled else None
     embedder = None if at is None else await started(EmbedderClient(Path(at.removeprefix("unix://"))))
 
@@ -175,10 +177,23 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
         """Turns stay on the one that they began on: it has the settings of that moment."""
         guard = await asyncio.to_thread(Guard, settings.safety, secret, violations, metrics, anomalies)
         return Pipeline(
-            settings, secret, view, engines, adapters, limiter, cache, statistics, ledger, metrics, guard, tracer
+            settings,
+            secret,
+            view,
+            engines,
+            adapters,
+            limiter,
+            cache,
+            flights,
+            statistics,
+            ledger,
+            metrics,
+            guard,
+            tracer,
         )
 
     turns = Turns(await road(settings), settings.turns, presence.id)
+    flights.find = turns.look
     last_used, issuers = await started(LastUsed(redis)), await started(Issuers(settings.identity.issuers))
     identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used, issuers)
     tickets = Tickets(redis)
@@ -246,7 +261,7 @@ def _preparing(gateway: Gateway, road: _Road) -> Prepare:
             gateway.limiter.configure(settings)
             gateway.identity.configure(settings)
             gateway.view.configure(configured(settings))
-            gateway.admin.cache.configure(ttl=settings.cache.ttl, max_entries=settings.cache.max_entries_per_tenant)
+            gateway.admin.cache.configure(**settings.cache.bounds)
             gateway.engines.configure(settings.pools, settings.router)
             gateway.adapters.pin()
             gateway.turns.configure(pipeline, settings.turns)

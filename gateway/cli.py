@@ -9,11 +9,11 @@ import click
 import msgspec
 from redis.asyncio import Redis
 from rich.console import Console
-from rich.table import Table
 
 from gateway import __version__
 from gateway.cli_adapters import adapter
 from gateway.cli_audit import audit
+from gateway.cli_cache import cache
 from gateway.cli_keys import key
 from gateway.cli_redis import config_option, load_settings, run, with_redis, without_password
 from gateway.cli_safety import safety
@@ -162,51 +162,6 @@ def config_show(config: str | None) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
 
 
-@main.group()
-def cache() -> None:
-    """The caches: what they did, and how to empty them."""
-
-
-@cache.command("stats")
-@config_option
-@click.option(
-    "--hours", type=click.IntRange(1, 840), default=24, show_default=True, help="How far back, this hour included."
-)
-@click.option("--tenant", help="Only this tenant.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def cache_stats(config: str | None, hours: int, tenant: str | None, as_json: bool) -> None:
-    """Hits, misses and tokens saved, per tenant."""
-    from cache import statistics
-
-    sums = with_redis(load_settings(config), lambda redis: statistics.read(redis, hours=hours, tenant=tenant))
-    if as_json:
-        click.echo(msgspec.json.encode(sums).decode())
-        return
-    table = Table(title=f"Caches, last {hours} h")
-    for column in ("tenant", "counter", "count", "meaning"):
-        table.add_column(column, justify="right" if column == "count" else "left")
-    for name, counters in sums.items():
-        for counter, amount in sorted(counters.items()):
-            table.add_row(name, counter, str(amount), statistics.COUNTERS.get(counter, "kept out by the policy"))
-    Console().print(table if table.rows else "nothing has been counted yet")
-
-
-@cache.command("clear")
-@config_option
-@click.argument("tenant")
-def cache_clear(config: str | None, tenant: str) -> None:
-    """Forget all stored answers of a TENANT, at once and on every gateway."""
-    from cache.response import ResponseCache
-
-    settings = load_settings(config)
-
-    async def clear(redis: Redis) -> None:
-        await ResponseCache(redis, ttl=settings.cache.ttl, max_entries=1).invalidate(tenant)
-
-    with_redis(settings, clear)
-    click.echo(f"stored answers of {tenant} are forgotten")
-
-
 @main.command()
 @config_option
 @click.option("--url", help="Address of a gateway whose times are shown too: first token, overhead, Redis.")
@@ -243,6 +198,7 @@ def top(config: str | None, url: str | None, sort: str, interval: float, once: b
 
 main.add_command(adapter)
 main.add_command(audit)
+main.add_command(cache)
 main.add_command(key)
 main.add_command(safety)
 main.add_command(tenant)

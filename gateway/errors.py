@@ -113,6 +113,12 @@ class InsufficientQuota(RateLimited):
     code = "insufficient_quota"
 
 
+class NotCached(ApiError):
+    """The client wants a stored answer or none (`only-if-cached`), and there is none."""
+
+    status, type, code = 504, "invalid_request_error", "not_cached"
+
+
 class Unavailable(ApiError):
     """No engine can answer, or the gateway is draining; the client may try again."""
 

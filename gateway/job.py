@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from msgspec import Struct
 
+from cache.policy import Scope
+from cache.response import Lookup, Outcome
 from gateway.adapters import Adapter
 from gateway.billing.cost import Price, cost, picodollars
 from gateway.engines import Engine, Pool
@@ -17,6 +20,8 @@ from gateway.protocol.stream import CacheOutcome
 from gateway.relay import Streamed
 from gateway.service import Share
 from gateway.turns import Turn
+
+NOT_LOOKED_UP: Final = Lookup(Outcome.MISS, "")
 
 
 @dataclass(slots=True)
@@ -41,11 +46,12 @@ class Job:
     """Whether its length is to be learnt, see `gateway.limits.expectation`."""
     digest: str | None = None
     """Key of the response cache; None if it may not be used."""
-
-    @property
-    def outcome(self) -> CacheOutcome:
-        """Of the response cache, for a turn that an engine answers."""
-        return "bypass" if self.digest is None else "miss"
+    scope: Scope = Scope.USER
+    """Who may be given its answer."""
+    found: Lookup = NOT_LOOKED_UP
+    """What the response cache said last; the reason is also that of a bypass."""
+    outcome: CacheOutcome = "bypass"
+    """Of the response cache, as far as it is known."""
 
     def cut_off(self, failure: BaseException | None = None) -> End | None:
         """The turn's end if it stopped now, or did so because of a failure; None if nobody was shown anything yet."""
@@ -54,7 +60,7 @@ class Job:
             return None
         error = failure if isinstance(failure, ApiError) else None
         streamed = Streamed(reason="error", usage=self.turn.delivered(), error=error)
-        return End(streamed, routed.tier, routed.model, routed.cache)
+        return End(streamed, routed.tier, routed.model, self.outcome)
 
     def price(self, end: End) -> Price | None:
         """What tokens cost where the turn ended."""
@@ -77,6 +83,8 @@ class End(Struct, frozen=True):
     model: str
     cache: CacheOutcome
     fallback: bool = False
+    canary: bool = False
+    """A model on trial has answered."""
     price: Price | None = None
     """None: nothing is charged, and no cost is told."""
 

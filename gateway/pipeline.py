@@ -17,13 +17,14 @@ from cache.response import ResponseCache
 from cache.statistics import CacheStatistics
 from gateway.accounting import OUTCOMES, Accounts
 from gateway.adapters import Adapters
-from gateway.answers import StoredAnswers
+from gateway.answers import StoredAnswers, diverged
 from gateway.billing.cost import Price, cost
 from gateway.billing.ledger import Ledger
 from gateway.directory.records import Tenant
 from gateway.directory.view import View
 from gateway.engines import Engine, Engines
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, ModelNotFound, RateLimited, Unavailable
+from gateway.flights import Flights
 from gateway.job import End, Job
 from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Limiter, Reservation
@@ -31,6 +32,7 @@ from gateway.limits.subjects import mode_of, subjects_of
 from gateway.prompts import tokenise
 from gateway.protocol.stream import Finished, Routed, Usage
 from gateway.relay import Streamed, TryNext, relay
+from gateway.repetition import Repetition
 from gateway.safety.guard import Guard
 from gateway.service import share_of
 from gateway.settings import Settings
@@ -56,6 +58,7 @@ class Pipeline:
         adapters: Adapters,
         limiter: Limiter,
         cache: ResponseCache,
+        flights: Flights,
         statistics: CacheStatistics,
         ledger: Ledger,
         metrics: Metrics,
@@ -71,7 +74,7 @@ class Pipeline:
         self._guard = guard
         self._tracing = tracing
         self._policy = Policy(medium_from=settings.router.medium_from, large_from=settings.router.large_from)
-        self._answers = StoredAnswers(cache, statistics, settings, self._policy.digest, secret)
+        self._answers = StoredAnswers(cache, statistics, flights, guard, settings, self._policy.digest, secret)
         self._accounts = Accounts(statistics, ledger, metrics, tracing)
 
     async def run(self, turn: Turn) -> None:
@@ -108,9 +111,9 @@ class Pipeline:
         end: End | None = None
         self._accounts.open(job)
         try:
-            found = await self._answers.look_up(job)
+            await self._answers.look_up(job)
             mark(Stage.CACHE)
-            end = self._answers.replay(job, found.entry) if found.entry else await self._generate(job)
+            end = await self._answers.give(job) or await self._generate(job)
         except BaseException as failure:
             end = job.cut_off(failure)
             raise
@@ -126,10 +129,12 @@ class Pipeline:
             if job.expected and end is not None and end.cache != "hit" and end.streamed.error is None:
                 tokens = end.streamed.usage.output_tokens
                 self._limiter.expectations.observe(turn.principal.tenant, turn.request.model, tokens)
+            landing = self._answers.land(job, end)  # its round trip is that of the settlement
             limits = await self._limiter.settle(reservation, end.charged if end else Amounts())
             mark(Stage.SETTLE)
         turn.append(limits)
-        await self._answers.store(job, found, end)
+        if landing is not None:
+            await landing
         mark(Stage.STORE)
         turn.append(Finished(end.streamed.reason, end.streamed.usage, end.streamed.error, turn.cost))
         return end
@@ -207,6 +212,8 @@ class Pipeline:
         decision = self._route(job)
         job.turn.trace.mark(Stage.ROUTE)
         version = job.adapter.version if job.adapter else None
+        # What was shown of another turn's answer, before that one failed.
+        repetition = Repetition(job.turn.log.text, job.turn.append) if job.turn.log.items else None
         for replica in (decision.replica, *decision.fallbacks):
             engine = self._engines[replica]
             # Another replica of the tier that the router chose is as good as the first one.
@@ -227,12 +234,15 @@ class Pipeline:
                     queue_timeout=self._settings.turns.queue_timeout,
                     filter=self._guard.open(job.turn) if self._guard.active else None,
                     hold_seconds=self._guard.hold_seconds,
+                    append=repetition.append if repetition else None,
                 )
                 break
             except TryNext as failure:
                 streamed = Streamed(reason="error", usage=Usage(), error=failure.error)
         if streamed.error is not None and job.turn.state is TurnState.ADMITTING:
             raise streamed.error
+        if repetition is not None and not repetition.whole and streamed.reason in ("stop", "length", "content_filter"):
+            streamed = diverged(job)
         return End(streamed, engine.pool.tier, job.model(engine), job.outcome, fallback)
 
     def _route(self, job: Job) -> Decision:
@@ -269,6 +279,9 @@ class Pipeline:
 
     def _announce(self, job: Job, decision: Decision, engine: Engine, *, fallback: bool) -> None:
         reason = str(Why.FALLBACK if fallback else decision.why)
+        self._metrics.routed(engine.pool.tier, reason)
+        if job.turn.log.items:
+            return  # it goes on with text that was shown before, see `gateway.flights`
         job.turn.append(
             Routed(
                 tier=engine.pool.tier,
@@ -278,11 +291,11 @@ class Pipeline:
                 complexity=decision.complexity,
                 reasons=decision.reasons,
                 cache=job.outcome,
+                cache_reason=job.found.reason,
                 input_tokens=len(job.prompts[engine.pool.name]),
                 service_tier=job.share.tier,
             )
         )
-        self._metrics.routed(engine.pool.tier, reason)
 
 
 def _most(price: Price, input: int, output: int) -> int:

@@ -64,6 +64,7 @@ async def relay(
     queue_timeout: float | None = None,
     filter: AnswerFilter | None = None,
     hold_seconds: float = 2.0,
+    append: Callable[[TurnEvent], None] | None = None,
 ) -> Streamed:
     """Stream the answer of `engine` into `turn` until it ends or the turn is cancelled.
 
@@ -73,6 +74,7 @@ async def relay(
         queue_timeout: seconds that it may wait in the engine for its first step.
         filter: what the answer passes before anybody sees it.
         hold_seconds: how long that may hold text back.
+        append: takes the answer's events instead of the turn.
         announce: tells the turn where it runs. Called at once, or, where the answer must match a grammar, when the
             engine has taken the request up: until then a grammar that it cannot compile may still refuse the turn.
 
@@ -85,8 +87,9 @@ async def relay(
     reader = AnswerReader(request, format, _call_id)
     first: float | None = None
     last: float | None = None
-    hold = Hold(filter, hold_seconds, turn.append) if filter else None
-    show = hold.pass_on if hold else partial(_append, turn)
+    append = append or turn.append
+    hold = Hold(filter, hold_seconds, append) if filter else None
+    show = hold.pass_on if hold else partial(_append, append)
     announced = held is None
     if announced:
         announce()
@@ -165,9 +168,9 @@ async def relay(
     )
 
 
-def _append(turn: Turn, events: Iterable[TurnEvent]) -> None:
+def _append(append: Callable[[TurnEvent], None], events: Iterable[TurnEvent]) -> None:
     for event in events:
-        turn.append(event)
+        append(event)
 
 
 def _show_scores(turn: Turn, generation: Generation, prompt: Sequence[int], text: TextProcessor) -> None:

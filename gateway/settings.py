@@ -21,6 +21,7 @@ from engine.wire import PolicyName, ServiceClass
 from gateway.admin.sources import normalise
 from gateway.billing.settings import Price as Price
 from gateway.billing.settings import Usage as Usage
+from gateway.cache_settings import Cache
 from gateway.directory.records import Scope
 from gateway.identity.settings import EngineTls, IdentityProviders, check_issuers
 from gateway.limits.quota import Quota, Rate
@@ -221,15 +222,6 @@ class Pool(Section, frozen=True):
         Meta(description="How its model writes function calls; auto asks its chat template."),
     ] = "auto"
     cost: Annotated[float, Meta(ge=0, description="Relative price of a token, for the router.")] = 1.0
-
-
-class Cache(Section, frozen=True):
-    """The exact response cache."""
-
-    enabled: Annotated[bool, Meta(description="Look answers up and store them.")] = True
-    ttl: Annotated[Seconds, Meta(description="Seconds an entry lives.")] = 3600.0
-    max_entry_bytes: Annotated[Positive, Meta(description="Largest answer that is stored.")] = 65_536
-    max_entries_per_tenant: Annotated[Positive, Meta(description="Entries of one tenant; oldest go first.")] = 10_000
 
 
 class Router(Section, frozen=True):

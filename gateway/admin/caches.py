@@ -6,15 +6,33 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from cache.inspection import Holding, holding
+from cache.response import ALL
 from cache.statistics import read
 from gateway.admin.endpoints import Access, Answer, Call, Endpoints, Input
 from gateway.admin.shapes import TenantPath
+from gateway.errors import Conflict, NotFound
 
 endpoints = Endpoints("cache", "The response cache and the engines' prefix caches.")
 
 
 class CachePeriod(Input, frozen=True):
     hours: Annotated[int, Meta(ge=1, le=840, description="Hours back from now, this one included.")] = 24
+
+
+class AnswersShown(Input, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=200, description="Most answers, newest first.")] = 50
+
+
+class AnswerPath(TenantPath, frozen=True):
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="Identity of the request that was answered.")]
+
+
+class Invalidation(Input, frozen=True):
+    tag: Annotated[
+        Annotated[str, Meta(pattern="^[A-Za-z0-9_.:/-]{1,64}$")] | None,
+        Meta(description="Forget only answers with this tag."),
+    ] = None
 
 
 class CacheCounters(Struct, frozen=True):
@@ -24,7 +42,7 @@ class CacheCounters(Struct, frozen=True):
     hours: int
     counters: dict[str, int]
     exact_hit_rate: float | None
-    """Answers found, of those looked up; null if none was."""
+    """Answers found or joined, of those looked up; null if none was."""
     prefix_hit_rate: float | None
     """Prompt tokens found in engines' prefix caches, of those sent; null if none was."""
 
@@ -47,12 +65,28 @@ async def show_statistics(call: Call, path: TenantPath, query: CachePeriod) -> A
     return Answer(_counters(path.tenant, query.hours, found[path.tenant]))
 
 
-@endpoints.post("/tenants/{tenant}/cache/invalidate", access=Access.TENANT, status=204)
-async def invalidate_cache(call: Call, path: TenantPath) -> Answer[None]:
-    """Forget all stored answers of a tenant, at once and on every gateway."""
-    replayed = await call.note("cache.invalidate", path.tenant, path.tenant, once=call.once(None))
+@endpoints.get("/tenants/{tenant}/cache/answers", access=Access.TENANT)
+async def list_stored_answers(call: Call, path: TenantPath, query: AnswersShown) -> Answer[Holding]:
+    """Answers that the response cache holds of a tenant, without their texts."""
+    return Answer(await holding(call.gateway.redis, path.tenant, limit=query.limit))
+
+
+@endpoints.delete("/tenants/{tenant}/cache/answers/{digest}", access=Access.TENANT, raises=[NotFound, Conflict])
+async def delete_stored_answer(call: Call, path: AnswerPath) -> Answer[None]:
+    """Forget one stored answer, at once and on every gateway."""
+    replayed = await call.note("cache.delete", path.digest, path.tenant, once=call.once(None))
+    if not await call.admin.cache.remove(path.tenant, path.digest) and not replayed:
+        raise NotFound(f"digest: no stored answer {path.digest}")
+    return Answer(None, replayed=replayed)
+
+
+@endpoints.post("/tenants/{tenant}/cache/invalidate", access=Access.TENANT, status=204, raises=[Conflict])
+async def invalidate_cache(call: Call, path: TenantPath, query: Invalidation) -> Answer[None]:
+    """Forget all stored answers of a tenant, or those with a tag, at once and on every gateway."""
+    changes = {} if query.tag is None else {"tag": [None, query.tag]}
+    replayed = await call.note("cache.invalidate", path.tenant, path.tenant, changes=changes, once=call.once(query))
     # Also if it was noted before: then it may not have been done, and twice does no harm.
-    await call.admin.cache.invalidate(path.tenant)
+    await call.admin.cache.invalidate(path.tenant, query.tag or ALL)
     return Answer(None, replayed=replayed)
 
 
@@ -61,7 +95,7 @@ def _counters(tenant: str, hours: int, sums: dict[str, int]) -> CacheCounters:
         tenant,
         hours,
         dict(sorted(sums.items())),
-        _rate(sums.get("exact_hit", 0), sums.get("exact_hit", 0) + sums.get("exact_miss", 0)),
+        _rate(found := sums.get("exact_hit", 0) + sums.get("exact_join", 0), found + sums.get("exact_miss", 0)),
         _rate(sums.get("prefix_tokens_hit", 0), sums.get("prompt_tokens", 0)),
     )
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from gateway.api.choices import Choices, respond
+from gateway.protocol.caching import Caching
 from gateway.protocol.chat_completion_create import parse_chat_completion_create
 from gateway.protocol.choices import ChoicesRequest
 from gateway.protocol.events import logprob_objects
@@ -22,8 +23,8 @@ class ChatCompletions:
 
     prompt_field = "messages"
 
-    def parse(self, body: Mapping[str, Any], cache_control: str | None) -> ChoicesRequest:
-        return parse_chat_completion_create(body, cache_control)
+    def parse(self, body: Mapping[str, Any], caching: Caching) -> ChoicesRequest:
+        return parse_chat_completion_create(body, caching)
 
     async def whole(self, choices: Choices) -> dict[str, Any]:
         await choices.ended()

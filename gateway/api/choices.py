@@ -29,6 +29,7 @@ from gateway.context import Gateway, gateway_of
 from gateway.errors import ApiError, ContextLengthExceeded, Unavailable
 from gateway.identity import Principal
 from gateway.limits.readings import headers as limit_headers
+from gateway.protocol.caching import Caching, from_headers
 from gateway.protocol.choices import ChoicesRequest, total_usage
 from gateway.protocol.log import Entry, TurnLog
 from gateway.protocol.stream import ArgumentsDelta, Finished, Routed, TextDelta, TurnEvent
@@ -184,7 +185,7 @@ class Format(Protocol):
     prompt_field: str
     """The body's field that is too long when a prompt does not fit."""
 
-    def parse(self, body: Mapping[str, Any], cache_control: str | None) -> ChoicesRequest:
+    def parse(self, body: Mapping[str, Any], caching: Caching) -> ChoicesRequest:
         """What the body asks for."""
         ...
 
@@ -201,7 +202,7 @@ async def respond(request: Request, format: Format) -> Response:
     """Answer a request in the format of its endpoint, unless its client goes away first."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
-    asked = format.parse(await read_object(request), request.headers.get("cache-control"))
+    asked = format.parse(await read_object(request), from_headers(request.headers))
     key = request.headers.get("idempotency-key")
     return await while_connected(request.receive, _answer(gateway, principal, asked, format, key))
 

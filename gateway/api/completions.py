@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from engine.text import TextProcessor
 from gateway.api.choices import Choices, respond
+from gateway.protocol.caching import Caching
 from gateway.protocol.choices import ChoicesRequest
 from gateway.protocol.completion_create import parse_completion_create
 from gateway.protocol.stream import Finished, PromptScored, TextDelta, TokenLogprob
@@ -25,8 +26,8 @@ class Completions:
 
     prompt_field = "prompt"
 
-    def parse(self, body: Mapping[str, Any], cache_control: str | None) -> ChoicesRequest:
-        return parse_completion_create(body, cache_control)
+    def parse(self, body: Mapping[str, Any], caching: Caching) -> ChoicesRequest:
+        return parse_completion_create(body, caching)
 
     async def whole(self, choices: Choices) -> dict[str, Any]:
         await choices.ended()

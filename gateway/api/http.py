@@ -93,7 +93,9 @@ def route_headers(routes: Iterable[Routed]) -> dict[str, str]:
     def values(name: str) -> str:
         return ", ".join(dict.fromkeys(quote(getattr(routed, name), safe="/:+@ ") for routed in routes))
 
-    return {f"x-roundhouse-{name}": values(name) for name in ("cache", "tier", "model")}
+    return {
+        f"x-roundhouse-{name.replace('_', '-')}": values(name) for name in ("cache", "cache_reason", "tier", "model")
+    }
 
 
 def cost_headers(logs: Iterable[TurnLog]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from gateway.api.http import (
 from gateway.context import Gateway, gateway_of
 from gateway.errors import InvalidRequest
 from gateway.limits.readings import headers as limit_headers
+from gateway.protocol.caching import from_headers
 from gateway.protocol.input_items import input_items, parse_page
 from gateway.protocol.response_create import parse_response_create
 from gateway.turns import Turn, Viewer
@@ -33,7 +34,7 @@ async def create(request: Request) -> Response:
     """`POST /v1/responses`."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
-    turn_request, stream = parse_response_create(await read_object(request), request.headers.get("cache-control"))
+    turn_request, stream = parse_response_create(await read_object(request), from_headers(request.headers))
     key = request.headers.get("idempotency-key")
     viewer = await gateway.turns.start(turn_request, principal, idempotency_key=key)
     return _stream(gateway, viewer) if stream else await _wait(viewer, request.receive)

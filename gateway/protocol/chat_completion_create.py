@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.caching import NOTHING, Caching
 from gateway.protocol.choices import ChoicesRequest, Count, StreamOptions, request_choices
 from gateway.protocol.messages import Dialect, parse_messages
 from gateway.protocol.output_format import one_format, parse_response_format, parse_structured_outputs
@@ -95,12 +96,12 @@ class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=T
     web_search_options: Any = None
 
 
-def parse_chat_completion_create(body: Mapping[str, Any], cache_control: str | None = None) -> ChoicesRequest:
+def parse_chat_completion_create(body: Mapping[str, Any], given: Caching = NOTHING) -> ChoicesRequest:
     """The turns that a body asks for.
 
     Args:
         body: the decoded object.
-        cache_control: the request's `Cache-Control` header.
+        given: what the HTTP request's headers say about caches.
 
     Raises:
         InvalidRequest: a parameter is missing, unknown, of the wrong type, out of range or not served; `param` names
@@ -127,7 +128,7 @@ def parse_chat_completion_create(body: Mapping[str, Any], cache_control: str | N
         format=format,
         tools=tools,
         stop=create.stop_strings(),
-        cache=create.cache_mode(cache_control),
+        caching=create.caching(given),
         store=False,
         metadata=create.metadata or {},
         service_tier=create.service_tier or "auto",

@@ -69,8 +69,12 @@ def request_choices(
             "stream_options: only allowed with stream=true", param="stream_options", code="invalid_value"
         )
     options = stream_options or StreamOptions()
+
+    def each(prompt: TurnRequest) -> TurnRequest:
+        return replace(prompt, caching=replace(prompt.caching, several=True)) if n > 1 else prompt
+
     return ChoicesRequest(
-        turns=tuple(_numbered(prompt, index) for prompt in prompts for index in range(n)),
+        turns=tuple(_numbered(prompt, index) for prompt in map(each, prompts) for index in range(n)),
         n=n,
         stream=bool(stream),
         include_usage=bool(options.include_usage),

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.caching import NOTHING, Caching
 from gateway.protocol.choices import ChoicesRequest, Count, StreamOptions, request_choices
 from gateway.protocol.output_format import parse_structured_outputs
 from gateway.protocol.requests import (
@@ -69,12 +70,12 @@ class _TokenBatch(Struct):
     prompt: list[TokenIds]
 
 
-def parse_completion_create(body: Mapping[str, Any], cache_control: str | None = None) -> ChoicesRequest:
+def parse_completion_create(body: Mapping[str, Any], given: Caching = NOTHING) -> ChoicesRequest:
     """The turns that a body asks for.
 
     Args:
         body: the decoded object.
-        cache_control: the request's `Cache-Control` header.
+        given: what the HTTP request's headers say about caches.
 
     Raises:
         InvalidRequest: a parameter is missing, unknown, of the wrong type, out of range or not served; `param` names
@@ -97,7 +98,7 @@ def parse_completion_create(body: Mapping[str, Any], cache_control: str | None =
         format=parse_structured_outputs(create.structured_outputs),
         stop=create.stop_strings(),
         generate=limit > 0,
-        cache=create.cache_mode(cache_control),
+        caching=create.caching(given),
         store=False,
     )
     return request_choices(

@@ -172,6 +172,7 @@ class ResponseView:
                     "complexity": routed.complexity,
                     "reasons": list(routed.reasons),
                     "cache": routed.cache,
+                    "cache_reason": routed.cache_reason or None,
                 }
             case LimitState() as state:
                 tokens = state.tokens

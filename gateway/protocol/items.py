@@ -30,6 +30,8 @@ class OutputItem:
         self.call = call
         """What the item calls; None for a message."""
         self.state = ItemState.OPEN
+        self.merge = True
+        """Whether deltas that wait for a reader become one; not those of a replay, which all wait at once."""
         self._pieces: list[str] = []
         self._text = ""
         self._ends = array("I")
@@ -85,14 +87,16 @@ class OutputItem:
         self._pieces = []
         self.state = state
 
-    def merged(self, first: int) -> TextDelta | ArgumentsDelta:
-        """One delta for everything from delta number `first` on."""
+    def merged(self, first: int, end: int | None = None) -> TextDelta | ArgumentsDelta:
+        """One delta for everything from delta number `first` on, and before number `end`."""
+        end = self.deltas if end is None else end
         start, token_start = (self._ends[first - 1], self._token_ends[first - 1]) if first else (0, 0)
-        text = "".join(self._pieces[first:]) if self.state is ItemState.OPEN else self._text[start:]
-        tokens = tuple(self._token_ids[token_start:])
+        stop, token_stop = (self._ends[end - 1], self._token_ends[end - 1]) if end else (0, 0)
+        text = "".join(self._pieces[first:end]) if self.state is ItemState.OPEN else self._text[start:stop]
+        tokens = tuple(self._token_ids[token_start:token_stop])
         if self.call is not None:
             return ArgumentsDelta(text, tokens)
-        return TextDelta(text, tokens, tuple(chain.from_iterable(self._logprobs[first:])))
+        return TextDelta(text, tokens, tuple(chain.from_iterable(self._logprobs[first:end])))
 
     def since(self, first: int) -> Deltas:
         """The deltas from number `first` on, with their borders."""

@@ -24,6 +24,7 @@ from gateway.protocol.stream import (
     Finished,
     LimitState,
     PromptScored,
+    Replayed,
     Routed,
     TextDelta,
     TokenLogprob,
@@ -118,10 +119,15 @@ class TurnLog:
         if self.finished:
             raise RuntimeError(f"{type(event).__name__} after the turn has finished")
         match event:
-            case TextDelta() | ArgumentsDelta() | CallBegun() | CallEnded() if self._text_ended:
+            case TextDelta() | Replayed() | ArgumentsDelta() | CallBegun() | CallEnded() if self._text_ended:
                 raise RuntimeError(f"{type(event).__name__} after the answer has ended")
             case TextDelta():
                 self._delta(self._message(), event)
+            case Replayed():
+                message = self._message()
+                message.merge = False
+                deltas = Deltas(message.index, event.text, event.lengths, event.token_ids, event.token_counts)
+                self._run_of(message, deltas.entries).extend(deltas)
             case CallBegun():
                 self._close(ItemState.COMPLETED)
                 self._open(event)
@@ -143,7 +149,7 @@ class TurnLog:
                 self._finish(event)
 
     def read(self, after: int) -> list[Entry]:
-        """All entries with a number above `after`, consecutive deltas of an item merged into one."""
+        """All entries with a number above `after`; consecutive deltas of an item merged into one, unless replayed."""
         entries: list[Entry] = []
         first = max(bisect_right(self._starts, after + 1) - 1, 0)
         for start, part in zip(self._starts[first:], self._parts[first:], strict=True):
@@ -151,7 +157,9 @@ class TurnLog:
             if isinstance(part, list):
                 entries += part[seen:]
             elif seen < part.deltas:
-                entries.append(Entry(start + part.deltas - 1, Kind.DELTA, part.merged(seen), part))
+                for end in (part.deltas,) if part.merge else range(seen + 1, part.deltas + 1):
+                    entries.append(Entry(start + end - 1, Kind.DELTA, part.merged(seen, end), part))
+                    seen = end
         return entries
 
     def since(self, after: int) -> LogSlice:

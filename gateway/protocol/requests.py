@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from engine.text import SamplingDefaults
 from engine.wire import SamplingParams
 from gateway.errors import ApiError, InvalidRequest
+from gateway.protocol.caching import NOTHING, Caching, Directives, Tags, from_body, stricter
 from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.tools import ToolUse
 
@@ -23,7 +24,6 @@ MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
 
 Role = Literal["system", "user", "assistant", "tool"]
-CacheMode = Literal["default", "no-store"]
 ServiceTier = Literal["auto", "default", "flex", "priority", "fast"]
 """OpenAI's names for how soon a request is served; `gateway/service.py` says what they mean here."""
 
@@ -123,8 +123,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     generate: bool = True
     """False: only warm the prefix cache with the prompt; the answer is empty."""
-    cache: CacheMode = "default"
-    """`no-store`: neither look an answer up nor store it."""
+    caching: Caching = NOTHING
     previous_response_id: str | None = None
     store: bool = True
     metadata: dict[str, str] = {}
@@ -140,7 +139,9 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
 class RoundhouseOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """The `roundhouse` object of a request body: what OpenAI's parameters cannot say."""
 
-    cache: CacheMode = "default"
+    cache: Directives | None = None
+    """As HTTP's `Cache-Control`."""
+    cache_tags: Tags | None = None
 
 
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -195,12 +196,15 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
-    def cache_mode(self, cache_control: str | None = None) -> CacheMode:
-        """`no-store` if the body or the `Cache-Control` header (a WebSocket has none per turn) says so."""
-        directives = {part.strip().lower() for part in (cache_control or "").split(",")}
-        if directives & {"no-store", "no-cache"}:
-            return "no-store"
-        return self.roundhouse.cache if self.roundhouse else "default"
+    def caching(self, given: Caching) -> Caching:
+        """What the body and the headers (a WebSocket has none per turn) say about caches.
+
+        Raises:
+            InvalidRequest: see `gateway.protocol.caching`.
+        """
+        if self.roundhouse is None:
+            return given
+        return stricter(given, from_body(self.roundhouse.cache, self.roundhouse.cache_tags))
 
     def _token_biases(self) -> dict[int, float]:
         try:

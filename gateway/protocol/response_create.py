@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.caching import NOTHING, Caching
 from gateway.protocol.messages import Dialect, parse_messages
 from gateway.protocol.output_format import parse_text_config
 from gateway.protocol.requests import (
@@ -111,12 +112,12 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     truncation: Any = None
 
 
-def parse_response_create(body: Mapping[str, Any], cache_control: str | None = None) -> tuple[TurnRequest, bool]:
+def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> tuple[TurnRequest, bool]:
     """The turn that a body asks for, and whether it asks for a stream (which a WebSocket always gives).
 
     Args:
         body: the decoded object, without the WebSocket's envelope (`type`, `stream_id`).
-        cache_control: the HTTP request's `Cache-Control` header.
+        given: what the HTTP request's headers say about caches.
 
     Raises:
         InvalidRequest: a parameter is unknown, of the wrong type, out of range or not served; `param` names it.
@@ -142,7 +143,7 @@ def parse_response_create(body: Mapping[str, Any], cache_control: str | None = N
         tools=tools,
         stop=create.stop_strings(),
         generate=create.generate is not False and not prewarm,
-        cache=create.cache_mode(cache_control),
+        caching=create.caching(given),
         previous_response_id=create.previous_response_id,
         store=create.store is not False,
         metadata=create.metadata or {},

@@ -43,10 +43,23 @@ class Routed(Struct, frozen=True, kw_only=True, tag=True):
     reasons: tuple[str, ...] = ()
     """The decision's grounds, for people."""
     cache: CacheOutcome = "miss"
+    cache_reason: str = ""
+    """One word, see docs/caching.md."""
     input_tokens: int = 0
     """Length of the prompt in this model's tokens."""
     service_tier: str = "default"
     """How soon it is served, in OpenAI's words."""
+
+
+class Replayed(Struct, frozen=True):
+    """The text of an answer that was given before, with the borders of its deltas; before or between deltas."""
+
+    text: str
+    lengths: tuple[int, ...]
+    """Characters per delta."""
+    token_ids: tuple[int, ...] = ()
+    token_counts: tuple[int, ...] = ()
+    """Token ids per delta."""
 
 
 class PromptScored(Struct, frozen=True, tag=True):
@@ -140,4 +153,5 @@ class Finished(Struct, frozen=True, tag=True):
     """Micro-dollars, rounded up; None if the model has no price."""
 
 
-TurnEvent = Routed | PromptScored | TextDelta | CallBegun | ArgumentsDelta | CallEnded | LimitState | Finished
+AnswerEvent = TextDelta | Replayed | CallBegun | ArgumentsDelta | CallEnded
+TurnEvent = Routed | PromptScored | AnswerEvent | LimitState | Finished

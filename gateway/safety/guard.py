@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Final
 
 from msgspec.structs import replace
 
 from gateway.errors import ContentBlocked, InvalidRequest, RateLimited
+from gateway.identity import Principal
 from gateway.identity.secret import derive
 from gateway.protocol.requests import Message, TurnRequest
 from gateway.safety.anomaly import PERIOD, Anomalies
 from gateway.safety.answer import AnswerFilter
 from gateway.safety.hook import Finding, Hook, Rules, Verdict, digest, recognisers
 from gateway.safety.presidio import Presidio
-from gateway.safety.settings import Safety, SafetyPolicy, read_phrases
+from gateway.safety.settings import BUILT_IN, Safety, SafetyPolicy, read_phrases
 from gateway.safety.stream import StreamFilter
 from gateway.safety.violations import Violation, Violations
 from gateway.telemetry.metrics import Metrics
@@ -53,6 +54,8 @@ class Guard:
         policies: dict[str | None, SafetyPolicy] = {None: safety}
         policies.update(safety.tenants)
         self._rules = {name: Rules(policy, known, safety.replacement, self._key) for name, policy in policies.items()}
+        every = SafetyPolicy(input=dict.fromkeys(BUILT_IN, "flag"))
+        self._built_in = Rules(every, known, safety.replacement, self._key)
         self._digests = {name: digest(safety, policy, phrases) for name, policy in policies.items()}
         self._presidio = Presidio(safety, self._rules[None].digest) if safety.presidio else None
         self.active = bool(self._presidio) or safety.anomalies != "off" or any(map(_acts, self._rules.values()))
@@ -96,6 +99,7 @@ class Guard:
             verdict = await asyncio.to_thread(_check, hooks, said, turn)
         else:
             verdict = _check(hooks, said, turn)
+        turn.sensitive |= bool(verdict.findings)
         for finding in verdict.findings:
             self._told(turn, finding)
         if verdict.decision == "block":
@@ -114,6 +118,7 @@ class Guard:
         wanted = turn.request.format
 
         def told(finding: Finding) -> None:
+            turn.sensitive = True
             answer.replaced |= finding.action == "redact"
             self._told(turn, finding)
 
@@ -124,6 +129,15 @@ class Guard:
 
         answer = AnswerFilter(stream, json_text=wanted is not None and wanted.is_json)
         return answer
+
+    def is_personal(self, texts: Iterable[str], principal: Principal) -> bool:
+        """Whether the built-in rules find personal data, whatever the configuration does about it. What is long counts
+        as personal without a look, which would take too long.
+        """
+        texts = list(texts)
+        if sum(map(len, texts)) >= LONG_TEXT:
+            return True
+        return bool(self._built_in.check_input([Message("user", text) for text in texts], principal).findings)
 
     @property
     def hold_seconds(self) -> float:

@@ -66,6 +66,8 @@ class Turn:
         self.trace = TurnTrace(request.metadata)
         self.delivered: Callable[[], Usage] = Usage
         """Tokens so far: those that engines computed, and of the answer those that were streamed into `log`."""
+        self.sensitive = False
+        """Whether a safety rule has found something in what was asked or answered."""
         self.cost: int | None = None
         """Micro-dollars that it costs, once no more tokens come and if they have a price."""
         self.limits: Callable[[], LimitState] = LimitState

@@ -146,6 +146,14 @@ class Turns:
             await begun.wait()
         return self._turns.get(response_id)
 
+    async def look(self, response_id: str, principal: Principal) -> Turn | None:
+        """The same, of this tenant and wherever it runs, also one that is being admitted or was refused.
+
+        Raises:
+            ApiError: it was refused elsewhere, or Redis or its gateway does not answer.
+        """
+        return await self._find(response_id, principal)
+
     async def find(self, response_id: str, principal: Principal) -> Turn:
         """The running or kept turn of this tenant, wherever it runs.
 

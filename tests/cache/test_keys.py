@@ -45,7 +45,13 @@ def test_without_the_secret_a_guess_cannot_be_checked() -> None:
 
 def test_the_keys_of_a_tenant_share_a_hash_slot() -> None:
     """One script touches them together, also in a cluster."""
-    for key in (keys.response_key("acme", "0"), keys.index_key("acme"), keys.epoch_key("acme")):
+    for key in (
+        keys.response_key("acme", "0"),
+        keys.index_key("acme"),
+        keys.bytes_key("acme"),
+        keys.epochs_key("acme"),
+        keys.flight_key("acme", "0"),
+    ):
         assert "{acme}" in key
 
 
@@ -54,7 +60,9 @@ def test_every_key_is_documented() -> None:
     for key in (
         keys.response_key("<tenant>", "<digest>"),
         keys.index_key("<tenant>"),
-        keys.epoch_key("<tenant>"),
+        keys.bytes_key("<tenant>"),
+        keys.epochs_key("<tenant>"),
+        keys.flight_key("<tenant>", "<digest>"),
         keys.statistics_key("<tenant>", "<yyyymmddhh>"),
         keys.TENANTS_KEY,
     ):

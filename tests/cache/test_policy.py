@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cache.policy import Answer, Bypass, Question, may_look_up, may_store
+from cache.policy import Answer, Bypass, Question, Reject, Scope, may_look_up, may_store, scope_of
 
 WHOLE = Answer(finished=True, fallback=False, size=100)
 
@@ -21,7 +21,10 @@ def test_a_deterministic_request_may_be_looked_up() -> None:
         ({"no_store": True}, Bypass.NO_STORE),
         ({"logprobs": True}, Bypass.LOGPROBS),
         ({"generate": False}, Bypass.WARM_UP),
+        ({"several": True}, Bypass.SEVERAL),
         ({"outputs": True}, Bypass.TOOLS),
+        ({"chance": True}, Bypass.CHANCE),
+        ({"time": True}, Bypass.TIME),
     ],
 )
 def test_each_obstacle_has_its_name(change: dict[str, bool], reason: Bypass) -> None:
@@ -39,12 +42,29 @@ def test_a_whole_answer_may_be_stored() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"finished": False}, Bypass.UNFINISHED),
-        ({"calls": True}, Bypass.TOOLS),
-        ({"valid": False}, Bypass.INVALID),
-        ({"fallback": True}, Bypass.FALLBACK),
-        ({"size": 101}, Bypass.TOO_LARGE),
+        ({"finished": False}, Reject.UNFINISHED),
+        ({"finished": False, "blocked": True}, Reject.BLOCKED),
+        ({"calls": True}, Reject.TOOLS),
+        ({"valid": False}, Reject.INVALID),
+        ({"refusal": True}, Reject.REFUSAL),
+        ({"fallback": True}, Reject.FALLBACK),
+        ({"canary": True}, Reject.CANARY),
+        ({"personal": True, "scope": Scope.TENANT}, Reject.PERSONAL),
+        ({"size": 101}, Reject.TOO_LARGE),
     ],
 )
-def test_answers_that_a_fresh_run_might_better_are_not_stored(change: dict[str, object], reason: Bypass) -> None:
+def test_answers_that_a_fresh_run_might_better_are_not_stored(change: dict[str, object], reason: Reject) -> None:
     assert may_store(msgspec.structs.replace(WHOLE, **change), max_bytes=100) is reason
+
+
+def test_what_is_personal_may_be_stored_for_its_user() -> None:
+    assert may_store(msgspec.structs.replace(WHOLE, personal=True), max_bytes=100) is None
+
+
+@pytest.mark.parametrize(("configured", "personal"), [(Scope.USER, False), (Scope.USER, True), (Scope.TENANT, True)])
+def test_nothing_is_shared_that_is_personal_or_not_configured_so(configured: Scope, personal: bool) -> None:
+    assert scope_of(configured, personal=personal) is Scope.USER
+
+
+def test_a_tenant_may_share_what_is_not_personal() -> None:
+    assert scope_of(Scope.TENANT, personal=False) is Scope.TENANT

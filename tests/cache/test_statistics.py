@@ -8,7 +8,8 @@ import pytest
 from redis.asyncio import Redis
 
 from cache.keys import PREFIX, TENANTS_KEY
-from cache.statistics import COUNTERS, CacheStatistics, read
+from cache.policy import Bypass, Reject
+from cache.statistics import COUNTERS, REASONS, CacheStatistics, meaning, read
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
@@ -51,7 +52,19 @@ async def test_what_is_counted_while_redis_is_down_is_written_later() -> None:
         await client.aclose()
 
 
-def test_every_counter_is_documented() -> None:
+def test_every_counter_and_reason_is_documented() -> None:
     documented = Path("docs/caching.md").read_text("utf-8")
-    for counter in COUNTERS:
-        assert f"`{counter}`" in documented
+    for word in [*COUNTERS, *(f"{kind}.<reason>" for kind in REASONS), *Bypass, *Reject]:
+        assert f"`{word}`" in documented
+
+
+@pytest.mark.parametrize(
+    ("counter", "said"),
+    [
+        ("exact_hit", "answers served from the response cache"),
+        ("exact_reject.canary", "answers that were not stored"),
+        ("exact_hit.what", "not known to this version"),
+    ],
+)
+def test_every_counter_has_a_meaning(counter: str, said: str) -> None:
+    assert meaning(counter) == said

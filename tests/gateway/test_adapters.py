@@ -17,6 +17,7 @@ from engine.text import TextProcessor
 from engine.wire import Announce, Generate
 from gateway import adapters as adapters_module
 from gateway.errors import ModelNotFound, Unavailable
+from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Sampling
 from gateway.protocol.stream import Finished
 from gateway.settings import ApiKey, Tenant, demo_settings
@@ -231,7 +232,10 @@ async def test_swaps_under_load_never_mix_versions(
     async with serve(engines={"small": [engine.address, second.address]}) as served:
 
         async def client(number: int) -> list[str]:
-            return [text(await run(served, ask(text=f"{number} {turn}", cache="no-store"))) for turn in range(12)]
+            return [
+                text(await run(served, ask(text=f"{number} {turn}", caching=Caching(no_store=True))))
+                for turn in range(12)
+            ]
 
         clients = [asyncio.create_task(client(number)) for number in range(6)]
         swaps = 0

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, ModelNotFound, Unavailable
 from gateway.identity import Principal
+from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message, Sampling, TurnRequest
 from gateway.protocol.stream import Finished, LimitState, Routed, TextDelta
 from gateway.settings import Cache, Price, Router
@@ -53,7 +54,7 @@ def text(events: list[Any]) -> str:
 async def stopping(served: Served, **changes: Any) -> TurnRequest:
     """A request whose greedy answer soon ends of itself: its stop string is in the answer."""
     fields: dict[str, Any] = {"sampling": Sampling(temperature=0), "max_output_tokens": 50, **changes}
-    whole = text(await run(served, request(**{**fields, "max_output_tokens": 12, "cache": "no-store"})))
+    whole = text(await run(served, request(**{**fields, "max_output_tokens": 12, "caching": Caching(no_store=True)})))
     return request(**{"stop": (whole[2:4],), **fields})
 
 
@@ -207,7 +208,7 @@ class TestCache:
     @pytest.mark.parametrize(
         "change",
         [
-            {"cache": "no-store"},
+            {"caching": Caching(no_store=True)},
             {"sampling": Sampling(temperature=1)},
             {"sampling": Sampling(temperature=0, logprobs=1)},
         ],

@@ -43,3 +43,31 @@ async def test_a_repeated_invalidation_is_one_entry_in_the_audit_log(administer:
         (entry,) = (await api.acme.get("/tenants/acme/audit")).json()["data"]
         assert (entry["action"], entry["tenant"]) == ("cache.invalidate", "acme")
         problem(await api.acme.post("/tenants/demo/cache/invalidate"), 404, "not_found")
+
+
+async def test_single_answers_and_tags_are_forgotten(administer: Administer) -> None:
+    """By digest, by tag; the list has no texts."""
+    async with administer() as api:
+
+        async def ask(tag: str) -> str:
+            choice: Any = {"format": {"type": "choice", "choices": ["yes"]}}
+            raw = await api.served.client.responses.with_raw_response.create(
+                model="small",
+                input="hello",
+                text=choice,
+                max_output_tokens=400,
+                extra_headers={"x-roundhouse-cache-tags": tag},
+            )
+            return raw.headers["x-roundhouse-cache"]
+
+        assert [await ask("faq"), await ask("news")] == ["miss", "miss"]
+        listed = (await api.operator.get("/tenants/demo/cache/answers")).json()
+        assert listed["entries"] == 2 and {tag for each in listed["data"] for tag in each["tags"]} == {"faq", "news"}
+        assert "yes" not in str(listed)
+        (digest,) = (each["digest"] for each in listed["data"] if each["tags"] == ["faq"])
+        assert (await api.operator.delete(f"/tenants/demo/cache/answers/{digest}")).status_code == 204
+        problem(await api.operator.delete(f"/tenants/demo/cache/answers/{digest}"), 404, "not_found")
+        problem(await api.acme.delete(f"/tenants/demo/cache/answers/{digest}"), 404, "not_found")
+        assert [await ask("faq"), await ask("news")] == ["miss", "hit"]
+        assert (await api.operator.post("/tenants/demo/cache/invalidate?tag=news")).status_code == 204
+        assert [await ask("faq"), await ask("news")] == ["hit", "miss"]

@@ -9,6 +9,7 @@ from msgspec.structs import fields
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.caching import Caching
 from gateway.protocol.chat_completion_create import ChatCompletionCreate, parse_chat_completion_create
 from gateway.protocol.requests import Message, Sampling, TurnRequest
 
@@ -71,9 +72,9 @@ def test_both_names_of_the_output_limit_are_understood() -> None:
 def test_cache_control_and_the_body_can_forbid_storing() -> None:
     """The header as in HTTP, the body as everywhere in this API."""
     body = {"messages": USER}
-    assert parse_chat_completion_create(body, "max-age=0, No-Store").turns[0].cache == "no-store"
-    assert turn(roundhouse={"cache": "no-store"}).cache == "no-store"
-    assert turn().cache == "default"
+    assert parse_chat_completion_create(body, Caching(no_store=True)).turns[0].caching.no_store
+    assert turn(roundhouse={"cache": "no-store"}).caching == Caching(no_store=True)
+    assert turn().caching == Caching()
 
 
 @pytest.mark.parametrize(

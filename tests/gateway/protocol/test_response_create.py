@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from gateway.errors import ApiError, InvalidRequest
+from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message, Sampling
 from gateway.protocol.response_create import _NEUTRAL, ResponseCreate, parse_response_create
 
@@ -73,19 +74,12 @@ def test_logprobs(body: dict[str, Any], logprobs: int | None) -> None:
     assert parse(**body).sampling.logprobs == logprobs
 
 
-@pytest.mark.parametrize(
-    ("body", "header", "mode"),
-    [
-        ({}, None, "default"),
-        ({"roundhouse": {"cache": "no-store"}}, None, "no-store"),
-        ({}, "no-store", "no-store"),
-        ({}, "max-age=0, No-Cache", "no-store"),
-        ({}, "max-age=5", "default"),
-    ],
-)
-def test_the_cache_can_be_opted_out_of(body: dict[str, Any], header: str | None, mode: str) -> None:
-    """By body or header."""
-    assert parse_response_create({"input": "hi", **body}, header)[0].cache == mode
+def test_body_and_header_speak_about_the_cache() -> None:
+    """Together: see `gateway.protocol.caching`."""
+    body = {"input": "hi", "roundhouse": {"cache": "max-age=9", "cache_tags": ["faq"]}}
+    request, _ = parse_response_create(body, Caching(refresh=True))
+    assert request.caching == Caching(refresh=True, max_age=9, tags=("faq",))
+    assert parse_response_create({"input": "hi"})[0].caching == Caching()
 
 
 @pytest.mark.parametrize("body", [{"generate": False}, {"prompt_cache_options": {"prewarm": True, "mode": "implicit"}}])
@@ -145,6 +139,8 @@ def test_a_continued_turn_needs_no_input() -> None:
         ({"include": ["everything"]}, "invalid_value", "include[0]"),
         ({"top_logprobs": 21}, "invalid_value", "top_logprobs"),
         ({"roundhouse": {"cache": "yes"}}, "invalid_value", "roundhouse.cache"),
+        ({"roundhouse": {"cache_tags": ["a b"]}}, "invalid_value", "roundhouse.cache_tags"),
+        ({"roundhouse": {"cache_tags": ["a"] * 9}}, "invalid_value", "roundhouse.cache_tags"),
         ({"roundhouse": {"cash": "no-store"}}, "unknown_parameter", "roundhouse.cash"),
         ({"stream_id": "a"}, "unknown_parameter", "stream_id"),
         ({"messages": []}, "unknown_parameter", "messages"),

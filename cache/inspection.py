@@ -1,0 +1,118 @@
+"""What an operator sees of the response cache: lists of stored answers, and single ones."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+from redis.asyncio import Redis
+
+from cache.keys import bytes_key, epochs_key, index_key, response_key
+
+_SHOWN = ("model", "tier", "scope", "tags", "input_tokens", "output_tokens", "created", "epochs")
+
+
+class Stored(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One stored answer, without its text."""
+
+    digest: str
+    """Identity of the request; the request itself is not stored."""
+    model: str
+    tier: str
+    scope: str
+    """`user` or `tenant`: who may be given it."""
+    tags: tuple[str, ...]
+    input_tokens: int
+    output_tokens: int
+    bytes: int
+    created: float
+    """Seconds since 1970."""
+    expires: float
+    """Seconds since 1970."""
+    valid: bool
+    """False: invalidated, and nobody is given it any more."""
+    text: str | None = None
+    """Only of a single answer."""
+
+
+class Holding(Struct, frozen=True):
+    """What one tenant has stored."""
+
+    entries: int
+    bytes: int
+    """As counted for the cap: fields of answers, without Redis' own overhead."""
+    data: list[Stored]
+    """The newest of them."""
+
+
+async def holding(redis: Redis, tenant: str, *, limit: int) -> Holding:
+    """What a tenant has stored, and the `limit` newest answers.
+
+    Raises:
+        RedisError: Redis does not answer.
+    """
+    async with redis.pipeline(transaction=False) as pipeline:
+        pipeline.time()
+        pipeline.hgetall(epochs_key(tenant))
+        pipeline.get(bytes_key(tenant))
+        pipeline.zrevrange(index_key(tenant), 0, limit - 1, withscores=True)
+        pipeline.zcard(index_key(tenant))
+        (seconds, _), epochs, size, members, count = await pipeline.execute()
+        named = [(*member.decode().partition(":")[::2], score / 1000) for member, score in members]
+        for digest, _, _ in named:
+            pipeline.hmget(response_key(tenant, digest), _SHOWN)
+        found = await pipeline.execute() if named else []
+    listed = (
+        _stored(digest, fields, epochs, int(size), expires)
+        for (digest, size, expires), fields in zip(named, found, strict=True)
+        if expires > seconds
+    )
+    return Holding(count, int(size or 0), [stored for stored in listed if stored is not None])
+
+
+async def stored(redis: Redis, tenant: str, digest: str) -> Stored | None:
+    """One stored answer with its text; None if there is none.
+
+    Raises:
+        RedisError: Redis does not answer.
+    """
+    key = response_key(tenant, digest)
+    async with redis.pipeline(transaction=True) as pipeline:
+        pipeline.hmget(key, (*_SHOWN, "size", "text"))
+        pipeline.hgetall(epochs_key(tenant))
+        pipeline.pttl(key)
+        pipeline.time()
+        fields, epochs, left, (seconds, micros) = await pipeline.execute()
+    *shown, size, text = cast("list[bytes | None]", fields)
+    if size is None or text is None:
+        return None
+    found = _stored(digest, shown, epochs, int(size), seconds + micros / 1e6 + left / 1000)
+    return None if found is None else replace(found, text=text.decode())
+
+
+def _stored(
+    digest: str, fields: list[bytes | None], epochs: dict[bytes, bytes], size: int, expires: float
+) -> Stored | None:
+    values = [None if value is None else value.decode() for value in fields]
+    if None in values:
+        return None  # evicted by Redis, or written by another version
+    model, tier, scope, tags, input_tokens, output_tokens, created, begun = cast("list[str]", values)
+    return Stored(
+        digest=digest,
+        model=model,
+        tier=tier,
+        scope=scope,
+        tags=tuple(tags.split()),
+        input_tokens=int(input_tokens),
+        output_tokens=int(output_tokens),
+        bytes=size,
+        created=float(created),
+        expires=expires,
+        valid=all(_current(epochs, *epoch.split("=")) for epoch in begun.split()),
+    )
+
+
+def _current(epochs: dict[bytes, bytes], name: str, number: str) -> bool:
+    """Whether an answer begun under this epoch is valid: as `epochs.lua` has it."""
+    return epochs.get(name.encode(), b"").decode() == number and (name != "*" or bool(number))

@@ -1,0 +1,59 @@
+"""How an answer was streamed: where its deltas ended and which tokens came with each. A replay looks the same. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+MAX_DELTAS = 256
+"""Of one answer; neighbours of longer ones are merged."""
+
+
+class Shape(Struct, array_like=True, frozen=True):
+    """The deltas of one answer."""
+
+    lengths: tuple[int, ...]
+    """Characters per delta."""
+    token_counts: tuple[int, ...]
+    """Tokens per delta."""
+    token_ids: tuple[int, ...]
+
+
+_decoder = msgspec.json.Decoder(Shape)
+
+
+def shape_of(lengths: Sequence[int], token_counts: Sequence[int], token_ids: Sequence[int]) -> Shape:
+    """The shape of an answer, in `MAX_DELTAS` deltas at most."""
+    counts = token_counts or (0,) * len(lengths)
+    step = -(-len(lengths) // MAX_DELTAS) or 1
+    return Shape(_merged(lengths, step), _merged(counts, step), tuple(token_ids))
+
+
+def encode(shape: Shape) -> str:
+    """As JSON."""
+    return msgspec.json.encode(shape).decode()
+
+
+def decode(data: str, text: str) -> Shape:
+    """The shape of `text`, as `encode` wrote it.
+
+    Raises:
+        ValueError: it is another text's, or none.
+    """
+    shape = _decoder.decode(data)  # its errors are ValueErrors
+    if (
+        len(shape.lengths) != len(shape.token_counts)
+        or len(shape.lengths) > MAX_DELTAS
+        or min(shape.lengths, default=0) < 0
+        or min(shape.token_counts, default=0) < 0
+        or sum(shape.lengths) != len(text)
+        or sum(shape.token_counts) != len(shape.token_ids)
+    ):
+        raise ValueError("the deltas do not add up to their text or tokens")
+    return shape
+
+
+def _merged(sizes: Sequence[int], step: int) -> tuple[int, ...]:
+    return tuple(sum(sizes[start : start + step]) for start in range(0, len(sizes), step))

@@ -1,0 +1,135 @@
+"""What a request says about caches: `Cache-Control`, and tags by which its answer can be forgotten.
+
+Over HTTP in headers, in any body in its `roundhouse` object; where both speak, the stricter counts. A client can only
+ask for more care, never for more sharing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from gateway.errors import InvalidRequest
+
+TAGS_HEADER = "x-roundhouse-cache-tags"
+MAX_TAGS = 8
+MAX_TAG = 64
+"""Characters."""
+_TAG = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
+_MAX_AGE = re.compile(r"max-age=([0-9]{1,9})")
+_DIRECTIVES = "no-store, no-cache, max-age=<seconds>, only-if-cached"
+
+Directives = Annotated[str, Meta(max_length=128)]
+Tags = Annotated[list[str], Meta(max_length=MAX_TAGS)]
+
+
+class Caching(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the response cache may be used for one turn."""
+
+    no_store: bool = False
+    """Neither look an answer up nor store it."""
+    refresh: bool = False
+    """Make a new answer, and store it (`no-cache`)."""
+    max_age: int | None = None
+    """Seconds since a stored answer was made."""
+    only_if_cached: bool = False
+    """Refuse the request if no answer is stored."""
+    several: bool = False
+    """It is one of several answers to the same prompt."""
+    tags: tuple[str, ...] = ()
+    """Sorted. Whoever invalidates one of them invalidates the answer."""
+
+
+def from_headers(headers: Mapping[str, str]) -> Caching:
+    """What an HTTP request's headers say. Directives that mean nothing here are ignored, as HTTP has it.
+
+    Raises:
+        InvalidRequest: a tag has another form, or there are too many.
+    """
+    control, tags = headers.get("cache-control"), headers.get(TAGS_HEADER)
+    if control is None and tags is None:
+        return NOTHING
+    names = [tag.strip() for tag in tags.split(",")] if tags else []
+    return _made(control or "", names, param=TAGS_HEADER, strict=False)
+
+
+def from_body(control: str | None, tags: list[str] | None) -> Caching:
+    """What the `roundhouse` object of a body says.
+
+    Raises:
+        InvalidRequest: a directive is unknown, a tag has another form, or there are too many.
+    """
+    if control is None and not tags:
+        return NOTHING
+    return _made(control or "", tags or [], param="roundhouse.cache_tags", strict=True)
+
+
+def stricter(one: Caching, other: Caching) -> Caching:
+    """What two say together.
+
+    Raises:
+        InvalidRequest: they have too many tags together.
+    """
+    if one == NOTHING or other == NOTHING:
+        return other if one == NOTHING else one
+    ages = [each.max_age for each in (one, other) if each.max_age is not None]
+    return Caching(
+        no_store=one.no_store or other.no_store,
+        refresh=one.refresh or other.refresh,
+        max_age=min(ages, default=None),
+        only_if_cached=one.only_if_cached or other.only_if_cached,
+        several=one.several or other.several,
+        tags=checked_tags([*one.tags, *other.tags], "roundhouse.cache_tags"),
+    )
+
+
+NOTHING = Caching()
+"""Of a request that says nothing."""
+
+
+def _made(control: str, tags: list[str], *, param: str, strict: bool) -> Caching:
+    no_store = refresh = only_if_cached = False
+    max_age = None
+    for directive in (part.strip().lower() for part in control.split(",")):
+        age = _MAX_AGE.fullmatch(directive)
+        if age is not None:
+            max_age = int(age[1]) if max_age is None else min(max_age, int(age[1]))
+        elif directive == "no-store":
+            no_store = True
+        elif directive == "no-cache":
+            refresh = True
+        elif directive == "only-if-cached":
+            only_if_cached = True
+        elif strict and directive not in ("", "default"):
+            raise InvalidRequest(
+                f"roundhouse.cache: unknown directive; it may hold {_DIRECTIVES}",
+                param="roundhouse.cache",
+                code="invalid_value",
+            )
+    return Caching(
+        no_store=no_store,
+        refresh=refresh or max_age == 0,
+        max_age=max_age,
+        only_if_cached=only_if_cached,
+        tags=checked_tags(tags, param),
+    )
+
+
+def checked_tags(tags: Iterable[str], param: str) -> tuple[str, ...]:
+    """Tags in their order, each once.
+
+    Raises:
+        InvalidRequest: one has another form, or there are too many.
+    """
+    named = sorted(set(tags))
+    if len(named) > MAX_TAGS:
+        raise InvalidRequest(f"{param}: at most {MAX_TAGS} tags; send fewer", param=param, code="invalid_value")
+    for tag in named:
+        if not _TAG.fullmatch(tag):
+            raise InvalidRequest(
+                f"{param}: a tag has 1 to {MAX_TAG} letters, digits and _ . : / -", param=param, code="invalid_value"
+            )
+    return tuple(named)

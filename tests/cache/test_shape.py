@@ -1,0 +1,52 @@
+"""How an answer was streamed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cache.shape import MAX_DELTAS, Shape, decode, encode, shape_of
+
+DELTAS = st.lists(st.tuples(st.text(max_size=3), st.lists(st.integers(0, 2**32 - 1), max_size=3)), max_size=600)
+
+
+@given(DELTAS)
+def test_what_is_written_is_read_again(deltas: list[tuple[str, list[int]]]) -> None:
+    text = "".join(text for text, _ in deltas)
+    tokens = [token for _, ids in deltas for token in ids]
+    shape = shape_of([len(text) for text, _ in deltas], [len(ids) for _, ids in deltas], tokens)
+    assert decode(encode(shape), text) == shape
+    assert len(shape.lengths) <= MAX_DELTAS
+    if len(deltas) <= MAX_DELTAS:
+        assert shape.lengths == tuple(len(text) for text, _ in deltas)
+
+
+@given(st.lists(st.integers(0, 9), min_size=MAX_DELTAS + 1, max_size=2000))
+def test_borders_that_are_kept_are_borders_that_were(lengths: list[int]) -> None:
+    """Neighbours are merged, evenly."""
+    shape = shape_of(lengths, (), ())
+    ends = {sum(lengths[:index]) for index in range(len(lengths) + 1)}
+    assert {sum(shape.lengths[:index]) for index in range(len(shape.lengths) + 1)} <= ends
+    assert MAX_DELTAS / 2 <= len(shape.lengths) <= MAX_DELTAS
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape((2,), (0,), ()),
+        Shape((3,), (1,), ()),
+        Shape((3,), (), ()),
+        Shape((4, -1), (0, 0), ()),
+        Shape((3, *(0,) * MAX_DELTAS), (0,) * (MAX_DELTAS + 1), ()),
+    ],
+)
+def test_a_shape_that_is_no_other_text_s(shape: Shape) -> None:
+    with pytest.raises(ValueError, match="add up"):
+        decode(encode(shape), "abc")
+
+
+@pytest.mark.parametrize("data", ["", "{}", "[[1],[1]]", '[["x"],[0],[]]'])
+def test_what_is_no_shape_is_refused(data: str) -> None:
+    with pytest.raises(ValueError):
+        decode(data, "a")

@@ -1,0 +1,1 @@
+"""Tests of the response cache on the road of turns."""
