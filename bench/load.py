@@ -2,9 +2,9 @@
 
     python -m bench.load --dialect chat --port 8080 --clients 16 --turns 1000
 
-The clients parse only what they must, so that they cost little beside what they measure. They speak three dialects:
-`chat` (chat completions as server-sent events), `responses` (our WebSocket) and `echo` (any WebSocket that answers a
-message with `--chunks` messages). With `--rate` turns begin at that rate by a Poisson process; one that finds all
+The clients parse only what they must, so that they cost little beside what they measure. They speak four dialects:
+`chat` (chat completions as server-sent events), `responses` (our WebSocket), `echo` (any WebSocket that answers a message
+with `--chunks` messages) and `frames` (an engine's, at the unix socket `--path`). With `--rate` turns begin at that rate by a Poisson process; one that finds all
 clients busy waits, and its wait counts. Prints one JSON object.
 """
 
@@ -20,12 +20,14 @@ import random
 import struct
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import uvloop
 
-Dialect = Literal["chat", "responses", "echo"]
+from engine.wire import Generate, SamplingParams, Step, decode_server_frame, encode
+
+Dialect = Literal["chat", "responses", "echo", "frames"]
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -107,7 +109,7 @@ class WebSocket:
         self._plan = plan
 
     async def open(self) -> None:
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._plan.port)
+        self._reader, self._writer = await self._connect()
         key = base64.b64encode(os.urandom(16)).decode()
         lines = [
             f"GET {self._plan.path} HTTP/1.1",
@@ -123,6 +125,9 @@ class WebSocket:
         if not head.startswith(b"HTTP/1.1 101"):
             raise ConnectionError(head.decode("latin-1"))
         self._buffer = b""
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self._plan.port)
 
     async def turn(self, question: str) -> AsyncIterator[tuple[int, bool]]:
         if self._plan.dialect == "echo":
@@ -148,10 +153,10 @@ class WebSocket:
                 if each.startswith((b'{"type":"error"', b'{"type":"response.failed"')):
                     raise ConnectionError(each[:300].decode())
 
-    def _send(self, message: bytes) -> None:
+    def _send(self, message: bytes, opcode: int = 0x1) -> None:
         mask = os.urandom(4)
-        length = len(message)
-        head = struct.pack("!BB", 0x81, 0x80 | length) if length < 126 else struct.pack("!BBH", 0x81, 0xFE, length)
+        first, length = 0x80 | opcode, len(message)
+        head = struct.pack("!BB", first, 0x80 | length) if length < 126 else struct.pack("!BBH", first, 0xFE, length)
         repeated = (mask * (length // 4 + 1))[:length]
         masked = (int.from_bytes(message) ^ int.from_bytes(repeated)).to_bytes(length)
         self._writer.write(head + mask + masked)
@@ -177,9 +182,37 @@ class WebSocket:
         self._writer.close()
 
 
+class Frames(WebSocket):
+    """One connection to an engine, as the gateway has it: what an answer takes without a gateway."""
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_unix_connection(self._plan.path)
+
+    async def turn(self, question: str) -> AsyncIterator[tuple[int, bool]]:
+        self._send(encode(Generate(question, [5] * 30, SamplingParams(max_tokens=64))), opcode=0x2)
+        while True:
+            data = await self._reader.read(65536)
+            if not data:
+                raise ConnectionError("the engine closed the connection")
+            self._buffer += data
+            steps = [decode_server_frame(each) for each in self._messages()]
+            outputs = [output for step in steps if isinstance(step, Step) for output in step.outputs]
+            yield len(outputs), bool(outputs)
+            if any(output.finish for output in outputs):
+                return
+
+
+MAKE: dict[Dialect, Callable[[Plan], Http | WebSocket]] = {
+    "chat": Http,
+    "responses": WebSocket,
+    "echo": WebSocket,
+    "frames": Frames,
+}
+
+
 async def run(plan: Plan) -> Outcome:
     """Send all turns and wait for their ends."""
-    make: Callable[[Plan], Http | WebSocket] = Http if plan.dialect == "chat" else WebSocket
+    make = MAKE[plan.dialect]
     connections = [make(plan) for _ in range(plan.clients)]
     await asyncio.gather(*(each.open() for each in connections))
     generator = random.Random(plan.seed)
@@ -239,7 +272,7 @@ async def run(plan: Plan) -> Outcome:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.load", description=__doc__)
-    parser.add_argument("--dialect", choices=("chat", "responses", "echo"), required=True)
+    parser.add_argument("--dialect", choices=get_args(Dialect), required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--turns", type=int, default=100)
