@@ -29,6 +29,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import track
 
+from bench.gateway_report import FRAMES, KEY, STUB, SUBJECTS, Row, Subject, plot, table
 from bench.load import Outcome
 from bench.measure import quantile
 from bench.report import Environment
@@ -41,62 +42,10 @@ ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 PEERS = Path("~/.cache/roundhouse/bench").expanduser()
 CHUNKS = 32
-KEY = "roundhouse-bench"
 START_SECONDS = 90.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 console = Console(stderr=True)
-
-
-class Subject(msgspec.Struct, frozen=True):
-    """What is measured: how it is called, and what a client sends it."""
-
-    name: str
-    dialect: str
-    path: str = "/v1/chat/completions"
-    headers: tuple[str, ...] = ()
-    model: str = "auto"
-    behind: str | None = None
-    """Which way of asking the stub is behind it."""
-
-
-STUB, FRAMES = "stub", "stub, frames"
-SUBJECTS = {
-    each.name: each
-    for each in (
-        Subject(STUB, "chat"),
-        Subject(FRAMES, "frames"),
-        Subject("starlette", "chat", path="/"),
-        Subject("starlette, socket", "echo", path="/"),
-        Subject("roundhouse", "chat", headers=(f"Authorization: Bearer {KEY}",), behind=FRAMES),
-        Subject(
-            "roundhouse, socket",
-            "responses",
-            path="/v1/responses",
-            headers=(f"Authorization: Bearer {KEY}",),
-            behind=FRAMES,
-        ),
-        Subject("portkey", "chat", headers=("Authorization: Bearer none", "x-portkey-provider: openai"), behind=STUB),
-        Subject("litellm", "chat", headers=(f"Authorization: Bearer sk-{KEY}",), behind=STUB),
-    )
-}
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One subject under one number of clients. Milliseconds; CPU over all its processes but Redis."""
-
-    subject: str
-    clients: int
-    rate: float | None
-    """Turns per second that were asked for; None: every client always busy."""
-    ttft_p50: float
-    ttft_p95: float
-    ttft_p99: float
-    turns_per_second: float
-    events_per_second: float
-    cpu_per_turn: float
-    turns_per_core: float
-    errors: int
 
 
 class Stage:
@@ -212,8 +161,8 @@ def summarise(subject: Subject, clients: int, rate: float | None, outcome: Outco
         ttft_p99=quantile(times, 0.99),
         turns_per_second=done / outcome.seconds,
         events_per_second=outcome.events / outcome.seconds,
-        cpu_per_turn=1000 * cpu / done if done else float("nan"),
-        turns_per_core=done / cpu if cpu else float("nan"),
+        cpu_per_turn=1000 * cpu / done if cpu and done else None,
+        turns_per_core=done / cpu if cpu else None,
         errors=outcome.errors,
     )
 
@@ -298,32 +247,6 @@ def wait_for(port: int, ready: str | None = None) -> None:
     raise TimeoutError(f"nothing answers on port {port} after {START_SECONDS:g} s")
 
 
-def table(rows: Sequence[Row]) -> list[str]:
-    """Markdown: what each adds to the stub's own latency, and what it costs."""
-    lines = [
-        "| clients | subject | first token p50 / p95 / p99 (ms) | added p50 (ms) | turns/s | events/s | "
-        "CPU per turn (ms) | turns/s per core | errors |",
-        "|--:|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    by_place = {(row.subject, row.clients): row for row in rows}
-    for row in sorted(rows, key=lambda each: (each.clients, list(SUBJECTS).index(each.subject))):
-        base = by_place.get((SUBJECTS[row.subject].behind or "", row.clients))
-        added = "" if base is None else f"{row.ttft_p50 - base.ttft_p50:.2f}"
-        if row.subject.startswith(STUB):
-            lines.append(
-                f"| {row.clients} | {row.subject} | {row.ttft_p50:.2f} / {row.ttft_p95:.2f} / {row.ttft_p99:.2f} | | "
-                f"{row.turns_per_second:,.0f} | {row.events_per_second:,.0f} | | | {row.errors} |"
-            )
-            continue
-        name = f"**{row.subject}**" if row.subject.startswith("roundhouse") else row.subject
-        lines.append(
-            f"| {row.clients} | {name} | {row.ttft_p50:.2f} / {row.ttft_p95:.2f} / {row.ttft_p99:.2f} | {added} | "
-            f"{row.turns_per_second:,.0f} | {row.events_per_second:,.0f} | {row.cpu_per_turn:.2f} | "
-            f"{row.turns_per_core:,.0f} | {row.errors} |"
-        )
-    return lines
-
-
 def conditions() -> str:
     """One line: where, when, which versions."""
     here = Environment.here()
@@ -364,6 +287,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     stem = "gateway" + ("-rate" if arguments.rate else "")
     (arguments.output / f"{stem}.md").write_text(text + "\n")
+    plot(rows, arguments.output / f"{stem}.png")
     (arguments.output / f"{stem}.json").write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
 
 

@@ -27,7 +27,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench.gateway import RESULTS, ROOT, SUBJECTS, Stage, Subject, conditions, console
+from bench.gateway import RESULTS, ROOT, Stage, conditions, console
+from bench.gateway_report import SUBJECTS, Subject
 
 LIMIT_MB = 150.0
 """What 5,000 idle sockets may take."""

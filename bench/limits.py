@@ -38,7 +38,8 @@ from starlette.routing import Route
 from websockets.asyncio.server import ServerConnection, unix_serve
 from websockets.exceptions import ConnectionClosed
 
-from bench.gateway import KEY, PEERS, RESULTS, conditions, free_port, process, wait_for
+from bench.gateway import PEERS, RESULTS, conditions, free_port, process, wait_for
+from bench.gateway_report import KEY
 from bench.stub import WORD
 from engine.text import TextProcessor
 from engine.wire import PROTOCOL_VERSION, Generate, Load, ModelInfo, Output, Ready, Step, Usage

@@ -3,9 +3,9 @@
     python -m bench.load --dialect chat --port 8080 --clients 16 --turns 1000
 
 The clients parse only what they must, so that they cost little beside what they measure. They speak four dialects:
-`chat` (chat completions as server-sent events), `responses` (our WebSocket), `echo` (any WebSocket that answers a message
-with `--chunks` messages) and `frames` (an engine's, at the unix socket `--path`). With `--rate` turns begin at that rate by a Poisson process; one that finds all
-clients busy waits, and its wait counts. Prints one JSON object.
+`chat` (chat completions as server-sent events), `responses` (our WebSocket), `echo` (any WebSocket that answers a
+message with `--chunks` messages) and `frames` (an engine's, at the unix socket `--path`). With `--rate` turns begin at
+that rate by a Poisson process; one that finds all clients busy waits, and its wait counts. Prints one JSON object.
 """
 
 from __future__ import annotations

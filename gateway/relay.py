@@ -150,6 +150,8 @@ async def relay(
         )
     finally:
         turn.on_cancel(None)
+        used = turn.delivered()
+        turn.delivered = lambda: used  # a turn is kept long after its generation
         if hold is not None:
             hold.close()
     if first is not None or not turn.cancelled:

@@ -1,0 +1,119 @@
+"""What `bench.gateway` measures, as a table and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+KEY = "roundhouse-bench"
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What is measured: how it is called, and what a client sends it."""
+
+    name: str
+    dialect: str
+    path: str = "/v1/chat/completions"
+    headers: tuple[str, ...] = ()
+    model: str = "auto"
+    behind: str | None = None
+    """Which way of asking the stub is behind it."""
+
+
+STUB, FRAMES = "stub", "stub, frames"
+SUBJECTS = {
+    each.name: each
+    for each in (
+        Subject(STUB, "chat"),
+        Subject(FRAMES, "frames"),
+        Subject("starlette", "chat", path="/"),
+        Subject("starlette, socket", "echo", path="/"),
+        Subject("roundhouse", "chat", headers=(f"Authorization: Bearer {KEY}",), behind=FRAMES),
+        Subject(
+            "roundhouse, socket",
+            "responses",
+            path="/v1/responses",
+            headers=(f"Authorization: Bearer {KEY}",),
+            behind=FRAMES,
+        ),
+        Subject("portkey", "chat", headers=("Authorization: Bearer none", "x-portkey-provider: openai"), behind=STUB),
+        Subject("litellm", "chat", headers=(f"Authorization: Bearer sk-{KEY}",), behind=STUB),
+    )
+}
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One subject under one number of clients. Milliseconds; CPU over all its processes but Redis."""
+
+    subject: str
+    clients: int
+    rate: float | None
+    """Turns per second that were asked for; None: every client always busy."""
+    ttft_p50: float
+    ttft_p95: float
+    ttft_p99: float
+    turns_per_second: float
+    events_per_second: float
+    cpu_per_turn: float | None
+    """None for the stub, which is not measured."""
+    turns_per_core: float | None
+    errors: int
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Markdown: what each adds to the stub's own latency, and what it costs."""
+    lines = [
+        "| clients | subject | first token p50 / p95 / p99 (ms) | added p50 (ms) | turns/s | events/s | "
+        "CPU per turn (ms) | turns/s per core | errors |",
+        "|--:|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    by_place = {(row.subject, row.clients): row for row in rows}
+    for row in sorted(rows, key=lambda each: (each.clients, list(SUBJECTS).index(each.subject))):
+        base = by_place.get((SUBJECTS[row.subject].behind or "", row.clients))
+        added = "" if base is None else f"{row.ttft_p50 - base.ttft_p50:.2f}"
+        if row.subject.startswith(STUB):
+            lines.append(
+                f"| {row.clients} | {row.subject} | {row.ttft_p50:.2f} / {row.ttft_p95:.2f} / {row.ttft_p99:.2f} | | "
+                f"{row.turns_per_second:,.0f} | {row.events_per_second:,.0f} | | | {row.errors} |"
+            )
+            continue
+        name = f"**{row.subject}**" if row.subject.startswith("roundhouse") else row.subject
+        lines.append(
+            f"| {row.clients} | {name} | {row.ttft_p50:.2f} / {row.ttft_p95:.2f} / {row.ttft_p99:.2f} | {added} | "
+            f"{row.turns_per_second:,.0f} | {row.events_per_second:,.0f} | {row.cpu_per_turn or 0:.2f} | "
+            f"{row.turns_per_core or 0:,.0f} | {row.errors} |"
+        )
+    return lines
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """First tokens over the number of clients, and turns per second of one core."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, (latency, rate) = pyplot.subplots(1, 2, figsize=(11, 4.2))
+    for subject in SUBJECTS.values():
+        mine = sorted((row for row in rows if row.subject == subject.name), key=lambda row: row.clients)
+        if not mine:
+            continue
+        clients = [row.clients for row in mine]
+        style = "-" if subject.name.startswith("roundhouse") else "--"
+        (line,) = latency.plot(clients, [row.ttft_p50 for row in mine], style, marker="o", label=subject.name)
+        latency.fill_between(
+            clients, [row.ttft_p50 for row in mine], [row.ttft_p99 for row in mine], color=line.get_color(), alpha=0.1
+        )
+        if not subject.name.startswith(STUB):
+            rate.plot(clients, [row.turns_per_core or 0 for row in mine], style, marker="o", color=line.get_color())
+    latency.set(title="first token, p50 to p99 (ms)", xlabel="clients, always busy", yscale="log")
+    rate.set(title="streamed turns per second of CPU", xlabel="clients, always busy", yscale="log")
+    for axis in (latency, rate):
+        axis.set_xscale("log", base=2)
+        axis.grid(alpha=0.3)
+    latency.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(figure)
