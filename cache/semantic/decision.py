@@ -60,7 +60,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 class Exploration(Struct, frozen=True, kw_only=True):
     """Share of the look-ups that would be served and are checked instead."""
 
-    probation: float = 0.1
+    probation: float = 0.05
     verified: float = 0.02
 
     def propensity(self, state: EntryState) -> float:

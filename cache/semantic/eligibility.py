@@ -57,6 +57,12 @@ _PERSON = re.compile(
     r"\b(?:my|mine|our|ours)\b|\b(?:who|where|what)\s+am\s+i\b|\babout\s+me\b|\b(?:i\s+am|i'm|i\u2019m|i\s+have|i've)\b",
     re.IGNORECASE,
 )
+_TIME = re.compile(
+    r"""\b(?:exchange\s+rates?|opening\s+(?:hours|times)|this\s+(?:year|month|week|season|morning|evening|weekend)|as\s+of
+    |(?:next|last|past|coming)\s+(?:year|month|week|few|season|game|match|election)|so\s+far|at\s+the\s+moment|right\s+now
+    |these\s+days|up\s+to\s+date|live\s+score|what\s+time\s+is\s+it|what\s+day)\b""",
+    re.VERBOSE | re.IGNORECASE,
+)
 _CHANCE = re.compile(
     r"""\b(?:random(?:ly)?|surprise\s+me|pick\s+(?:a|an|one|any)|choose\s+(?:a|an|one|any)|roll\s+(?:a|the|\d)|flip\s+a
     |another|a\s+different|a\s+new|brainstorm|joke|poem|story|haiku|limerick|lyrics|song\s+about|slogan
@@ -84,7 +90,7 @@ def ineligible(question: str, *, earlier_turns: int = 0, private: bool = True) -
         return Ineligible.CONTEXT
     if not english(words):
         return Ineligible.LANGUAGE
-    if not TIME_SENSITIVE.isdisjoint(words):
+    if not TIME_SENSITIVE.isdisjoint(words) or _TIME.search(question):
         return Ineligible.TIME
     if _CHANCE.search(question):
         return Ineligible.CHANCE

@@ -65,28 +65,14 @@ def guard(question: Profile, entry: Profile) -> Rejection | None:
         return Rejection.QUESTION_TYPE
     if min(question.length, entry.length) < MIN_LENGTH_RATIO * max(question.length, entry.length):
         return Rejection.LENGTH
-    if (
-        question.words != entry.words
-        and Counter(question.words) == Counter(entry.words)
-        and _exchanged(question, entry)
-    ):
+    if question.words != entry.words and sorted(question.words) == sorted(entry.words):
         return Rejection.ORDER
-    if only_ours and only_theirs and substituted(question, entry):
+    if substituted(question, entry):
         return Rejection.SUBSTITUTION
     return None
 
 
 def substituted(question: Profile, entry: Profile) -> bool:
-    """Whether the two are the same but for a word in one place: "pause my plan" and "cancel my plan"."""
-    ours, theirs = question.words, entry.words
-    if len(ours) != len(theirs) or abs(question.length - entry.length) > 1:
-        return False
-    return sum(left != right for left, right in zip(ours, theirs, strict=True)) == 1
-
-
-def _exchanged(question: Profile, entry: Profile) -> bool:
-    """Whether two words have changed places and nothing else has moved."""
-    moved = [
-        place for place, (left, right) in enumerate(zip(question.words, entry.words, strict=True)) if left != right
-    ]
-    return len(moved) == 2
+    """Whether the two are the same but for one content word: "pause my plan" and "cancel my plan"."""
+    ours, theirs = Counter(question.words), Counter(entry.words)
+    return (ours - theirs).total() == 1 == (theirs - ours).total() and abs(question.length - entry.length) <= 1

@@ -270,7 +270,6 @@ easy simple easily
 
 TIME_SENSITIVE = _words(
     """today tonight tomorrow yesterday now currently current nowadays latest newest recent recently breaking upcoming
-    live tonight's today's weather forecast temperature stock stocks price prices score scores news headline
-    headlines trending trends exchange rate rates open closed schedule traffic election"""
+    tonight's today's weather forecast stock stocks price prices news headline headlines trending"""
 )
 """Words of questions whose answer changes with time."""

@@ -27,10 +27,6 @@ FEATURES = (
     "agreement",
     "support",
     "overlap",
-    "exchanged",
-    "added",
-    "length_ratio",
-    "same_type",
 )
 
 
@@ -119,17 +115,12 @@ def features_of(
         support: how many checks found that answer right.
     """
     ours, theirs = set(question.words), set(entry.words)
-    only_ours, only_theirs, both = len(ours - theirs), len(theirs - ours), len(ours & theirs)
     return (
         similarity,
         max(-0.1, min(0.3, similarity - runner_up)),
         min(4, agreement),
         math.log1p(min(64, support)),
-        both / max(1, both + only_ours + only_theirs),
-        min(3, only_ours, only_theirs),
-        min(6, max(only_ours, only_theirs)),
-        min(question.length, entry.length) / max(1, question.length, entry.length),
-        float(question.kind is entry.kind),
+        len(ours & theirs) / max(1, len(ours | theirs)),
     )
 
 

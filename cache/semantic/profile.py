@@ -244,7 +244,8 @@ def _amount(token: str, numbers: list[str], units: list[str]) -> None:
     if compact[-2:] in ("st", "nd", "rd", "th"):
         numbers.append(f"#{compact[:-2]}")
     elif (found := _AMOUNT.match(compact)) is None:
-        numbers.append(compact.rstrip("0").rstrip(".") if "." in compact else compact.lstrip("0") or "0")
+        # 9.1 and 9.10 stay apart: they may be versions.
+        numbers.append(compact if "." in compact else compact.lstrip("0") or "0")
     elif found[2] in UNITS:
         _amount(found[1], numbers, units)
         units.append(UNITS[found[2]])

@@ -1,0 +1,263 @@
+"""Measures the semantic cache beside a global threshold and pure per-entry learning, on streams of labelled questions.
+
+    ROUNDHOUSE_BENCH_DATA=/path/to/data OMP_NUM_THREADS=1 python -m bench.semantic_cache
+
+reads `qqp_pairs.jsonl.gz` there; `--pairs` names another file. The shipped model was fitted on the calibration part;
+thresholds are chosen on it by the same rule as our cutoffs, and once more on the test part itself, as an oracle. All
+methods meet the same requests. Embeddings take minutes the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from bench import question_pairs
+from bench.question_edits import KINDS, edits
+from bench.question_pairs import Pool, Stream, Vectors
+from bench.semantic_model import DELTAS, upper
+from bench.semantic_policies import GlobalThreshold, Outcome, PerEntry, Policy, Profiles, Roundhouse, simulate
+from bench.semantic_report import Adversarial, Result, Row, Variant, markdown, plot
+from cache.semantic.decision import Action, Candidate, Exploration, decide
+from cache.semantic.entry import EntryState, Observation
+from cache.semantic.model import Model, offset_of, shipped
+from cache.semantic.profile import profile
+
+THRESHOLDS = tuple(round(0.8 + 0.0025 * step, 4) for step in range(80))
+VARIANTS = {
+    "as above": Stream(),
+    "60 % one-off": Stream(one_off=0.6),
+    "80 % one-off": Stream(one_off=0.8),
+    "popularity falls off slowly (zipf 0.7)": Stream(zipf=0.7),
+    "popularity falls off fast (zipf 1.3)": Stream(zipf=1.3),
+    "popular by chance": Stream(bias=0.0),
+    "a quarter of the traffic": Stream(requests=5000),
+}
+EDITED = 0.05
+"""Share of edited questions in the stream with edits."""
+_RESULTS = Path(__file__).parent / "results"
+_TRUSTED = tuple(Observation(1.0, True) for _ in range(20))
+
+
+def run(pool: Pool, streams: Sequence[list[int]], policy: Callable[[int], Policy]) -> list[Outcome]:
+    """A fresh policy's outcome on each stream."""
+    return [simulate(pool, requests, policy(seed)) for seed, requests in enumerate(streams)]
+
+
+def calibrated_threshold(sweep: Callable[[float], list[Outcome]], delta: float) -> float:
+    """The lowest threshold from which on the error stays within the bound, by the rule of our cutoffs."""
+    best = 1.01
+    for threshold in reversed(THRESHOLDS):
+        if upper(sweep(threshold)) > delta:
+            break
+        best = threshold
+    return best
+
+
+def oracle_threshold(sweep: Callable[[float], list[Outcome]], error: float) -> float:
+    """The threshold with the most hits among those whose error is at most that one, chosen on the test streams."""
+    fitting = [threshold for threshold in THRESHOLDS if _share(sweep(threshold), "wrong") <= error]
+    return max(fitting, key=lambda threshold: _share(sweep(threshold), "hits"), default=1.01)
+
+
+def compare(pool: Pool, streams: Sequence[list[int]], calibration: Pool, model: Model, seeds: int) -> list[Row]:
+    """Every method at every bound."""
+    calibrating = [question_pairs.draw(calibration, Stream(), 100 + seed) for seed in range(seeds)]
+    on_calibration = functools.cache(lambda t: run(calibration, calibrating, lambda _: GlobalThreshold(t)))
+    on_test = functools.cache(lambda t: run(pool, streams, lambda _: GlobalThreshold(t)))
+    profiles = Profiles(pool.texts)
+    rows = []
+    for delta in DELTAS:
+        ours, estimates = ours_on(pool, streams, model, profiles, delta)
+        error = _share(ours, "wrong")
+        threshold = calibrated_threshold(on_calibration, delta)
+        same_error = oracle_threshold(on_test, error)
+        bound = oracle_threshold(on_test, delta)
+        learning = run(pool, streams, lambda seed, delta=delta: PerEntry(delta, seed))  # type: ignore[misc]
+        rows += [
+            Row.of("ours", delta, ours, estimate=float(np.mean(estimates))),
+            Row.of("threshold, calibrated", delta, on_test(threshold), setting=threshold),
+            Row.of("threshold, best on test at our error", delta, on_test(same_error), setting=same_error),
+            Row.of("threshold, best on test at delta", delta, on_test(bound), setting=bound),
+            Row.of("per entry (vCache's way)", delta, learning),
+        ]
+        print(*rows[-5:], sep="\n")
+    return rows
+
+
+def ours_on(
+    pool: Pool,
+    streams: Sequence[list[int]],
+    model: Model,
+    profiles: Profiles,
+    delta: float,
+    *,
+    mistakes: float = 0.0,
+    exploration: Exploration = Exploration(),  # noqa: B008  frozen
+) -> tuple[list[Outcome], list[float]]:
+    """Ours, with what its monitor made of the error of each stream."""
+    made: list[Roundhouse] = []
+
+    def policy(seed: int) -> Roundhouse:
+        made.append(Roundhouse(model, profiles, delta=delta, seed=seed, mistakes=mistakes, exploration=exploration))
+        return made[-1]
+
+    outcomes = run(pool, streams, policy)
+    return outcomes, [policy.monitor.estimate().error for policy in made]
+
+
+def with_edits(
+    pool: Pool, streams: Sequence[list[int]], embed: Callable[[Sequence[str]], Vectors]
+) -> tuple[Pool, list[list[int]]]:
+    """The pool and the streams with edited questions among the later requests, each some time after its source."""
+    texts, components, clusters = list(pool.texts), list(pool.components), list(pool.clusters)
+    longer = []
+    fresh = max(clusters) + 1
+    for seed, requests in enumerate(streams):
+        asked = sorted(set(requests))
+        wanted = int(EDITED * len(requests)) // 4
+        made = [
+            edit
+            for kind in KINDS
+            if kind != "word"
+            for edit in edits([pool.texts[q] for q in asked], kind, wanted, seed)
+        ]
+        when = {question: time for time, question in enumerate(requests)}
+        random = np.random.default_rng(seed)
+        inserted = []
+        for edit in made:
+            source = asked[edit.source]
+            inserted.append((float(random.uniform(when[source] + 1, len(requests) + 1)), len(texts)))
+            texts.append(edit.text)
+            components.append(pool.components[source])
+            clusters.append(fresh)
+            fresh += 1
+        timed = [(float(time), question) for time, question in enumerate(requests)] + inserted
+        longer.append([question for _, question in sorted(timed)])
+    added = embed(texts[len(pool.texts) :])
+    neighbours = question_pairs.nearest(np.concatenate([embed(pool.texts), added]))
+    bigger = Pool(texts, clusters, components, neighbours, pool.phrasings, pool.singles)
+    return bigger, longer
+
+
+def adversarial(
+    pool: Pool, model: Model, embed: Callable[[Sequence[str]], Vectors], thresholds: dict[float, float], count: int
+) -> list[Adversarial]:
+    """How many edits are answered by their source, at the loosest bound, even if the source is trusted for years."""
+    rows = []
+    trusted = offset_of(_TRUSTED, model.sigma)
+    for kind in KINDS:
+        made = edits(pool.texts, kind, count, 0)
+        vectors = embed([text for edit in made for text in (pool.texts[edit.source], edit.text)])
+        cosines = (vectors[::2] * vectors[1::2]).sum(axis=1)
+        served = 0
+        for edit, cosine in zip(made, cosines, strict=True):
+            source = Candidate(
+                id="source",
+                answer="source",
+                similarity=float(cosine),
+                profile=profile(pool.texts[edit.source]),
+                state=EntryState.VERIFIED,
+                offset=trusted,
+                support=len(_TRUSTED),
+            )
+            decision = decide(
+                profile(edit.text),
+                [source],
+                model=model,
+                delta=max(DELTAS),
+                draw=0.5,
+                exploration=Exploration(verified=0),
+            )
+            served += decision.action is Action.SERVE
+        rows.append(
+            Adversarial(
+                kind=kind,
+                questions=len(made),
+                ours=served,
+                thresholds={str(delta): int((cosines >= threshold).sum()) for delta, threshold in thresholds.items()},
+            )
+        )
+    return rows
+
+
+def sensitivity(pool: Pool, model: Model, seeds: int, delta: float, threshold: float) -> list[Variant]:
+    """Ours and the calibrated threshold on other kinds of traffic, and ours with a worse comparison of answers."""
+    profiles = Profiles(pool.texts)
+    rows = []
+    for name, stream in VARIANTS.items():
+        streams = [question_pairs.draw(pool, stream, seed) for seed in range(seeds)]
+        ours, _ = ours_on(pool, streams, model, profiles, delta)
+        fixed = run(pool, streams, lambda _: GlobalThreshold(threshold))
+        rows.append(Variant(name, Row.of("ours", delta, ours), Row.of("threshold, calibrated", delta, fixed)))
+    streams = [question_pairs.draw(pool, Stream(), seed) for seed in range(seeds)]
+    fixed_row = rows[0].threshold
+    for mistakes in (0.02, 0.05):
+        ours, _ = ours_on(pool, streams, model, profiles, delta, mistakes=mistakes)
+        rows.append(Variant(f"{mistakes:.0%} of comparisons wrong", Row.of("ours", delta, ours), fixed_row))
+    return rows
+
+
+def _share(outcomes: Sequence[Outcome], what: str) -> float:
+    return float(sum(getattr(outcome, what) for outcome in outcomes) / sum(outcome.requests for outcome in outcomes))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=Path, help=f"instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
+    parser.add_argument("--seeds", type=int, default=5, help="streams of each kind")
+    parser.add_argument("--requests", type=int, default=20_000, help="of each stream")
+    parser.add_argument("--edits", type=int, default=500, help="edited questions of each kind")
+    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder of the results")
+    arguments = parser.parse_args(argv)
+    model = shipped()
+    pairs = question_pairs.read(question_pairs.find(arguments.pairs))
+    calibration = question_pairs.split(pairs, "calibration", question_pairs.embed)
+    pool = question_pairs.split(pairs, "test", question_pairs.embed)
+    streams = [question_pairs.draw(pool, Stream(requests=arguments.requests), seed) for seed in range(arguments.seeds)]
+    rows = compare(pool, streams, calibration, model, arguments.seeds)
+    thresholds = {row.delta: row.setting or 1.01 for row in rows if row.method == "threshold, calibrated"}
+    edited_pool, edited_streams = with_edits(pool, streams[:3], question_pairs.embed)
+    edited = compare_edited(edited_pool, edited_streams, model)
+    result = Result(
+        pairs=len(pairs),
+        questions=len(pool.texts),
+        streams=len(streams),
+        requests=len(streams[0]),
+        rows=rows,
+        edited=edited,
+        adversarial=adversarial(pool, model, question_pairs.embed, thresholds, arguments.edits),
+        sensitivity=sensitivity(pool, model, min(3, arguments.seeds), 0.01, thresholds[0.01]),
+    )
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    stem = arguments.output / "semantic-cache"
+    text = markdown(result)
+    stem.with_suffix(".md").write_text(text, "utf-8")
+    stem.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    plot(result, stem.with_suffix(".png"))
+    print(text)
+
+
+def compare_edited(pool: Pool, streams: Sequence[list[int]], model: Model) -> list[Row]:
+    """Ours on the stream with edits, beside the threshold that is best there at our error."""
+    on_test = functools.cache(lambda t: run(pool, streams, lambda _: GlobalThreshold(t)))
+    profiles = Profiles(pool.texts)
+    rows = []
+    for delta in DELTAS:
+        ours, _ = ours_on(pool, streams, model, profiles, delta)
+        same_error = oracle_threshold(on_test, _share(ours, "wrong"))
+        rows += [
+            Row.of("ours", delta, ours),
+            Row.of("threshold, best on test at our error", delta, on_test(same_error), setting=same_error),
+        ]
+        print(*rows[-2:], sep="\n")
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Fits the semantic cache's model on labelled pairs and writes it where the cache reads it.
+
+    python -m bench.semantic_model --pairs /path/to/pairs.jsonl.gz
+
+Only the calibration part of the pairs is read. Weights: a logistic regression with a ridge on what look-ups met in
+streams where every answer was checked. The spread of the answers' offsets: the one under which later checks are most
+likely. Cutoffs: the lowest at which, in closed loop, the share of requests answered wrongly stays below each bound, its
+upper 95 % limit over several streams taken. The artefact holds numbers only, no text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import functools
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import question_pairs
+from bench.question_pairs import Pool, Stream
+from bench.semantic_policies import Compare, Near, Outcome, Profiles, Roundhouse, simulate
+from cache.semantic.entry import Observation
+from cache.semantic.guards import guard
+from cache.semantic.model import FEATURES, VERSION, Cutoff, Model, decode, features_of, offset_of
+
+DELTAS = (0.005, 0.01, 0.02, 0.05)
+ARTEFACT = Path(__file__).parents[1] / "cache" / "semantic" / "model.json"
+SIGMAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+STREAMS = (Stream(), Stream(one_off=0.6), Stream(one_off=0.8), Stream(bias=0.0))
+"""The weights are fitted on several kinds of traffic, so that they do not lean on one."""
+_Z = 1.645
+
+
+class Seen(msgspec.Struct):
+    """A candidate that a look-up met."""
+
+    features: tuple[float, ...]
+    right: bool
+    answer: int
+    time: int
+
+
+class _Recorder:
+    """Lets the model answer everything and checks everything; keeps what it saw."""
+
+    def __init__(self, pool: Pool, profiles: Profiles) -> None:
+        self.stored: set[int] = set()
+        self.seen: list[Seen] = []
+        self._pool = pool
+        self._profiles = profiles
+        self._answer_of: dict[int, int] = {}
+        self._support: dict[int, int] = defaultdict(int)
+
+    def handle(self, question: int, near: Near, compare: Compare) -> int | None:
+        answers = [self._answer_of[other] for other, _ in near]
+        met: dict[int, Seen] = {}
+        for (other, cosine), answer in zip(near, answers, strict=True):
+            if answer in met or guard(self._profiles[question], self._profiles[other]) is not None:
+                continue
+            others = [similarity for (_, similarity), its in zip(near, answers, strict=True) if its != answer]
+            features = features_of(
+                self._profiles[question],
+                self._profiles[other],
+                similarity=cosine,
+                runner_up=max(others, default=0.0),
+                agreement=answers.count(answer) - 1,
+                support=self._support[answer],
+            )
+            met[answer] = Seen(features, compare(answer), answer, len(self.seen))
+        self.seen += met.values()
+        first = next(iter(met.values()), None)
+        self.stored.add(question)
+        self._answer_of[question] = question
+        if first is not None and first.right:
+            self._answer_of[question] = first.answer
+            self._support[first.answer] += 1
+        return None
+
+
+def record(pool: Pool, profiles: Profiles, streams: Sequence[Stream], seeds: Sequence[int]) -> list[list[Seen]]:
+    """What look-ups met, per stream and seed."""
+    recorded = []
+    for stream in streams:
+        for seed in seeds:
+            recorder = _Recorder(pool, profiles)
+            simulate(pool, question_pairs.draw(pool, stream, seed), recorder)
+            recorded.append(recorder.seen)
+    return recorded
+
+
+def fit(recorded: Sequence[Sequence[Seen]], *, pairs: int, data: str, ridge: float = 1.0) -> Model:
+    """The model without cutoffs. `ridge`: penalty on the standardised weights."""
+    from sklearn.linear_model import LogisticRegression
+
+    seen = [candidate for run in recorded for candidate in run]
+    features = np.array([candidate.features for candidate in seen])
+    right = np.array([candidate.right for candidate in seen])
+    means, scales = features.mean(axis=0), features.std(axis=0) + 1e-9
+    x = np.column_stack([np.ones(len(seen)), (features - means) / scales])
+    regression = LogisticRegression(C=1 / ridge, fit_intercept=True, tol=1e-8, max_iter=1000).fit(x[:, 1:], right)
+    weights = np.concatenate([regression.intercept_, regression.coef_[0]])
+    logits = x @ weights
+    probabilities = 1 / (1 + np.exp(-logits))
+    # Laplace: the inverse of the curvature. Streams of one pool repeat its questions, so they count as one.
+    curvature = (x * (probabilities * (1 - probabilities))[:, None]).T @ x / len(recorded) + ridge * np.eye(x.shape[1])
+    return Model(
+        version=VERSION,
+        embedder=question_pairs.EMBEDDER,
+        features=FEATURES,
+        means=_rounded(means),
+        scales=_rounded(scales),
+        bias=round(float(weights[0]), 6),
+        weights=_rounded(weights[1:]),
+        covariance=tuple(_rounded(row) for row in np.linalg.inv(curvature)),
+        sigma=spread(recorded, logits),
+        z=_Z,
+        floor=0.6,
+        cutoffs=(),
+        pairs=pairs,
+        data=data,
+    )
+
+
+def spread(recorded: Sequence[Sequence[Seen]], logits: NDArray[np.float64]) -> float:
+    """The standard deviation of answers' offsets under which each check is likeliest, given the ones before it."""
+    loss = dict.fromkeys(SIGMAS, 0.0)
+    place = 0
+    for run in recorded:
+        history: dict[int, list[Observation]] = defaultdict(list)
+        for candidate in run:
+            logit = float(logits[place])
+            place += 1
+            checks = history[candidate.answer]
+            for sigma in SIGMAS if checks else ():
+                predicted = logit + offset_of(checks[-64:], sigma).mean
+                loss[sigma] += math.log1p(math.exp(-predicted if candidate.right else predicted))
+            checks.append(Observation(logit, candidate.right))
+    return min(loss, key=lambda sigma: loss[sigma])
+
+
+MARGIN = 1.1
+"""What the error is multiplied by, because the questions to come are others than those of the calibration."""
+
+
+def upper(outcomes: Sequence[Outcome]) -> float:
+    """The upper 95 % limit of wrong answers per request in one stream like these, the margin included."""
+    share = MARGIN * sum(outcome.wrong for outcome in outcomes) / sum(outcome.requests for outcome in outcomes)
+    return share + 1.645 * math.sqrt(share * (1 - share) / outcomes[0].requests)
+
+
+def lowest(grid: Sequence[float], error: Callable[[float], float], delta: float) -> float:
+    """The smallest setting of a rising grid whose error stays within the bound, by bisection: the error falls with the
+    setting. Infinite if there is none."""
+    place = bisect.bisect_left(grid, True, key=lambda setting: error(setting) <= delta)
+    return grid[place] if place < len(grid) else math.inf
+
+
+GRID = tuple(round(1 / (1 + math.exp(4.5 - 0.1 * step)), 4) for step in range(100))
+"""Cutoffs that are tried: evenly spaced in logits."""
+
+
+def calibrate(model: Model, pool: Pool, profiles: Profiles, seeds: Sequence[int], stream: Stream) -> Model:
+    """The model with its cutoffs, found in closed loop: what is served is not checked, so what is learned depends on
+    the cutoff."""
+    requests = {seed: question_pairs.draw(pool, stream, seed) for seed in seeds}
+
+    @functools.cache
+    def error(cutoff: float) -> float:
+        trial = msgspec.structs.replace(model, cutoffs=(Cutoff(0.0, cutoff),))
+        # A bound that nothing reaches keeps the monitor out: the cutoff alone is measured.
+        policies = {seed: Roundhouse(trial, profiles, delta=1.0, seed=seed) for seed in seeds}
+        outcomes = [simulate(pool, requests[seed], policy) for seed, policy in policies.items()]
+        hits = sum(outcome.hits for outcome in outcomes) / sum(outcome.requests for outcome in outcomes)
+        print(f"cutoff {cutoff:.4f}: {hits:.2%} hits, at most {upper(outcomes):.3%} of the requests answered wrongly")
+        return upper(outcomes)
+
+    found = [Cutoff(delta, lowest(GRID, error, delta)) for delta in DELTAS]
+    return msgspec.structs.replace(model, cutoffs=tuple(cutoff for cutoff in found if cutoff.lower < math.inf))
+
+
+def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(round(float(value), 6) for value in values)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=Path, help=f"instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
+    parser.add_argument("--seeds", type=int, default=3, help="streams of each kind")
+    parser.add_argument("--output", type=Path, default=ARTEFACT)
+    arguments = parser.parse_args(argv)
+    path = question_pairs.find(arguments.pairs)
+    pairs = question_pairs.read(path)
+    pool = question_pairs.split(pairs, "calibration", question_pairs.embed)
+    profiles = Profiles(pool.texts)
+    seeds = range(100, 100 + arguments.seeds)
+    recorded = record(pool, profiles, STREAMS, seeds)
+    model = fit(recorded, pairs=len(pairs), data=hashlib.sha256(path.read_bytes()).hexdigest())
+    print({name: round(weight, 2) for name, weight in zip(FEATURES, model.weights, strict=True)}, "sigma", model.sigma)
+    model = calibrate(model, pool, profiles, seeds, Stream())
+    encoded = msgspec.json.format(msgspec.json.encode(model), indent=1) + b"\n"
+    decode(encoded)
+    arguments.output.write_bytes(encoded)
+    print(f"wrote {arguments.output}: {model.cutoffs}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""Ways to decide what a semantic cache serves, behind one interface, so that they meet the same requests.
+
+In front of each stands an exact cache: a question that was asked before in the same words and answered by the model
+does not reach the semantic one. A label takes the place of a comparison of two answers; whoever asks for it has let
+the model answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from bench.question_pairs import Pool
+from cache.semantic.decision import Action, Candidate, Decision, Exploration, decide
+from cache.semantic.entry import EntryState, Observation, Thresholds, after_check
+from cache.semantic.model import Model, Offset, offset_of
+from cache.semantic.monitor import Control, Mode, Monitor
+from cache.semantic.monitor import after_check as monitor_after
+from cache.semantic.profile import Profile, profile
+
+CANDIDATES = 5
+Near = Sequence[tuple[int, float]]
+Compare = Callable[[int], bool]
+"""Whether the answer to this earlier question serves the present one too."""
+
+
+class Policy(Protocol):
+    """One way to decide."""
+
+    stored: set[int]
+    """The questions that can be found."""
+
+    def handle(self, question: int, near: Near, compare: Compare) -> int | None:
+        """The earlier question whose answer is served, or None if the model answers.
+
+        Args:
+            near: the nearest stored questions with their cosines.
+            compare: only to be called if the model answers.
+        """
+        ...
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What a policy did with a stream."""
+
+    requests: int = 0
+    exact: int = 0
+    """Answered by the exact cache in front."""
+    hits: int = 0
+    wrong: int = 0
+    """Hits between questions that no chain of "same" labels joins."""
+    unlabelled: int = 0
+    """Of those the ones that no label speaks about at all: many are paraphrases in truth."""
+
+
+def simulate(pool: Pool, requests: Sequence[int], policy: Policy) -> Outcome:
+    """A policy's outcome on a stream. It begins with nothing stored."""
+    outcome = Outcome(requests=len(requests))
+    answered: set[int] = set()
+    for question in requests:
+        if question in answered:
+            outcome.exact += 1
+            continue
+        near = []
+        for other, cosine in pool.neighbours[question]:
+            if other in policy.stored:
+                near.append((other, cosine))
+                if len(near) == CANDIDATES:
+                    break
+        served = policy.handle(question, near, lambda other, asked=question: same(pool, asked, other))  # type: ignore[misc]
+        if served is None:
+            answered.add(question)
+            continue
+        outcome.hits += 1
+        if not same(pool, question, served):
+            outcome.wrong += 1
+            outcome.unlabelled += pool.components[question] != pool.components[served]
+    return outcome
+
+
+def same(pool: Pool, left: int, right: int) -> bool:
+    return pool.clusters[left] == pool.clusters[right]
+
+
+class GlobalThreshold:
+    """GPTCache's way: serve the nearest whenever it is near enough."""
+
+    def __init__(self, threshold: float) -> None:
+        self.stored: set[int] = set()
+        self._threshold = threshold
+
+    def handle(self, question: int, near: Near, compare: Compare) -> int | None:
+        if near and near[0][1] >= self._threshold:
+            return near[0][0]
+        self.stored.add(question)
+        return None
+
+
+class PerEntry:
+    """vCache's way (arXiv 2502.03771): each entry learns a logistic curve of its own from its own checks and is
+    explored with a probability that keeps the error of each request below delta, the curve's uncertainty included."""
+
+    LEAST = 6
+    """Observations before an entry may serve, two made-up ones included."""
+
+    def __init__(self, delta: float, seed: int) -> None:
+        self.stored: set[int] = set()
+        self._delta = delta
+        self._random = np.random.default_rng(seed)
+        self._seen: dict[int, list[tuple[float, bool]]] = {}
+        self._curves: dict[int, tuple[float, float, float]] = {}
+
+    def handle(self, question: int, near: Near, compare: Compare) -> int | None:
+        if near:
+            entry, cosine = near[0]
+            if self._random.random() > self._exploration(entry, cosine):
+                return entry
+            right = compare(entry)
+            self._seen.setdefault(entry, [(0.0, False), (1.0, True)]).append((cosine, right))
+            self._curves.pop(entry, None)
+            if right:
+                return None
+        self.stored.add(question)
+        return None
+
+    def _exploration(self, entry: int, cosine: float) -> float:
+        """tau: the least probability of asking the model that keeps the bound, over all splits of the confidence."""
+        seen = self._seen.get(entry, ())
+        if len(seen) < self.LEAST:
+            return 1.0
+        if entry not in self._curves:
+            self._curves[entry] = fit_curve(seen)
+        slope, threshold, deviation = self._curves[entry]
+        least = 1.0
+        for confidence, z in _CONFIDENCES:
+            right = confidence / (1 + math.exp(min(700.0, -slope * (cosine - threshold - z * deviation))))
+            least = min(least, 1 - self._delta / (1 - right))
+        return max(0.0, least)
+
+
+_CONFIDENCES = tuple((level, NormalDist().inv_cdf(level)) for level in (0.5, 0.8, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999))
+"""One-sided confidences of the curve's threshold with their normal quantiles."""
+
+
+def fit_curve(seen: Sequence[tuple[float, bool]]) -> tuple[float, float, float]:
+    """Slope, threshold and the threshold's standard deviation (delta method) of P(right | cosine). A weak ridge
+    keeps the slope finite where the observations can be separated."""
+    design = np.array([[1.0, cosine] for cosine, _ in seen])
+    labels = np.array([right for _, right in seen], dtype=float)
+    weights = np.zeros(2)
+    ridge = np.diag([1e-3, 1e-3])
+    information = ridge
+    for _ in range(50):
+        probabilities = 1 / (1 + np.exp(-np.clip(design @ weights, -30, 30)))
+        information = (design * (probabilities * (1 - probabilities))[:, None]).T @ design + ridge
+        step = np.linalg.solve(information, design.T @ (labels - probabilities) - ridge @ weights)
+        weights += np.clip(step, -5, 5)
+        if np.abs(step).max() < 1e-6:
+            break
+    slope = max(float(weights[1]), 1e-3)
+    threshold = -float(weights[0]) / slope
+    gradient = np.array([-1 / slope, float(weights[0]) / slope**2])
+    variance = float(gradient @ np.linalg.inv(information) @ gradient)
+    return slope, threshold, math.sqrt(max(0.0, variance))
+
+
+class Answer(msgspec.Struct):
+    """A stored answer in the simulation."""
+
+    state: EntryState = EntryState.PROBATION
+    observations: list[Observation] = []
+    offset: Offset | None = None
+    support: int = 0
+
+
+class Profiles:
+    """Profiles of a pool's questions, made once."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        self._made: dict[int, Profile] = {}
+
+    def __getitem__(self, question: int) -> Profile:
+        if question not in self._made:
+            self._made[question] = profile(self._texts[question])
+        return self._made[question]
+
+
+class Roundhouse:
+    """Ours: the decision of `cache.semantic`, with everything that it remembers."""
+
+    def __init__(
+        self,
+        model: Model,
+        profiles: Profiles,
+        *,
+        delta: float,
+        seed: int,
+        exploration: Exploration = Exploration(),  # noqa: B008  frozen
+        control: Control = Control(),  # noqa: B008  frozen
+        mistakes: float = 0.0,
+    ) -> None:
+        """
+        Args:
+            mistakes: share of comparisons that come out wrong.
+        """
+        self.stored: set[int] = set()
+        self.monitor = Monitor()
+        self.decisions: Counter[str] = Counter()
+        self.answers: dict[int, Answer] = {}
+        self._model = model
+        self._profiles = profiles
+        self._delta = delta
+        self._random = np.random.default_rng(seed)
+        self._exploration = exploration
+        self._control = control
+        self._mistakes = mistakes
+        self._answer_of: dict[int, int] = {}
+        self._look_ups = 0
+
+    def handle(self, question: int, near: Near, compare: Compare) -> int | None:
+        self._look_ups += 1
+        decision = decide(
+            self._profiles[question],
+            [self._candidate(other, cosine) for other, cosine in near],
+            model=self._model,
+            delta=self._delta,
+            draw=self._random.random(),
+            strictness=self.monitor.strictness,
+            exact_only=self.monitor.mode is Mode.EXACT_ONLY,
+            exploration=self._exploration,
+        )
+        self.decisions[".".join(filter(None, (decision.action, decision.reason)))] += 1
+        if decision.action is Action.SERVE:
+            return int(decision.answer or 0)
+        self.stored.add(question)
+        right = decision.action is Action.EXPLORE and self._check(decision, compare)
+        self._answer_of[question] = int(decision.answer or 0) if right else question
+        return None
+
+    def _candidate(self, other: int, cosine: float) -> Candidate:
+        place = self._answer_of[other]
+        answer = self.answers.get(place) or Answer()
+        return Candidate(
+            id=str(other),
+            answer=str(place),
+            similarity=cosine,
+            profile=self._profiles[other],
+            state=answer.state,
+            offset=answer.offset,
+            support=answer.support,
+        )
+
+    def _check(self, decision: Decision, compare: Compare) -> bool:
+        assert decision.judgement is not None
+        place = int(decision.answer or 0)
+        right = compare(place) != (self._random.random() < self._mistakes)
+        answer = self.answers.setdefault(place, Answer())
+        answer.observations = [*answer.observations, Observation(decision.judgement.logit, right)][-64:]
+        answer.offset = offset_of(answer.observations, self._model.sigma)
+        answer.support += right
+        answer.state = after_check(answer.state, answer.observations, Thresholds())
+        if decision.would_serve:
+            self.monitor = monitor_after(
+                self.monitor,
+                correct=right,
+                propensity=decision.propensity,
+                look_ups=self._look_ups,
+                delta=self._delta,
+                control=self._control,
+            )
+            self._look_ups = 0
+        return right

@@ -1,0 +1,181 @@
+"""What is refused whatever a model says: edits that change the answer, made by rule and by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from cache.semantic.guards import Rejection, guard
+from cache.semantic.profile import MAX_CHARACTERS, Profile, QuestionType, profile, seal
+
+TEMPLATES = [
+    "How do I convert {} to {}?",
+    "What is the distance between {} and {} for a small van?",
+    "Which documents does {} need from {} before the start?",
+    "How long does the flight from {} to {} take?",
+    "Why did {} lose to {} in the final?",
+]
+NAMES = ["Lisbon", "Nairobi", "Toyota", "Python", "Excel", "Aspirin", "Beethoven", "GPT-4", "C++", "Zurich", "NATO"]
+names = st.lists(st.sampled_from(NAMES), min_size=3, max_size=3, unique=True)
+
+
+def verdict(left: str, right: str) -> Rejection | None:
+    found = guard(profile(left), profile(right))
+    assert guard(profile(right), profile(left)) is found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("How do I learn to play the guitar?", "How can I learn to play the guitar?"),
+        ("What is the capital of France?", "What's the capital of France?"),
+        ("How do I lose weight quickly?", "What is the best way to lose weight fast?"),
+        ("Why is the sky blue?", "What is the reason that the sky is blue?"),
+        ("What is the difference between a jam and a marmalade?", "What is the difference between marmalade and jam?"),
+        ("How far is 10 km?", "How far is 10 kilometers?"),
+        ("How do I remove a stain?", "How can I remove stains?"),
+        ("Who wrote Moby Dick in 1851?", "Who wrote moby dick in 1851?"),
+        ("Why don't cats like water?", "Why do cats not like water?"),
+        ("How do heroes become legends?", "How does a hero become a legend?"),
+    ],
+)
+def test_paraphrases_pass(left: str, right: str) -> None:
+    assert verdict(left, right) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "reason"),
+    [
+        ("What is 15 percent of a salary?", "What is 18 percent of a salary?", Rejection.NUMBERS),
+        ("Who won the cup in 2014?", "Who won the cup in 2018?", Rejection.NUMBERS),
+        ("How do I get from 5 to 10 apples?", "How do I get from 10 to 5 apples?", Rejection.NUMBERS),
+        ("Why did World War I begin?", "Why did World War II begin?", Rejection.NUMBERS),
+        ("What happens after two weeks?", "What happens after three weeks?", Rejection.NUMBERS),
+        ("What is the first law of motion?", "What is the second law of motion?", Rejection.NUMBERS),
+        ("How do I update to version 9.1?", "How do I update to version 9.10?", Rejection.NUMBERS),
+        ("Is 10.000 enough for a car?", "Is 10,000 enough for a car?", Rejection.NUMBERS),
+        ("How much fuel is 5 km?", "How much fuel is 5 miles?", Rejection.UNITS),
+        ("What does it cost in $ per night?", "What does it cost in € per night?", Rejection.UNITS),
+        ("Is 30 mg of zinc too much?", "Is 30 g of zinc too much?", Rejection.UNITS),
+        ("Is the shop open on Monday?", "Is the shop open on Sunday?", Rejection.DATES),
+        ("What is there to see in Norway in June?", "What is there to see in Norway in December?", Rejection.DATES),
+        ("Why do cats like water?", "Why don't cats like water?", Rejection.NEGATION),
+        ("Can I travel with a visa?", "Can I travel without a visa?", Rejection.NEGATION),
+        ("Which foods should I eat?", "Which foods should I never eat?", Rejection.NEGATION),
+        ("What is the capital of France?", "What is the capital of Spain?", Rejection.NAMES),
+        ("How do I sort a list in Python?", "How do I sort a list in JavaScript?", Rejection.NAMES),
+        ("How do I call get_user in the client?", "How do I call get_users2 in the client?", Rejection.NAMES),
+        ("How do I increase the brightness?", "How do I decrease the brightness?", Rejection.OPPOSITES),
+        ("How do I enable the firewall?", "How do I disable the firewall?", Rejection.OPPOSITES),
+        ("How do I lock my phone?", "How do I unlock my phone?", Rejection.OPPOSITES),
+        ("What is the best hotel in town?", "What is the worst hotel in town?", Rejection.OPPOSITES),
+        ("What are the advantages of solar power?", "What are disadvantages of solar power?", Rejection.OPPOSITES),
+        ("Why did he leave?", "Why did she leave?", Rejection.OPPOSITES),
+        ("When was the bridge built?", "Why was the bridge built?", Rejection.QUESTION_TYPE),
+        ("How many people speak Dutch?", "How do people speak Dutch?", Rejection.QUESTION_TYPE),
+        ("How do I convert pdf to word?", "How do I convert word to pdf?", Rejection.ORDER),
+        ("Do dogs chase cats?", "Do cats chase dogs?", Rejection.ORDER),
+        ("How do I pause my subscription?", "How do I cancel my subscription?", Rejection.OPPOSITES),
+        ("what is the capital of france?", "what is the capital of spain?", Rejection.SUBSTITUTION),
+        ("How do I print my invoice?", "How do I split my invoice?", Rejection.SUBSTITUTION),
+        ("Who am I?", "Who are you?", Rejection.EMPTY),
+        (
+            "Is tea healthy?",
+            "Is tea healthy for small children that sleep badly at night and eat little?",
+            Rejection.LENGTH,
+        ),
+    ],
+)
+def test_what_changes_the_answer_is_refused_for_its_reason(left: str, right: str, reason: Rejection) -> None:
+    assert verdict(left, right) is reason
+
+
+@given(st.sampled_from(TEMPLATES), names, st.integers(2, 10**6), st.integers(2, 10**6))
+def test_no_two_numbers_are_the_same(template: str, chosen: list[str], one: int, other: int) -> None:
+    assume(one != other)
+    ending = " within {} steps"
+    text = template.format(*chosen[:2]).removesuffix("?") + ending
+    assert verdict(text.format(one), text.format(other)) is Rejection.NUMBERS
+    assert verdict(text.format(f"{one:,}"), text.format(one)) is None
+
+
+@given(st.sampled_from(TEMPLATES), names)
+def test_no_name_stands_for_another(template: str, chosen: list[str]) -> None:
+    first, second, third = chosen
+    assert verdict(template.format(first, second), template.format(first, third)) is not None
+    assert verdict(template.format(first, second), template.format(third, second)) is not None
+
+
+@given(st.sampled_from([template for template in TEMPLATES if "between" not in template]), names)
+def test_names_do_not_change_places(template: str, chosen: list[str]) -> None:
+    first, second, _ = chosen
+    assert verdict(template.format(first, second), template.format(second, first)) is not None
+
+
+@given(
+    st.sampled_from(["do", "does", "did", "is", "are", "should", "could", "would"]),
+    st.sampled_from(["cats sleep at night", "a lawyer sign the lease", "planes turn left over water"]),
+    st.sampled_from(["Why", "When", "How", "Where"]),
+)
+def test_a_negation_is_never_overlooked(auxiliary: str, rest: str, word: str) -> None:
+    plain = f"{word} {auxiliary} {rest}?"
+    for negated in (
+        f"{word} {auxiliary}n't {rest}?",
+        f"{word} {auxiliary} not {rest}?",
+        f"{word} {auxiliary} {rest} never?",
+    ):
+        assert verdict(plain, negated) is Rejection.NEGATION
+        assert verdict(plain, negated.replace("'", "\u2019")) is Rejection.NEGATION
+
+
+@given(st.text(max_size=MAX_CHARACTERS))
+def test_every_text_has_a_profile_and_passes_its_own_guards(text: str) -> None:
+    made = profile(text)
+    assert guard(made, made) in (None, Rejection.EMPTY)
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_guards_are_symmetric(left: str, right: str) -> None:
+    assert guard(profile(left), profile(right)) is guard(profile(right), profile(left))
+
+
+QUESTIONS = [
+    *(template.format(*pair) for template in TEMPLATES for pair in itertools.pairwise(NAMES)),
+    "Why do cats like water?",
+    "Why don't cats like water in 2014?",
+]
+
+
+@given(st.sampled_from(QUESTIONS), st.sampled_from(QUESTIONS), st.binary(min_size=16, max_size=32))
+def test_sealed_profiles_compare_as_the_plain_ones_and_hide_the_words(left: str, right: str, key: bytes) -> None:
+    one, other = profile(left), profile(right)
+    assert guard(seal(one, key), seal(other, key)) is guard(one, other)
+    sealed = seal(one, key)
+    hidden = {*one.words, *one.numbers, *one.names}
+    assert hidden.isdisjoint({*sealed.words, *sealed.numbers, *sealed.names})
+
+
+def test_a_long_text_is_no_question() -> None:
+    with pytest.raises(ValueError, match="too long"):
+        profile("why " * MAX_CHARACTERS)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("How do I swim?", QuestionType.HOW),
+        ("What is the best way to swim?", QuestionType.HOW),
+        ("What is the reason for tides?", QuestionType.WHY),
+        ("How many moons are there?", QuestionType.HOW_MANY),
+        ("Is water wet?", QuestionType.YES_NO),
+        ("Explain tides.", QuestionType.OTHER),
+        ("In which year did it happen?", QuestionType.WHICH),
+    ],
+)
+def test_what_is_asked_for(text: str, kind: QuestionType) -> None:
+    made: Profile = profile(text)
+    assert made.kind is kind
