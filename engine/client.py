@@ -20,7 +20,7 @@ import contextlib
 import logging
 import random
 import ssl
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Self, TypedDict, Unpack
 
 import msgspec
@@ -36,7 +36,9 @@ from engine.wire import (
     MAX_STEP_BYTES,
     PROTOCOL_VERSION,
     Announce,
+    Blocks,
     Cancel,
+    Follow,
     Generate,
     Grammar,
     Load,
@@ -102,6 +104,9 @@ class EngineClient:
         self._idle = asyncio.Event()
         self._idle.set()
         self._link: Link | None = None
+        self.tells_blocks = False
+        """The engine says which prefix blocks it holds, if it is asked to; known once it is connected."""
+        self._on_blocks: Callable[[Blocks], None] | None = None
         self._pinned: list[str] = []
         self._next_id = 0
         self._frames = 0
@@ -194,6 +199,15 @@ class EngineClient:
             if self.connected:
                 self._send(encode(Pin(pinned)))
 
+    def follow_blocks(self, listener: Callable[[Blocks], None] | None) -> None:
+        """Have `listener` told which prefix blocks the engine holds, now and after every reconnection; None ends that.
+
+        When the connection is lost it is told that nothing is known any more.
+        """
+        followed, self._on_blocks = self._on_blocks is not None, listener
+        if self.connected and self.tells_blocks and (listener is not None or followed):
+            self._send(encode(Follow(listener is not None)))
+
     def _cancel(self, id: str) -> None:
         """Forget a generation that needs no more; the engine ignores ids that have ended there."""
         generation = self._live.pop(id, None)
@@ -233,6 +247,10 @@ class EngineClient:
         if not self.connected:
             self._handshake(frame)
             return
+        if isinstance(frame, Blocks):
+            if self._on_blocks is not None:
+                self._on_blocks(frame)
+            return
         if not isinstance(frame, Step):
             raise ProtocolError("the engine introduced itself twice")
         adapters = self.load.adapters if self.load is not None else None
@@ -250,6 +268,9 @@ class EngineClient:
         if frame.protocol != PROTOCOL_VERSION:
             raise ProtocolError(f"the engine speaks version {frame.protocol}, this client {PROTOCOL_VERSION}")
         self.info, self.load = frame.model, frame.load
+        self.tells_blocks = frame.tells_blocks
+        if self._on_blocks is not None and self.tells_blocks:
+            self._send(encode(Follow(True)))
         if self._pinned:
             self._send(encode(Pin(self._pinned)))
         self._connected.set()
@@ -275,6 +296,8 @@ class EngineClient:
         self.load = None
         lost, self._live = self._live, {}
         self._idle.set()
+        if self._on_blocks is not None:
+            self._on_blocks(Blocks(cleared=True))
         for generation in lost.values():
             gone = EngineGone(f"engine {self.address} went away", started=generation.started)
             generation.fail(gone)

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from engine.wire import RopeRegimes
+
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 T = TypeVar("T")
 Positive = Annotated[int, msgspec.Meta(gt=0)]
@@ -207,18 +209,19 @@ class ModelConfig:
             length = int(length * (rope.factor or 1.0))
         return max(length, self.max_position_embeddings)
 
-    def rope_regime(self, prompt_tokens: int) -> int:
-        """Which family of rotary frequencies a prompt of this length gets; 0 for all lengths of most models.
+    @property
+    def rope_regimes(self) -> RopeRegimes | None:
+        """Which prompts get the same rotary frequencies; None if all do, as in most models.
 
         Under "dynamic" and "longrope" scaling the KV of a token depends on its prompt's length, not on the tokens
         before it alone. KV may only be shared between requests of one regime: it belongs into the prefix cache's key.
         """
         rope = self.rope
         if rope.rope_type == "dynamic":
-            return prompt_tokens if prompt_tokens > self.max_position_embeddings else 0
+            return RopeRegimes(self.max_position_embeddings, each_length=True)
         if rope.rope_type == "longrope":
-            return int(prompt_tokens > (rope.original_max_position_embeddings or 0))
-        return 0
+            return RopeRegimes(rope.original_max_position_embeddings or 0)
+        return None
 
     def _check_sizes(self) -> None:
         if self.heads % self.kv_heads:

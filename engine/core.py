@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -22,9 +22,9 @@ from engine.adapters.loader import Loader
 from engine.adapters.loads import Bank, Prepare
 from engine.adapters.residency import BASE_ONLY, ResidencyConfig
 from engine.grammar.constraints import Constraints
-from engine.kv import root_hash
 from engine.outputs import failed, gained, refused, usage_of
 from engine.plan import Runner, Sampled, StepPlan
+from engine.prefix_keys import chain_root
 from engine.request import Request, RequestError
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.scheduler import Scheduler
@@ -43,8 +43,7 @@ _SMOOTHING = 0.1
 class EngineCore:
     """One model replica.
 
-    `rope_regime` maps a prompt's length to the family of rotary frequencies it gets, for models where that varies:
-    KV is shared only within one. `bank` serves adapters, as far as `residency` lets it, and `constraints` grammars;
+    `bank` serves adapters, as far as `residency` lets it, and `constraints` grammars;
     without them requests that have one are refused. `clock` gives seconds that never go back.
     """
 
@@ -54,7 +53,6 @@ class EngineCore:
         model: ModelInfo,
         config: SchedulerConfig,
         *,
-        rope_regime: Callable[[int], int] | None = None,
         speculator: Speculator | None = None,
         constraints: Constraints | None = None,
         bank: Bank | None = None,
@@ -74,7 +72,6 @@ class EngineCore:
         """What clients are told: its context is what this engine can hold."""
         self.wake: Callable[[], None] = lambda: None
         """Called, in any thread, when a core that has been idle may have something to do. Set by whoever hosts it."""
-        self._rope_regime = rope_regime
         self._speculator = speculator
         self._constraints = constraints
         self._clock = clock
@@ -113,8 +110,6 @@ class EngineCore:
             RequestError: it is refused; nothing else is affected.
         """
         validate(generate, self.model, adapters=self.serves_adapters)
-        regime = self._rope_regime(len(generate.prompt)) if self._rope_regime else 0
-        root = root_hash(self.model.revision, generate.adapter, self.model.dtype, generate.salt, regime)
         request = Request(
             id=generate.id,
             prompt=generate.prompt,
@@ -128,7 +123,7 @@ class EngineCore:
             queue_timeout=generate.queue_timeout,
             timeout=generate.timeout,
             speculate=generate.speculate,
-            chain_root=root,
+            chain_root=chain_root(self.model, len(generate.prompt), generate.adapter, generate.salt),
         )
         if request.id in self._scheduler or (self._constraints is not None and request.id in self._constraints):
             raise RequestError(f"id: {request.id!r} is a live request; choose another id")
@@ -153,6 +148,18 @@ class EngineCore:
         """Load these adapter versions ahead and keep them, and no others."""
         if self.serves_adapters:
             self._adapters.prefetch.pin(filter(is_adapter_version, adapters))
+
+    def follow_blocks(self, on: bool) -> None:
+        """Whether somebody wants to know which prefix blocks are cached."""
+        self._scheduler.pool.follow(on)
+
+    def held_blocks(self) -> Collection[bytes]:
+        """Keys of all prefix blocks that are cached now."""
+        return self._scheduler.pool.prefixes
+
+    def take_block_changes(self) -> dict[bytes, bool]:
+        """Keys of blocks that are cached since the last call (True) or not any more (False), if somebody follows."""
+        return self._scheduler.pool.take_changes()
 
     def close(self) -> None:
         """End the thread that loads adapters. The core must not be used any more."""

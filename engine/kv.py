@@ -8,35 +8,17 @@ block that has been registered is never written again.
 What cached blocks hold and what resting borrowers hold stands in one line, least recently used first: whoever needs
 blocks takes free ones, then the head of that line, be it a prefix or an adapter.
 
-Prefixes are identified by a hash chain, `H(parent, tokens)`, whose root names everything else that KV depends on
-(the design is vLLM's automatic prefix caching; its root names the adapter, which serves stale KV after a reload).
+Prefixes are identified by a hash chain (`engine/prefix_keys.py`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, KeysView, Sequence
 
-BLOCK_SIZE = 16
-"""Tokens per block."""
+from engine.prefix_keys import BLOCK_SIZE, block_hash, root_hash
 
-
-def root_hash(revision: str, adapter: str | None, dtype: str, salt: bytes, regime: int = 0) -> bytes:
-    """Start of the chain of one (model revision, adapter version, KV data type, salt, RoPE regime)."""
-    hasher = hashlib.blake2b(digest_size=32, person=b"kv root")
-    version = b"" if adapter is None else b"+" + adapter.encode()
-    for part in (revision.encode(), version, dtype.encode(), salt, str(regime).encode()):
-        hasher.update(struct.pack("<Q", len(part)))
-        hasher.update(part)
-    return hasher.digest()
-
-
-def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """Identity of a full block: its tokens after everything before them. 256 bits, the same on every machine."""
-    packed = struct.pack(f"<{len(tokens)}I", *tokens)
-    return hashlib.blake2b(parent + packed, digest_size=32, person=b"kv block").digest()
+__all__ = ["BLOCK_SIZE", "BlockPool", "block_hash", "root_hash"]
 
 
 class BlockPool:
@@ -58,6 +40,8 @@ class BlockPool:
         self._lent_blocks = self._resting_blocks = 0
         self.on_revoke: Callable[[str], None] = _nobody
         """Called with a resting borrower that has just lost its blocks."""
+        self._changes: dict[bytes, bool] | None = None
+        """While somebody follows: the prefixes that were registered (True) or forgotten (False) last."""
 
     @property
     def free(self) -> int:
@@ -75,6 +59,22 @@ class BlockPool:
     def available(self) -> int:
         """Blocks that can be handed out: free ones, then cached and resting ones at the price of their content."""
         return len(self._free) + self.cached + self._resting_blocks
+
+    @property
+    def prefixes(self) -> KeysView[bytes]:
+        """All that can be found."""
+        return self._by_hash.keys()
+
+    def follow(self, on: bool) -> None:
+        """Whether to remember for `take_changes` what is registered and forgotten from now on."""
+        self._changes = {} if on else None
+
+    def take_changes(self) -> dict[bytes, bool]:
+        """Prefixes that can be found since the last call (True), or not any more (False)."""
+        if not self._changes:
+            return {}
+        changes, self._changes = self._changes, {}
+        return changes
 
     def match(self, hashes: Iterable[bytes]) -> list[int]:
         """Blocks of the longest known prefix of a chain. They must be `share`d before anything is allocated."""
@@ -135,6 +135,8 @@ class BlockPool:
         if digest not in self._by_hash:
             self._by_hash[digest] = block
             self._hashes[block] = digest
+            if self._changes is not None:
+                self._changes[digest] = True
 
     def lend(self, borrower: str, count: int) -> list[int]:
         """Take `count` blocks for something that is not KV, until it is given back or, while it rests, revoked.
@@ -218,6 +220,8 @@ class BlockPool:
         if digest is not None:
             del self._by_hash[digest]
             self._hashes[block] = None
+            if self._changes is not None:
+                self._changes[digest] = False
 
 
 def _nobody(borrower: str) -> None:

@@ -96,6 +96,7 @@ class ModelRunner:
             block_size=BLOCK_SIZE,
             device=str(self._device),
             dtype=dtype,
+            rope_regimes=config.rope_regimes,
         )
         self._lora = LoraWorkspace(self._cache.sectors)
         self.bank: AdapterBank | None = None

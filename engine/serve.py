@@ -231,7 +231,6 @@ def main(
         runner,
         runner.info,
         config,
-        rope_regime=runner.config.rope_regime,
         constraints=constraints,
         speculator=speculator,
         bank=runner.bank,

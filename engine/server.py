@@ -17,10 +17,10 @@ import logging
 import queue
 import ssl
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,14 +28,17 @@ from websockets.asyncio.server import Server, ServerConnection, serve, unix_serv
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
+from engine.connection import Connection, Violation
 from engine.core import EngineCore, RequestError
+from engine.prefix_keys import pack_numbers
 from engine.validation import validate
 from engine.wire import (
     MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
     Announce,
+    Blocks,
     Cancel,
-    ClientFrame,
+    Follow,
     Generate,
     Load,
     Output,
@@ -70,12 +73,14 @@ class EngineServer:
         self._core = core
         self._max_backlog_bytes = max_backlog_bytes
         self._load: Load = core.load()
-        self._inbox: queue.SimpleQueue[ClientFrame | _Signal] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         core.wake = lambda: self._inbox.put(_Signal.WAKE)
-        self._connections: dict[str, _Connection] = {}
+        self._connections: dict[str, Connection] = {}
         self._pinned: dict[str, list[str]] = {}
         """Adapters that connections want to be kept."""
         self._next_key = 0
+        self._followers: set[str] = set()
+        """Connections that are told of prefix blocks; the core's thread's own."""
         self._failed = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -129,15 +134,46 @@ class EngineServer:
             for message in _drain(self._inbox, wait):
                 if message is _Signal.STOP:
                     return
+                if isinstance(message, _Following):
+                    self._follow(message, loop)
+                    continue
                 try:
                     _hand_over(core, message)
                 except RequestError as error:
                     assert isinstance(message, Generate)
                     outputs.append(_refusal(message.id, error))
             outputs += core.step()
+            if self._followers:
+                self._tell_blocks(loop)
             loop.call_soon_threadsafe(self._publish, outputs, core.load())
 
+    def _follow(self, message: _Following, loop: asyncio.AbstractEventLoop) -> None:
+        if message.on:
+            if not self._followers:
+                self._core.follow_blocks(True)
+            self._followers.add(message.connection)
+            blocks = Blocks(stored=pack_numbers(self._core.held_blocks()), cleared=True)
+            loop.call_soon_threadsafe(self._send_blocks, (message.connection,), blocks)
+        else:
+            self._followers.discard(message.connection)
+            if not self._followers:
+                self._core.follow_blocks(False)
+
+    def _tell_blocks(self, loop: asyncio.AbstractEventLoop) -> None:
+        changes = self._core.take_block_changes()
+        if changes:
+            stored, removed = ([key for key, held in changes.items() if held is which] for which in (True, False))
+            blocks = Blocks(stored=pack_numbers(stored), removed=pack_numbers(removed))
+            loop.call_soon_threadsafe(self._send_blocks, tuple(self._followers), blocks)
+
     # The event loop's thread.
+
+    def _send_blocks(self, keys: Sequence[str], blocks: Blocks) -> None:
+        frame = encode(blocks)
+        for key in keys:
+            connection = self._connections.get(key)
+            if connection is not None:
+                connection.send(frame)
 
     def _publish(self, outputs: Sequence[Output], load: Load) -> None:
         """Send one frame to each connection that gained something in a step."""
@@ -165,17 +201,17 @@ class EngineServer:
             return
         self._next_key += 1
         key = str(self._next_key)
-        connection = _Connection(websocket, self._max_backlog_bytes)
+        connection = Connection(websocket, self._max_backlog_bytes)
         self._connections[key] = connection
         load = msgspec.structs.replace(self._load, adapters=self._core.resident_adapters)
-        connection.send(encode(Ready(PROTOCOL_VERSION, self._core.model, load)))
+        connection.send(encode(Ready(PROTOCOL_VERSION, self._core.model, load, tells_blocks=True)))
         writer = asyncio.create_task(connection.write())
         try:
             async for message in websocket:
                 self._receive(connection, key, message)
         except ConnectionClosed:
             pass
-        except _Violation as violation:
+        except Violation as violation:
             logger.warning("connection %s closed: %s", key, violation)
             await websocket.close(violation.code, str(violation))
         finally:
@@ -185,6 +221,8 @@ class EngineServer:
                 self._inbox.put(Cancel(f"{key}/{id}"))
             if key in self._pinned:
                 self._pin(key, [])
+            if connection.follows:
+                self._inbox.put(_Following(key, False))
 
     def _pin(self, key: str, adapters: list[str]) -> None:
         """One connection's adapters to keep; the core keeps those of all connections."""
@@ -193,13 +231,13 @@ class EngineServer:
             del self._pinned[key]
         self._inbox.put(Pin(list(dict.fromkeys(each for pinned in self._pinned.values() for each in pinned))))
 
-    def _receive(self, connection: _Connection, key: str, message: str | bytes) -> None:
+    def _receive(self, connection: Connection, key: str, message: str | bytes) -> None:
         if isinstance(message, str):
-            raise _Violation(CloseCode.UNSUPPORTED_DATA, "frames are binary MessagePack")
+            raise Violation(CloseCode.UNSUPPORTED_DATA, "frames are binary MessagePack")
         try:
             frame = decode_client_frame(message)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise _Violation(CloseCode.INVALID_DATA, f"malformed frame: {error}"[:100]) from error
+            raise Violation(CloseCode.INVALID_DATA, f"malformed frame: {error}"[:100]) from error
         if isinstance(frame, Cancel):
             if frame.id in connection.live:
                 del connection.live[frame.id]
@@ -212,8 +250,12 @@ class EngineServer:
         if isinstance(frame, Pin):
             self._pin(key, frame.adapters)
             return
+        if isinstance(frame, Follow):
+            connection.follows = frame.blocks
+            self._inbox.put(_Following(key, frame.blocks))
+            return
         if frame.id in connection.live or frame.id in connection.ending:
-            raise _Violation(CloseCode.POLICY_VIOLATION, "id of a live request used again")
+            raise Violation(CloseCode.POLICY_VIOLATION, "id of a live request used again")
         try:
             # Refused here, a request costs neither the core's time nor room in its inbox.
             validate(frame, self._core.model, adapters=self._core.serves_adapters)
@@ -238,63 +280,17 @@ class _Signal(enum.Enum):
     STOP = enum.auto()
 
 
-class _Violation(Exception):
-    """A client broke the protocol; its connection is closed with `code`."""
+class _Following(NamedTuple):
+    """A connection wants to be told of prefix blocks, or not any more."""
 
-    def __init__(self, code: CloseCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class _Connection:
-    """What is to be sent to one client, and the requests it has."""
-
-    def __init__(self, websocket: ServerConnection, max_backlog_bytes: int) -> None:
-        self.live: dict[str, str] = {}
-        """Ids that are in the core or on their way to it, and what logs call them."""
-        self.ending: set[str] = set()
-        """Ids whose cancellation is on its way to the core."""
-        self._websocket = websocket
-        self._max_backlog_bytes = max_backlog_bytes
-        self._backlog: deque[bytes] = deque()
-        self._backlog_bytes = 0
-        self._filled = asyncio.Event()
-
-    @property
-    def requests(self) -> int:
-        return len(self.live) + len(self.ending)
-
-    def post(self, step: Step) -> None:
-        """Queue a frame; never waits. A client that is too far behind is cut off."""
-        for output in step.outputs:
-            if output.finish is not None:
-                _log_end(self.live.pop(output.id, output.id), output)
-                self.ending.discard(output.id)
-        self.send(encode(step))
-
-    def send(self, frame: bytes) -> None:
-        self._backlog.append(frame)
-        self._backlog_bytes += len(frame)
-        self._filled.set()
-        if self._backlog_bytes > self._max_backlog_bytes and not self._websocket.transport.is_closing():
-            logger.warning("a client left %d bytes unread and is cut off", self._backlog_bytes)
-            self._backlog.clear()
-            # Not close(): that would wait for the client to read.
-            self._websocket.transport.abort()
-
-    async def write(self) -> None:
-        """Send what is queued until the connection is gone."""
-        with contextlib.suppress(ConnectionClosed):
-            while True:
-                await self._filled.wait()
-                self._filled.clear()
-                while self._backlog:
-                    frame = self._backlog.popleft()
-                    await self._websocket.send(frame)
-                    self._backlog_bytes -= len(frame)
+    connection: str
+    on: bool
 
 
-def _drain(inbox: queue.SimpleQueue[ClientFrame | _Signal], wait: float | None) -> list[ClientFrame | _Signal]:
+_Message = Generate | Cancel | Announce | Pin | _Following | _Signal
+
+
+def _drain(inbox: queue.SimpleQueue[_Message], wait: float | None) -> list[_Message]:
     """Everything in the inbox, after waiting `wait` seconds, or without end if None, for something to come."""
     messages = []
     with contextlib.suppress(queue.Empty):
@@ -304,7 +300,7 @@ def _drain(inbox: queue.SimpleQueue[ClientFrame | _Signal], wait: float | None) 
     return messages
 
 
-def _hand_over(core: EngineCore, message: ClientFrame | _Signal) -> None:
+def _hand_over(core: EngineCore, message: _Message) -> None:
     """
     Raises:
         RequestError: the request that the message brings is refused.
@@ -322,21 +318,6 @@ def _hand_over(core: EngineCore, message: ClientFrame | _Signal) -> None:
 def _name(request: Generate) -> str:
     """What logs say of a request: ids only."""
     return f"id={request.id} request_id={request.request_id or '-'} traceparent={request.traceparent or '-'}"
-
-
-def _log_end(name: str, output: Output) -> None:
-    # Not the error's text: of a request that is invalid it may repeat what a client has written.
-    level = logging.WARNING if output.error_kind == "internal" else logging.INFO
-    if logger.isEnabledFor(level):
-        tokens = output.usage.output_tokens if output.usage else 0
-        logger.log(
-            level,
-            "request ended: %s finish=%s error=%s output_tokens=%d",
-            name,
-            output.finish,
-            output.error_kind or "-",
-            tokens,
-        )
 
 
 def _refusal(id: str, error: RequestError) -> Output:

@@ -2,8 +2,8 @@
 
 A client sends `Generate` and `Cancel`, and hints about adapters (`Announce`, `Pin`); the engine answers with one
 `Ready` when the connection opens, then with at most one `Step` per engine step, carrying what every request of that
-connection gained in it. Token ids only: text never crosses this wire. Unknown fields are ignored on decoding, so that
-either side can be upgraded first.
+connection gained in it. Who asks for it (`Follow`) is also told which prefixes are cached (`Blocks`). Token ids only:
+text never crosses this wire. Unknown fields are ignored on decoding, so that either side can be upgraded first.
 """
 
 from __future__ import annotations
@@ -122,7 +122,13 @@ class Pin(msgspec.Struct, frozen=True, tag="pin"):
     """Their versions, the most important first."""
 
 
-ClientFrame = Generate | Cancel | Announce | Pin
+class Follow(msgspec.Struct, frozen=True, tag="follow"):
+    """Whether to tell this connection which prefix blocks there are. Only for an engine whose `Ready` says so."""
+
+    blocks: bool
+
+
+ClientFrame = Generate | Cancel | Announce | Pin | Follow
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -198,7 +204,22 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     """Versions on the device, at most `MAX_RESIDENT_NAMED`. Only the first frame and heartbeats say it."""
 
 
-class ModelInfo(msgspec.Struct, frozen=True):
+class RopeRegimes(msgspec.Struct, frozen=True):
+    """For models whose rotary frequencies depend on the prompt's length: prompts that may share KV."""
+
+    above: int
+    """Tokens up to which all prompts are of one regime."""
+    each_length: bool = False
+    """Longer prompts share with those of their own length only; else with each other."""
+
+    def of(self, prompt_tokens: int) -> int:
+        """The regime of a prompt, a number."""
+        if prompt_tokens <= self.above:
+            return 0
+        return prompt_tokens if self.each_length else 1
+
+
+class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a client must know of the model behind an engine."""
 
     name: str
@@ -211,14 +232,17 @@ class ModelInfo(msgspec.Struct, frozen=True):
     block_size: int
     device: str
     dtype: str
+    rope_regimes: RopeRegimes | None = None
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class Ready(msgspec.Struct, frozen=True, tag="ready", omit_defaults=True):
     """First frame of a connection."""
 
     protocol: int
     model: ModelInfo
     load: Load
+    tells_blocks: bool = False
+    """It understands `Follow`."""
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):
@@ -228,7 +252,19 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
     load: Load
 
 
-ServerFrame = Ready | Step
+class Blocks(msgspec.Struct, frozen=True, tag="blocks", omit_defaults=True):
+    """Which prefix blocks the engine has and has no more since the last such frame; before the `Step` that made it so.
+
+    The first one after `Follow` names all that it has. Blocks go by numbers (`engine/prefix_keys.py`).
+    """
+
+    stored: bytes = b""
+    removed: bytes = b""
+    cleared: bool = False
+    """What was told before does not count any more."""
+
+
+ServerFrame = Ready | Step | Blocks
 
 encode = msgspec.msgpack.Encoder().encode
 _client_decoder: msgspec.msgpack.Decoder[ClientFrame] = msgspec.msgpack.Decoder(ClientFrame)

@@ -294,7 +294,6 @@ class Scenario:
             recorder,
             runner.info,
             SchedulerConfig(blocks=self.blocks, step_tokens=self.step_tokens, max_running=4),
-            rope_regime=runner.config.rope_regime,
             speculator=speculator,
             constraints=self.house.constraints if on("grammar") else None,
             bank=runner.bank if on("adapters") else None,

@@ -131,11 +131,13 @@ def test_context_grows_with_the_scaling(tmp_path: Path, rope: dict[str, Any] | N
 
 def test_only_scalings_that_depend_on_the_length_have_regimes(tmp_path: Path) -> None:
     plain = read(tmp_path)
-    assert {plain.rope_regime(length) for length in (1, 10_000)} == {0}
-    longrope = read(tmp_path, rope_parameters=ROPE_SCALINGS["longrope"])
-    assert [longrope.rope_regime(length) for length in (1, 64, 65, 500)] == [0, 0, 1, 1]
-    dynamic = read(tmp_path, rope_parameters=ROPE_SCALINGS["dynamic"])
-    assert [dynamic.rope_regime(length) for length in (1, 512, 513, 600)] == [0, 0, 513, 600]
+    assert plain.rope_regimes is None
+    longrope = read(tmp_path, rope_parameters=ROPE_SCALINGS["longrope"]).rope_regimes
+    assert longrope is not None
+    assert [longrope.of(length) for length in (1, 64, 65, 500)] == [0, 0, 1, 1]
+    dynamic = read(tmp_path, rope_parameters=ROPE_SCALINGS["dynamic"]).rope_regimes
+    assert dynamic is not None
+    assert [dynamic.of(length) for length in (1, 512, 513, 600)] == [0, 0, 513, 600]
 
 
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {

@@ -8,7 +8,7 @@ import pytest
 
 from engine.core import EngineCore, RequestError, SchedulerConfig
 from engine.plan import Sampled, StepPlan
-from engine.wire import Generate, Output, SamplingParams
+from engine.wire import Generate, Output, RopeRegimes, SamplingParams
 from tests.engine.ledger_runner import EOS, LedgerRunner, expected_output, model_info
 
 
@@ -219,9 +219,8 @@ def test_the_model_s_context_is_told_as_what_the_cache_can_hold() -> None:
 
 
 def test_kv_is_not_shared_between_rope_regimes() -> None:
-    core = EngineCore(
-        LedgerRunner(16), model_info(), SchedulerConfig(16), rope_regime=lambda tokens: int(tokens > 40), clock=Clock()
-    )
+    model = model_info(rope_regimes=RopeRegimes(40))
+    core = EngineCore(LedgerRunner(16), model, SchedulerConfig(16), clock=Clock())
     prompt = list(range(40))
     for id, tail in (("short", []), ("long", [1]), ("long again", [2])):
         core.add(ask(id, prompt + tail, max_tokens=1))

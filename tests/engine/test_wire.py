@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from engine.wire import (
     MAX_FRAME_BYTES,
     Announce,
+    Blocks,
     Cancel,
     ClientFrame,
+    Follow,
     Generate,
     Grammar,
     Load,
@@ -75,6 +77,7 @@ VERSIONS = st.text(min_size=1, max_size=128)
     | st.builds(Cancel, st.text())
     | st.builds(Announce, VERSIONS)
     | st.builds(Pin, st.lists(VERSIONS, max_size=3))
+    | st.builds(Follow, st.booleans())
 )
 def test_client_frames_survive_the_trip(frame: ClientFrame) -> None:
     assert decode_client_frame(encode(frame)) == frame
@@ -101,6 +104,19 @@ def test_outputs_survive_the_trip(output: Output) -> None:
 def test_the_introduction_survives_the_trip() -> None:
     frame = Ready(1, ModelInfo("m", "r", 2048, 320, (2, 3), 16, "cpu", "float32"), LOAD)
     assert decode_server_frame(encode(frame)) == frame
+
+
+@given(st.builds(Blocks, st.binary(), st.binary(), st.booleans()))
+def test_blocks_survive_the_trip(frame: Blocks) -> None:
+    assert decode_server_frame(encode(frame)) == frame
+
+
+def test_an_engine_of_before_is_understood() -> None:
+    """It says nothing of blocks and regimes."""
+    frame = msgspec.msgpack.decode(encode(Ready(1, ModelInfo("m", "r", 9, 9, (2,), 16, "cpu", "float32"), LOAD)))
+    assert "tells_blocks" not in frame and "rope_regimes" not in frame["model"]
+    ready = decode_server_frame(encode(frame))
+    assert isinstance(ready, Ready) and not ready.tells_blocks and ready.model.rope_regimes is None
 
 
 def test_a_decoding_token_costs_few_bytes() -> None:

@@ -81,7 +81,6 @@ def test_every_answer_equals_peft_s_whatever_happens_around_it(
         watched,
         runner.info,
         SchedulerConfig(44, step_tokens=24, max_running=8),
-        rope_regime=runner.config.rope_regime,
         bank=bank_of(runner),
         residency=ResidencyConfig(share=0.6, wait=0.05, host_bytes=40 * bank_of(runner).sector_bytes),
     )

@@ -45,7 +45,6 @@ async def engine(base: Path, registry: tuple[Registry, list[str]], tmp_path: Pat
         runner,
         runner.info,
         SchedulerConfig(BLOCKS, step_tokens=32, max_running=12),
-        rope_regime=runner.config.rope_regime,
         bank=runner.bank,
         residency=ResidencyConfig(
             share=FIT / BLOCKS, host_bytes=20 * runner.bank.sector_bytes, step_bytes=6 * runner.bank.sector_bytes

