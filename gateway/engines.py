@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -16,11 +18,16 @@ from engine.client import EngineClient
 from engine.text import TextProcessor
 from engine.tls import Certificate
 from gateway.directory.records import Replica
+from gateway.placement import Placement, Placer, Question
 from gateway.settings import Pool as PoolSettings
 from gateway.settings import Router as RouterSettings
 from gateway.tools.formats import tool_format
-from router.health import Breaker
-from router.route import Candidate
+from router.flight import Flight, InFlight
+from router.health import Breaker, ErrorRate
+from router.replica import Replica as Choosable
+from router.replica import ReplicaPolicy
+from router.route import Candidate, Decision
+from router.shedding import Turnover
 
 logger = logging.getLogger("roundhouse.engines")
 
@@ -28,6 +35,8 @@ _USED = Replica(name="-")
 """Of a replica for which nothing is set."""
 RELIEF = 30.0
 """Seconds that a replica which is named no more is kept for want of a connected one."""
+_SMOOTHING = 0.05
+"""Weight of the newest answer in the mean length."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -40,7 +49,8 @@ class Engine:
         self.pool = pool
         self.client = client
         self.breaker = breaker
-        self._carried = 0
+        self.errors = ErrorRate()
+        self._in_flight = InFlight()
 
     @property
     def context(self) -> int:
@@ -55,16 +65,50 @@ class Engine:
         What this gateway sent is counted when it is sent: the engine's own report may be a second old.
         """
         report = self.client.load
-        return max(self._carried, report.waiting_tokens if report else 0)
+        return max(self._in_flight.tokens, report.waiting_tokens if report else 0)
+
+    def has(self, adapter: str) -> bool:
+        """Whether this adapter version is on its device, as far as it says."""
+        report = self.client.load
+        return report is not None and adapter in (report.adapters or ())
+
+    @property
+    def turns(self) -> int:
+        """Turns that it has from this gateway."""
+        return self._in_flight.requests
 
     @contextlib.contextmanager
-    def carrying(self, tokens: int) -> Iterator[None]:
-        """Count `tokens` as this engine's load while the body runs."""
-        self._carried += tokens
+    def carrying(self, prompt: int, answer: int, blocks: Sequence[int] = ()) -> Iterator[Flight]:
+        """Count a turn as this engine's load while the body runs.
+
+        Args:
+            prompt: tokens of its prompt that are to be computed.
+            answer: tokens that its answer may have.
+            blocks: its prompt's blocks, where the pool has several replicas.
+        """
+        pool = self.pool
+        began = monotonic() if pool.max_turns else 0.0
         try:
-            yield
+            with self._in_flight.carry(prompt, answer) as flight:
+                if blocks:
+                    with pool.placer.expecting(self.name, blocks, flight, told=self.client.tells_blocks):
+                        yield flight
+                else:
+                    yield flight
         finally:
-            self._carried -= tokens
+            if pool.max_turns:
+                pool.turnover.ended(monotonic() - began)
+
+    def succeeded(self) -> None:
+        """It has answered, or was right not to."""
+        self.breaker.succeeded()
+        self.errors.observe(False, monotonic())
+
+    def failed(self) -> None:
+        """It did not answer, or broke off."""
+        now = monotonic()
+        self.breaker.failed(now)
+        self.errors.observe(True, now)
 
 
 class Pool:
@@ -83,6 +127,11 @@ class Pool:
         self.engines: list[Engine] = []
         self.leaving: list[Engine] = []
         """Named no more, but still of use until one of `engines` is connected."""
+        self.placer = Placer()
+        self.turnover = Turnover()
+        self.max_turns = 0
+        """That this gateway sends to it at the same time; 0: any number."""
+        self._answer_tokens: float | None = None
         self._tls = tls
         self.configure(settings, router, taken=())
 
@@ -108,6 +157,25 @@ class Pool:
         for engine in self.engines:
             engine.breaker.configure(failures=router.breaker_failures, pause=router.breaker_seconds)
         self.leaving = list(before.values())
+        self.max_turns = settings.max_turns
+        self.placer.policy = ReplicaPolicy(beta=router.replica_beta, window=router.replica_window)
+        several = len(self.engines) + len(self.leaving) > 1
+        for engine in self.engines + self.leaving:
+            engine.client.follow_blocks(partial(self.placer.told, engine.name) if several else None)
+
+    @property
+    def turns(self) -> int:
+        """Turns that its engines have from this gateway."""
+        return sum(engine.turns for engine in self.engines + self.leaving)
+
+    def answer_tokens(self, most: int) -> int:
+        """Length of an answer that may have `most` tokens, by those it gave lately."""
+        return most if self._answer_tokens is None else min(most, round(self._answer_tokens))
+
+    def answered(self, tokens: int) -> None:
+        """It has given an answer of so many tokens."""
+        mean = self._answer_tokens
+        self._answer_tokens = tokens if mean is None else mean + _SMOOTHING * (tokens - mean)
 
     async def relieved(self) -> None:
         """Wait until one of `engines` is connected, but not for ever."""
@@ -124,7 +192,10 @@ class Pool:
         connected = [engine for engine in self.routable if engine.client.connected]
         if connected:
             now = monotonic()
-            likely = min(connected, key=lambda each: (not each.breaker.allows(now), each.load, each.name))
+            likely = min(
+                connected,
+                key=lambda each: (not each.breaker.allows(now), not each.has(adapter), each.load, each.name),
+            )
             likely.client.announce(adapter)
 
     @property
@@ -176,6 +247,7 @@ class Engines:
         pool.leaving.remove(engine)
         await engine.client.idle()
         await engine.client.aclose()
+        pool.placer.forget(engine.name)
         self.left.append(engine)
         logger.info("engine let go", extra={"replica": engine.name})
 
@@ -240,10 +312,48 @@ class Engines:
                 tripped=not engine.breaker.allows(now),
                 drained=(control := controls.get(engine.name, _USED)).drained,
                 weight=control.weight,
+                full=full,
             )
             for pool in self.pools
+            for full in (pool.max_turns > 0 and pool.turns >= pool.max_turns,)
             for engine in pool.routable
         ]
+
+    def place(self, decision: Decision, question: Question, controls: Mapping[str, Replica]) -> Placement | None:
+        """Put the usable replicas of the chosen pool in order; None if there is only one.
+
+        Args:
+            controls: as for `candidates`.
+        """
+        pool = self._engines[decision.replica].pool
+        if len(pool.routable) == 1:
+            return None
+        names = (decision.replica, *decision.fallbacks)
+        usable = [engine for name in names if (engine := self._engines[name]).pool is pool]
+        if len(usable) == 1:
+            return None
+        now = monotonic()
+
+        def snapshot(matched: Mapping[str, int], last: str | None) -> list[Choosable]:
+            return [
+                Choosable(
+                    name=engine.name,
+                    load=engine.load,
+                    weight=controls.get(engine.name, _USED).weight,
+                    matched_tokens=matched.get(engine.name, 0),
+                    resident=question.adapter is not None and engine.has(question.adapter),
+                    error_rate=engine.errors.rate(now),
+                    sticky=engine.name == last,
+                )
+                for engine in usable
+            ]
+
+        return pool.placer.place(pool.name, usable[0].client.info, question, snapshot, random.getrandbits(64))
+
+    def retry_after(self, pools: Iterable[Pool]) -> float:
+        """Seconds until one of these pools, all of which are full, has room."""
+        now = monotonic()
+        return min(pool.turnover.retry_after(pool.max_turns, now) for pool in pools if pool.max_turns)
 
     def problems(self) -> list[str]:
         """Why no first answer can be given yet; empty when one can.

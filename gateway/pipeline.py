@@ -8,6 +8,7 @@ first token: afterwards it would repeat or contradict what the client has alread
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
@@ -23,12 +24,21 @@ from gateway.billing.ledger import Ledger
 from gateway.directory.records import Tenant
 from gateway.directory.view import View
 from gateway.engines import Engine, Engines
-from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, ModelNotFound, RateLimited, Unavailable
+from gateway.errors import (
+    ApiError,
+    ContextLengthExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    RateLimited,
+    Unavailable,
+    retry_after_header,
+)
 from gateway.flights import Flights
 from gateway.job import End, Job
 from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.subjects import mode_of, subjects_of
+from gateway.placement import NO_BLOCKS, Placement, Question
 from gateway.prompts import tokenise
 from gateway.protocol.stream import Finished, Routed, Usage
 from gateway.relay import Streamed, TryNext, relay
@@ -209,9 +219,12 @@ class Pipeline:
 
     async def _generate(self, job: Job) -> End:
         """Route, then stream from the chosen engine, or from the next one while none has given a token."""
-        decision = self._route(job)
-        job.turn.trace.mark(Stage.ROUTE)
         version = job.adapter.version if job.adapter else None
+        decision = self._route(job)
+        placement = self._place(job, decision, version)
+        if placement is not None:
+            decision = placement.apply(decision)
+        job.turn.trace.mark(Stage.ROUTE)
         # What was shown of another turn's answer, before that one failed.
         repetition = Repetition(job.turn.log.text, job.turn.append) if job.turn.log.items else None
         for replica in (decision.replica, *decision.fallbacks):
@@ -222,6 +235,7 @@ class Pipeline:
             prompt = job.prompts[engine.pool.name]
             limit = self._output_limit(job, engine.context - len(prompt))
             sampling = job.turn.request.sampling.resolve(engine.pool.text.defaults, max_tokens=limit, seed=job.seed)
+            known, blocks = (0, NO_BLOCKS) if placement is None else placement.known(engine)
             try:
                 streamed = await relay(
                     job.turn,
@@ -229,6 +243,7 @@ class Pipeline:
                     prompt,
                     sampling,
                     announce,
+                    flight=engine.carrying(len(prompt) - known, engine.pool.answer_tokens(limit), blocks),
                     share=job.share,
                     adapter=version,
                     queue_timeout=self._settings.turns.queue_timeout,
@@ -241,6 +256,16 @@ class Pipeline:
                 streamed = Streamed(reason="error", usage=Usage(), error=failure.error)
         if streamed.error is not None and job.turn.state is TurnState.ADMITTING:
             raise streamed.error
+        if streamed.error is None:
+            engine.pool.answered(streamed.usage.output_tokens)
+        if placement is not None:
+            self._metrics.placements.answered(
+                engine.pool.tier,
+                placement.choice.how,
+                prompt=len(prompt),
+                expected=known,
+                found=streamed.usage.cached_tokens,
+            )
         if repetition is not None and not repetition.whole and streamed.reason in ("stop", "length", "content_filter"):
             streamed = diverged(job)
         return End(streamed, engine.pool.tier, job.model(engine), job.outcome, fallback)
@@ -266,7 +291,15 @@ class Pipeline:
         try:
             return route(question, candidates, self._policy)
         except NoRoute as refusal:
-            raise _refusal(refusal, self._visible(job.turn)) from None
+            full = partial(self._engines.retry_after, job.pools)
+            raise _refusal(refusal, self._visible(job.turn), full) from None
+
+    def _place(self, job: Job, decision: Decision, version: str | None) -> Placement | None:
+        """Which replica of the chosen pool answers; None if it has only one."""
+        turn = job.turn
+        prompt = job.prompts[self._engines[decision.replica].pool.name]
+        question = Question(prompt, version, turn.principal.tenant, turn.id, turn.request.previous_response_id)
+        return self._engines.place(decision, question, self._view.replicas())
 
     def _tenant(self, turn: Turn) -> Tenant:
         name = turn.principal.tenant
@@ -294,6 +327,7 @@ class Pipeline:
                 cache_reason=job.found.reason,
                 input_tokens=len(job.prompts[engine.pool.name]),
                 service_tier=job.share.tier,
+                scores=decision.scores,
             )
         )
 
@@ -307,7 +341,11 @@ _NAMED_ADAPTERS = 20
 """Most adapters that a refusal lists."""
 
 
-def _refusal(refusal: NoRoute, adapters: list[str]) -> ApiError:
+def _refusal(refusal: NoRoute, adapters: list[str], retry_after: Callable[[], float]) -> ApiError:
+    """
+    Args:
+        retry_after: seconds until a pool that is full has room.
+    """
     match refusal.refusal:
         case Refusal.UNKNOWN_MODEL:
             more = ", ..." if len(adapters) > _NAMED_ADAPTERS else ""
@@ -315,5 +353,7 @@ def _refusal(refusal: NoRoute, adapters: list[str]) -> ApiError:
             return ModelNotFound(f"{refusal}{named}{more}", param="model")
         case Refusal.CONTEXT:
             return ContextLengthExceeded(str(refusal), param="input")
+        case Refusal.FULL:
+            return Unavailable(str(refusal), code="overloaded", headers=retry_after_header(retry_after()))
         case Refusal.UNAVAILABLE:
             return Unavailable(str(refusal), headers={"retry-after": "2"})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from time import monotonic
 
@@ -17,12 +17,14 @@ from engine.wire import SamplingParams
 from gateway import prompts
 from gateway.engines import Engine
 from gateway.errors import AnswerRedacted, ApiError, EngineFailed, InvalidRequest, Unavailable, retry_after_header
+from gateway.placement import salt_of
 from gateway.protocol.stream import EndReason, TurnEvent, Usage
 from gateway.safety.answer import AnswerFilter
 from gateway.safety.hold import Hold
 from gateway.service import Share
 from gateway.tools.answer import AnswerReader, Constraint, constraint, shown_tokens
 from gateway.turns import Turn
+from router.flight import Flight
 
 logger = logging.getLogger("roundhouse.engines")
 
@@ -59,6 +61,7 @@ async def relay(
     sampling: SamplingParams,
     announce: Callable[[], None],
     *,
+    flight: AbstractContextManager[Flight],
     share: Share,
     adapter: str | None = None,
     queue_timeout: float | None = None,
@@ -69,6 +72,7 @@ async def relay(
     """Stream the answer of `engine` into `turn` until it ends or the turn is cancelled.
 
     Args:
+        flight: counts it as the engine's load.
         share: on whose account it is served.
         adapter: version of a LoRA adapter.
         queue_timeout: seconds that it may wait in the engine for its first step.
@@ -95,7 +99,7 @@ async def relay(
         announce()
     engine.breaker.attempt(monotonic())
     try:
-        with engine.carrying(len(prompt) + sampling.max_tokens):
+        with flight as carried:
             generation = engine.client.generate(
                 prompt,
                 sampling,
@@ -103,7 +107,7 @@ async def relay(
                 stop=request.stop,
                 shown=shown_tokens(request, format, text.special_token),
                 adapter=adapter,
-                salt=_salt(turn.principal.tenant),
+                salt=salt_of(turn.principal.tenant),
                 grammar=held.grammar if held else None,
                 tenant=share.tenant,
                 weight=share.weight,
@@ -123,6 +127,7 @@ async def relay(
                     last = monotonic()
                     if first is None:
                         first = last
+                        carried.prefilled()
                         _show_scores(turn, generation, prompt, text)
                     if request.generate:
                         logprobs = tuple(prompts.logprob(entry, text) for entry in delta.logprobs or ())
@@ -155,7 +160,7 @@ async def relay(
         if hold is not None:
             hold.close()
     if first is not None or not turn.cancelled:
-        engine.breaker.succeeded()
+        engine.succeeded()
     blocked = hold is not None and hold.blocked
     whole = not (turn.cancelled or blocked)
     broken = _broken(turn, filter) if filter and whole else None
@@ -208,14 +213,14 @@ def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constrain
     if isinstance(failure, RequestFailed) and (failure.kind == "invalid" or str(failure).startswith("grammar:")):
         # The request's own fault, also where a grammar turns out too costly later. Not for the log: that must not hold
         # what clients write.
-        engine.breaker.succeeded()
+        engine.succeeded()
         return _invalid(str(failure), held)
     logger.warning("engine failed", extra={"replica": engine.name, "started": failure.started, "error": str(failure)})
     if isinstance(failure, RequestFailed) and failure.kind == "overloaded":
-        engine.breaker.succeeded()
+        engine.succeeded()
         retry = retry_after_header(2.0 if failure.retry_after is None else failure.retry_after)
         return Unavailable(str(failure), code="overloaded", headers=retry)
-    engine.breaker.failed(monotonic())
+    engine.failed()
     if failure.started:
         return EngineFailed("the engine failed while it was answering; send the request again")
     return Unavailable("no engine could answer; try again in a few seconds", headers={"retry-after": "2"})
@@ -231,8 +236,3 @@ def _invalid(message: str, held: Constraint | None) -> InvalidRequest:
 
 def _call_id() -> str:
     return "call_" + secrets.token_hex(12)
-
-
-def _salt(tenant: str) -> bytes:
-    """Tenants never share KV: how long a prompt takes would tell one of them what another has asked."""
-    return hashlib.blake2b(tenant.encode(), digest_size=16).digest()

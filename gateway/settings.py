@@ -222,15 +222,25 @@ class Pool(Section, frozen=True):
         Meta(description="How its model writes function calls; auto asks its chat template."),
     ] = "auto"
     cost: Annotated[float, Meta(ge=0, description="Relative price of a token, for the router.")] = 1.0
+    max_turns: Annotated[
+        int, Meta(ge=0, description="Most turns that one gateway has in its engines at the same time; 0: any number.")
+    ] = 0
 
 
 class Router(Section, frozen=True):
-    """How `auto` picks a tier."""
+    """How a tier is picked, and an engine of it."""
 
     medium_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the medium tier answers.")] = 0.2
     large_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the large tier answers.")] = 0.45
     breaker_failures: Annotated[Positive, Meta(description="Failures in a row that take an engine out.")] = 3
     breaker_seconds: Annotated[Seconds, Meta(description="Seconds until an engine taken out is tried again.")] = 10.0
+    replica_beta: Annotated[
+        float, Meta(ge=0, le=100, description="What a replica's load counts beside the prompt that it knows.")
+    ] = 1.0
+    replica_window: Annotated[
+        float,
+        Meta(ge=0, le=100, description="How much busier than the least loaded replica one may be, in mean loads."),
+    ] = 2.0
 
 
 class Adapters(Section, frozen=True):

@@ -1,4 +1,7 @@
-"""A circuit breaker for one engine: after several failures in a row it is left alone, then tried with one request.
+"""How one engine does: a circuit breaker for failures in a row, and the share of late requests that failed.
+
+After several failures in a row an engine is left alone, then tried with one request. One that fails now and then never
+trips that; its error rate makes the router prefer others (`router/replica.py`), and fades while nothing is sent there.
 
 Pure: time comes in as an argument (seconds on any monotonic clock).
 """
@@ -72,3 +75,36 @@ class Breaker:
         if (self.circuit, circuit) not in _ALLOWED:
             raise RuntimeError(f"illegal transition {self.circuit.value} -> {circuit.value}")
         self.circuit = circuit
+
+
+class ErrorRate:
+    """The share of failed requests, of which late ones count most: one that is `half_life` seconds old counts half.
+
+    It begins, and after a long silence ends, at 0: a few requests that went well are assumed.
+    """
+
+    ASSUMED = 4.0
+    """Requests that are assumed to have gone well."""
+
+    def __init__(self, *, half_life: float = 30.0) -> None:
+        self._half_life = half_life
+        self._at = 0.0
+        self._requests = self._failures = 0.0
+
+    def observe(self, failed: bool, now: float) -> None:
+        """A request has ended."""
+        self._fade(now)
+        self._requests += 1
+        self._failures += failed
+
+    def rate(self, now: float) -> float:
+        """In [0, 1]."""
+        self._fade(now)
+        return self._failures / (self._requests + self.ASSUMED)
+
+    def _fade(self, now: float) -> None:
+        if self._requests and now > self._at:
+            part = 0.5 ** ((now - self._at) / self._half_life)
+            self._requests *= part
+            self._failures *= part
+        self._at = max(now, self._at)

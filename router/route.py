@@ -2,7 +2,7 @@
 
 Order of the rules: which models does the name allow, which of them can hold the prompt, which tier does the complexity
 ask for, which replica of that tier is least loaded for its weight. If the tier cannot answer, the next one up does,
-then those below.
+then those below. Where a tier has several replicas, `router/replica.py` puts them in the order in which they are tried.
 A decision says why, serialises, and can be made again offline from the same arguments.
 """
 
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from router.complexity import Complexity
+from router.replica import Score
 
 AUTO = "auto"
 TIERS = ("small", "medium", "large")
@@ -39,6 +40,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """Its breaker is open."""
     drained: bool = False
     """An operator wants it to get no new requests."""
+    full: bool = False
+    """Its pool has as many turns as it may have."""
     weight: float = 1.0
     """Its share beside other replicas, above 0: one of weight 2 is given twice the load."""
 
@@ -100,6 +103,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     """The grounds, for people."""
     fallbacks: tuple[str, ...]
     """Replicas to try next, in order, if this one fails before its first token."""
+    scores: Mapping[str, Score] = {}
+    """Of the replicas among which this one was chosen, by name."""
 
 
 class Refusal(enum.Enum):
@@ -108,6 +113,8 @@ class Refusal(enum.Enum):
     UNKNOWN_MODEL = "unknown_model"
     CONTEXT = "context"
     UNAVAILABLE = "unavailable"
+    FULL = "full"
+    """All that could answer have as many turns as they may have."""
 
 
 class NoRoute(Exception):
@@ -137,7 +144,11 @@ def route(request: RouteRequest, candidates: Sequence[Candidate], policy: Policy
             "the output limit",
         )
     # Safety net: if every breaker is open, engines that are connected are tried all the same.
-    connected = [c for c in fitting if c.connected and not c.drained]
+    up = [c for c in fitting if c.connected and not c.drained]
+    connected = [c for c in up if not c.full]
+    if up and not connected:
+        models = ", ".join(sorted({c.model for c in up}))
+        raise NoRoute(Refusal.FULL, f"too many requests are being answered ({models}); try again later")
     usable = [c for c in connected if not c.tripped] or connected
     if not usable:
         models = ", ".join(sorted({c.model for c in fitting}))

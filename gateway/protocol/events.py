@@ -173,6 +173,10 @@ class ResponseView:
                     "reasons": list(routed.reasons),
                     "cache": routed.cache,
                     "cache_reason": routed.cache_reason or None,
+                    "scores": {
+                        name: {part: round(value, 3) for part, value in msgspec.structs.asdict(score).items()}
+                        for name, score in routed.scores.items()
+                    },
                 }
             case LimitState() as state:
                 tokens = state.tokens

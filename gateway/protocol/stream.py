@@ -9,11 +9,13 @@ and the client can still be given a proper HTTP status.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
 
 from gateway.errors import ApiError
+from router.replica import Score
 
 CacheOutcome = Literal["hit", "miss", "bypass"]
 EndReason = Literal["stop", "length", "content_filter", "cancelled", "error"]
@@ -49,6 +51,8 @@ class Routed(Struct, frozen=True, kw_only=True, tag=True):
     """Length of the prompt in this model's tokens."""
     service_tier: str = "default"
     """How soon it is served, in OpenAI's words."""
+    scores: Mapping[str, Score] = {}
+    """Of the replicas among which this one was chosen, if there were several."""
 
 
 class Replayed(Struct, frozen=True):

@@ -17,6 +17,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from engine.wire import Load
 from gateway.telemetry.activity import Activity
+from gateway.telemetry.placements import PlacementMetrics
 from gateway.telemetry.trace import Stage, TurnTrace
 from router.health import Circuit
 
@@ -61,6 +62,7 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self.activity = Activity()
         """Per tenant, and therefore not on the page."""
+        self.placements = PlacementMetrics(registry)
         self._turns = Series(
             Counter(
                 "roundhouse_turns",

@@ -39,7 +39,7 @@ async def test_candidates_show_what_the_router_must_know(model: Path, engine: En
     behind = engines(model, small=[engine.address, "ws://127.0.0.1:1"])
     await behind.start()
     await eventually(lambda: behind["small-0"].client.connected)
-    with behind["small-0"].carrying(30):
+    with behind["small-0"].carrying(20, 10):
         up, down = behind.candidates({"tiny-small": 5})
         assert (up.replica, up.connected, up.load, up.prompt_tokens) == ("small-0", True, 30, 5)
     assert up.context == min(CONTEXT, engine.core.model.context)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from router.health import Breaker, Circuit
+from router.health import Breaker, Circuit, ErrorRate
+from router.replica import ReplicaPolicy
 
 
 def opened(now: float = 0.0) -> Breaker:
@@ -99,3 +100,36 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=50, stateful_step_count=30)
+
+
+def test_an_error_rate_forgets() -> None:
+    """It grows with failures, fades with answers and, where nothing is sent any more, with time."""
+    errors = ErrorRate(half_life=10.0)
+    assert errors.rate(0.0) == 0.0
+    errors.observe(True, 0.0)
+    assert errors.rate(0.0) == 1 / (1 + ErrorRate.ASSUMED)
+    for _ in range(20):
+        errors.observe(True, 0.0)
+    failing = errors.rate(0.0)
+    assert failing > 0.8
+    assert errors.rate(10.0) < failing
+    assert errors.rate(200.0) < 0.01
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0, 100)), max_size=50))
+def test_an_error_rate_is_a_share(outcomes: list[tuple[bool, float]]) -> None:
+    errors, now = ErrorRate(), 0.0
+    for failed, pause in outcomes:
+        now += pause
+        errors.observe(failed, now)
+        assert 0 <= errors.rate(now) < 1
+    assert any(failed for failed, _ in outcomes) or errors.rate(now) == 0
+
+
+def test_failures_of_most_requests_are_noticed_and_those_of_a_few_are_not() -> None:
+    """By the measure of the router, which leaves a replica alone from `eject_from`."""
+    most, few = ErrorRate(), ErrorRate()
+    for number in range(200):
+        most.observe(number % 4 != 0, number * 0.1)
+        few.observe(number % 20 == 0, number * 0.1)
+    assert most.rate(20.0) > ReplicaPolicy().eject_from > few.rate(20.0)

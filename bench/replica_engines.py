@@ -1,0 +1,189 @@
+"""The rules of `bench.replicas` in front of real engine processes: real prefix caches, real block events, real queues.
+
+A small copy of the made-up service, because it has to run anywhere. The engines keep what they have cached from rule to
+rule; each rule has a salt of its own, so that none profits from another one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from bench.replica_simulation import Arrival, Node, Pool, Rule, ceiling
+from bench.replica_workload import Service, made_up
+from cache.prefix import PrefixIndex
+from engine.client import EngineClient
+from engine.prefix_keys import BLOCK_SIZE, block_numbers, chain_root, unpack_numbers
+from engine.wire import Blocks, SamplingParams
+
+MODEL = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "small"
+KV_TOKENS = 8192
+MOST_TOKENS = 900
+"""Of a prompt: longer ones are left out, so that a run stays short."""
+SERVICE = Service(
+    tenants=10,
+    prompts=2,
+    system_tokens=(100, 500),
+    turns=3.0,
+    question_tokens=20,
+    document_tokens=80,
+    answer_tokens=12,
+    think=2.0,
+    conversations=2.5,
+    seconds=40.0,
+    block=BLOCK_SIZE,
+)
+
+
+class Line(msgspec.Struct):
+    """What one rule did."""
+
+    rule: str
+    cached: float
+    """Share of prompt tokens that engines found in their prefix caches."""
+    imbalance: float
+    ttft_p50: float
+    """Seconds."""
+    ttft_p99: float
+
+
+class Measured(msgspec.Struct):
+    engines: int
+    requests: int
+    ceiling: float
+    lines: list[Line]
+
+    def markdown(self) -> list[str]:
+        return [
+            f"## {self.engines} real engines",
+            "",
+            f"{self.requests} requests of a small made-up service, to {self.engines} processes that serve the small "
+            f"demo model with {KV_TOKENS:,} KV tokens each, and tell of their blocks. One cache that all share would "
+            f"hold {self.ceiling:.1%} of the blocks. Times are those of a small and busy machine: compare, do not "
+            "quote.",
+            "",
+            "| rule | prompt tokens cached | imbalance | TTFT p50 (ms) | TTFT p99 (ms) |",
+            "|---|--:|--:|--:|--:|",
+            *(
+                f"| {line.rule} | {line.cached:.1%} | {line.imbalance:.2f} | {line.ttft_p50 * 1000:,.0f} "
+                f"| {line.ttft_p99 * 1000:,.0f} |"
+                for line in self.lines
+            ),
+        ]
+
+
+@contextlib.asynccontextmanager
+async def engine_process(
+    address: str, model: Path = MODEL, **options: object
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m engine.server`, ready, and ended at the end."""
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "engine.server", "--model", str(model), "--listen", address, "--threads", "1"),
+        *("--log-level", "warning", *words),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(120):
+            if json.loads(await process.stdout.readline() or "{}").get("event") != "ready":
+                raise RuntimeError(f"the engine at {address} did not start")
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def measure(count: int, rules: Mapping[str, Callable[[], Rule]], service: Service = SERVICE) -> Measured:
+    """Serve the service once for each rule."""
+    arrivals = [arrival for arrival in made_up(service, seed=1) if arrival.prompt <= MOST_TOKENS]
+    async with contextlib.AsyncExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rh-bench-"))
+        addresses = [f"unix://{folder}/engine-{number}" for number in range(count)]
+        for address in addresses:
+            await stack.enter_async_context(engine_process(address, kv_tokens=KV_TOKENS))
+        clients = [await stack.enter_async_context(EngineClient(address)) for address in addresses]
+        for client in clients:
+            await client.wait_connected()
+        lines = [await _run(name, make(), clients, arrivals) for name, make in rules.items()]
+    return Measured(count, len(arrivals), ceiling(arrivals), lines)
+
+
+async def _run(name: str, rule: Rule, clients: Sequence[EngineClient], arrivals: Sequence[Arrival]) -> Line:
+    nodes = [Node(f"node-{number}") for number in range(len(clients))]
+    pool = Pool(nodes, PrefixIndex(), BLOCK_SIZE)
+    for node, client in zip(nodes, clients, strict=True):
+        client.follow_blocks(partial(_told, pool.index, node.name))
+    chance = random.Random(1)
+    prompt_tokens = cached_tokens = 0
+    ttfts: list[float] = []
+    sent = [0] * len(nodes)
+    began = monotonic()
+
+    async def send(arrival: Arrival) -> None:
+        nonlocal prompt_tokens, cached_tokens
+        await asyncio.sleep(began + arrival.at - monotonic())
+        info = clients[0].info
+        assert info is not None
+        prompt, salt = _prompt(arrival), name.encode()
+        blocks = tuple(block_numbers(chain_root(info, len(prompt), None, salt), prompt, most=len(prompt)))
+        known = Arrival(arrival.at, blocks, arrival.prompt, arrival.answer)
+        at = rule(pool, known, chance)
+        sent[at] += 1
+        matched = pool.matched(known).get(nodes[at].name, 0)
+        expected = pool.index.expect(nodes[at].name, blocks)
+        asked = monotonic()
+        sampling = SamplingParams(max_tokens=arrival.answer, ignore_eos=True)
+        with nodes[at].in_flight.carry(arrival.prompt - matched, arrival.answer) as flight:
+            async with clients[at].generate(prompt, sampling, salt=salt, tenant=name) as generation:
+                async for _ in generation:
+                    if not flight.computed:
+                        flight.prefilled()
+                        ttfts.append(monotonic() - asked)
+        pool.index.settle(nodes[at].name, expected)
+        prompt_tokens += generation.usage.prompt_tokens
+        cached_tokens += generation.usage.cached_tokens
+
+    async with asyncio.TaskGroup() as tasks:
+        for arrival in arrivals:
+            tasks.create_task(send(arrival))
+    for client in clients:
+        client.follow_blocks(None)
+    return Line(
+        rule=name,
+        cached=cached_tokens / prompt_tokens,
+        imbalance=max(sent) * len(sent) / sum(sent),
+        ttft_p50=statistics.median(ttfts),
+        ttft_p99=sorted(ttfts)[math.ceil(0.99 * len(ttfts)) - 1],
+    )
+
+
+def _told(index: PrefixIndex, name: str, news: Blocks) -> None:
+    if news.cleared:
+        index.cleared(name)
+    index.removed(name, unpack_numbers(news.removed))
+    index.stored(name, unpack_numbers(news.stored))
+
+
+def _prompt(arrival: Arrival) -> list[int]:
+    """Equal blocks are equal tokens."""
+    tokens: list[int] = []
+    for block in arrival.blocks:
+        chance = random.Random(block)
+        tokens += [chance.randrange(100, 1000) for _ in range(BLOCK_SIZE)]
+    return tokens[: arrival.prompt]

@@ -1,0 +1,292 @@
+"""Which replica gets a request: our rule beside the usual ones, on a recorded trace and on a made-up service.
+
+    ROUNDHOUSE_BENCH_DATA=/path/to/data python -m bench.replicas
+
+reads `mooncake_conversation_trace.jsonl.gz` there (Mooncake, FAST'25: arrival times, lengths and the 512-token blocks
+of 12,031 prompts) and serves it with 8 simulated replicas (`bench.replica_simulation`). `--engines N` does the same on
+a small scale with N real engine processes on the demo model (`bench.replica_engines`). The rule's parameters are its
+defaults, which were chosen before; how the figures depend on them is a table of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench.replica_engines import Measured, measure
+from bench.replica_simulation import (
+    Arrival,
+    Cost,
+    Rule,
+    Run,
+    by_score,
+    ceiling,
+    least_loaded,
+    longest_prefix,
+    power_of_two,
+    round_robin,
+    simulate,
+)
+from bench.replica_workload import TRACE_BLOCK, Service, made_up, trace
+from router.replica import ReplicaPolicy
+
+FILE = "mooncake_conversation_trace.jsonl.gz"
+REPLICAS = 8
+SEEDS = 5
+BETAS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
+WINDOWS = (0.5, 1.0, 2.0, 8.0)
+SPEEDS = (0.5, 0.8, 1.0, 1.2)
+OURS = "ours"
+RULES: dict[str, Callable[[], Rule]] = {
+    "round robin": round_robin,
+    "power of two": lambda: power_of_two,
+    "least loaded": lambda: least_loaded,
+    "longest prefix": lambda: longest_prefix,
+    OURS: lambda: by_score(ReplicaPolicy()),
+}
+_RESULTS = Path(__file__).parent / "results"
+
+
+class Figure(msgspec.Struct):
+    """Mean over the seeds, and the smallest and the largest."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Figure:
+        return cls(statistics.fmean(values), min(values), max(values))
+
+
+class Row(msgspec.Struct):
+    """What one rule did with one workload."""
+
+    rule: str
+    hit_ratio: Figure
+    imbalance: Figure
+    """Requests of the busiest replica over the mean."""
+    work_imbalance: Figure
+    computed: Figure
+    """Prompt tokens that no prefix cache held."""
+    ttft_p50: Figure
+    """Seconds."""
+    ttft_p99: Figure
+
+
+class Workload(msgspec.Struct):
+    name: str
+    requests: int
+    ceiling: float
+    """Hit ratio of one cache without end that all share."""
+    rows: list[Row]
+
+
+class Result(msgspec.Struct):
+    workloads: list[Workload]
+    sensitivity: dict[str, list[tuple[float, float, Row]]]
+    """By workload: beta, window and what came of them."""
+    speeds: list[tuple[float, list[Row]]]
+    """The trace, faster or slower than recorded."""
+    measured: Measured | None = None
+
+
+class Source(msgspec.Struct):
+    """How a workload is served."""
+
+    arrivals: Callable[[int], list[Arrival]]
+    """By seed."""
+    capacity: int
+    block: int
+
+    def row(self, name: str, rule: Callable[[], Rule], seeds: int) -> Row:
+        runs = [
+            simulate(
+                self.arrivals(seed), rule(), replicas=REPLICAS, capacity=self.capacity, block=self.block, seed=seed
+            )
+            for seed in range(1, seeds + 1)
+        ]
+        return _row(name, runs)
+
+
+def run(path: Path, requests: int, seeds: int) -> tuple[Result, dict[str, dict[str, list[float]]]]:
+    """All tables, and for the plot the times to first token by workload and rule."""
+    recorded = trace(path, requests)
+    service = Service(seconds=600.0 * min(1.0, requests / 12_031))
+    sources = {
+        "the trace": Source(lambda seed: recorded, 3000, TRACE_BLOCK),
+        "the made-up service": Source(lambda seed: made_up(service, seed), 6000, service.block),
+    }
+    workloads, sensitivity, times = [], {}, {}
+    for name, source in sources.items():
+        first = source.arrivals(1)
+        rows = [source.row(rule, make, seeds) for rule, make in RULES.items()]
+        workloads.append(Workload(name, len(first), ceiling(first), rows))
+        sensitivity[name] = [
+            (beta, window, source.row(OURS, lambda b=beta, w=window: by_score(ReplicaPolicy(beta=b, window=w)), 1))  # type: ignore[misc]
+            for beta in BETAS
+            for window in WINDOWS
+        ]
+        times[name] = {
+            rule: simulate(first, make(), replicas=REPLICAS, capacity=source.capacity, block=source.block).ttfts
+            for rule, make in RULES.items()
+        }
+    speeds = []
+    for speed in SPEEDS:
+        faster = trace(path, requests, speed=speed)
+        source = Source(lambda seed, faster=faster: faster, 3000, TRACE_BLOCK)  # type: ignore[misc]
+        speeds.append((speed, [source.row(rule, RULES[rule], 1) for rule in ("power of two", "least loaded", OURS)]))
+    return Result(workloads, sensitivity, speeds), times
+
+
+def _row(name: str, runs: Sequence[Run]) -> Row:
+    def figure(of: Callable[[Run], float]) -> Figure:
+        return Figure.of([of(run) for run in runs])
+
+    return Row(
+        rule=name,
+        hit_ratio=figure(lambda run: run.hit_ratio),
+        imbalance=figure(lambda run: run.imbalance),
+        work_imbalance=figure(lambda run: run.work_imbalance),
+        computed=figure(lambda run: run.computed),
+        ttft_p50=figure(lambda run: statistics.median(run.ttfts)),
+        ttft_p99=figure(lambda run: p99(run.ttfts)),
+    )
+
+
+def p99(values: Sequence[float]) -> float:
+    return sorted(values)[math.ceil(0.99 * len(values)) - 1]
+
+
+def markdown(result: Result) -> str:
+    cost = Cost()
+    lines = [
+        "# Which replica gets a request",
+        "",
+        f"{REPLICAS} simulated replicas; one computes {cost.prefill:,.0f} prompt tokens or {cost.decode:,.0f} "
+        "answer tokens per second and serves one request after another. *Ours* is the rule of `router/replica.py` with "
+        "its defaults. The load is predicted as in the gateway, the prefix index is the gateway's and is told what "
+        f"replicas store and give up. Means over {SEEDS} seeds, smallest and largest in brackets; in the made-up "
+        "service a seed is a day of its own. Imbalance: requests of the busiest replica over the mean. "
+        "Made by `python -m bench.replicas`.",
+    ]
+    for workload in result.workloads:
+        lines += [
+            "",
+            f"## {workload.name.capitalize()}",
+            "",
+            f"{workload.requests:,} requests. One cache without end that all replicas share would hold "
+            f"{workload.ceiling:.1%} of the blocks.",
+            "",
+            "| rule | blocks found | imbalance | prompt tokens computed (M) | TTFT p50 (s) | TTFT p99 (s) |",
+            "|---|--:|--:|--:|--:|--:|",
+            *(_line(row) for row in workload.rows),
+        ]
+    lines += ["", "![Time to first token by rule](replicas.png)", "", "## How much beta and the window matter", ""]
+    for name, cells in result.sensitivity.items():
+        lines += [
+            f"{name.capitalize()}: blocks found / imbalance / TTFT p99 in seconds, by beta (rows) and window.",
+            "",
+            "| beta | " + " | ".join(f"{window:g}" for window in WINDOWS) + " |",
+            "|--:|" + "--:|" * len(WINDOWS),
+        ]
+        for beta in BETAS:
+            rows = [row for b, _, row in cells if b == beta]
+            lines.append(
+                f"| {beta:g} | "
+                + " | ".join(
+                    f"{row.hit_ratio.mean:.1%} / {row.imbalance.mean:.2f} / {row.ttft_p99.mean:.2f}" for row in rows
+                )
+                + " |"
+            )
+        lines.append("")
+    lines += [
+        "## How much the load matters",
+        "",
+        "The trace, faster or slower than recorded: blocks found / TTFT p50 / p99 in seconds.",
+        "",
+        "| speed | " + " | ".join(row.rule for row in result.speeds[0][1]) + " |",
+        "|--:|" + "--:|" * len(result.speeds[0][1]),
+    ]
+    lines += [
+        f"| {speed:g} | "
+        + " | ".join(f"{row.hit_ratio.mean:.1%} / {row.ttft_p50.mean:.2f} / {row.ttft_p99.mean:.2f}" for row in rows)
+        + " |"
+        for speed, rows in result.speeds
+    ]
+    if result.measured is not None:
+        lines += ["", *result.measured.markdown()]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Row) -> str:
+    name = f"**{row.rule}**" if row.rule == OURS else row.rule
+    computed = Figure(*(value / 1e6 for value in (row.computed.mean, row.computed.low, row.computed.high)))
+    cells = (
+        name,
+        f"{row.hit_ratio.mean:.1%} ({row.hit_ratio.low:.1%}-{row.hit_ratio.high:.1%})",
+        _figure(row.imbalance),
+        _figure(computed),
+        _figure(row.ttft_p50),
+        _figure(row.ttft_p99),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _figure(figure: Figure) -> str:
+    return f"{figure.mean:,.2f} ({figure.low:,.2f}-{figure.high:,.2f})"
+
+
+def plot(times: dict[str, dict[str, list[float]]], path: Path) -> None:
+    """How many requests had their first token after how long."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(times), figsize=(10, 4), sharey=True)
+    for axis, (name, by_rule) in zip(axes, times.items(), strict=True):
+        for rule, ttfts in by_rule.items():
+            shares = [(index + 1) / len(ttfts) for index in range(len(ttfts))]
+            axis.plot(sorted(ttfts), shares, label=rule, linewidth=2.5 if rule == OURS else 1.2)
+        axis.set(title=name, xlabel="time to first token (s)", xscale="log")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("share of requests")
+    axes[0].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trace", type=Path, help=f"a trace instead of {FILE} in ROUNDHOUSE_BENCH_DATA")
+    parser.add_argument("--requests", type=int, default=12_031, help="how many of its first requests")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="runs per row")
+    parser.add_argument("--engines", type=int, default=0, help="also measure with so many real engines")
+    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder of the results")
+    arguments = parser.parse_args(argv)
+    path: Path = arguments.trace or Path(os.environ.get("ROUNDHOUSE_BENCH_DATA", ""), FILE)
+    if not path.is_file():
+        raise SystemExit(f"not run: name a trace, or set ROUNDHOUSE_BENCH_DATA to a folder that holds {FILE}")
+    result, times = run(path, arguments.requests, arguments.seeds)
+    if arguments.engines:
+        result.measured = asyncio.run(measure(arguments.engines, RULES))
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    stem = arguments.output / "replicas"
+    text = markdown(result)
+    stem.with_suffix(".md").write_text(text, "utf-8")
+    stem.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    plot(times, stem.with_suffix(".png"))
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

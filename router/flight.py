@@ -1,0 +1,57 @@
+"""What a replica still has to compute for this gateway: counted when a request is sent, released exactly once.
+
+The engine's own report may be a second old; of what was sent a moment ago only the sender knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+
+class InFlight:
+    """The requests that one replica has from us."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        """Predicted: what of their prompts is not known there, and their answers."""
+        self.requests = 0
+
+    @contextlib.contextmanager
+    def carry(self, prompt: int, answer: int) -> Iterator[Flight]:
+        """Count a request while the body runs.
+
+        Args:
+            prompt: tokens of its prompt that the replica has to compute.
+            answer: tokens that its answer may have.
+        """
+        flight = Flight(self, prompt, answer)
+        try:
+            yield flight
+        finally:
+            flight._close()
+
+
+class Flight:
+    """One request in flight. Made by `InFlight.carry`, which also ends it."""
+
+    __slots__ = ("_answer", "_in_flight", "_prompt", "computed")
+
+    def __init__(self, in_flight: InFlight, prompt: int, answer: int) -> None:
+        self._in_flight = in_flight
+        self._prompt = prompt
+        self._answer = answer
+        self.computed = False
+        """Its prompt is computed."""
+        in_flight.tokens += prompt + answer
+        in_flight.requests += 1
+
+    def prefilled(self) -> None:
+        """Its first token has come: the prompt has been computed."""
+        self._in_flight.tokens -= self._prompt
+        self._prompt = 0
+        self.computed = True
+
+    def _close(self) -> None:
+        self._in_flight.tokens -= self._prompt + self._answer
+        self._in_flight.requests -= 1

@@ -1,0 +1,162 @@
+"""Which replica of a pool answers: the one that has most of the prompt in its prefix cache, unless it is too busy.
+
+`score = matched prompt / prompt - beta * relative load - gamma * error rate`, of the replicas whose load lies within a
+window of the least loaded one. Longest prefix alone sends everything to one replica; load alone throws the prefix
+caches away. Where no replica knows any of the prompt, two are drawn and the better one gets it (the power of two
+choices: Mitzenmacher, 2001), so that gateways that see the same loads do not all choose the same replica.
+
+The score is that of vLLM's production stack (`loadaware`), with load relative to the work that the request itself
+brings: on an idle pool a known prefix is worth as many tokens of waiting as it saves.
+
+Pure: chance comes in as a number.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+
+class Replica(Struct, frozen=True, kw_only=True):
+    """One replica as it was when the snapshot was taken."""
+
+    name: str
+    load: int = 0
+    """Tokens it still has to compute for others, predicted."""
+    weight: float = 1.0
+    """Its share beside other replicas, above 0."""
+    matched_tokens: int = 0
+    """Of the prompt's first tokens: how many its prefix cache holds."""
+    resident: bool = False
+    """The request's adapter is loaded there."""
+    error_rate: float = 0.0
+    """Share of its latest requests that failed, in [0, 1]."""
+    sticky: bool = False
+    """It answered this conversation's last turn."""
+
+
+class ReplicaPolicy(Struct, frozen=True, kw_only=True):
+    """How a replica is chosen."""
+
+    beta: float = 1.0
+    """What load costs: 0 goes by prefix alone, a large value by load alone."""
+    gamma: float = 1.0
+    """What failures cost."""
+    window: float = 2.0
+    """Largest distance from the least loaded replica, in units of the mean load."""
+    sticky: float = 0.05
+    """What it is worth to stay, in parts of a prompt."""
+    adapter_tokens: int = 256
+    """What it is worth that an adapter is loaded already, in prompt tokens."""
+    eject_from: float = 0.5
+    """Error rate from which a replica gets nothing while there is another one."""
+
+
+class How(enum.StrEnum):
+    """How a replica was chosen, in one word."""
+
+    ONLY = "only"
+    """There is no other one."""
+    PREFIX = "prefix"
+    """By score: some replica knows a part of the prompt, or has the adapter."""
+    LOAD = "load"
+    """Nobody knows anything of it: the better of two that were drawn."""
+
+
+class Score(Struct, frozen=True):
+    """The parts of a replica's score."""
+
+    match: float
+    """Share of the prompt that need not be computed, in [0, 1]."""
+    load: float
+    """Its load relative to the mean: 0 is the mean, 1 twice as much."""
+    error_rate: float
+    sticky: float
+    total: float
+
+
+class Choice(Struct, frozen=True):
+    """The order in which replicas are tried, and why."""
+
+    order: tuple[str, ...]
+    how: How
+    scores: dict[str, Score]
+    """By replica."""
+
+
+def choose(
+    replicas: Sequence[Replica], prompt_tokens: int, policy: ReplicaPolicy, draw: int, *, adapter: bool = False
+) -> Choice:
+    """Put a pool's replicas in the order in which they are to be tried.
+
+    Args:
+        replicas: at least one, all of which may be used.
+        prompt_tokens: length of the prompt, at least 1.
+        draw: a random number of 64 bits.
+        adapter: whether the request needs one.
+    """
+    if len(replicas) == 1:
+        return Choice((replicas[0].name,), How.ONLY, {})
+    pressures = [(each.load + prompt_tokens) / each.weight for each in replicas]
+    mean = sum(pressures) / len(pressures)
+    scores = {
+        each.name: _score(each, pressure / mean - 1, prompt_tokens, policy, adapter=adapter)
+        for each, pressure in zip(replicas, pressures, strict=True)
+    }
+    sound = [at for at, each in enumerate(replicas) if each.error_rate < policy.eject_from] or range(len(replicas))
+    furthest = min(pressures[at] for at in sound) + policy.window * mean
+    candidates = [replicas[at] for at in sound if pressures[at] <= furthest]
+    # Of equal ones another one comes first each time.
+    turn = draw % len(replicas)
+    places = {each.name: (at - turn) % len(replicas) for at, each in enumerate(replicas)}
+
+    def rank(each: Replica) -> tuple[float, int]:
+        return -scores[each.name].total, places[each.name]
+
+    how = How.PREFIX if any(scores[each.name].match or each.sticky for each in candidates) else How.LOAD
+    first = sorted(candidates if how is How.PREFIX else _two(candidates, draw), key=rank)
+    taken = {each.name for each in first}
+    others = sorted((each for each in candidates if each.name not in taken), key=rank)
+    taken |= {each.name for each in others}
+    last = sorted((each for each in replicas if each.name not in taken), key=rank)
+    return Choice(tuple(each.name for each in (*first, *others, *last)), how, scores)
+
+
+def explain(choice: Choice, prompt_tokens: int) -> str:
+    """The grounds of a choice, for people."""
+    chosen = choice.order[0]
+    if choice.how is How.ONLY:
+        return f"{chosen} is the only replica"
+    score = choice.scores[chosen]
+    if choice.how is How.LOAD:
+        return f"no replica knows the prompt: {chosen} is the less loaded of two"
+    return (
+        f"{chosen} has {score.match:.0%} of the work on {prompt_tokens} prompt tokens behind it "
+        f"at {score.load:+.0%} of the mean load (score {score.total:.2f})"
+    )
+
+
+def _score(each: Replica, load: float, prompt_tokens: int, policy: ReplicaPolicy, *, adapter: bool) -> Score:
+    saved, work = min(each.matched_tokens, prompt_tokens), prompt_tokens
+    if adapter:
+        saved, work = saved + policy.adapter_tokens * each.resident, work + policy.adapter_tokens
+    match = saved / work
+    sticky = policy.sticky if each.sticky else 0.0
+    total = match + sticky - policy.beta * load - policy.gamma * each.error_rate
+    return Score(match, load, each.error_rate, sticky, total)
+
+
+def _two(replicas: Sequence[Replica], draw: int) -> list[Replica]:
+    """Two different ones, drawn by weight."""
+    rest, drawn = list(replicas), []
+    for part in (draw & 0xFFFF_FFFF, draw >> 32 & 0xFFFF_FFFF):
+        if rest:
+            point = part / 2**32 * sum(each.weight for each in rest)
+            at = 0
+            while at < len(rest) - 1 and point >= rest[at].weight:
+                point -= rest[at].weight
+                at += 1
+            drawn.append(rest.pop(at))
+    return drawn

@@ -1,0 +1,73 @@
+"""The simulation's promises, and the bench on a few requests of each kind, real engines included."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from bench.replica_engines import SERVICE, measure
+from bench.replica_simulation import (
+    Arrival,
+    Cost,
+    by_score,
+    ceiling,
+    least_loaded,
+    longest_prefix,
+    round_robin,
+    simulate,
+)
+from bench.replica_workload import Service, made_up
+from router.replica import ReplicaPolicy
+
+TWICE = [Arrival(0.0, (1, 2, 3), 150, 10), Arrival(5.0, (1, 2, 4), 150, 10)]
+
+
+def test_one_replica_reuses_what_it_has_computed() -> None:
+    run = simulate(TWICE, round_robin(), replicas=1, block=50, cost=Cost(prefill=100, decode=10))
+    assert [each.hits for each in run.outcomes] == [0, 2]
+    assert run.ttfts == pytest.approx([1.5, 0.5])
+    assert (run.hit_ratio, run.computed) == (ceiling(TWICE), 200)
+
+
+def test_who_waits_waits_for_prompt_and_answer() -> None:
+    together = [Arrival(0.0, (1,), 50, 10), Arrival(0.0, (2,), 50, 10)]
+    run = simulate(together, round_robin(), replicas=1, block=50, cost=Cost(prefill=100, decode=10))
+    assert run.ttfts == pytest.approx([0.5, 2.0])
+
+
+def test_a_small_cache_gives_up_what_was_not_used_for_longest() -> None:
+    arrivals = [Arrival(float(at), (10 * name, 10 * name + 1), 100, 1) for at, name in enumerate((1, 2, 1, 3, 2))]
+    run = simulate(arrivals, round_robin(), replicas=1, capacity=4, block=50, cost=Cost(prefill=1000, decode=1000))
+    assert [each.hits for each in run.outcomes] == [0, 0, 2, 0, 0]
+
+
+def test_the_rule_finds_prefixes_without_sending_all_to_one() -> None:
+    """What it is for, on a minute of the made-up service."""
+    service = Service(seconds=60.0)
+    arrivals = made_up(service, seed=3)
+    ours, load, prefix = (
+        simulate(arrivals, rule, capacity=6000, block=service.block)
+        for rule in (by_score(ReplicaPolicy()), least_loaded, longest_prefix)
+    )
+    assert ours.hit_ratio > 1.3 * load.hit_ratio
+    assert ours.imbalance < 1.5 < prefix.imbalance
+    assert ours.hit_ratio <= ceiling(arrivals)
+
+
+def test_the_made_up_service_repeats_what_was_said() -> None:
+    """Every later turn begins with the turn before it, but for a block that was not full."""
+    arrivals = made_up(Service(seconds=20.0), seed=1)
+    assert arrivals == made_up(Service(seconds=20.0), seed=1)
+    assert all(len(each.blocks) == -(-each.prompt // 64) for each in arrivals)
+    assert ceiling(arrivals) > 0.5
+
+
+@pytest.mark.anyio
+async def test_real_engines_find_what_the_rule_expects() -> None:
+    """Two processes: ours finds more than round robin, which sends each turn of a conversation elsewhere."""
+    service = dataclasses.replace(SERVICE, seconds=5.0)
+    found = await measure(2, {"round robin": round_robin, "ours": lambda: by_score(ReplicaPolicy())}, service)
+    by_rule = {line.rule: line.cached for line in found.lines}
+    assert 0 < by_rule["round robin"] < by_rule["ours"] <= 1
+    assert found.markdown()
