@@ -17,7 +17,8 @@ from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
-from websockets.frames import Frame
+from websockets.frames import CloseCode, Frame
+from websockets.protocol import State
 
 from gateway.waiting import Event, Queue
 
@@ -92,6 +93,21 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if event.fin:
             frames[0] = bytes(frames[0])
             self.send_receive_event_to_app()
+
+    def send_receive_event_to_app(self) -> None:
+        """uvicorn's, but for text that is not UTF-8: it would log that as an error of ours, and fail where a frame that
+        came with it has closed the connection already.
+        """
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                if self.conn.state is State.OPEN:
+                    self.conn.send_close(CloseCode.INVALID_DATA)
+                    self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
 
     def _forget_handshake(self) -> None:
         """The request with its headers, which every copy of the scope shares, and the answer to it: 5 KB."""

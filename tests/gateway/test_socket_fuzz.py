@@ -211,9 +211,24 @@ async def test_whatever_comes_over_the_socket_the_next_client_is_served(
     engine.core.check_integrity()
     load = engine.core.load()
     assert load.free_blocks + load.cached_blocks == load.total_blocks
-    # uvicorn writes an error where a client's text is not UTF-8.
-    found = [each for each in caplog.records if each.levelno >= logging.ERROR and "Invalid UTF-8" not in each.message]
-    assert not found
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_text_that_is_not_utf_8_before_a_frame_that_closes_is_the_clients_fault(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All in one read: the connection is closing when the text is looked at."""
+    async with serve() as served:
+        for text in (frame(Opcode.TEXT, b"\xff"), frame(Opcode.TEXT, b"", fin=False) + frame(Opcode.CONT, b"\xff")):
+            for more in (b"", text, frame(Opcode.CLOSE, b""), frame(Opcode.CONT, b"")):
+                reader, writer = await raw_connection(served)
+                writer.write(text + more)
+                async with asyncio.timeout(20):
+                    closed = await reader.read()
+                assert closed[0] == 0x80 | Opcode.CLOSE
+                writer.transport.abort()
+        await nothing_left(served)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_message_in_a_million_fragments_is_held_in_one_piece(serve: Serve) -> None:
