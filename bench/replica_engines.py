@@ -1,7 +1,7 @@
 """The rules of `bench.replicas` in front of real engine processes: real prefix caches, real block events, real queues.
 
-A small copy of the made-up service, because it has to run anywhere. The engines keep what they have cached from rule to
-rule; each rule has a salt of its own, so that none profits from another one's.
+A small copy of the made-up service, because it has to run anywhere. The engines keep what they have cached from run to
+run; each run has a salt of its own, so that none profits from another one's.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Measured(msgspec.Struct):
             "",
             f"{self.requests} requests of a small made-up service, to {self.engines} processes that serve the small "
             f"demo model with {KV_TOKENS:,} KV tokens each, and tell of their blocks. One cache that all share would "
-            f"hold {self.ceiling:.1%} of the blocks. Times are those of a small and busy machine: compare, do not "
-            "quote.",
+            f"hold {self.ceiling:.1%} of the blocks. Medians of three runs, the rules in turn. Times are "
+            "those of a small and busy machine: what is found is sure, how long it takes is not.",
             "",
             "| rule | prompt tokens cached | imbalance | TTFT p50 (ms) | TTFT p99 (ms) |",
             "|---|--:|--:|--:|--:|",
@@ -109,8 +109,10 @@ async def engine_process(
         await process.wait()
 
 
-async def measure(count: int, rules: Mapping[str, Callable[[], Rule]], service: Service = SERVICE) -> Measured:
-    """Serve the service once for each rule."""
+async def measure(
+    count: int, rules: Mapping[str, Callable[[], Rule]], service: Service = SERVICE, repeats: int = 3
+) -> Measured:
+    """Serve the service with each rule in turn, so many times; the medians."""
     arrivals = [arrival for arrival in made_up(service, seed=1) if arrival.prompt <= MOST_TOKENS]
     async with contextlib.AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rh-bench-"))
@@ -120,11 +122,21 @@ async def measure(count: int, rules: Mapping[str, Callable[[], Rule]], service: 
         clients = [await stack.enter_async_context(EngineClient(address)) for address in addresses]
         for client in clients:
             await client.wait_connected()
-        lines = [await _run(name, make(), clients, arrivals) for name, make in rules.items()]
-    return Measured(count, len(arrivals), ceiling(arrivals), lines)
+        runs: dict[str, list[Line]] = {name: [] for name in rules}
+        for turn in range(repeats):
+            for name, make in rules.items():
+                runs[name].append(await _run(name, f"{name} {turn}", make(), clients, arrivals))
+    return Measured(count, len(arrivals), ceiling(arrivals), [_median(lines) for lines in runs.values()])
 
 
-async def _run(name: str, rule: Rule, clients: Sequence[EngineClient], arrivals: Sequence[Arrival]) -> Line:
+def _median(lines: Sequence[Line]) -> Line:
+    def of(field: str) -> float:
+        return float(statistics.median(getattr(line, field) for line in lines))
+
+    return Line(lines[0].rule, of("cached"), of("imbalance"), of("ttft_p50"), of("ttft_p99"))
+
+
+async def _run(name: str, run: str, rule: Rule, clients: Sequence[EngineClient], arrivals: Sequence[Arrival]) -> Line:
     nodes = [Node(f"node-{number}") for number in range(len(clients))]
     pool = Pool(nodes, PrefixIndex(), BLOCK_SIZE)
     for node, client in zip(nodes, clients, strict=True):
@@ -140,7 +152,7 @@ async def _run(name: str, rule: Rule, clients: Sequence[EngineClient], arrivals:
         await asyncio.sleep(began + arrival.at - monotonic())
         info = clients[0].info
         assert info is not None
-        prompt, salt = _prompt(arrival), name.encode()
+        prompt, salt = _prompt(arrival), run.encode()
         blocks = tuple(block_numbers(chain_root(info, len(prompt), None, salt), prompt, most=len(prompt)))
         known = Arrival(arrival.at, blocks, arrival.prompt, arrival.answer)
         at = rule(pool, known, chance)

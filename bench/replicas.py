@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import math
 import os
 import statistics
@@ -42,7 +43,7 @@ REPLICAS = 8
 SEEDS = 5
 BETAS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 WINDOWS = (0.5, 1.0, 2.0, 8.0)
-SPEEDS = (0.5, 0.8, 1.0, 1.2)
+SPEEDS = (0.25, 0.5, 0.8, 1.0, 1.2)
 OURS = "ours"
 RULES: dict[str, Callable[[], Rule]] = {
     "round robin": round_robin,
@@ -93,8 +94,8 @@ class Result(msgspec.Struct):
     workloads: list[Workload]
     sensitivity: dict[str, list[tuple[float, float, Row]]]
     """By workload: beta, window and what came of them."""
-    speeds: list[tuple[float, list[Row]]]
-    """The trace, faster or slower than recorded."""
+    speeds: dict[str, list[tuple[float, list[Row]]]]
+    """By workload: how much faster requests come, and what came of them."""
     measured: Measured | None = None
 
 
@@ -138,11 +139,15 @@ def run(path: Path, requests: int, seeds: int) -> tuple[Result, dict[str, dict[s
             rule: simulate(first, make(), replicas=REPLICAS, capacity=source.capacity, block=source.block).ttfts
             for rule, make in RULES.items()
         }
-    speeds = []
+    speeds: dict[str, list[tuple[float, list[Row]]]] = {name: [] for name in sources}
     for speed in SPEEDS:
-        faster = trace(path, requests, speed=speed)
-        source = Source(lambda seed, faster=faster: faster, 3000, TRACE_BLOCK)  # type: ignore[misc]
-        speeds.append((speed, [source.row(rule, RULES[rule], 1) for rule in ("power of two", "least loaded", OURS)]))
+        recorded = trace(path, requests, speed=speed)
+        busy = dataclasses.replace(service, conversations=speed * service.conversations)
+        for name, source in sources.items():
+            arrivals = recorded if name == "the trace" else made_up(busy, seed=1)
+            at_speed = Source(lambda seed, arrivals=arrivals: arrivals, source.capacity, source.block)  # type: ignore[misc]
+            rows = [at_speed.row(rule, RULES[rule], 1) for rule in ("power of two", "least loaded", OURS)]
+            speeds[name].append((speed, rows))
     return Result(workloads, sensitivity, speeds), times
 
 
@@ -174,7 +179,9 @@ def markdown(result: Result) -> str:
         "answer tokens per second and serves one request after another. *Ours* is the rule of `router/replica.py` with "
         "its defaults. The load is predicted as in the gateway, the prefix index is the gateway's and is told what "
         f"replicas store and give up. Means over {SEEDS} seeds, smallest and largest in brackets; in the made-up "
-        "service a seed is a day of its own. Imbalance: requests of the busiest replica over the mean. "
+        "service a seed is a day of its own. Imbalance: requests of the busiest replica over the mean, and the same "
+        "for tokens that were computed. At this load the made-up service is more than the pool can do unless prefixes "
+        "are found, so that the other rules' queues grow; further down are lower loads. "
         "Made by `python -m bench.replicas`.",
     ]
     for workload in result.workloads:
@@ -185,8 +192,8 @@ def markdown(result: Result) -> str:
             f"{workload.requests:,} requests. One cache without end that all replicas share would hold "
             f"{workload.ceiling:.1%} of the blocks.",
             "",
-            "| rule | blocks found | imbalance | prompt tokens computed (M) | TTFT p50 (s) | TTFT p99 (s) |",
-            "|---|--:|--:|--:|--:|--:|",
+            "| rule | blocks found | imbalance | of work | prompt tokens computed (M) | TTFT p50 (s) | TTFT p99 (s) |",
+            "|---|--:|--:|--:|--:|--:|--:|",
             *(_line(row) for row in workload.rows),
         ]
     lines += ["", "![Time to first token by rule](replicas.png)", "", "## How much beta and the window matter", ""]
@@ -210,17 +217,14 @@ def markdown(result: Result) -> str:
     lines += [
         "## How much the load matters",
         "",
-        "The trace, faster or slower than recorded: blocks found / TTFT p50 / p99 in seconds.",
-        "",
-        "| speed | " + " | ".join(row.rule for row in result.speeds[0][1]) + " |",
-        "|--:|" + "--:|" * len(result.speeds[0][1]),
+        "Requests so many times as often as above: blocks found / TTFT p50 / p99 in seconds.",
     ]
-    lines += [
-        f"| {speed:g} | "
-        + " | ".join(f"{row.hit_ratio.mean:.1%} / {row.ttft_p50.mean:.2f} / {row.ttft_p99.mean:.2f}" for row in rows)
-        + " |"
-        for speed, rows in result.speeds
-    ]
+    for name, at_speeds in result.speeds.items():
+        rules = [row.rule for row in at_speeds[0][1]]
+        lines += ["", f"| {name} | " + " | ".join(rules) + " |", "|--:|" + "--:|" * len(rules)]
+        for speed, rows in at_speeds:
+            figures = [f"{row.hit_ratio.mean:.1%} / {row.ttft_p50.mean:.2f} / {row.ttft_p99.mean:.2f}" for row in rows]
+            lines.append(f"| {speed:g} | " + " | ".join(figures) + " |")
     if result.measured is not None:
         lines += ["", *result.measured.markdown()]
     return "\n".join(lines) + "\n"
@@ -233,6 +237,7 @@ def _line(row: Row) -> str:
         name,
         f"{row.hit_ratio.mean:.1%} ({row.hit_ratio.low:.1%}-{row.hit_ratio.high:.1%})",
         _figure(row.imbalance),
+        _figure(row.work_imbalance),
         _figure(computed),
         _figure(row.ttft_p50),
         _figure(row.ttft_p99),

@@ -67,7 +67,9 @@ def test_the_made_up_service_repeats_what_was_said() -> None:
 async def test_real_engines_find_what_the_rule_expects() -> None:
     """Two processes: ours finds more than round robin, which sends each turn of a conversation elsewhere."""
     service = dataclasses.replace(SERVICE, seconds=5.0)
-    found = await measure(2, {"round robin": round_robin, "ours": lambda: by_score(ReplicaPolicy())}, service)
+    found = await measure(
+        2, {"round robin": round_robin, "ours": lambda: by_score(ReplicaPolicy())}, service, repeats=1
+    )
     by_rule = {line.rule: line.cached for line in found.lines}
     assert 0 < by_rule["round robin"] < by_rule["ours"] <= 1
     assert found.markdown()
