@@ -57,6 +57,7 @@ from gateway.telemetry.heartbeat import Heartbeat
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tracing import TraceRequests
 from gateway.tickets import Tickets
+from gateway.tiers import TierMemory, Tiers
 from gateway.turns import Turns
 from gateway.turns.mailbox import READ_TIMEOUT
 from gateway.websocket import Connections
@@ -173,9 +174,12 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     at = settings.embedder.address if settings.embedder.enabled else None
     embedder = None if at is None else await started(EmbedderClient(Path(at.removeprefix("unix://"))))
 
+    memory = TierMemory()
+
     async def road(settings: Settings) -> Pipeline:
         """Turns stay on the one that they began on: it has the settings of that moment."""
         guard = await asyncio.to_thread(Guard, settings.safety, secret, violations, metrics, anomalies)
+        tiers = await asyncio.to_thread(Tiers, settings, memory, embedder)
         return Pipeline(
             settings,
             secret,
@@ -189,6 +193,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
             ledger,
             metrics,
             guard,
+            tiers,
             tracer,
         )
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from cache.policy import Scope
 from cache.response import Lookup, Outcome
@@ -20,6 +22,8 @@ from gateway.protocol.stream import CacheOutcome
 from gateway.relay import Streamed
 from gateway.service import Share
 from gateway.turns import Turn
+from router.complexity import Complexity
+from router.tier import Choice
 
 NOT_LOOKED_UP: Final = Lookup(Outcome.MISS, "")
 
@@ -52,6 +56,12 @@ class Job:
     """What the response cache said last; the reason is also that of a bypass."""
     outcome: CacheOutcome = "bypass"
     """Of the response cache, as far as it is known."""
+    complexity: Complexity | None = None
+    """None until it was looked at."""
+    choice: Choice | None = None
+    """The tier chosen, if the request leaves it open."""
+    embedding: NDArray[np.float32] | None = None
+    """Of the newest user message, of length 1, if anybody has asked for it."""
 
     def cut_off(self, failure: BaseException | None = None) -> End | None:
         """The turn's end if it stopped now, or did so because of a failure; None if nobody was shown anything yet."""

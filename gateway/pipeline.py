@@ -50,10 +50,11 @@ from gateway.telemetry.logs import bind_task
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.trace import Stage
 from gateway.telemetry.tracing import Tracing
+from gateway.tiers import Tiers
 from gateway.turns import Turn, TurnState
 from router import features
 from router.complexity import score
-from router.route import Decision, NoRoute, Policy, Refusal, RouteRequest, Why, route
+from router.route import Decision, NoRoute, Refusal, RouteRequest, Why, route
 
 
 class Pipeline:
@@ -73,6 +74,7 @@ class Pipeline:
         ledger: Ledger,
         metrics: Metrics,
         guard: Guard,
+        tiers: Tiers,
         tracing: Tracing | None = None,
     ) -> None:
         self._settings = settings
@@ -83,8 +85,9 @@ class Pipeline:
         self._metrics = metrics
         self._guard = guard
         self._tracing = tracing
-        self._policy = Policy(medium_from=settings.router.medium_from, large_from=settings.router.large_from)
-        self._answers = StoredAnswers(cache, statistics, flights, guard, settings, self._policy.digest, secret)
+        self._tiers = tiers
+        self._answers = StoredAnswers(cache, statistics, flights, guard, settings, tiers.policy.digest, secret)
+        self._policy = tiers.policy
         self._accounts = Accounts(statistics, ledger, metrics, tracing)
 
     async def run(self, turn: Turn) -> None:
@@ -133,6 +136,7 @@ class Pipeline:
             if end is not None:
                 end = msgspec.structs.replace(end, price=job.price(end))
                 turn.cost = end.cost
+                self._tiers.answered(job, end)
                 self._accounts.close(job, end)
             else:
                 self._accounts.refuse(job)
@@ -189,6 +193,7 @@ class Pipeline:
         tenant = self._view.tenant(principal.tenant)
         model = job.pools[0].name if len(job.pools) == 1 else None
         if model is None and tenant is not None and tenant.model_quotas:
+            await self._choose(job)
             model = self._engines[self._route(job).replica].pool.name
         adapter = job.adapter.name if job.adapter else None
         subjects = subjects_of(self._settings.limits, tenant, principal, model, adapter)
@@ -219,6 +224,7 @@ class Pipeline:
 
     async def _generate(self, job: Job) -> End:
         """Route, then stream from the chosen engine, or from the next one while none has given a token."""
+        await self._choose(job)
         version = job.adapter.version if job.adapter else None
         decision = self._route(job)
         placement = self._place(job, decision, version)
@@ -270,16 +276,27 @@ class Pipeline:
             streamed = diverged(job)
         return End(streamed, engine.pool.tier, job.model(engine), job.outcome, fallback)
 
-    def _route(self, job: Job) -> Decision:
+    async def _choose(self, job: Job) -> None:
+        """Look at what is asked, once."""
+        if job.complexity is not None:
+            return
         request = job.turn.request
         if isinstance(request.prompt, str):
             said = [features.Message("user", request.prompt)]
         else:
             said = [features.Message(message.role, message.content) for message in job.turn.conversation]
+        seen = features.extract(said)
+        job.complexity = score(seen)
+        job.choice = await self._tiers.choose(job, seen, job.complexity)
+
+    def _route(self, job: Job) -> Decision:
+        request = job.turn.request
+        assert job.complexity is not None
         question = RouteRequest(
             model=job.adapter.model if job.adapter else request.model,
             adapter=job.adapter.name if job.adapter else None,
-            complexity=score(features.extract(said)),
+            complexity=job.complexity,
+            choice=job.choice,
             output_tokens=request.max_output_tokens or 1,
         )
         candidates = self._engines.candidates(
@@ -323,6 +340,7 @@ class Pipeline:
                 reason=reason,
                 complexity=decision.complexity,
                 reasons=decision.reasons,
+                probabilities=_probabilities(decision),
                 cache=job.outcome,
                 cache_reason=job.found.reason,
                 input_tokens=len(job.prompts[engine.pool.name]),
@@ -330,6 +348,12 @@ class Pipeline:
                 scores=decision.scores,
             )
         )
+
+
+def _probabilities(decision: Decision) -> tuple[float, float, float] | None:
+    """That each tier answers well, where that decided."""
+    prediction = decision.choice.outlook.prediction if decision.choice else None
+    return prediction.probabilities if prediction else None
 
 
 def _most(price: Price, input: int, output: int) -> int:

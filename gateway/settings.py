@@ -26,6 +26,7 @@ from gateway.directory.records import Scope
 from gateway.identity.settings import EngineTls, IdentityProviders, check_issuers
 from gateway.limits.quota import Quota, Rate
 from gateway.limits.quota import Seconds as BurstSeconds
+from gateway.router_settings import Router as Router
 from gateway.safety.settings import Safety, check_safety
 from gateway.section import Positive, Seconds, apply_environment
 from gateway.section import Section as Section
@@ -225,22 +226,6 @@ class Pool(Section, frozen=True):
     max_turns: Annotated[
         int, Meta(ge=0, description="Most turns that one gateway has in its engines at the same time; 0: any number.")
     ] = 0
-
-
-class Router(Section, frozen=True):
-    """How a tier is picked, and an engine of it."""
-
-    medium_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the medium tier answers.")] = 0.2
-    large_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the large tier answers.")] = 0.45
-    breaker_failures: Annotated[Positive, Meta(description="Failures in a row that take an engine out.")] = 3
-    breaker_seconds: Annotated[Seconds, Meta(description="Seconds until an engine taken out is tried again.")] = 10.0
-    replica_beta: Annotated[
-        float, Meta(ge=0, le=100, description="What a replica's load counts beside the prompt that it knows.")
-    ] = 1.0
-    replica_window: Annotated[
-        float,
-        Meta(ge=0, le=100, description="How much busier than the least loaded replica one may be, in mean loads."),
-    ] = 2.0
 
 
 class Adapters(Section, frozen=True):

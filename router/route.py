@@ -17,9 +17,10 @@ from msgspec import Struct
 
 from router.complexity import Complexity
 from router.replica import Score
+from router.tier import TIERS as TIERS
+from router.tier import Choice, Source, sentences
 
 AUTO = "auto"
-TIERS = ("small", "medium", "large")
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -59,15 +60,23 @@ class RouteRequest(Struct, frozen=True, kw_only=True):
     adapter: str | None = None
     """Public name of an adapter of that model, if the request names one."""
     complexity: Complexity
+    choice: Choice | None = None
+    """The tier chosen for `auto`; None: by the policy's thresholds of complexity."""
     output_tokens: int = 1
     """Output tokens that must fit beside the prompt."""
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """Complexity from which the medium and the large tier answer."""
+    """How `auto` picks a tier: thresholds of complexity, and what `router.tier` chooses by."""
 
     medium_from: float = 0.2
     large_from: float = 0.45
+    quality: int = 50
+    budget: float | None = None
+    costs: tuple[float, ...] = ()
+    delay_price: float = 0.0
+    model: str = ""
+    """Version of the model of success, if one is used."""
 
     def tier(self, complexity: float) -> str:
         if complexity >= self.large_from:
@@ -85,6 +94,10 @@ class Why(enum.StrEnum):
 
     REQUESTED = "requested"
     COMPLEXITY = "complexity"
+    LEARNT = "learnt"
+    """What tiers are expected to answer well."""
+    UNCERTAIN = "uncertain"
+    """Nothing is known of such requests."""
     CONTEXT = "context"
     """The tier wanted cannot hold the prompt."""
     FALLBACK = "fallback"
@@ -99,6 +112,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     replica: str
     why: Why
     complexity: float
+    choice: Choice | None = None
     reasons: tuple[str, ...]
     """The grounds, for people."""
     fallbacks: tuple[str, ...]
@@ -164,6 +178,7 @@ def route(request: RouteRequest, candidates: Sequence[Candidate], policy: Policy
         replica=chosen.replica,
         why=why,
         complexity=request.complexity.score,
+        choice=request.choice,
         reasons=_sentences(request, wanted, chosen, why),
         fallbacks=tuple(c.replica for c in order[1:]),
     )
@@ -183,7 +198,7 @@ def _allowed(name: str, candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _wanted_tier(request: RouteRequest, policy: Policy, allowed: Sequence[Candidate]) -> str:
     if request.model == AUTO:
-        return policy.tier(request.complexity.score)
+        return request.choice.tier if request.choice else policy.tier(request.complexity.score)
     return request.model if request.model in TIERS else allowed[0].tier
 
 
@@ -195,15 +210,26 @@ def _distance(wanted: str, tier: str) -> int:
 
 def _why(request: RouteRequest, wanted: str, chosen: Candidate, fitting: Sequence[Candidate]) -> Why:
     if chosen.tier == wanted:
-        return Why.COMPLEXITY if request.model == AUTO else Why.REQUESTED
+        if request.model != AUTO:
+            return Why.REQUESTED
+        return _SOURCES[request.choice.outlook.source] if request.choice else Why.COMPLEXITY
     return Why.FALLBACK if any(c.tier == wanted for c in fitting) else Why.CONTEXT
+
+
+_SOURCES = {
+    Source.LEARNT: Why.LEARNT,
+    Source.COMPLEXITY: Why.COMPLEXITY,
+    Source.UNCERTAIN: Why.UNCERTAIN,
+}
 
 
 def _sentences(request: RouteRequest, wanted: str, chosen: Candidate, why: Why) -> tuple[str, ...]:
     if request.model == AUTO:
         score = request.complexity.score
-        grounds = [f"complexity {score:.2f} asks for the {wanted} tier"]
-        grounds += [f"{reason.sentence} (+{reason.contribution:.2f})" for reason in request.complexity.reasons[:3]]
+        chosen_by = request.choice
+        grounds = list(sentences(chosen_by)) if chosen_by else [f"complexity {score:.2f} asks for the {wanted} tier"]
+        if chosen_by is None or chosen_by.outlook.source is Source.COMPLEXITY:
+            grounds += [f"{reason.sentence} (+{reason.contribution:.2f})" for reason in request.complexity.reasons[:3]]
     else:
         grounds = [f"the request names {request.adapter or request.model}"]
         if request.adapter:

@@ -60,7 +60,7 @@ class Terms(Struct, frozen=True):
     costs: tuple[float, float, float]
     """Of a token at each tier, as a part of the dearest tier's."""
     delay_price: float = 0.0
-    """Of a second of waiting, in probability of a good answer."""
+    """Of a thousand tokens that others are still waiting for, in probability of a good answer."""
     explore: float = 0.0
     """Share of requests whose tier is drawn, so that outcomes of other choices are seen."""
 
@@ -72,7 +72,9 @@ class Choice(Struct, frozen=True, kw_only=True):
     outlook: Outlook
     terms: Terms
     delays: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Seconds that each tier is predicted to let a request wait."""
+    """Thousands of tokens that each tier has to compute for others first."""
+    offered: tuple[str, ...] = TIERS
+    """Tiers that there are."""
     floor: str | None = None
     """The tier below which this conversation must not fall."""
     draw: float = 1.0
@@ -88,16 +90,21 @@ def choose(
     terms: Terms,
     *,
     delays: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    offered: tuple[str, ...] = TIERS,
     floor: str | None = None,
     draw: float = 1.0,
 ) -> Choice:
-    """Choose a tier; of equally useful ones the cheaper. For the arguments see `Choice`."""
+    """Choose a tier; of equally useful ones the cheaper. For the arguments see `Choice`.
+
+    Where no tier that is offered is as high as the floor, the highest is taken.
+    """
     worth = values(outlook, terms)
     utilities = [
         value - terms.price * cost - terms.delay_price * delay
         for value, cost, delay in zip(worth, terms.costs, delays, strict=True)
     ]
-    open_tiers = range(TIERS.index(floor) if floor else 0, len(TIERS))
+    there = [number for number, tier in enumerate(TIERS) if tier in offered]
+    open_tiers = [tier for tier in there if floor is None or tier >= TIERS.index(floor)] or there[-1:]
     best = max(open_tiers, key=lambda tier: (utilities[tier], -tier))
     drawn = terms.explore / len(open_tiers)
     explored = draw < terms.explore
@@ -108,6 +115,7 @@ def choose(
         outlook=outlook,
         terms=terms,
         delays=delays,
+        offered=offered,
         floor=floor,
         draw=draw,
         values=worth,
@@ -118,7 +126,36 @@ def choose(
 
 def again(choice: Choice) -> Choice:
     """The same choice, made anew from what it holds."""
-    return choose(choice.outlook, choice.terms, delays=choice.delays, floor=choice.floor, draw=choice.draw)
+    return choose(
+        choice.outlook,
+        choice.terms,
+        delays=choice.delays,
+        offered=choice.offered,
+        floor=choice.floor,
+        draw=choice.draw,
+    )
+
+
+def sentences(choice: Choice) -> tuple[str, ...]:
+    """Why this tier, for people."""
+    outlook, prediction = choice.outlook, choice.outlook.prediction
+    if choice.draw < choice.terms.explore:
+        first = f"the {choice.tier} tier was drawn, to see how it does"
+    elif outlook.source is Source.LEARNT:
+        shown = ", ".join(f"{tier} {value:.0%}" for tier, value in zip(TIERS, choice.values, strict=True))
+        first = f"expected to be answered well: {shown}; at this price of quality that asks for {choice.tier}"
+    elif outlook.source is Source.COMPLEXITY:
+        first = f"complexity {outlook.complexity:.2f} asks for the {choice.tier} tier"
+    else:
+        first = f"little is known of requests like this one: the {choice.tier} tier"
+    grounds = [first]
+    if prediction is not None and prediction.probabilities is None:
+        grounds.append("it is unlike the questions that success was learnt from")
+    if choice.floor is not None and choice.tier == choice.floor:
+        best = max(choice.offered, key=lambda tier: (choice.utilities[TIERS.index(tier)], -TIERS.index(tier)))
+        if best != choice.tier:
+            grounds.append(f"the conversation has used the {choice.floor} tier and does not go below it")
+    return tuple(grounds)
 
 
 def values(outlook: Outlook, terms: Terms) -> tuple[float, float, float]:

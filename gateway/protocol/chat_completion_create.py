@@ -129,6 +129,7 @@ def parse_chat_completion_create(body: Mapping[str, Any], given: Caching = NOTHI
         tools=tools,
         stop=create.stop_strings(),
         caching=create.caching(given),
+        quality=create.quality,
         store=False,
         metadata=create.metadata or {},
         service_tier=create.service_tier or "auto",

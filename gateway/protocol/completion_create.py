@@ -99,6 +99,7 @@ def parse_completion_create(body: Mapping[str, Any], given: Caching = NOTHING) -
         stop=create.stop_strings(),
         generate=limit > 0,
         caching=create.caching(given),
+        quality=create.quality,
         store=False,
     )
     return request_choices(

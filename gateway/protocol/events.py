@@ -171,6 +171,8 @@ class ResponseView:
                     "reason": routed.reason,
                     "complexity": routed.complexity,
                     "reasons": list(routed.reasons),
+                    "probabilities": routed.probabilities
+                    and dict(zip(("small", "medium", "large"), routed.probabilities, strict=True)),
                     "cache": routed.cache,
                     "cache_reason": routed.cache_reason or None,
                     "scores": {

@@ -124,6 +124,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     generate: bool = True
     """False: only warm the prefix cache with the prompt; the answer is empty."""
     caching: Caching = NOTHING
+    quality: int | None = None
+    """What quality may cost, 0 to 100, where the router picks the tier; None: as configured."""
     previous_response_id: str | None = None
     store: bool = True
     metadata: dict[str, str] = {}
@@ -142,6 +144,8 @@ class RoundhouseOptions(Struct, frozen=True, forbid_unknown_fields=True):
     cache: Directives | None = None
     """As HTTP's `Cache-Control`."""
     cache_tags: Tags | None = None
+    quality: Annotated[int, Meta(ge=0, le=100)] | None = None
+    """The router's knob for this request, where the server lets requests turn it."""
 
 
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -205,6 +209,10 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
         if self.roundhouse is None:
             return given
         return stricter(given, from_body(self.roundhouse.cache, self.roundhouse.cache_tags))
+
+    @property
+    def quality(self) -> int | None:
+        return self.roundhouse.quality if self.roundhouse else None
 
     def _token_biases(self) -> dict[int, float]:
         try:

@@ -144,6 +144,7 @@ def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> 
         stop=create.stop_strings(),
         generate=create.generate is not False and not prewarm,
         caching=create.caching(given),
+        quality=create.quality,
         previous_response_id=create.previous_response_id,
         store=create.store is not False,
         metadata=create.metadata or {},

@@ -44,6 +44,8 @@ class Routed(Struct, frozen=True, kw_only=True, tag=True):
     complexity: float | None
     reasons: tuple[str, ...] = ()
     """The decision's grounds, for people."""
+    probabilities: tuple[float, float, float] | None = None
+    """That the small, medium and large tier answer well, where that is known."""
     cache: CacheOutcome = "miss"
     cache_reason: str = ""
     """One word, see docs/caching.md."""

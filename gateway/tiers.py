@@ -1,0 +1,209 @@
+"""The choice of a tier on a turn's road: gathers what `router.tier` decides by, and remembers what follows from it.
+
+`Tiers` has the settings of one configuration. `TierMemory` outlives them: the budget's price, and which tier each
+conversation has used. Both memories are this gateway's own. Budgets need no more (`router.budget`); a conversation that
+goes on at another gateway is judged anew there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from time import monotonic
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from cache.embedding.client import EmbedderClient, EmbedRefused
+from gateway.engines import Pool
+from gateway.job import End, Job
+from gateway.protocol.requests import Message
+from gateway.settings import Settings
+from router.budget import Budget, charge
+from router.complexity import Complexity
+from router.features import HEAD, TAIL, Features
+from router.route import AUTO, Policy
+from router.success import Prediction, SuccessModel, shipped
+from router.tier import TIERS, Choice, Outlook, Source, Terms, choose, price_table, relative
+
+MAX_CONVERSATIONS = 50_000
+_SAMPLE = 4
+"""Of so many requests of the calibration set one is looked at for the knob's table."""
+
+
+class Used(Struct, frozen=True):
+    """What a conversation was answered by, up to one of its messages."""
+
+    tier: str
+    response: str
+    until: float
+    """Monotonic time when it is forgotten."""
+
+
+class TierMemory:
+    """What one gateway remembers of its choices."""
+
+    def __init__(self) -> None:
+        self.budgets: dict[float, Budget] = {}
+        """By share: of every one that a configuration has had."""
+        self._used: OrderedDict[bytes, Used] = OrderedDict()
+
+    def used(self, conversation: bytes | None) -> Used | None:
+        found = self._used.get(conversation) if conversation else None
+        return found if found and found.until > monotonic() else None
+
+    def remember(self, conversation: bytes, used: Used) -> None:
+        self._used[conversation] = used
+        self._used.move_to_end(conversation)
+        while len(self._used) > MAX_CONVERSATIONS:
+            self._used.popitem(last=False)
+
+
+class Tiers:
+    """Chooses tiers for requests that name none."""
+
+    def __init__(self, settings: Settings, memory: TierMemory, embedder: EmbedderClient | None) -> None:
+        router = settings.router
+        self._router, self._memory, self._embedder = router, memory, embedder
+        self._embedder_timeout = settings.embedder.timeout
+        self._model: SuccessModel | None = shipped() if router.learnt else None
+        priced = {pool.tier: pool.cost for pool in settings.pools}
+        self._costs = relative([priced[tier] for tier in TIERS if tier in priced])
+        self._prices = _table(self._costs)
+        share, cheapest = router.budget, self._costs[0]
+        if share is not None and share not in memory.budgets:
+            knob = round(100 * max(0.0, share - cheapest) / (1 - cheapest))
+            memory.budgets[share] = Budget(share, self._prices[max(1, knob)])
+        self.policy = Policy(
+            medium_from=router.medium_from,
+            large_from=router.large_from,
+            quality=router.quality,
+            budget=share,
+            costs=self._costs,
+            delay_price=router.queue_price,
+            model=self._model.version if self._model else "",
+        )
+
+    async def choose(self, job: Job, seen: Features, complexity: Complexity) -> Choice | None:
+        """The tier for a request that leaves it open, None for any other. Asks the embedder where that may help."""
+        request = job.turn.request
+        if request.model != AUTO or job.adapter is not None:
+            return None
+        prediction = await self._predict(job, seen)
+        outlook = Outlook(
+            _source(prediction, seen),
+            complexity.score,
+            prediction,
+            self._router.medium_from,
+            self._router.large_from,
+        )
+        before = self._memory.used(_conversation(job, -1)) if self._router.sticky_seconds else None
+        explore = self._router.explore
+        return choose(
+            outlook,
+            Terms(self._price(request.quality), self._prices[50], self._costs, self._router.queue_price, explore),
+            delays=_delays(job.pools) if self._router.queue_price else (0.0, 0.0, 0.0),
+            offered=tuple(pool.tier for pool in job.pools),
+            floor=before.tier if before else None,
+            draw=random.random() if explore else 1.0,
+        )
+
+    def answered(self, job: Job, end: End) -> None:
+        """Take account of who answered a request that left it open."""
+        if job.choice is None or end.cache == "hit" or end.streamed.error is not None:
+            return
+        if (share := self._router.budget) is not None:
+            usage = end.streamed.usage
+            tokens = usage.input_tokens + usage.output_tokens
+            cost = self._costs[TIERS.index(end.tier)]
+            self._memory.budgets[share] = charge(self._memory.budgets[share], cost, tokens)
+        if self._router.sticky_seconds and (conversation := _conversation(job, 0)):
+            until = monotonic() + self._router.sticky_seconds
+            self._memory.remember(conversation, Used(end.tier, job.turn.id, until))
+
+    def _price(self, quality: int | None) -> float:
+        if quality is not None and self._router.quality_by_request:
+            return self._prices[quality]
+        if self._router.budget is not None:
+            return self._memory.budgets[self._router.budget].price
+        return self._prices[self._router.quality]
+
+    async def _predict(self, job: Job, seen: Features) -> Prediction | None:
+        """What is known without an embedding, and with one if the request is of a kind that was learnt from."""
+        if self._model is None:
+            return None
+        prediction = self._model.predict(seen)
+        if prediction.probabilities is None:
+            return prediction
+        if job.embedding is None:
+            job.embedding = await self._embed(job)
+        return prediction if job.embedding is None else self._model.predict(seen, job.embedding)
+
+    async def _embed(self, job: Job) -> NDArray[np.float32] | None:
+        client, text = self._embedder, _newest(job)
+        if client is None or not client.available or text is None or self._model is None:
+            return None
+        hello = client.hello
+        if hello is None or hello.model != self._model.metadata.embedding:
+            return None
+        try:
+            embedded = await client.embed([text], seconds=self._embedder_timeout)
+        except EmbedRefused:
+            return None
+        vector: NDArray[np.float32] = embedded.vectors[0]
+        return vector
+
+
+def _source(prediction: Prediction | None, seen: Features) -> Source:
+    if prediction is not None and prediction.probabilities is not None:
+        return Source.LEARNT
+    # The complexity score was made for messages as people write them in a chat, and read as a whole.
+    return Source.COMPLEXITY if seen.characters <= HEAD + TAIL else Source.UNCERTAIN
+
+
+def _table(costs: tuple[float, float, float]) -> tuple[float, ...]:
+    """The quality knob's prices. They come from the learnt model also where it is not asked."""
+    return price_table(shipped().calibration[::_SAMPLE], costs)
+
+
+def _delays(pools: Sequence[Pool]) -> tuple[float, float, float]:
+    """Thousands of tokens that wait at the least busy engine of each tier."""
+    waiting: dict[str, float] = {
+        pool.tier: min((engine.load for engine in pool.routable if engine.client.connected), default=0) / 1000
+        for pool in pools
+    }
+    small, medium, large = (waiting.get(tier, 0.0) for tier in TIERS)
+    return small, medium, large
+
+
+def _newest(job: Job) -> str | None:
+    """The newest user message."""
+    if isinstance(job.turn.request.prompt, str):
+        return job.turn.request.prompt
+    said = (message.content for message in reversed(job.turn.conversation) if message.role == "user")
+    return next(said, None)
+
+
+def _conversation(job: Job, back: int) -> bytes | None:
+    """A digest of the conversation up to its newest user message (0), or to the one before it (-1).
+
+    Of what follows an earlier message only the user's own words are certain: answers are what clients make of them.
+    """
+    messages = job.turn.conversation
+    said = [number for number, message in enumerate(messages) if message.role == "user"]
+    if len(said) + back <= 0:
+        return None
+    principal = job.turn.principal
+    whose = f"{principal.tenant}\0{principal.key}\0{principal.user}"
+    return _digest(whose, messages[: said[back - 1] + 1])
+
+
+def _digest(whose: str, messages: Sequence[Message]) -> bytes:
+    digest = hashlib.blake2b(whose.encode(), digest_size=16)
+    for message in messages:
+        digest.update(f"\0{message.role}\0{len(message.content)}\0".encode())
+        digest.update(message.content.encode())
+    return digest.digest()
