@@ -11,6 +11,7 @@ import hashlib
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import cache
 from time import monotonic
 
 import numpy as np
@@ -164,6 +165,7 @@ def _source(prediction: Prediction | None, seen: Features) -> Source:
     return Source.COMPLEXITY if seen.characters <= HEAD + TAIL else Source.UNCERTAIN
 
 
+@cache
 def _table(costs: tuple[float, float, float]) -> tuple[float, ...]:
     """The quality knob's prices. They come from the learnt model also where it is not asked."""
     return price_table(shipped().calibration[::_SAMPLE], costs)
