@@ -7,6 +7,7 @@ first token: afterwards it would repeat or contradict what the client has alread
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -119,12 +120,20 @@ class Pipeline:
         mark = turn.trace.mark
         job = await self._prepare(turn, began)
         mark(Stage.PREPARE)
-        reservation = await self._reserve(job)
+        # Neither needs the other's answer: together they are one round trip to Redis.
+        looking = asyncio.create_task(self._answers.look_up(job))
+        try:
+            reservation = await self._reserve(job)
+        except BaseException:
+            await asyncio.wait([looking])
+            looking.exception()
+            self._answers.land(job, None)
+            raise
         mark(Stage.RESERVE)
         end: End | None = None
         self._accounts.open(job)
         try:
-            await self._answers.look_up(job)
+            await looking
             mark(Stage.CACHE)
             end = await self._answers.give(job) or await self._generate(job)
         except BaseException as failure:
