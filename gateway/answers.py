@@ -14,7 +14,7 @@ from cache.shape import shape_of
 from cache.statistics import CacheStatistics
 from cache.wording import asks_for_chance, depends_on_time, is_personal, refuses
 from gateway.billing.cost import picodollars
-from gateway.cache_key import parts
+from gateway.cache_key import owner, parts
 from gateway.errors import EngineFailed, NotCached
 from gateway.flights import Flights, TakeOver
 from gateway.identity.secret import derive
@@ -71,8 +71,15 @@ class StoredAnswers:
             job.scope = self._scope(job)
             job.digest = response_digest(
                 parts(
-                    job,
-                    job.scope,
+                    turn.request,
+                    turn.conversation,
+                    owner=owner(job.scope, turn.principal),
+                    pools=[
+                        [pool.name, pool.tier, pool.vocabulary, pool.revisions, pool.tools.name, pool.text.defaults]
+                        for pool in job.pools
+                    ],
+                    adapter=job.adapter.version if job.adapter else None,
+                    safety=job.safety,
                     policy=self._policy,
                     default_max_output_tokens=self._default_max_output_tokens,
                 ),

@@ -6,14 +6,14 @@ adds it to `HARMLESS`, with the reason why.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from cache.policy import Scope
-from gateway.identity import Principal
-from gateway.job import Job
-from gateway.protocol.requests import TurnRequest
+from gateway.identity.principal import Principal
+from gateway.protocol.requests import Message, TurnRequest
 
 HARMLESS: Final = frozenset(
     {
@@ -43,29 +43,37 @@ def owner(scope: Scope, principal: Principal) -> list[str]:
     return ["key", principal.key, principal.user or ""]
 
 
-def parts(job: Job, scope: Scope, *, policy: str, default_max_output_tokens: int) -> dict[str, Any]:
+def parts(
+    request: TurnRequest,
+    conversation: tuple[Message, ...],
+    *,
+    owner: list[str],
+    pools: Sequence[Any],
+    adapter: str | None,
+    safety: str | None,
+    policy: str,
+    default_max_output_tokens: int,
+) -> dict[str, Any]:
     """The parts of `cache.keys.response_digest`.
 
     Args:
+        pools: of each model that may answer: names, revisions, vocabulary (which stands for the chat template too),
+            defaults.
+        adapter: its version.
+        safety: digest of the rules that the answer is filtered by: answers of other rules may hold what these take out.
         policy: digest of how tiers are picked.
     """
-    turn = job.turn
-    request = turn.request
     found: dict[str, Any] = {name: getattr(request, name) for name in _WHOLE}
     if request.sampling.logit_bias:  # keys have to be text where they are sorted
         found["sampling"] = msgspec.to_builtins(request.sampling, str_keys=True)
     return found | {
-        "owner": owner(scope, turn.principal),
+        "owner": owner,
         "policy": policy,
-        "pools": [
-            # The vocabulary stands for the chat template too.
-            [pool.name, pool.tier, pool.vocabulary, pool.revisions, pool.tools.name, pool.text.defaults]
-            for pool in job.pools
-        ],
+        "pools": pools,
         "format": request.format.grammar if request.format else None,
-        "adapter": job.adapter.version if job.adapter else None,
-        "messages": turn.conversation,
+        "adapter": adapter,
+        "messages": conversation,
         "max_output_tokens": request.max_output_tokens or default_max_output_tokens,
-        "safety": job.safety,
+        "safety": safety,
         "tags": request.caching.tags,
     }
