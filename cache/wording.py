@@ -58,7 +58,6 @@ _REFUSAL = re2.compile(
     r"|(?:je suis )?désolée?,|je ne peux pas|lo siento,|no puedo\b"
     r")"
 )
-_APOSTROPHES = str.maketrans("\u2019\u02bc", "''")
 
 
 def depends_on_time(text: str) -> bool:
@@ -78,8 +77,13 @@ def is_personal(text: str) -> bool:
 
 def refuses(answer: str) -> bool:
     """Whether an answer begins as refusals do."""
-    return _REFUSAL.search(answer[:200].translate(_APOSTROPHES)) is not None
+    return _REFUSAL.search(_plain(answer[:200])) is not None
 
 
 def _found(words: re2._Regexp, text: str) -> bool:
-    return len(text) > MAX_LENGTH or words.search(text.translate(_APOSTROPHES)) is not None
+    return len(text) > MAX_LENGTH or words.search(_plain(text)) is not None
+
+
+def _plain(text: str) -> str:
+    """With the apostrophe that keyboards have."""
+    return text if text.isascii() else text.replace("\u2019", "'").replace("\u02bc", "'")

@@ -228,8 +228,8 @@ class StoredAnswers:
         said = _said(job)
         personal = (
             job.turn.sensitive
-            or any(map(is_personal, said))
-            or self._guard.is_personal([*said, job.turn.request.instructions or ""], job.turn.principal)
+            or is_personal(said)
+            or self._guard.is_personal([said, job.turn.request.instructions or ""], job.turn.principal)
         )
         return scope_of(configured, personal=personal)
 
@@ -298,13 +298,13 @@ def _question(job: Job) -> Question:
         generate=request.generate,
         several=request.caching.several,
         outputs=bool(turn.conversation) and turn.conversation[-1].role == "tool",
-        chance=any(map(asks_for_chance, said)),
-        time=any(map(depends_on_time, said)),
+        chance=asks_for_chance(said),
+        time=depends_on_time(said),
     )
 
 
-def _said(job: Job) -> list[str]:
+def _said(job: Job) -> str:
     """What the user has said: what came long ago may still be what an answer is about."""
     request = job.turn.request
     said = [message.content for message in job.turn.conversation if message.role == "user"]
-    return [*said, request.prompt] if isinstance(request.prompt, str) else said
+    return "\n".join([*said, request.prompt] if isinstance(request.prompt, str) else said)
