@@ -33,6 +33,7 @@ from gateway.batching_redis import BatchingRedis
 from gateway.billing.ledger import Ledger
 from gateway.configuration import Apply, Configuration, Prepare
 from gateway.context import Gateway
+from gateway.decisions import DecisionLog
 from gateway.directory.store import Directory
 from gateway.directory.view import View, configured
 from gateway.engines import Engines
@@ -174,7 +175,9 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     at = settings.embedder.address if settings.embedder.enabled else None
     embedder = None if at is None else await started(EmbedderClient(Path(at.removeprefix("unix://"))))
 
-    memory = TierMemory()
+    decisions = DecisionLog(redis)
+    await started(Periodic("decisions", decisions.flush, 1.0, at_end=decisions.flush))
+    memory = TierMemory(decisions)
 
     async def road(settings: Settings) -> Pipeline:
         """Turns stay on the one that they began on: it has the settings of that moment."""

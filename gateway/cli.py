@@ -16,6 +16,7 @@ from gateway.cli_audit import audit
 from gateway.cli_cache import cache
 from gateway.cli_keys import key
 from gateway.cli_redis import config_option, load_settings, run, with_redis, without_password
+from gateway.cli_route import route
 from gateway.cli_safety import safety
 from gateway.cli_tenants import tenant, user
 from gateway.cli_usage import usage
@@ -200,6 +201,7 @@ main.add_command(adapter)
 main.add_command(audit)
 main.add_command(cache)
 main.add_command(key)
+main.add_command(route)
 main.add_command(safety)
 main.add_command(tenant)
 main.add_command(usage)

@@ -23,9 +23,13 @@ from gateway.relay import Streamed
 from gateway.service import Share
 from gateway.turns import Turn
 from router.complexity import Complexity
+from router.features import Features
 from router.tier import Choice
 
 NOT_LOOKED_UP: Final = Lookup(Outcome.MISS, "")
+
+
+NOTHING_SEEN = Features()
 
 
 @dataclass(slots=True)
@@ -56,6 +60,8 @@ class Job:
     """What the response cache said last; the reason is also that of a bypass."""
     outcome: CacheOutcome = "bypass"
     """Of the response cache, as far as it is known."""
+    seen: Features = NOTHING_SEEN
+    """What the newest message shows."""
     complexity: Complexity | None = None
     """None until it was looked at."""
     choice: Choice | None = None

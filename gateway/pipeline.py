@@ -294,9 +294,9 @@ class Pipeline:
             said = [features.Message("user", request.prompt)]
         else:
             said = [features.Message(message.role, message.content) for message in job.turn.conversation]
-        seen = features.extract(said)
-        job.complexity = score(seen)
-        job.choice = await self._tiers.choose(job, seen, job.complexity)
+        job.seen = features.extract(said)
+        job.complexity = score(job.seen)
+        job.choice = await self._tiers.choose(job, job.complexity)
 
     def _route(self, job: Job) -> Decision:
         request = job.turn.request

@@ -54,6 +54,14 @@ class Router(Section, frozen=True):
     explore: Annotated[
         float, Meta(ge=0, le=0.2, description="Share of `auto` whose tier is drawn, so that others are known too.")
     ] = 0.0
+    log_entries: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="Decisions of each tenant that are kept in Redis (about); 0: none are. They hold no text.",
+        ),
+    ] = 10_000
     breaker_failures: Annotated[Positive, Meta(description="Failures in a row that take an engine out.")] = 3
     breaker_seconds: Annotated[Seconds, Meta(description="Seconds until an engine taken out is tried again.")] = 10.0
     replica_beta: Annotated[

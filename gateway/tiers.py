@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import random
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cache
 from time import monotonic
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from cache.embedding.client import EmbedderClient, EmbedRefused
+from gateway.decisions import DecisionLog, LoggedDecision
 from gateway.engines import Pool
 from gateway.job import End, Job
 from gateway.protocol.requests import Message
@@ -39,7 +42,6 @@ class Used(Struct, frozen=True):
     """What a conversation was answered by, up to one of its messages."""
 
     tier: str
-    response: str
     until: float
     """Monotonic time when it is forgotten."""
 
@@ -47,7 +49,8 @@ class Used(Struct, frozen=True):
 class TierMemory:
     """What one gateway remembers of its choices."""
 
-    def __init__(self) -> None:
+    def __init__(self, decisions: DecisionLog | None = None) -> None:
+        self.decisions = decisions
         self.budgets: dict[float, Budget] = {}
         """By share: of every one that a configuration has had."""
         self._used: OrderedDict[bytes, Used] = OrderedDict()
@@ -88,29 +91,48 @@ class Tiers:
             model=self._model.version if self._model else "",
         )
 
-    async def choose(self, job: Job, seen: Features, complexity: Complexity) -> Choice | None:
+    async def choose(self, job: Job, complexity: Complexity) -> Choice | None:
         """The tier for a request that leaves it open, None for any other. Asks the embedder where that may help."""
         request = job.turn.request
         if request.model != AUTO or job.adapter is not None:
             return None
-        prediction = await self._predict(job, seen)
-        outlook = Outlook(
-            _source(prediction, seen),
-            complexity.score,
-            prediction,
-            self._router.medium_from,
-            self._router.large_from,
-        )
+        prediction = self.predict(job.seen)
+        if prediction is not None and prediction.probabilities is not None:
+            prediction = await self._predict_with_embedding(job) or prediction
         before = self._memory.used(_conversation(job, -1)) if self._router.sticky_seconds else None
-        explore = self._router.explore
-        return choose(
-            outlook,
-            Terms(self._price(request.quality), self._prices[50], self._costs, self._router.queue_price, explore),
+        return self.choice(
+            job.seen,
+            complexity,
+            prediction,
+            quality=request.quality,
             delays=_delays(job.pools) if self._router.queue_price else (0.0, 0.0, 0.0),
             offered=tuple(pool.tier for pool in job.pools),
             floor=before.tier if before else None,
-            draw=random.random() if explore else 1.0,
         )
+
+    def predict(self, seen: Features) -> Prediction | None:
+        """What is expected without an embedding."""
+        return self._model.predict(seen) if self._model else None
+
+    def choice(
+        self,
+        seen: Features,
+        complexity: Complexity,
+        prediction: Prediction | None,
+        *,
+        quality: int | None = None,
+        delays: tuple[float, float, float] = (0.0, 0.0, 0.0),
+        offered: tuple[str, ...] = TIERS,
+        floor: str | None = None,
+    ) -> Choice:
+        """See `router.tier.Choice`. Args: quality: where the knob is for this request."""
+        router = self._router
+        outlook = Outlook(
+            _source(prediction, seen), complexity.score, prediction, router.medium_from, router.large_from
+        )
+        terms = Terms(self._price(quality), self._prices[50], self._costs, router.queue_price, router.explore)
+        draw = random.random() if router.explore else 1.0
+        return choose(outlook, terms, delays=delays, offered=offered, floor=floor, draw=draw)
 
     def answered(self, job: Job, end: End) -> None:
         """Take account of who answered a request that left it open."""
@@ -123,7 +145,10 @@ class Tiers:
             self._memory.budgets[share] = charge(self._memory.budgets[share], cost, tokens)
         if self._router.sticky_seconds and (conversation := _conversation(job, 0)):
             until = monotonic() + self._router.sticky_seconds
-            self._memory.remember(conversation, Used(end.tier, job.turn.id, until))
+            self._memory.remember(conversation, Used(end.tier, until))
+        if self._router.log_entries and self._memory.decisions is not None:
+            logged = _logged(job, job.choice, end, self.policy.model)
+            self._memory.decisions.add(job.turn.principal.tenant, logged, keep=self._router.log_entries)
 
     def _price(self, quality: int | None) -> float:
         if quality is not None and self._router.quality_by_request:
@@ -132,16 +157,10 @@ class Tiers:
             return self._memory.budgets[self._router.budget].price
         return self._prices[self._router.quality]
 
-    async def _predict(self, job: Job, seen: Features) -> Prediction | None:
-        """What is known without an embedding, and with one if the request is of a kind that was learnt from."""
-        if self._model is None:
-            return None
-        prediction = self._model.predict(seen)
-        if prediction.probabilities is None:
-            return prediction
+    async def _predict_with_embedding(self, job: Job) -> Prediction | None:
         if job.embedding is None:
             job.embedding = await self._embed(job)
-        return prediction if job.embedding is None else self._model.predict(seen, job.embedding)
+        return None if job.embedding is None or self._model is None else self._model.predict(job.seen, job.embedding)
 
     async def _embed(self, job: Job) -> NDArray[np.float32] | None:
         client, text = self._embedder, _newest(job)
@@ -163,6 +182,21 @@ def _source(prediction: Prediction | None, seen: Features) -> Source:
         return Source.LEARNT
     # The complexity score was made for messages as people write them in a chat, and read as a whole.
     return Source.COMPLEXITY if seen.characters <= HEAD + TAIL else Source.UNCERTAIN
+
+
+def _logged(job: Job, choice: Choice, end: End, model: str) -> LoggedDecision:
+    usage = end.streamed.usage
+    return LoggedDecision(
+        response=job.turn.id,
+        at=int(time.time() * 1000),
+        choice=choice,
+        features={name: float(value) for name, value in msgspec.structs.asdict(job.seen).items() if value},
+        model=model,
+        tier=end.tier,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        outcome=end.streamed.reason,
+    )
 
 
 @cache
