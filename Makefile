@@ -1,6 +1,6 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test lint types walls unit browser fuzz bench router-model demo-models demo-evaluate docs constraints clean
+.PHONY: help serve chat test lint types walls unit browser fuzz bench router-model cache-model demo-models demo-evaluate docs constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
@@ -55,6 +55,10 @@ bench: ## measure the engine beside its peers (minutes; results in bench/results
 router-model: ## learn the router's model file again from questions with known outcomes (minutes)
 	@deploy/environment.sh dev
 	$(BIN)/python -m bench.router_model
+
+cache-model: ## learn the semantic cache's model file again from labelled question pairs (minutes)
+	@deploy/environment.sh dev
+	$(BIN)/python -m bench.semantic_model
 
 demo-models: ## train the demo checkpoints and adapters again (hours; resumable)
 	@deploy/environment.sh train

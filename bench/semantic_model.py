@@ -102,7 +102,8 @@ def fit(recorded: Sequence[Sequence[Seen]], *, pairs: int, data: str, ridge: flo
     seen = [candidate for run in recorded for candidate in run]
     features = np.array([candidate.features for candidate in seen])
     right = np.array([candidate.right for candidate in seen])
-    means, scales = features.mean(axis=0), features.std(axis=0) + 1e-9
+    means, spreads = features.mean(axis=0), features.std(axis=0)
+    scales = np.where(spreads < 1e-6, 1.0, spreads)
     x = np.column_stack([np.ones(len(seen)), (features - means) / scales])
     regression = LogisticRegression(C=1 / ridge, fit_intercept=True, tol=1e-8, max_iter=1000).fit(x[:, 1:], right)
     weights = np.concatenate([regression.intercept_, regression.coef_[0]])

@@ -10,8 +10,9 @@ from __future__ import annotations
 import enum
 import re
 
-from cache.semantic.lexicon import ENGLISH, FOREIGN, TIME_SENSITIVE
+from cache.semantic.lexicon import ENGLISH, FOREIGN
 from cache.semantic.profile import MAX_CHARACTERS
+from cache.wording import asks_for_chance, depends_on_time, is_personal
 
 
 class Ineligible(enum.StrEnum):
@@ -53,22 +54,16 @@ _REFERENCE = re.compile(
     |you\s+(?:said|wrote|mentioned)|step\s+\d+|(?:first|second|third|last)\s+(?:one|point|option|step|part|example))\b""",
     re.VERBOSE | re.IGNORECASE,
 )
-_PERSON = re.compile(
-    r"\b(?:my|mine|our|ours)\b|\b(?:who|where|what)\s+am\s+i\b|\babout\s+me\b|\b(?:i\s+am|i'm|i\u2019m|i\s+have|i've)\b",
+_CHANGING = re.compile(r"\b(?:prices?|costs?|scores?|now|recent(?:ly)?|upcoming|trending|stocks?)\b", re.IGNORECASE)
+"""What `cache.wording` lets pass, because the same words within minutes mean the same, but not similar words."""
+_ANYBODY = re.compile(r"\b(?:do|can|could|should|would|may|must|will)\s+i\b", re.IGNORECASE)
+""""How do I" is how anybody asks."""
+_INVENTION = re.compile(
+    r"\b(?:brainstorm|joke|poem|story|haiku|limerick|lyrics|slogan|pick\s+(?:an?|one|any)|choose\s+(?:an?|one|any)"
+    r"|write|compose|invent|imagine|generate|make\s+up|come\s+up)\b",
     re.IGNORECASE,
 )
-_TIME = re.compile(
-    r"""\b(?:exchange\s+rates?|opening\s+(?:hours|times)|this\s+(?:year|month|week|season|morning|evening|weekend)|as\s+of
-    |(?:next|last|past|coming)\s+(?:year|month|week|few|season|game|match|election)|so\s+far|at\s+the\s+moment|right\s+now
-    |these\s+days|up\s+to\s+date|live\s+score|what\s+time\s+is\s+it|what\s+day)\b""",
-    re.VERBOSE | re.IGNORECASE,
-)
-_CHANCE = re.compile(
-    r"""\b(?:random(?:ly)?|surprise\s+me|pick\s+(?:a|an|one|any)|choose\s+(?:a|an|one|any)|roll\s+(?:a|the|\d)|flip\s+a
-    |another|a\s+different|a\s+new|brainstorm|joke|poem|story|haiku|limerick|lyrics|song\s+about|slogan
-    |(?:write|compose|invent|imagine|generate|make\s+up|come\s+up)\b)""",
-    re.VERBOSE | re.IGNORECASE,
-)
+"""What is to be made up: many answers are right, and the same again is not what is wanted."""
 
 
 def ineligible(question: str, *, earlier_turns: int = 0, private: bool = True) -> Ineligible | None:
@@ -90,11 +85,11 @@ def ineligible(question: str, *, earlier_turns: int = 0, private: bool = True) -
         return Ineligible.CONTEXT
     if not english(words):
         return Ineligible.LANGUAGE
-    if not TIME_SENSITIVE.isdisjoint(words) or _TIME.search(question):
+    if depends_on_time(question) or _CHANGING.search(question):
         return Ineligible.TIME
-    if _CHANCE.search(question):
+    if asks_for_chance(question) or _INVENTION.search(question):
         return Ineligible.CHANCE
-    return Ineligible.PERSON if not private and _PERSON.search(question) else None
+    return Ineligible.PERSON if not private and is_personal(_ANYBODY.sub("", question)) else None
 
 
 def standalone(question: str) -> bool:

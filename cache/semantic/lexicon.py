@@ -267,9 +267,3 @@ easy simple easily
     for word in group.split()
 }
 """A word -> what stands for it and the words that replace it in most questions."""
-
-TIME_SENSITIVE = _words(
-    """today tonight tomorrow yesterday now currently current nowadays latest newest recent recently breaking upcoming
-    tonight's today's weather forecast stock stocks price prices news headline headlines trending"""
-)
-"""Words of questions whose answer changes with time."""

@@ -86,4 +86,6 @@ def test_a_later_turn_that_stands_alone_may_ask(question: str) -> None:
 
 def test_a_question_about_the_asker_is_kept_out_of_what_others_are_served_from() -> None:
     assert ineligible("Where is my parcel, and what is in it?", private=False) is Ineligible.PERSON
+    assert ineligible("How do I delete my account?", private=False) is Ineligible.PERSON
     assert ineligible("How do I delete my account?", private=True) is None
+    assert ineligible("How do I learn to play the guitar?", private=False) is None

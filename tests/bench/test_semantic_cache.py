@@ -1,0 +1,229 @@
+"""The semantic cache's evaluation: streams, rival policies, calibration and report."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+
+from bench.question_edits import KINDS, edits
+from bench.question_pairs import Pair, Pool, Stream, Vectors, draw, nearest, read, split
+from bench.semantic_cache import (
+    adversarial,
+    calibrated_threshold,
+    compare_edited,
+    oracle_threshold,
+    sensitivity,
+    with_edits,
+)
+from bench.semantic_model import Seen, fit, lowest, record, upper
+from bench.semantic_policies import GlobalThreshold, Outcome, PerEntry, Profiles, Roundhouse, fit_curve, simulate
+from bench.semantic_report import Result, Row, markdown, plot
+from cache.semantic.model import FEATURES, Model, shipped
+
+VERBS = ("paint", "repair", "clean", "sell", "wash", "measure", "insure", "register")
+THINGS = ("boat", "shed", "sofa", "roof", "floor", "ring", "fence")
+
+
+def pairs() -> list[Pair]:
+    """Clusters of three paraphrases; each is told apart from another verb's question about the same thing."""
+    made = []
+    for thing, verb in itertools.product(THINGS, VERBS):
+        one, two, three = (
+            f"How do I {verb} a {thing}?",
+            f"How can I {verb} a {thing}?",
+            f"How might I {verb} a {thing}?",
+        )
+        made += [Pair(one, two, True), Pair(two, three, True)]
+        made.append(Pair(one, f"Why does a {thing} need somebody to {verb} it?", False))
+    return made
+
+
+def embed(texts: Sequence[str]) -> Vectors:
+    """Bags of words in which those that matter count more: near for texts about the same."""
+    vectors = np.zeros((len(texts), 4096), np.float32)
+    for row, text in zip(vectors, texts, strict=True):
+        for word in text.lower().strip("?").split():
+            row[zlib.crc32(word.encode()) % 4096] += 10 if word in VERBS + THINGS else 1
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Pool:
+    return split(pairs(), "test", embed)
+
+
+def test_the_parts_share_no_labelled_pair_and_lose_no_question(pool: Pool) -> None:
+    calibration = split(pairs(), "calibration", embed)
+    both = set(pool.texts) | set(calibration.texts)
+    assert not set(pool.texts) & set(calibration.texts)
+    assert both == {text for pair in pairs() for text in (pair.a, pair.b)}
+    for pair in pairs():
+        assert (pair.a in pool.texts) == (pair.b in pool.texts)
+
+
+def test_the_split_does_not_depend_on_the_order_of_pairs(pool: Pool) -> None:
+    assert split(pairs()[::-1], "test", embed) == pool
+
+
+def test_same_labels_make_clusters(pool: Pool) -> None:
+    places = {text: place for place, text in enumerate(pool.texts)}
+    for pair in pairs():
+        if pair.a in places:
+            one, other = places[pair.a], places[pair.b]
+            assert (pool.clusters[one] == pool.clusters[other]) is pair.same
+            assert pool.components[one] == pool.components[other]
+
+
+def test_neighbours_are_the_nearest_others(pool: Pool) -> None:
+    vectors = embed(pool.texts)
+    for place, found in enumerate(nearest(vectors, count=5)):
+        cosines = vectors @ vectors[place]
+        cosines[place] = -1
+        assert [cosine for _, cosine in found] == pytest.approx(
+            sorted(cosines[cosines >= 0.6], reverse=True)[:5], abs=1e-5
+        )
+
+
+@given(st.integers(0, 50), st.floats(0.1, 0.9))
+def test_a_stream_repeats_no_question_and_keeps_to_its_share(pool: Pool, seed: int, one_off: float) -> None:
+    requests = draw(pool, Stream(requests=60, one_off=one_off), seed)
+    assert len(set(requests)) == len(requests)
+    assert requests == draw(pool, Stream(requests=60, one_off=one_off), seed)
+    assert set(requests) <= set(pool.singles) | {q for members in pool.phrasings.values() for q in members}
+
+
+def test_hits_and_mistakes_are_counted(pool: Pool) -> None:
+    requests = draw(pool, Stream(requests=80, one_off=0.3), 1)
+    everything = simulate(pool, requests, GlobalThreshold(0.0))
+    nothing = simulate(pool, requests, GlobalThreshold(1.1))
+    assert nothing == Outcome(requests=len(requests))
+    assert everything.hits > everything.wrong > 0
+    assert everything.unlabelled <= everything.wrong
+
+
+def test_per_entry_learning_serves_nothing_before_its_least_number_of_observations() -> None:
+    policy = PerEntry(0.05, seed=0)
+    policy.stored.add(1)
+    near = [(1, 0.99)]
+    for _ in range(PerEntry.LEAST - 2):
+        assert policy.handle(2, near, lambda _: True) is None
+    served = [policy.handle(2, near, lambda _: True) for _ in range(200)]
+    assert served.count(1) > 0
+
+
+def test_its_curve_is_a_logistic_regression() -> None:
+    random = np.random.default_rng(0)
+    cosines = random.uniform(0.5, 1, 400)
+    right = random.random(400) < 1 / (1 + np.exp(-20 * (cosines - 0.8)))
+    slope, threshold, deviation = fit_curve(list(zip(cosines, right, strict=True)))
+    reference = LogisticRegression(C=1e6, tol=1e-10, max_iter=10_000).fit(cosines[:, None], right)
+    assert slope == pytest.approx(reference.coef_[0, 0], rel=0.05)
+    assert threshold == pytest.approx(-reference.intercept_[0] / reference.coef_[0, 0], rel=0.01)
+    assert abs(threshold - 0.8) < 3 * deviation
+
+
+def test_ours_serves_paraphrases_and_no_edits(pool: Pool) -> None:
+    model, profiles = shipped(), Profiles(pool.texts)
+    requests = draw(pool, Stream(requests=80, one_off=0.3), 1)
+    outcome = simulate(pool, requests, Roundhouse(model, profiles, delta=0.05, seed=0))
+    assert outcome.hits > 0
+    assert outcome.wrong == 0
+    rows = adversarial(pool, model, embed, {0.05: 0.9}, 20)
+    assert [row.kind for row in rows] == list(KINDS)
+    assert not any(row.ours for row in rows if row.kind != "word")
+    assert any(row.thresholds["0.05"] for row in rows)
+
+
+def test_what_look_ups_meet_is_recorded_with_its_label(pool: Pool) -> None:
+    seen = record(pool, Profiles(pool.texts), (Stream(requests=80, one_off=0.3),), (0,))[0]
+    assert seen
+    assert all(len(candidate.features) == len(FEATURES) for candidate in seen)
+    assert max(candidate.features[FEATURES.index("support")] for candidate in seen) > 0
+
+
+def test_the_fit_finds_the_curve_that_made_the_labels() -> None:
+    random = np.random.default_rng(0)
+    seen = []
+    for number in range(5000):
+        similarity = float(random.uniform(0.6, 1))
+        right = bool(random.random() < 1 / (1 + math.exp(-30 * (similarity - 0.85))))
+        seen.append(Seen((similarity, float(random.random()), 0.0, 0.0, float(random.random())), right, number, number))
+    model = fit([seen], pairs=1, data="0" * 64)
+    assert isinstance(model, Model)
+    assert model.weights[0] / model.scales[0] == pytest.approx(30, rel=0.1)
+    assert model.judge((0.85, 0.5, 0.0, 0.0, 0.5)).probability == pytest.approx(0.5, abs=0.05)
+    assert np.linalg.eigvalsh(np.array(model.covariance)).min() > 0
+
+
+def test_the_limit_lies_above_the_error() -> None:
+    assert upper([Outcome(requests=1000, wrong=10), Outcome(requests=1000, wrong=20)]) > 0.015
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0, 1))
+def test_the_lowest_setting_is_found(errors: list[float], delta: float) -> None:
+    falling = dict(enumerate(sorted(errors, reverse=True)))
+    expected = next((place for place, error in falling.items() if error <= delta), math.inf)
+    assert lowest(list(falling), lambda place: falling[int(place)], delta) == expected
+
+
+def test_thresholds_are_chosen_within_the_bound() -> None:
+    def sweep(threshold: float) -> list[Outcome]:
+        return [Outcome(requests=10_000, hits=int(10_000 * (1 - threshold)), wrong=int(1000 * (1 - threshold)))]
+
+    chosen = calibrated_threshold(sweep, 0.01)
+    assert upper(sweep(chosen)) <= 0.01 < upper(sweep(chosen - 0.0025))
+    assert oracle_threshold(sweep, 0.01) == 0.9
+    assert oracle_threshold(lambda _: [Outcome(requests=10, hits=5, wrong=5)], 0.01) == 1.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_edits_differ_from_their_source(kind: str) -> None:
+    texts = ["Why do trains from Lisbon to Porto take 3 hours?", "How should Berlin thank Paris for 20 trees?"]
+    made = edits(texts, kind, 10, 0)
+    assert made
+    for edit in made:
+        assert edit.text != texts[edit.source]
+        assert edit.kind == kind
+
+
+def test_the_report_shows_every_part(pool: Pool, tmp_path: Path) -> None:
+    model = shipped()
+    stream = draw(pool, Stream(requests=60, one_off=0.3), 0)
+    edited_pool, edited = with_edits(pool, [stream], embed)
+    assert len(edited[0]) >= len(stream)
+    ours = [simulate(pool, stream, Roundhouse(model, Profiles(pool.texts), delta=0.01, seed=0))]
+    rows = [
+        Row.of("ours", 0.01, ours, estimate=0.0),
+        Row.of("threshold, best on test at our error", 0.01, ours, setting=0.9),
+    ]
+    result = Result(
+        pairs=1,
+        questions=len(pool.texts),
+        streams=1,
+        requests=len(stream),
+        rows=rows,
+        edited=compare_edited(edited_pool, edited, model),
+        adversarial=adversarial(pool, model, embed, {0.01: 0.9}, 3),
+        sensitivity=sensitivity(pool, model, 1, 0.01, 0.9),
+    )
+    text = markdown(result)
+    for part in ("## With edited questions", "## Edited questions alone", "## Other traffic", "| number |"):
+        assert part in text
+    plot(result, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+def test_pairs_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_bytes(b"\n".join(msgspec.json.encode(pair) for pair in pairs()[:5]))
+    assert read(path) == pairs()[:5]
