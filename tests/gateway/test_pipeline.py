@@ -358,9 +358,10 @@ class TestCost:
             await served.settle()
         finished = events[-1]
         assert finished.reason == "error" and finished.error.status == 500
-        assert finished.usage.output_tokens == len(seen)
+        # With the last delta may have come the first bytes of a character, which are not shown yet.
+        assert len(seen) <= finished.usage.output_tokens <= len(seen) + 3
         assert used["output_tokens_per_minute"] == finished.usage.output_tokens
-        assert finished.cost == finished.usage.input_tokens + 3 * len(seen)
+        assert finished.cost == finished.usage.input_tokens + 3 * finished.usage.output_tokens
 
 
 async def test_turns_go_on_without_redis(serve: Serve) -> None:
