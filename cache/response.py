@@ -157,7 +157,7 @@ class ResponseCache:
             return Lookup(Outcome.MISS, "unavailable")
         match Outcome(outcome):
             case Outcome.HIT:
-                entry = _decode(rest)
+                entry = read_entry(rest)
                 if entry is not None:
                     return Lookup(Outcome.HIT, reason, epochs, entry)
                 # Written by something else: as good as absent. This answer will replace it, and nobody waits for it.
@@ -252,7 +252,8 @@ def _script(name: str) -> str:
     return "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in ("epochs", name))
 
 
-def _decode(flat: Sequence[bytes]) -> Entry | None:
+def read_entry(flat: Sequence[bytes]) -> Entry | None:
+    """A stored answer from the fields and values of its hash; None if something else has written them."""
     try:
         fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
         if fields["format"] != FORMAT:

@@ -29,6 +29,13 @@ COUNTERS = {
     "exact_takeover": "turns that waited for another one's answer and then had to make it themselves",
     "exact_store": "answers stored",
     "exact_evict": "answers pushed out by the caps on number and bytes",
+    "semantic_hit": "answers to similar questions served",
+    "semantic_miss": "look-ups that knew nothing similar",
+    "semantic_store": "questions stored",
+    "semantic_evict": "questions pushed out by the caps on their number",
+    "semantic_quarantined": "checks after which an answer was in quarantine",
+    "semantic_revoked": "answers that nobody is given for a similar question any more",
+    "semantic_lost": "ended turns that were not learnt from, because too many ended at once",
     "tokens_saved": "output tokens that did not have to be generated",
     "prompt_tokens_saved": "prompt tokens that did not have to be computed because the whole answer was there",
     "microdollars_saved": "what those tokens would have cost, rounded down for each answer",
@@ -41,6 +48,10 @@ REASONS = {
     "exact_miss": "look-ups that found something that would not do",
     "exact_bypass": "requests that were not looked up",
     "exact_reject": "answers that were not stored",
+    "semantic_bypass": "turns that did not look for similar questions",
+    "semantic_reject": "look-ups whose similar questions differ in what matters",
+    "semantic_explore": "look-ups whose stored answer is checked against a fresh one",
+    "semantic_check": "fresh answers that said the same as the stored one, or not",
 }
 """Counter -> meaning, followed by a point and a reason: see `cache.policy` and `cache.response.Lookup`."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from functools import lru_cache, partial
 from time import monotonic
+from typing import Any
 
 from cache.keys import response_digest
 from cache.policy import Answer, Question, Reject, Scope, may_look_up, may_store, scope_of
@@ -19,6 +20,7 @@ from gateway.errors import EngineFailed, NotCached
 from gateway.flights import Flights, TakeOver
 from gateway.identity.secret import derive
 from gateway.job import End, Job
+from gateway.protocol.requests import Message
 from gateway.protocol.stream import Replayed, Routed, TextDelta, Usage
 from gateway.relay import Streamed
 from gateway.repetition import Repetition
@@ -69,25 +71,30 @@ class StoredAnswers:
         else:
             job.outcome = "miss"
             job.scope = self._scope(job)
-            job.digest = response_digest(
-                parts(
-                    turn.request,
-                    turn.conversation,
-                    owner=owner(job.scope, turn.principal),
-                    pools=[
-                        [pool.name, pool.tier, pool.vocabulary, pool.revisions, pool.tools.name, pool.text.defaults]
-                        for pool in job.pools
-                    ],
-                    adapter=job.adapter.version if job.adapter else None,
-                    safety=job.safety,
-                    policy=self._policy,
-                    default_max_output_tokens=self._default_max_output_tokens,
-                ),
-                self._secret(tenant),
-            )
+            job.digest = response_digest(self._parts(job, turn.conversation), self._secret(tenant))
             await self._ask(job)
         if wish.only_if_cached and job.found.outcome is not Outcome.HIT:
             raise NotCached(f"no stored answer may be used ({job.found.reason}), and the request asks for nothing else")
+
+    def context(self, job: Job, more: dict[str, Any]) -> str:
+        """Digest of everything but the last message that may change the answer, in the words of the exact key."""
+        found = self._parts(job, job.turn.conversation[:-1]) | {"similar": more}
+        return response_digest(found, self._secret(job.turn.principal.tenant))
+
+    def _parts(self, job: Job, conversation: tuple[Message, ...]) -> dict[str, Any]:
+        return parts(
+            job.turn.request,
+            conversation,
+            owner=owner(job.scope, job.turn.principal),
+            pools=[
+                [pool.name, pool.tier, pool.vocabulary, pool.revisions, pool.tools.name, pool.text.defaults]
+                for pool in job.pools
+            ],
+            adapter=job.adapter.version if job.adapter else None,
+            safety=job.safety,
+            policy=self._policy,
+            default_max_output_tokens=self._default_max_output_tokens,
+        )
 
     async def give(self, job: Job) -> End | None:
         """Answer with a stored answer or along with another turn; None: an engine has to answer."""
@@ -95,7 +102,7 @@ class StoredAnswers:
         while True:
             found = job.found
             if found.entry is not None:
-                return self._replay(job, found.entry)
+                return self.replay(job, found.entry)
             if found.leader is None:
                 return None
             ended = await self._follow(job, found.leader)
@@ -146,19 +153,20 @@ class StoredAnswers:
             if found.reason != "absent":
                 self._statistics.add(turn.principal.tenant, f"exact_miss.{found.reason}")
 
-    def _replay(self, job: Job, entry: Entry) -> End:
+    def replay(self, job: Job, entry: Entry, *, counter: str = "exact_hit", reasons: tuple[str, ...] = ()) -> End:
+        """Answer with a stored answer."""
         turn = job.turn
         shown = turn.log.text
         job.outcome = "hit"
         if not shown:
-            self._announce(job, entry.tier, entry.model, entry.input_tokens)
+            self._announce(job, entry.tier, entry.model, entry.input_tokens, reasons)
             if entry.shape.lengths:
                 turn.append(Replayed(entry.text, entry.shape.lengths, entry.shape.token_ids, entry.shape.token_counts))
         elif not entry.text.startswith(shown):
             return self._diverged(job)
         elif len(entry.text) > len(shown):
             turn.append(TextDelta(entry.text[len(shown) :]))
-        self._statistics.add(turn.principal.tenant, "exact_hit")
+        self._statistics.add(turn.principal.tenant, counter)
         now = monotonic()
         usage = Usage(entry.input_tokens, entry.input_tokens, entry.output_tokens)
         return self._hit(job, Streamed(reason="stop", usage=usage, first_token=now, last_token=now))
@@ -184,7 +192,7 @@ class StoredAnswers:
         self._statistics.add(turn.principal.tenant, "exact_join")
         return self._hit(job, streamed)
 
-    def _announce(self, job: Job, tier: str, model: str, input_tokens: int) -> None:
+    def _announce(self, job: Job, tier: str, model: str, input_tokens: int, reasons: tuple[str, ...] = ()) -> None:
         if job.turn.log.items:
             return  # it was told before the first text
         job.turn.append(
@@ -194,6 +202,7 @@ class StoredAnswers:
                 replica="cache",
                 reason="cache",
                 complexity=None,
+                reasons=reasons,
                 cache="hit",
                 cache_reason=job.found.reason,
                 input_tokens=input_tokens,
@@ -277,6 +286,7 @@ class StoredAnswers:
             reason = Reject.OUTDATED if job.found.epochs else Reject.UNAVAILABLE
             self._statistics.add(tenant, f"exact_reject.{reason}")
             return
+        job.admitted = entry
         self._statistics.add(tenant, "exact_store")
         if evicted:
             self._statistics.add(tenant, "exact_evict", evicted)

@@ -52,6 +52,7 @@ from gateway.presence import Presence
 from gateway.safety.anomaly import Anomalies
 from gateway.safety.guard import Guard
 from gateway.safety.violations import Violations
+from gateway.semantic.parts import semantic_cache
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry import logs, tracing
 from gateway.telemetry.heartbeat import Heartbeat
@@ -178,6 +179,9 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     decisions = DecisionLog(redis)
     await started(Periodic("decisions", decisions.flush, 1.0, at_end=decisions.flush))
     memory = TierMemory(decisions)
+    similar = await semantic_cache(settings, embedder, redis, reader, statistics, metrics.semantic, secret)
+    if similar is not None:
+        await started(similar)
 
     async def road(settings: Settings) -> Pipeline:
         """Turns stay on the one that they began on: it has the settings of that moment."""
@@ -198,6 +202,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
             guard,
             tiers,
             tracer,
+            similar,
         )
 
     turns = Turns(await road(settings), settings.turns, presence.id)
@@ -234,6 +239,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
         AdminParts(jobs, registrar, cache, secret),
         ledger,
         embedder,
+        similar,
     )
     configuration.add(_preparing(gateway, road))
     configuration.observe = metrics.configuration
@@ -270,6 +276,8 @@ def _preparing(gateway: Gateway, road: _Road) -> Prepare:
             gateway.identity.configure(settings)
             gateway.view.configure(configured(settings))
             gateway.admin.cache.configure(**settings.cache.bounds)
+            if gateway.similar is not None:
+                gateway.similar.configure(settings.semantic_cache)
             gateway.engines.configure(settings.pools, settings.router)
             gateway.adapters.pin()
             gateway.turns.configure(pipeline, settings.turns)

@@ -50,6 +50,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
     "adapters": frozenset({"sources"}),
     "cache": ALL,
     "embedder": frozenset({"dimensions", "timeout"}),
+    "semantic_cache": frozenset({"delta", "tenants", "max_questions_per_tenant"}),
     "router": ALL,
     "log": ALL,
     "safety": ALL,

@@ -20,6 +20,7 @@ from gateway.identity import Principal, Scope
 from gateway.identity.authenticate import Identity
 from gateway.limits.limiter import Limiter
 from gateway.presence import Presence
+from gateway.semantic.answers import SimilarAnswers
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tracing import Tracing
@@ -50,6 +51,8 @@ class Gateway:
     ledger: Ledger
     embedder: EmbedderClient | None
     """None: there is none, and never will be."""
+    similar: SimilarAnswers | None
+    """The semantic cache; None: there is none."""
 
     @property
     def settings(self) -> Settings:

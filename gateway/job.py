@@ -12,7 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from cache.policy import Scope
-from cache.response import Lookup, Outcome
+from cache.response import Entry, Lookup, Outcome
 from gateway.adapters import Adapter
 from gateway.billing.cost import Price, cost, picodollars
 from gateway.engines import Engine, Pool
@@ -20,6 +20,7 @@ from gateway.errors import ApiError
 from gateway.limits.counters import Amounts
 from gateway.protocol.stream import CacheOutcome
 from gateway.relay import Streamed
+from gateway.semantic.attempt import Attempt
 from gateway.service import Share
 from gateway.turns import Turn
 from router.complexity import Complexity
@@ -58,6 +59,12 @@ class Job:
     """Who may be given its answer."""
     found: Lookup = NOT_LOOKED_UP
     """What the response cache said last; the reason is also that of a bypass."""
+    admitted: Entry | None = None
+    """Its answer, once the response cache has it."""
+    attempt: Attempt | None = None
+    """What the semantic cache has found out."""
+    remarks: tuple[str, ...] = ()
+    """Of the semantic cache, for the route's reasons."""
     outcome: CacheOutcome = "bypass"
     """Of the response cache, as far as it is known."""
     seen: Features = NOTHING_SEEN

@@ -45,6 +45,7 @@ from gateway.protocol.stream import Finished, Routed, Usage
 from gateway.relay import Streamed, TryNext, relay
 from gateway.repetition import Repetition
 from gateway.safety.guard import Guard
+from gateway.semantic.answers import SimilarAnswers
 from gateway.service import share_of
 from gateway.settings import Settings
 from gateway.telemetry.logs import bind_task
@@ -77,8 +78,10 @@ class Pipeline:
         guard: Guard,
         tiers: Tiers,
         tracing: Tracing | None = None,
+        similar: SimilarAnswers | None = None,
     ) -> None:
         self._settings = settings
+        self._similar = similar
         self._view = view
         self._engines = engines
         self._adapters = adapters
@@ -135,7 +138,11 @@ class Pipeline:
         try:
             await looking
             mark(Stage.CACHE)
-            end = await self._answers.give(job) or await self._generate(job)
+            end = await self._answers.give(job)
+            if end is None and self._similar is not None:
+                end = await self._similar.give(job, self._answers, self._settings)
+                mark(Stage.CACHE)
+            end = end or await self._generate(job)
         except BaseException as failure:
             end = job.cut_off(failure)
             raise
@@ -158,6 +165,8 @@ class Pipeline:
         turn.append(limits)
         if landing is not None:
             await landing
+        if job.attempt is not None and self._similar is not None:
+            self._similar.learn(job)
         mark(Stage.STORE)
         turn.append(Finished(end.streamed.reason, end.streamed.usage, end.streamed.error, turn.cost))
         return end
@@ -348,7 +357,7 @@ class Pipeline:
                 replica=engine.name,
                 reason=reason,
                 complexity=decision.complexity,
-                reasons=decision.reasons,
+                reasons=(*decision.reasons, *job.remarks),
                 probabilities=_probabilities(decision),
                 cache=job.outcome,
                 cache_reason=job.found.reason,

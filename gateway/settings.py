@@ -32,6 +32,7 @@ from gateway.section import Positive, Seconds, apply_environment
 from gateway.section import Section as Section
 from gateway.section import SettingsError as SettingsError
 from gateway.semantic.settings import Embedder as Embedder
+from gateway.semantic.settings import SemanticCache as SemanticCache
 from gateway.semantic.settings import check_embedder
 from gateway.telemetry.settings import Log as Log
 from gateway.telemetry.settings import Telemetry as Telemetry
@@ -272,6 +273,7 @@ class Settings(Section, frozen=True):
     limits: Limits = Limits()
     cache: Cache = Cache()
     embedder: Embedder = Embedder()
+    semantic_cache: SemanticCache = SemanticCache()
     usage: Usage = Usage()
     router: Router = Router()
     adapters: Adapters = Adapters()
@@ -296,7 +298,8 @@ def demo_settings() -> Settings:
         # Measured: small drafting pays for large, and not for medium (bench/README.md).
         Pool(tier="large", name="roundhouse-demo-18m", model=large, cost=9.0, speculate="auto", draft_model=small),
     ]
-    return Settings(tenants=[Tenant(name="demo", keys=[ApiKey(id="demo", sha256=digest)])], pools=pools)
+    tenants = [Tenant(name="demo", keys=[ApiKey(id="demo", sha256=digest)])]
+    return Settings(tenants=tenants, pools=pools, semantic_cache=SemanticCache(enabled=True))
 
 
 def file_of(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -327,6 +330,8 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] = os.environ
     if environ.get("REDIS_URL"):
         raw.setdefault("redis", {}).setdefault("url", environ["REDIS_URL"])
     defaults = demo_settings()
+    if "tenants" not in raw and "pools" not in raw:
+        raw.setdefault("semantic_cache", {}).setdefault("enabled", defaults.semantic_cache.enabled)
     raw.setdefault("tenants", msgspec.to_builtins(defaults.tenants))
     raw.setdefault("pools", msgspec.to_builtins(defaults.pools))
     try:

@@ -38,6 +38,8 @@ async def metrics(request: Request) -> Response:
         gateway.metrics.engine_left(engine.name, engine.pool.tier, engine.pool.name)
     gateway.metrics.breaker("limits", gateway.limiter.circuit)
     gateway.metrics.reservations(gateway.limiter.outstanding)
+    if gateway.embedder is not None and gateway.embedder.hello is not None:
+        gateway.metrics.semantic.embedder(gateway.embedder.hello.model, up=gateway.embedder.ready.is_set())
     gateway.metrics.shared(**gateway.turns.shared)
     gateway.metrics.directory(age=gateway.view.age)
     gateway.metrics.redis(up=await _redis_answers(gateway))

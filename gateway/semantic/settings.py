@@ -1,4 +1,4 @@
-"""Settings of the embedder."""
+"""Settings of the embedder and the semantic cache."""
 
 from __future__ import annotations
 
@@ -37,6 +37,33 @@ class Embedder(Section, frozen=True):
             "those it was trained for (Matryoshka)."
         ),
     ] = []
+
+
+Delta = Annotated[float, Meta(ge=0, le=0.2)]
+
+
+class SemanticCache(Section, frozen=True):
+    """Answers to similar questions, see [caching.md](caching.md#the-semantic-cache)."""
+
+    enabled: Annotated[
+        bool, Meta(description="Look for them; needs the embedder and `cache.enabled`. The embedded demo has it on.")
+    ] = False
+    delta: Annotated[
+        Delta,
+        Meta(description="Highest share of wrong answers among those served, for every tenant; 0: none is."),
+    ] = 0.02
+    tenants: Annotated[
+        dict[Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")], Delta],
+        Meta(description="The same by tenant, instead of `delta`; 0 switches it off."),
+    ] = {}
+    max_questions_per_tenant: Annotated[
+        int, Meta(ge=4, description="Questions of one tenant; oldest go first. One partition has a quarter at most.")
+    ] = 10_000
+    embedding_ttl: Annotated[Seconds, Meta(description="Seconds Redis keeps the embedding of a question.")] = 86_400.0
+
+    def delta_of(self, tenant: str) -> float:
+        """The bound that holds for a tenant."""
+        return self.tenants.get(tenant, self.delta) if self.enabled else 0.0
 
 
 def check_embedder(embedder: Embedder) -> None:

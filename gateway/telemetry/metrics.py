@@ -16,6 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics import MetricWrapperBase
 
 from engine.wire import Load
+from gateway.semantic.metrics import SemanticMetrics
 from gateway.telemetry.activity import Activity
 from gateway.telemetry.placements import PlacementMetrics
 from gateway.telemetry.trace import Stage, TurnTrace
@@ -126,6 +127,7 @@ class Metrics:
                 registry=registry,
             )
         )
+        self.semantic = SemanticMetrics(registry)
         self._errors = Series(
             Counter("roundhouse_errors", "Errors told to clients, by code.", ["code"], registry=registry)
         )

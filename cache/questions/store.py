@@ -1,0 +1,230 @@
+"""Stored questions, what is known of their answers, and the monitor of their error, in Redis. No decisions.
+
+Redis is the truth: whatever an index hints at is read again before it is used, together with the answer itself. Without
+Redis a look-up finds nothing and a check is lost; neither raises.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from importlib import resources
+
+import msgspec
+from msgspec import Struct
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from cache.keys import epochs_key, response_key
+from cache.questions.index import Hint, Name, Vector
+from cache.response import Entry, read_entry
+from cache.semantic.decision import Candidate
+from cache.semantic.entry import EntryState, Observation, Thresholds, after_check
+from cache.semantic.keys import answer_key, index_key, monitor_key, partition_key, phrasing_key
+from cache.semantic.model import Offset, offset_of
+from cache.semantic.monitor import Control, Monitor
+from cache.semantic.monitor import after_check as monitor_after_check
+from cache.semantic.profile import Profile
+
+log = logging.getLogger("roundhouse.cache")
+
+MAX_OBSERVATIONS = 64
+"""Checks that are kept of one answer."""
+MONITOR_LIFE = 30 * 24 * 3600
+"""Seconds that a monitor is kept after its last check."""
+_ATTEMPTS = 5
+_REVOKE = """
+if redis.call('EXISTS', KEYS[1]) == 0 then
+    return 0
+end
+redis.call('HSET', KEYS[1], 'state', ARGV[1])
+return redis.call('HINCRBY', KEYS[1], 'version', 1)
+"""
+
+_profiles = msgspec.json.Decoder(Profile)
+_offsets = msgspec.json.Decoder(Offset)
+_observations = msgspec.json.Decoder(list[Observation])
+_monitors = msgspec.json.Decoder(Monitor)
+
+
+class Found(Struct, frozen=True):
+    """What is really there of what was hinted at."""
+
+    candidates: tuple[Candidate, ...] = ()
+    """Nearest first."""
+    stored: dict[str, Entry] = {}
+    """Their answers."""
+    gone: tuple[Hint, ...] = ()
+    """Hints that led nowhere."""
+    monitor: Monitor = Monitor()
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """A fresh answer was compared with a stored one."""
+
+    answer: str
+    correct: bool
+    logit: float
+    """`Judgement.logit` of the pair."""
+    propensity: float | None
+    """With what probability it was checked; None: it would not have been served, and says nothing of the error."""
+    look_ups: int = 1
+    """Of the tenant on this gateway since the check before that had a propensity, this one included."""
+
+
+class SemanticStore:
+    """Stored questions of all tenants, each in keys of its own.
+
+    Args:
+        redis: a client with `decode_responses=False`, whose timeouts bound what a look-up may cost.
+        max_questions: kept per tenant; a partition has a quarter of them at most.
+    """
+
+    def __init__(self, redis: Redis, *, max_questions: int = 10_000) -> None:
+        self._redis = redis
+        self._max_questions = max_questions
+        self._look_up = redis.register_script(_script("look_up", shared=True))
+        self._admit = redis.register_script(_script("admit", shared=True))
+        self._record = redis.register_script(_script("record"))
+        self._revoke = redis.register_script(_REVOKE)
+
+    def configure(self, *, max_questions: int) -> None:
+        """Keep so many from now on."""
+        self._max_questions = max_questions
+
+    async def read(self, name: Name, hints: Sequence[Hint]) -> Found:
+        """What the hints lead to now, in one round trip."""
+        tenant, partition = name
+        answers = list(dict.fromkeys(hint.answer for hint in hints))
+        keys = [epochs_key(tenant), monitor_key(tenant)]
+        keys += [phrasing_key(tenant, partition, hint.phrasing) for hint in hints]
+        keys += [key(tenant, answer) for answer in answers for key in (answer_key, response_key)]
+        try:
+            monitor, phrasings, known = await self._look_up(keys=keys, args=[len(hints), ""])
+        except (RedisError, OSError) as error:
+            log.warning("semantic cache look-up failed", extra={"error": type(error).__name__})
+            return Found()
+        records: dict[str, list[bytes | None]] = {}
+        stored: dict[str, Entry] = {}
+        for answer, (record, fields) in zip(answers, known, strict=True):
+            entry = read_entry(fields) if fields else None
+            if entry is not None:
+                stored[answer], records[answer] = entry, record
+        candidates, gone = [], []
+        for hint, (answer, sealed) in zip(hints, phrasings, strict=True):
+            candidate = None
+            if sealed is not None and answer == hint.answer.encode() and hint.answer in stored:
+                candidate = _candidate(hint, sealed, *records[hint.answer])
+            if candidate is None:
+                gone.append(hint)
+            else:
+                candidates.append(candidate)
+        return Found(tuple(candidates), stored, tuple(gone), _monitor(monitor))
+
+    async def admit(self, name: Name, phrasing: str, answer: str, profile: Profile, vector: Vector) -> int | None:
+        """Let a question lead to an answer of the exact cache; returns how many old questions went for it, or None if
+        it was not stored: the answer is not there any more or was revoked, or Redis does not answer.
+
+        Args:
+            profile: sealed.
+        """
+        tenant, partition = name
+        keys = [
+            phrasing_key(tenant, partition, phrasing),
+            answer_key(tenant, answer),
+            response_key(tenant, answer),
+            partition_key(tenant, partition),
+            index_key(tenant),
+        ]
+        words: list[bytes | str | int] = [partition, phrasing, answer, self._max_questions, self._max_questions // 4]
+        words += phrasing_key(tenant, "", "").removesuffix(":"), partition_key(tenant, "")
+        words += "profile", msgspec.json.encode(profile), "vector", vector.astype("<f2").tobytes()
+        try:
+            evicted = int(await self._admit(keys=keys, args=words))
+        except (RedisError, OSError) as error:
+            log.warning("semantic cache store failed", extra={"error": type(error).__name__})
+            return None
+        return evicted if evicted >= 0 else None
+
+    async def record(
+        self, tenant: str, check: Check, *, delta: float, sigma: float, thresholds: Thresholds, control: Control
+    ) -> tuple[EntryState, Monitor] | None:
+        """Write down a check; returns what became of the answer and the monitor, or None if it came to nothing."""
+        keys = [answer_key(tenant, check.answer), monitor_key(tenant)]
+        try:
+            for _ in range(_ATTEMPTS):
+                async with self._redis.pipeline(transaction=False) as pipeline:
+                    pipeline.hmget(keys[0], "state", "observations", "support", "version")
+                    pipeline.hmget(keys[1], "state", "version")
+                    (state, seen, support, version), (monitor, watched) = await pipeline.execute()
+                if state is None or EntryState(state.decode()) is EntryState.REVOKED:
+                    return None
+                observations = [*(_observations.decode(seen) if seen else ()), Observation(check.logit, check.correct)]
+                after = after_check(EntryState(state.decode()), observations, thresholds)
+                observations = observations[-MAX_OBSERVATIONS:]
+                fields: dict[str, bytes | str | int] = {
+                    "state": str(after),
+                    "observations": msgspec.json.encode(observations),
+                    "offset": msgspec.json.encode(offset_of(observations, sigma)),
+                    "support": int(support or 0) + check.correct,
+                }
+                measured = _monitor(monitor)
+                changed: bytes | str = ""
+                if check.propensity is not None:
+                    measured = monitor_after_check(
+                        measured,
+                        correct=check.correct,
+                        propensity=check.propensity,
+                        look_ups=check.look_ups,
+                        delta=delta,
+                        control=control,
+                    )
+                    changed = msgspec.json.encode(measured)
+                words: list[bytes | str | int] = [version or b"0", watched or b"0", MONITOR_LIFE * 1000, changed]
+                for field, value in fields.items():
+                    words += field, value
+                written = int(await self._record(keys=keys, args=words))
+                if written:
+                    return (after, measured) if written > 0 else None
+        except (RedisError, OSError, ValueError) as error:
+            log.warning("a check of the semantic cache was lost", extra={"error": type(error).__name__})
+        return None
+
+    async def revoke(self, tenant: str, answer: str) -> bool:
+        """Never serve this answer for another question again, on any gateway, from now on; whether it was known.
+
+        Raises:
+            RedisError: it could not be done; unlike a look-up, the caller must know.
+        """
+        return bool(await self._revoke(keys=[answer_key(tenant, answer)], args=[str(EntryState.REVOKED)]))
+
+
+def _candidate(
+    hint: Hint, sealed: bytes, state: bytes | None, offset: bytes | None, support: bytes | None
+) -> Candidate | None:
+    try:
+        return Candidate(
+            id=hint.phrasing,
+            answer=hint.answer,
+            similarity=hint.similarity,
+            profile=_profiles.decode(sealed),
+            state=EntryState((state or b"").decode()),
+            offset=_offsets.decode(offset) if offset else None,
+            support=int(support or 0),
+        )
+    except ValueError:
+        # Written by something else: as good as absent.
+        return None
+
+
+def _monitor(state: bytes | None) -> Monitor:
+    try:
+        return _monitors.decode(state) if state else Monitor()
+    except ValueError:
+        return Monitor()
+
+
+def _script(name: str, *, shared: bool = False) -> str:
+    folder = resources.files("cache")
+    own = folder.joinpath("questions", f"{name}.lua").read_text("utf-8")
+    return folder.joinpath("epochs.lua").read_text("utf-8") + own if shared else own

@@ -1,0 +1,52 @@
+"""What the tests of stored questions share."""
+
+from __future__ import annotations
+
+import numpy as np
+from redis.asyncio import Redis
+
+from cache.questions.index import Vector
+from cache.response import Entry, Lookup, ResponseCache
+from cache.semantic.model import FEATURES, VERSION, Cutoff, Model
+from cache.shape import shape_of
+
+DIMENSIONS = 8
+
+MODEL = Model(
+    version=VERSION,
+    embedder="all-MiniLM-L6-v2",
+    features=FEATURES,
+    means=(0.75,) + (0.0,) * (len(FEATURES) - 1),
+    scales=(0.05,) + (1.0,) * (len(FEATURES) - 1),
+    bias=0.0,
+    weights=(3.0,) + (0.0,) * (len(FEATURES) - 1),
+    covariance=((0.0,) * (len(FEATURES) + 1),) * (len(FEATURES) + 1),
+    sigma=0.5,
+    z=1.0,
+    floor=0.5,
+    cutoffs=(Cutoff(0.02, 0.9), Cutoff(0.2, 0.5)),
+    pairs=1,
+    data="",
+)
+"""Sure from a similarity of about 0.8."""
+
+
+def vector(*leading: float) -> Vector:
+    """Of length 1."""
+    made = np.zeros(DIMENSIONS, dtype=np.float32)
+    made[: len(leading)] = leading
+    normal: Vector = made / np.linalg.norm(made)
+    return normal
+
+
+async def answer(cache: ResponseCache, tenant: str, digest: str, text: str = "42") -> Lookup:
+    """Have the exact cache hold an answer; returns the look-up that began it."""
+    shape = shape_of((len(text),), (0,), ())
+    entry = Entry(text=text, shape=shape, model="m", tier="small", input_tokens=3, output_tokens=2)
+    found = await cache.get(tenant, digest)
+    assert await cache.put(tenant, digest, entry, found) is not None
+    return found
+
+
+def responses(redis: Redis, ttl: float = 60) -> ResponseCache:
+    return ResponseCache(redis, ttl=ttl, max_entries=1000)
