@@ -36,6 +36,8 @@ from engine.wire import (
 TIERS = ("small", "medium", "large")
 WORD = " chunk"
 HEARTBEAT = 1.0
+BACKLOG = 512
+"""Clients that may connect at once: a unix socket refuses the next one, where TCP would let it wait."""
 
 
 class Upstream(asyncio.Protocol):
@@ -137,7 +139,7 @@ class Engine:
 async def serve(chunks: int, http: int, frames: Path, token: int) -> None:
     """Serve until the process is ended; says `ready` on standard output first."""
     loop = asyncio.get_running_loop()
-    await loop.create_server(lambda: Upstream(chunks), "127.0.0.1", http)
+    await loop.create_server(lambda: Upstream(chunks), "127.0.0.1", http, backlog=BACKLOG)
     async with contextlib.AsyncExitStack() as stack:
         for tier in TIERS:
 
@@ -145,7 +147,7 @@ async def serve(chunks: int, http: int, frames: Path, token: int) -> None:
                 await Engine(chunks, token).serve(connection)
 
             await stack.enter_async_context(
-                unix_serve(handle, str(frames / f"{tier}.sock"), compression=None, ping_interval=None)
+                unix_serve(handle, str(frames / f"{tier}.sock"), compression=None, ping_interval=None, backlog=BACKLOG)
             )
         print("ready", flush=True)
         await asyncio.Event().wait()
