@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Callable, Sequence
 
@@ -23,6 +24,9 @@ _PLAIN = frozenset(
     | {"which", "while", "would"}
 )
 """Words whose exchange may leave the meaning as it is."""
+_NO_NAMES = frozenset([*calendar.month_name, *calendar.day_name, "First", "Second", "Third", "Hundred", "Good"])
+_EQUAL_PARTS = re.compile(r"(?i)\b(?:and|or|vs|between|versus)\b|,")
+"""Where two names may change places without a change of meaning."""
 KINDS = ("number", "name", "negation", "word", "exchange")
 
 
@@ -51,7 +55,10 @@ def edits(texts: Sequence[str], kind: str, count: int, seed: int) -> list[Edit]:
         return _replace(text, pick_match(_NUMBER, text), lambda old: str(int(old) + 1 + int(random.integers(9))))
 
     def name(text: str) -> str:
-        return _replace(text, pick_match(_NAME, text), lambda _: pick(donors))
+        match = pick_match(_NAME, text)
+        if match is None or _alike(match[0], new := pick(donors)):
+            return text
+        return _replace(text, match, lambda _: new)
 
     def word(text: str) -> str:
         match = pick_match(_WORD, text)
@@ -61,12 +68,10 @@ def edits(texts: Sequence[str], kind: str, count: int, seed: int) -> list[Edit]:
         return next((rule.sub(new, text) for rule, new in _NEGATABLE if rule.search(text)), text)
 
     def exchange(text: str) -> str:
-        found = list(_NAME.finditer(text))
-        if len({match[0] for match in found}) < 2 or re.search(r"\b(?:and|or|vs|between|versus)\b|,", text):
+        found = [match for match in _NAME.finditer(text) if match[0] not in _NO_NAMES]
+        if len(found) < 2 or _alike(found[0][0], found[-1][0]) or _EQUAL_PARTS.search(text):
             return text
         first, last = found[0], found[-1]
-        if first[0][:4] == last[0][:4]:
-            return text
         return text[: first.start()] + last[0] + text[first.end() : last.start()] + first[0] + text[last.end() :]
 
     def pick_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
@@ -88,6 +93,11 @@ def edits(texts: Sequence[str], kind: str, count: int, seed: int) -> list[Edit]:
             if len(made) == count:
                 break
     return made
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether two names may be forms of one: Indian, Indians."""
+    return one[:4].lower() == other[:4].lower()
 
 
 def _replace(text: str, match: re.Match[str] | None, new: Callable[[str], str]) -> str:

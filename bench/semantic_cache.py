@@ -65,6 +65,12 @@ def oracle_threshold(sweep: Callable[[float], list[Outcome]], error: float) -> f
     return max(fitting, key=lambda threshold: _share(sweep(threshold), "hits"), default=1.01)
 
 
+def hits_at(sweep: Callable[[float], list[Outcome]], error: float) -> float:
+    """The hit rate of a threshold with just that error on the test streams, between the two nearest that were tried."""
+    curve = sorted((_share(sweep(threshold), "wrong"), _share(sweep(threshold), "hits")) for threshold in THRESHOLDS)
+    return float(np.interp(error, [wrong for wrong, _ in curve], [hits for _, hits in curve]))
+
+
 def compare(pool: Pool, streams: Sequence[list[int]], calibration: Pool, model: Model, seeds: int) -> list[Row]:
     """Every method at every bound."""
     calibrating = [question_pairs.draw(calibration, Stream(), 100 + seed) for seed in range(seeds)]
@@ -80,7 +86,7 @@ def compare(pool: Pool, streams: Sequence[list[int]], calibration: Pool, model: 
         bound = oracle_threshold(on_test, delta)
         learning = run(pool, streams, lambda seed, delta=delta: PerEntry(delta, seed))  # type: ignore[misc]
         rows += [
-            Row.of("ours", delta, ours, estimate=float(np.mean(estimates))),
+            Row.of("ours", delta, ours, estimate=float(np.mean(estimates)), rival=hits_at(on_test, error)),
             Row.of("threshold, calibrated", delta, on_test(threshold), setting=threshold),
             Row.of("threshold, best on test at our error", delta, on_test(same_error), setting=same_error),
             Row.of("threshold, best on test at delta", delta, on_test(bound), setting=bound),
@@ -250,9 +256,10 @@ def compare_edited(pool: Pool, streams: Sequence[list[int]], model: Model) -> li
     rows = []
     for delta in DELTAS:
         ours, _ = ours_on(pool, streams, model, profiles, delta)
-        same_error = oracle_threshold(on_test, _share(ours, "wrong"))
+        error = _share(ours, "wrong")
+        same_error = oracle_threshold(on_test, error)
         rows += [
-            Row.of("ours", delta, ours),
+            Row.of("ours", delta, ours, rival=hits_at(on_test, error)),
             Row.of("threshold, best on test at our error", delta, on_test(same_error), setting=same_error),
         ]
         print(*rows[-2:], sep="\n")

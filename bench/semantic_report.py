@@ -30,6 +30,8 @@ class Row(msgspec.Struct, kw_only=True):
     error_interval: Interval
     error_per_hit: float
     error_per_hit_interval: Interval
+    rival: float | None = None
+    """The hit rate of a threshold with the same error, chosen on these very streams."""
     estimate: float | None = None
     """What our monitor made of the error, from its random checks."""
 
@@ -42,6 +44,7 @@ class Row(msgspec.Struct, kw_only=True):
         *,
         setting: float | None = None,
         estimate: float | None = None,
+        rival: float | None = None,
     ) -> Row:
         """Sums over streams. Streams of one pool repeat its questions, so that intervals are those of one of them."""
         count = len(outcomes)
@@ -63,6 +66,7 @@ class Row(msgspec.Struct, kw_only=True):
             error_per_hit=wrong / max(1, hits),
             error_per_hit_interval=wilson(wrong / count, hits / count),
             estimate=estimate,
+            rival=rival,
         )
 
 
@@ -108,7 +112,6 @@ def wilson(successes: float, trials: float, z: float = 1.96) -> Interval:
 def markdown(result: Result) -> str:
     """The tables, with what they show."""
     ours = {row.delta: row for row in result.rows if row.method == "ours"}
-    peers = {row.delta: row for row in result.rows if row.method.endswith("at our error")}
     lines = [
         "# Semantic cache: hits and wrong answers",
         "",
@@ -125,9 +128,7 @@ def markdown(result: Result) -> str:
         "|--:|---|--:|--:|--:|--:|--:|",
         *(_line(row) for row in result.rows),
         "",
-        "Hits of ours per hit of the best threshold at the same error: "
-        + ", ".join(f"{ours[delta].hits / max(1, peers[delta].hits):.2f} at {_percent(delta)}" for delta in ours)
-        + ".",
+        _ratios(result.rows),
         "",
         "What our monitor estimates from its random checks, beside the truth: "
         + ", ".join(
@@ -144,6 +145,8 @@ def markdown(result: Result) -> str:
         "| delta | method | threshold | hits | wrong per request | wrong per hit | of the wrong: unlabelled |",
         "|--:|---|--:|--:|--:|--:|--:|",
         *(_line(row) for row in result.edited),
+        "",
+        _ratios(result.edited),
         "",
         "## Edited questions alone",
         "",
@@ -172,6 +175,11 @@ def markdown(result: Result) -> str:
         "![Hits and wrong answers of each method at each bound](semantic-cache.png)",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _ratios(rows: Sequence[Row]) -> str:
+    ratios = (f"{row.hit_rate / row.rival:.2f} at {_percent(row.delta)}" for row in rows if row.rival)
+    return f"Hits of ours per hit of a threshold with the same error, chosen on these streams: {', '.join(ratios)}."
 
 
 def _line(row: Row) -> str:

@@ -51,7 +51,7 @@ def guard(question: Profile, entry: Profile) -> Rejection | None:
         return Rejection.NUMBERS
     if set(question.units) != set(entry.units):
         return Rejection.UNITS
-    if set(question.dates) != set(entry.dates):
+    if question.dates != entry.dates:
         return Rejection.DATES
     if question.negations != entry.negations:
         return Rejection.NEGATION

@@ -59,7 +59,7 @@ class Profile(Struct, frozen=True, array_like=True):
     units: tuple[str, ...]
     """Sorted, with currencies."""
     dates: tuple[str, ...]
-    """Sorted: months, weekdays, relative days. Years are numbers."""
+    """Months, weekdays, relative days in their order. Years are numbers."""
     names: tuple[str, ...]
     """Sorted: content words that are written as names or identifiers."""
     opposites: tuple[str, ...]
@@ -143,7 +143,7 @@ def profile(text: str) -> Profile:
         words=tuple(words),
         numbers=tuple(numbers),
         units=tuple(sorted(units)),
-        dates=tuple(sorted(dates)),
+        dates=tuple(dates),
         names=tuple(sorted(names)),
         opposites=tuple(sorted(opposites)),
         negations=negations,
@@ -161,7 +161,7 @@ def seal(plain: Profile, key: bytes) -> Profile:
         words=digests(plain.words),
         numbers=digests(plain.numbers),
         units=tuple(sorted(digests(plain.units))),
-        dates=tuple(sorted(digests(plain.dates))),
+        dates=digests(plain.dates),
         names=tuple(sorted(digests(plain.names))),
         opposites=tuple(sorted(digests(plain.opposites))),
     )

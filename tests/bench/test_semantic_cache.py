@@ -21,6 +21,7 @@ from bench.semantic_cache import (
     adversarial,
     calibrated_threshold,
     compare_edited,
+    hits_at,
     oracle_threshold,
     sensitivity,
     with_edits,
@@ -176,6 +177,13 @@ def test_the_lowest_setting_is_found(errors: list[float], delta: float) -> None:
     assert lowest(list(falling), lambda place: falling[int(place)], delta) == expected
 
 
+def test_a_threshold_with_the_same_error_is_found_between_two() -> None:
+    def sweep(threshold: float) -> list[Outcome]:
+        return [Outcome(requests=100_000, hits=round(1e5 * (1 - threshold)), wrong=round(1e4 * (1 - threshold)))]
+
+    assert hits_at(sweep, 0.00512) == pytest.approx(0.0512)
+
+
 def test_thresholds_are_chosen_within_the_bound() -> None:
     def sweep(threshold: float) -> list[Outcome]:
         return [Outcome(requests=10_000, hits=int(10_000 * (1 - threshold)), wrong=int(1000 * (1 - threshold)))]
@@ -203,7 +211,7 @@ def test_the_report_shows_every_part(pool: Pool, tmp_path: Path) -> None:
     assert len(edited[0]) >= len(stream)
     ours = [simulate(pool, stream, Roundhouse(model, Profiles(pool.texts), delta=0.01, seed=0))]
     rows = [
-        Row.of("ours", 0.01, ours, estimate=0.0),
+        Row.of("ours", 0.01, ours, estimate=0.0, rival=0.1),
         Row.of("threshold, best on test at our error", 0.01, ours, setting=0.9),
     ]
     result = Result(
@@ -217,7 +225,13 @@ def test_the_report_shows_every_part(pool: Pool, tmp_path: Path) -> None:
         sensitivity=sensitivity(pool, model, 1, 0.01, 0.9),
     )
     text = markdown(result)
-    for part in ("## With edited questions", "## Edited questions alone", "## Other traffic", "| number |"):
+    for part in (
+        "Hits of ours per hit",
+        "## With edited questions",
+        "## Edited questions alone",
+        "## Other traffic",
+        "| number |",
+    ):
         assert part in text
     plot(result, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 1000
