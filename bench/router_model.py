@@ -16,9 +16,8 @@ from safetensors.numpy import save
 
 from bench.questions import EMBEDDING, FILE, path_of, read
 from router.fit import fit
+from router.refit import SUITE
 from router.success import MODEL, SuccessModel
-
-SUITE = MODEL.with_name("suite.safetensors")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "tokens": (kept.prompt_tokens[:, None] + kept.output_tokens).astype(np.float32),
     }
     rows = {name: np.ascontiguousarray(value) for name, value in suite.items()}
-    (options.output / SUITE.name).write_bytes(save(rows, {"model": model.version}))
+    (options.output / SUITE.name).write_bytes(save(rows, {"basis": model.basis}))
     print(f"model {model.version}: {len(learnt)} questions, {len(content):,} bytes; suite: {len(kept)} questions")
 
 

@@ -27,7 +27,7 @@ from gateway.admin.job_store import JobStore
 from gateway.admin.listener import listening
 from gateway.admin.parts import AdminParts
 from gateway.admin.registration import Registrar
-from gateway.api import chat_completions, completions, embeddings, health, models, page, responses, tickets
+from gateway.api import chat_completions, completions, embeddings, feedback, health, models, page, responses, tickets
 from gateway.api.http import on_api_error, on_exception, on_http_exception
 from gateway.batching_redis import BatchingRedis
 from gateway.billing.ledger import Ledger
@@ -92,6 +92,7 @@ def create_app(configuration: Configuration | Settings) -> Starlette:
         routes=[
             *([] if settings.admin.listen else [Mount("/admin", admin)]),
             *responses.routes,
+            *feedback.routes,
             *chat_completions.routes,
             *completions.routes,
             *embeddings.routes,
@@ -238,6 +239,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
         tracer,
         AdminParts(jobs, registrar, cache, secret),
         ledger,
+        decisions,
         embedder,
         similar,
     )

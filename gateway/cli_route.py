@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import msgspec
+from redis.asyncio import Redis
 from rich.console import Console
 from rich.table import Table
 
 from gateway.cli_redis import config_option, json_option, load_settings, with_redis
+from gateway.settings import SettingsError
+from router.refit import Opinion
 
 
 @click.group()
@@ -74,3 +79,48 @@ def replay(config: str | None, tenant: str, count: int, show: bool) -> None:
     click.echo(f"{len(found)} decisions, {len(found) - len(different)} made again alike", err=show)
     if different:
         raise click.ClickException(f"decided otherwise: {', '.join(different[:20])}")
+
+
+@route.command()
+@config_option
+@click.option("--tenant", "tenants", required=True, multiple=True, help="Whose feedback to learn from; several times.")
+@click.option("--output", required=True, type=click.Path(dir_okay=False), help="Where to write the new model file.")
+@click.option("--count", type=click.IntRange(1, 1_000_000), default=100_000, show_default=True, help="Newest entries.")
+def refit(config: str | None, tenants: tuple[str, ...], output: str, count: int) -> None:
+    """Correct the model of success by feedback; nothing is written if that makes it worse on the frozen suite.
+
+    Set `router.model` to the new file to use it.
+    """
+    from gateway.decisions import opinions, read, read_feedback
+    from gateway.tiers import read_model
+    from router.refit import judge, read_suite
+    from router.refit import refit as corrected
+    from router.success import SuccessModel
+
+    settings = load_settings(config)
+
+    async def collect(redis: Redis) -> list[Opinion]:
+        found: list[Opinion] = []
+        for tenant in tenants:
+            decisions, feedback = await read(redis, tenant, count), await read_feedback(redis, tenant, count)
+            found += opinions(decisions, feedback, model.version)
+        return found
+
+    try:
+        model = read_model(settings.router.model)
+        suite = read_suite(model)
+        thought = with_redis(settings, collect)
+    except (SettingsError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+    if not thought:
+        raise click.ClickException(f"no feedback about decisions of the model {model.version}: nothing to learn from")
+    content = corrected(model, thought)
+    new = SuccessModel.read(content)
+    verdict = judge(new, model, suite)
+    click.echo(f"{len(thought)} opinions; on the frozen suite, new less old:")
+    click.echo(f"  area {verdict.area} (more is better)")
+    click.echo(f"  Brier {verdict.brier} (less is better)")
+    if verdict.worse:
+        raise click.ClickException(f"the new model is worse on the frozen suite: {output} was not written")
+    Path(output).write_bytes(content)
+    click.echo(f"model {new.version} written to {output}; set router.model to use it")

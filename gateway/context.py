@@ -13,6 +13,7 @@ from gateway.adapters import Adapters
 from gateway.admin.parts import AdminParts
 from gateway.billing.ledger import Ledger
 from gateway.configuration import Configuration
+from gateway.decisions import DecisionLog
 from gateway.directory.store import Directory
 from gateway.directory.view import View
 from gateway.engines import Engines
@@ -49,6 +50,7 @@ class Gateway:
     tracing: Tracing | None
     admin: AdminParts
     ledger: Ledger
+    decisions: DecisionLog
     embedder: EmbedderClient | None
     """None: there is none, and never will be."""
     similar: SimilarAnswers | None

@@ -8,19 +8,25 @@ What Redis does not take is tried again; beyond `MAX_WAITING` entries the oldest
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
-from typing import cast
+from collections.abc import Sequence
+from typing import Literal, cast
 
 import msgspec
 from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from router.tier import Choice, again
+from router.refit import Opinion
+from router.tier import TIERS, Choice, Source, again
 
 log = logging.getLogger("roundhouse.decisions")
 
 KEY = "rh1:route-log:{{{tenant}}}"
+FEEDBACK_KEY = "rh1:route-feedback:{{{tenant}}}"
+FEEDBACK_ENTRIES = 10_000
+"""Of a tenant that are kept, about."""
 RETENTION = 35 * 24 * 3600
 """Seconds after the last entry."""
 MAX_WAITING = 10_000
@@ -51,16 +57,35 @@ class LoggedDecision(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return again(self.choice) == self.choice
 
 
+Signal = Literal["up", "down", "regenerate", "edit"]
+"""A thumb; or the client had the same asked again, or the question put otherwise at the same place."""
+
+
+class Feedback(Struct, frozen=True, kw_only=True):
+    """What somebody thought of a response, or showed by what they did next."""
+
+    response: str
+    at: int
+    """Unix time in ms."""
+    signal: Signal
+
+
 class DecisionLog:
     """Collects entries and writes them."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._waiting: deque[tuple[str, int, bytes]] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[tuple[str, int, str, bytes]] = deque(maxlen=MAX_WAITING)
 
     def add(self, tenant: str, entry: LoggedDecision, *, keep: int) -> None:
         """Write it with the next flush. Args: keep: entries of the tenant that are kept (about)."""
-        self._waiting.append((tenant, keep, msgspec.json.encode(entry)))
+        self._waiting.append((KEY.format(tenant=tenant), keep, "decision", msgspec.json.encode(entry)))
+
+    def think(self, tenant: str, response: str, signal: Signal) -> None:
+        """Write what was thought of a response with the next flush."""
+        feedback = Feedback(response=response, at=int(time.time() * 1000), signal=signal)
+        key = FEEDBACK_KEY.format(tenant=tenant)
+        self._waiting.append((key, FEEDBACK_ENTRIES, "feedback", msgspec.json.encode(feedback)))
 
     async def flush(self) -> None:
         """Write what was added since the last flush."""
@@ -69,10 +94,10 @@ class DecisionLog:
             return
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
-                for tenant, keep, entry in waiting:
-                    pipeline.xadd(KEY.format(tenant=tenant), {"decision": entry}, maxlen=keep, approximate=True)
-                for tenant in {tenant for tenant, _, _ in waiting}:
-                    pipeline.expire(KEY.format(tenant=tenant), RETENTION)
+                for key, keep, field, entry in waiting:
+                    pipeline.xadd(key, {field: entry}, maxlen=keep, approximate=True)
+                for key in {key for key, *_ in waiting}:
+                    pipeline.expire(key, RETENTION)
                 await pipeline.execute()
         except (RedisError, OSError) as error:
             log.warning("decisions not written", extra={"error": type(error).__name__})
@@ -91,3 +116,27 @@ async def read(redis: Redis, tenant: str, count: int) -> list[LoggedDecision]:
         "list[tuple[bytes, dict[bytes, bytes]]]", await redis.xrevrange(KEY.format(tenant=tenant), count=count)
     )
     return [msgspec.json.decode(fields[b"decision"], type=LoggedDecision) for _, fields in found]
+
+
+async def read_feedback(redis: Redis, tenant: str, count: int) -> list[Feedback]:
+    """The same of feedback."""
+    entries = await redis.xrevrange(FEEDBACK_KEY.format(tenant=tenant), count=count)
+    found = cast("list[tuple[bytes, dict[bytes, bytes]]]", entries)
+    return [msgspec.json.decode(fields[b"feedback"], type=Feedback) for _, fields in found]
+
+
+def opinions(decisions: Sequence[LoggedDecision], feedback: Sequence[Feedback], model: str) -> list[Opinion]:
+    """What feedback says of the probabilities of one version of the model; of a response the newest thumb counts, and
+    without one what was done next.
+    """
+    said: dict[str, Signal] = {}
+    for thought in sorted(feedback, key=lambda thought: (thought.signal in ("up", "down"), thought.at)):
+        said[thought.response] = thought.signal
+    found = []
+    for each in decisions:
+        prediction, signal = each.choice.outlook.prediction, said.get(each.response)
+        known = each.choice.outlook.source is Source.LEARNT and each.model == model and each.tier == each.choice.tier
+        if signal is not None and known and prediction is not None and prediction.probabilities is not None:
+            probability = prediction.probabilities[TIERS.index(each.tier)]
+            found.append(Opinion(each.tier, probability, each.choice.propensity, signal == "up"))
+    return found

@@ -21,6 +21,10 @@ class Router(Section, frozen=True):
             "complexity."
         ),
     ] = True
+    model: Annotated[
+        str | None,
+        Meta(description="Model file of success, such as `roundhouse route refit` writes; empty: this release's."),
+    ] = None
     quality: Annotated[
         int,
         Meta(

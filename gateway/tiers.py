@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from time import monotonic
 
 import msgspec
@@ -25,7 +26,7 @@ from gateway.decisions import DecisionLog, LoggedDecision
 from gateway.engines import Pool
 from gateway.job import End, Job
 from gateway.protocol.requests import Message
-from gateway.settings import Settings
+from gateway.settings import Settings, SettingsError
 from router.budget import Budget, charge
 from router.complexity import Complexity
 from router.features import HEAD, TAIL, Features
@@ -42,6 +43,7 @@ class Used(Struct, frozen=True):
     """What a conversation was answered by, up to one of its messages."""
 
     tier: str
+    response: str
     until: float
     """Monotonic time when it is forgotten."""
 
@@ -53,6 +55,8 @@ class TierMemory:
         self.decisions = decisions
         self.budgets: dict[float, Budget] = {}
         """By share: of every one that a configuration has had."""
+        self.asked: OrderedDict[bytes, str] = OrderedDict()
+        """By what was said before it: the response to the last message that followed."""
         self._used: OrderedDict[bytes, Used] = OrderedDict()
 
     def used(self, conversation: bytes | None) -> Used | None:
@@ -65,6 +69,13 @@ class TierMemory:
         while len(self._used) > MAX_CONVERSATIONS:
             self._used.popitem(last=False)
 
+    def follows(self, conversation: bytes | None, response: str) -> None:
+        if conversation is not None:
+            self.asked[conversation] = response
+            self.asked.move_to_end(conversation)
+            while len(self.asked) > MAX_CONVERSATIONS:
+                self.asked.popitem(last=False)
+
 
 class Tiers:
     """Chooses tiers for requests that name none."""
@@ -73,7 +84,7 @@ class Tiers:
         router = settings.router
         self._router, self._memory, self._embedder = router, memory, embedder
         self._embedder_timeout = settings.embedder.timeout
-        self._model: SuccessModel | None = shipped() if router.learnt else None
+        self._model = read_model(router.model) if router.learnt else None
         priced = {pool.tier: pool.cost for pool in settings.pools}
         self._costs = relative([priced[tier] for tier in TIERS if tier in priced])
         self._prices = _table(self._costs)
@@ -100,6 +111,7 @@ class Tiers:
         if prediction is not None and prediction.probabilities is not None:
             prediction = await self._predict_with_embedding(job) or prediction
         before = self._memory.used(_conversation(job, -1)) if self._router.sticky_seconds else None
+        self._notice(job)
         return self.choice(
             job.seen,
             complexity,
@@ -145,10 +157,21 @@ class Tiers:
             self._memory.budgets[share] = charge(self._memory.budgets[share], cost, tokens)
         if self._router.sticky_seconds and (conversation := _conversation(job, 0)):
             until = monotonic() + self._router.sticky_seconds
-            self._memory.remember(conversation, Used(end.tier, until))
+            self._memory.follows(_conversation(job, -1), job.turn.id)
+            self._memory.remember(conversation, Used(end.tier, job.turn.id, until))
         if self._router.log_entries and self._memory.decisions is not None:
             logged = _logged(job, job.choice, end, self.policy.model)
             self._memory.decisions.add(job.turn.principal.tenant, logged, keep=self._router.log_entries)
+
+    def _notice(self, job: Job) -> None:
+        """Whether this asks again what was answered before: as it was, or in other words at the same place."""
+        if not self._router.sticky_seconds or not self._router.log_entries or self._memory.decisions is None:
+            return
+        tenant, before = job.turn.principal.tenant, _conversation(job, -1)
+        if same := self._memory.used(_conversation(job, 0)):
+            self._memory.decisions.think(tenant, same.response, "regenerate")
+        elif before is not None and self._memory.used(before) and (other := self._memory.asked.get(before)):
+            self._memory.decisions.think(tenant, other, "edit")
 
     def _price(self, quality: int | None) -> float:
         if quality is not None and self._router.quality_by_request:
@@ -175,6 +198,20 @@ class Tiers:
             return None
         vector: NDArray[np.float32] = embedded.vectors[0]
         return vector
+
+
+def read_model(path: str | None) -> SuccessModel:
+    """The model of success in a file, or that of this release.
+
+    Raises:
+        SettingsError: there is none in the file.
+    """
+    if path is None:
+        return shipped()
+    try:
+        return SuccessModel.read(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"router.model: {path}: {error}") from error
 
 
 def _source(prediction: Prediction | None, seen: Features) -> Source:

@@ -67,6 +67,8 @@ class Metadata(Struct, frozen=True):
     requests: int
     embedding: str
     """Model that made the embeddings."""
+    corrected_by: int = 0
+    """Opinions by which the last refit has corrected it."""
 
 
 class SuccessModel:
@@ -76,6 +78,8 @@ class SuccessModel:
         self.version = version
         """Digest of the file."""
         self.metadata = metadata
+        self.types = {name: value.dtype for name, value in arrays.items()}
+        """Of the arrays in the file."""
         self.arrays = {name: np.asarray(value, dtype=np.float32) for name, value in arrays.items()}
         self._points = unit(self.arrays["points"])
 
@@ -96,6 +100,14 @@ class SuccessModel:
         if metadata.format != FORMAT:
             raise ValueError(f"a router model of the format {metadata.format!r}; this release reads {FORMAT!r}")
         return cls(arrays, metadata, hashlib.blake2b(content, digest_size=6).hexdigest())
+
+    @property
+    def basis(self) -> str:
+        """Digest of how it projects embeddings."""
+        digest = hashlib.blake2b(digest_size=6)
+        for name in ("center", "components"):
+            digest.update(np.ascontiguousarray(self.arrays[name]).tobytes())
+        return digest.hexdigest()
 
     @property
     def calibration(self) -> NDArray[np.float64]:

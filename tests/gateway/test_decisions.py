@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
+import numpy as np
 import pytest
 import redis.asyncio
 from click.testing import CliRunner, Result
 
 from gateway.cli import main
-from gateway.decisions import KEY, DecisionLog, read
-from gateway.settings import Router
+from gateway.decisions import (
+    FEEDBACK_KEY,
+    KEY,
+    DecisionLog,
+    Feedback,
+    LoggedDecision,
+    opinions,
+    read,
+    read_feedback,
+)
+from gateway.protocol.caching import Caching
+from gateway.protocol.requests import Message
+from gateway.settings import Router, SettingsError
+from gateway.tiers import read_model
+from router.refit import read_suite
+from router.success import Basis, Prediction, SuccessModel, shipped
+from router.tier import TIERS, Outlook, Source, choose
+from tests.gateway.conftest import KEY as KEY_OF_DEMO
 from tests.gateway.conftest import EngineThread, Serve
-from tests.gateway.test_pipeline import request, run
+from tests.gateway.test_pipeline import request, routes, run
 from tests.gateway.test_tiers import EXAM, HARD
 
 pytestmark = pytest.mark.anyio
@@ -98,5 +117,92 @@ def test_explain_shows_values_costs_and_the_choice(quality: str, tier: str) -> N
         assert shown in result.output
 
 
-def test_the_key_is_documented() -> None:
-    assert f"`{KEY.format(tenant='<tenant>')}`" in Path("docs/redis-keys.md").read_text("utf-8")
+@pytest.mark.parametrize("key", [KEY, FEEDBACK_KEY])
+def test_the_keys_are_documented(key: str) -> None:
+    assert f"`{key.format(tenant='<tenant>')}`" in Path("docs/redis-keys.md").read_text("utf-8")
+
+
+async def test_thumbs_and_what_is_done_next_are_noted(serve: Serve, tiers: Any, redis_url: str) -> None:
+    """Asked again in the same words, and in other words at the same place; thumbs of the own tenant only."""
+    first, said = Message("user", HARD), Message("assistant", "Because.")
+    no_store = Caching(no_store=True)
+    async with serve(engines=tiers) as served:
+        answer = await served.client.responses.create(model="auto", input=HARD, max_output_tokens=4)
+        url = f"{served.base_url}/responses/{answer.id}/feedback"
+        async with httpx2.AsyncClient(headers={"authorization": f"Bearer {KEY_OF_DEMO}"}) as client:
+            assert (await client.post(url, json={"rating": "up"})).json()["rating"] == "up"
+            refused = await client.post(url, json={"rating": "sideways"})
+            unknown = await client.post(url.replace(answer.id, "resp_unknown"), json={"rating": "up"})
+        await run(served, request(HARD, caching=no_store))
+        await run(served, request(messages=(first, said, Message("user", "And then?")), caching=no_store))
+        await run(served, request(messages=(first, said, Message("user", "And before?")), caching=no_store))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "rating")
+    assert unknown.status_code == 404
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        decisions = [each.response for each in reversed(await read(client, "demo", 10))]
+        noted = [(each.response, each.signal) for each in reversed(await read_feedback(client, "demo", 10))]
+    assert noted == [(answer.id, "up"), (decisions[0], "regenerate"), (decisions[2], "edit")]
+
+
+async def test_opinions_are_about_decisions_of_the_same_model(serve: Serve, tiers: Any, redis_url: str) -> None:
+    """A thumb outweighs what was done next; decisions by complexity say nothing."""
+    async with serve(engines=tiers) as served:
+        await run(served, request(EXAM))
+        await run(served, request(HARD))
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        by_complexity, learnt = await read(client, "demo", 10)
+    thoughts = [
+        Feedback(response=each.response, at=at, signal=signal)
+        for each in (learnt, by_complexity)
+        for at, signal in ((3, "regenerate"), (2, "up"), (1, "down"))
+    ]
+    (opinion,) = opinions([learnt, by_complexity], thoughts, learnt.model)
+    assert (opinion.tier, opinion.good, opinion.propensity) == (learnt.tier, True, 1.0)
+    assert opinions([learnt], thoughts, "another model") == []
+
+
+async def log_opinions(redis_url: str, entry: LoggedDecision, good: Callable[[float], float]) -> None:
+    """600 answers to questions of the frozen suite, and thumbs that are up as often as `good` of the probability."""
+    suite, generator = read_suite(shipped()), np.random.default_rng(0)
+    believed = shipped().estimate(suite.vectors, suite.projected)[0]
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        log = DecisionLog(client)
+        for number, row in enumerate(believed[:600].tolist()):
+            prediction = Prediction((row[0], row[1], row[2]), Basis.EMBEDDING, 0.5)
+            outlook = Outlook(Source.LEARNT, 0.5, prediction)
+            choice = choose(outlook, msgspec.structs.replace(entry.choice.terms, explore=1.0), draw=generator.random())
+            logged = msgspec.structs.replace(entry, response=f"resp_{number}", choice=choice, tier=choice.tier)
+            log.add("taught", logged, keep=10_000)
+            up = generator.random() < good(row[TIERS.index(choice.tier)])
+            log.think("taught", logged.response, "up" if up else "down")
+        await log.flush()
+
+
+async def test_a_refit_writes_a_model_that_is_no_worse_and_refuses_another(
+    serve: Serve, tiers: Any, redis_url: str, tmp_path: Path
+) -> None:
+    async with serve(engines=tiers) as served:
+        await run(served, request(EXAM))
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        (entry,) = await read(client, "demo", 1)
+    file = tmp_path / "model.safetensors"
+    words = ("refit", "--tenant", "taught", "--output", str(file))
+    nothing = await command(redis_url, *words)
+    assert nothing.exit_code == 1 and "nothing to learn from" in nothing.output
+    await log_opinions(redis_url, entry, lambda said: 1 - said)
+    worse = await command(redis_url, *words)
+    assert worse.exit_code == 1 and "worse on the frozen suite" in worse.output and not file.exists()
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        await client.delete(KEY.format(tenant="taught"), FEEDBACK_KEY.format(tenant="taught"))
+    await log_opinions(redis_url, entry, lambda said: said)
+    fine = await command(redis_url, *words)
+    assert fine.exit_code == 0, fine.output
+    assert SuccessModel.read(file.read_bytes()).metadata.corrected_by == 600
+    async with serve(engines=tiers, router=Router(model=str(file))) as served:
+        assert routes(await run(served, request(EXAM)))[0].reason == "learnt"
+
+
+async def test_a_file_that_is_no_model_is_refused_by_name(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("none")
+    with pytest.raises(SettingsError, match=r"router\.model: .*no router model"):
+        read_model(str(tmp_path / "model"))

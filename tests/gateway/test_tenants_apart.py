@@ -65,6 +65,7 @@ CASES: dict[str, list[Attempt]] = {
     "DELETE /v1/responses/{id}": [Attempt("response")],
     "GET /v1/responses/{id}/input_items": [Attempt("response"), Attempt("response", query="?limit=1&order=asc")],
     "POST /v1/responses/{id}/cancel": [Attempt("response")],
+    "POST /v1/responses/{id}/feedback": [Attempt("response", {"rating": "up"})],
     "GET /v1/models": [AS_KEY],
     "GET /v1/models/{model:path}": [Attempt("model")],
     "POST /v1/chat/completions": [Attempt("model", CHAT), Attempt("model", {**CHAT, "stream": True, "n": 2})],

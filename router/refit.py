@@ -1,0 +1,139 @@
+"""Corrects a model of success by what people thought of answers, and refuses a model that got worse.
+
+Feedback is scarce, and only about the tier that answered. So a refit moves two numbers per tier: slope and offset of
+its sigmoid on the log-odds, with a prior that keeps them where they were. Each opinion counts by the inverse of the
+probability with which its tier was chosen (self-normalised inverse propensity scoring), up to `HEAVIEST`.
+
+The frozen suite, questions that no model has learnt from, decides whether the result may be used. It may not if its
+area between all-small and all-large is worse beyond chance (the 95 % interval of the paired difference is below zero)
+or by more than `AREA_TOLERANCE`, or its Brier score by more than `BRIER_TOLERANCE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from safetensors.numpy import load
+
+from router.evaluation import Interval, Values, area, brier, interval, resamples, route_all
+from router.success import MODEL, Array, SuccessModel, calibrated, write
+from router.tier import NOMINAL, TIERS, relative
+
+SUITE = MODEL.with_name("suite.safetensors")
+SLOPE_SPREAD, OFFSET_SPREAD = 0.25, 0.5
+"""Standard deviations of the prior on how far a sigmoid moves."""
+HEAVIEST = 20.0
+AREA_TOLERANCE, BRIER_TOLERANCE = 0.02, 0.005
+RESAMPLES = 1000
+
+
+class Opinion(Struct, frozen=True):
+    """What somebody thought of one answer of a tier."""
+
+    tier: str
+    probability: float
+    """That the tier answers well, as the model said then."""
+    propensity: float
+    good: bool
+
+
+class Suite(Struct, frozen=True):
+    """Questions by rows that nothing is learnt from."""
+
+    vectors: Array
+    projected: Array
+    outcomes: Values
+    tokens: Values
+    """Of prompt and answer at each tier."""
+
+    @classmethod
+    def read(cls, content: bytes, model: SuccessModel) -> Suite:
+        """
+        Raises:
+            ValueError: its embeddings are projected as another model does.
+        """
+        size = int.from_bytes(content[:8], "little")
+        basis = msgspec.json.decode(content[8 : 8 + size])["__metadata__"]["basis"]
+        if basis != model.basis:
+            raise ValueError("the frozen suite belongs to a model of another basis; make both with `make router-model`")
+        arrays = load(content)
+        return cls(
+            vectors=arrays["vectors"].astype(np.float32),
+            projected=arrays["projected"].astype(np.float32),
+            outcomes=arrays["outcomes"].astype(np.float64),
+            tokens=arrays["tokens"].astype(np.float64),
+        )
+
+
+class Verdict(Struct, frozen=True):
+    """A new model beside the one in use, on the frozen suite."""
+
+    area: Interval
+    """The new one's less the old one's: more is better."""
+    brier: Interval
+    """Likewise: less is better."""
+
+    @property
+    def worse(self) -> bool:
+        below = self.area.high < 0 or self.area.value < -AREA_TOLERANCE
+        return below or self.brier.value > BRIER_TOLERANCE
+
+
+def refit(model: SuccessModel, opinions: Sequence[Opinion]) -> bytes:
+    """The file of a model whose sigmoids fit the opinions better."""
+    arrays = dict(model.arrays)
+    moves = [_moved([each for each in opinions if each.tier == tier]) for tier in TIERS]
+    for name in ("feature_calibration", "embedding_calibration"):
+        lines = arrays[name]
+        arrays[name] = np.array(
+            [[slope * line[0], slope * line[1] + offset] for line, (slope, offset) in zip(lines, moves, strict=True)],
+            np.float32,
+        )
+    arrays["calibration"] = calibrated(arrays["calibration"], np.array(moves, np.float32))
+    # The types of the file: bytes where nothing more is in them.
+    kept = {name: array.astype(model.types[name]) for name, array in arrays.items()}
+    return write(kept, msgspec.structs.replace(model.metadata, corrected_by=len(opinions)))
+
+
+def _moved(opinions: Sequence[Opinion], steps: int = 50) -> tuple[float, float]:
+    """Slope and offset that are most likely after these opinions: Newton's method on a penalised logistic."""
+    at = np.array([1.0, 0.0])
+    if not opinions:
+        return 1.0, 0.0
+    said = np.clip([each.probability for each in opinions], 1e-6, 1 - 1e-6)
+    design = np.stack([np.log(said / (1 - said)), np.ones(len(opinions))], axis=1)
+    weight = np.minimum(HEAVIEST, 1.0 / np.array([each.propensity for each in opinions]))
+    weight /= weight.mean()
+    good = np.array([each.good for each in opinions], np.float64)
+    prior, center = np.diag([SLOPE_SPREAD**-2, OFFSET_SPREAD**-2]), np.array([1.0, 0.0])
+    for _ in range(steps):
+        now = 1.0 / (1.0 + np.exp(-np.clip(design @ at, -30, 30)))
+        gradient = design.T @ (weight * (now - good)) + prior @ (at - center)
+        hessian = design.T @ (design * (weight * now * (1 - now))[:, None]) + prior
+        step = np.linalg.solve(hessian, gradient)
+        at = at - step / max(1.0, float(np.abs(step).max()))  # far from the end the parabola is a poor guide
+        if np.abs(step).max() < 1e-10:
+            break
+    return float(at[0]), float(at[1])
+
+
+def judge(new: SuccessModel, old: SuccessModel, suite: Suite) -> Verdict:
+    """Both models on the same resamples of the suite."""
+    costs = suite.tokens * np.array(relative(NOMINAL))
+    drawn = resamples(len(suite.outcomes), RESAMPLES)
+    areas, errors = [], []
+    for model in (new, old):
+        believed = model.estimate(suite.vectors, suite.projected)[0].astype(np.float64)
+        curve = route_all(believed, suite.outcomes, costs, costs)
+        areas.append((area(curve), area(curve, drawn)))
+        errors.append((brier(believed, suite.outcomes), brier(believed, suite.outcomes, drawn)))
+    return Verdict(*(interval(a[0] - b[0], a[1] - b[1]) for a, b in (areas, errors)))
+
+
+def read_suite(model: SuccessModel, path: Path = SUITE) -> Suite:
+    """The suite of this release. Raises: ValueError: see `Suite.read`."""
+    return Suite.read(path.read_bytes(), model)

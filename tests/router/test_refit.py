@@ -1,0 +1,71 @@
+"""Correcting a model by opinions, and the gate that it has to pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from router.refit import Opinion, judge, read_suite, refit
+from router.success import SuccessModel, shipped
+from router.tier import TIERS
+
+Truth = Callable[[np.ndarray], np.ndarray]
+
+
+def opinions(truth: Truth, number: int = 1500, seed: int = 0) -> list[Opinion]:
+    """About answers of the suite's questions, each of which is good as often as `truth` of its probability says."""
+    generator = np.random.default_rng(seed)
+    suite = read_suite(shipped())
+    believed = shipped().estimate(suite.vectors, suite.projected)[0]
+    rows, tiers = generator.integers(0, len(believed), number), generator.integers(0, 3, number)
+    said = believed[rows, tiers].astype(float)
+    good = generator.random(number) < truth(said)
+    return [Opinion(TIERS[t], p, 1 / 3, bool(g)) for t, p, g in zip(tiers, said, good, strict=True)]
+
+
+def corrected(truth: Truth) -> SuccessModel:
+    return SuccessModel.read(refit(shipped(), opinions(truth)))
+
+
+def test_opinions_that_agree_with_the_model_pass_and_change_little() -> None:
+    model = corrected(lambda said: said)
+    verdict = judge(model, shipped(), read_suite(model))
+    assert not verdict.worse
+    assert model.arrays["embedding_calibration"] == pytest.approx(shipped().arrays["embedding_calibration"], abs=0.3)
+    assert model.version != shipped().version and model.metadata.corrected_by == 1500
+
+
+@pytest.mark.parametrize("truth", [lambda said: 1 - said, lambda said: np.full_like(said, 0.95)])
+def test_opinions_that_contradict_the_frozen_suite_are_refused(truth: Truth) -> None:
+    model = corrected(truth)
+    assert judge(model, shipped(), read_suite(model)).worse
+
+
+def test_the_correction_finds_what_is_true() -> None:
+    """Where answers are better than the model says, it says so afterwards, nearly enough."""
+    before = np.array([0.1, 0.3, 0.5])
+
+    def truth(said: np.ndarray) -> np.ndarray:
+        odds = np.log(said / (1 - said)) + 0.7
+        return 1 / (1 + np.exp(-odds))
+
+    model = SuccessModel.read(refit(shipped(), opinions(truth, 6000)))
+    old, new = (each.arrays["embedding_calibration"] for each in (shipped(), model))
+    assert new[:, 1] - old[:, 1] == pytest.approx(np.full(3, 0.7), abs=0.25)
+    assert (truth(before) > before).all()
+
+
+def test_without_opinions_nothing_changes() -> None:
+    model = SuccessModel.read(refit(shipped(), []))
+    for name, array in shipped().arrays.items():
+        assert model.arrays[name] == pytest.approx(array, abs=1e-3), name
+
+
+def test_a_suite_of_another_model_is_refused() -> None:
+    arrays = dict(shipped().arrays)
+    arrays["center"] = arrays["center"] + 1
+    other = SuccessModel(arrays, shipped().metadata, "other")
+    with pytest.raises(ValueError, match="another basis"):
+        read_suite(other)
