@@ -8,13 +8,10 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
-from rich.table import Table
 
-from gateway.cli_directory import with_directory
+from gateway.cli_directory import print_table, with_directory
 from gateway.cli_redis import config_option, json_option, load_settings
 from gateway.directory.audit import Entry, Logged, Mark, verify_export
 from gateway.directory.change import Caps
@@ -61,14 +58,24 @@ def audit_list(config: str | None, tenant: str | None, count: int, as_json: bool
     if as_json:
         click.echo(msgspec.json.encode(entries).decode())
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("number", "when", "who", "what", "of", "tenant", "changes"):
-        table.add_column(column, overflow="fold", justify="right" if column == "number" else "left")
-    for entry in entries:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at / 1000))
-        cells = (str(entry.sequence), when, entry.actor, entry.action, entry.subject, entry.tenant or "", _told(entry))
-        table.add_row(*map(escape, cells))
-    Console().print(table if table.rows else "nothing has been changed yet")
+    if not entries:
+        click.echo(
+            "nothing has been changed yet" if tenant is None else f"nothing of the tenant {tenant!r} was changed"
+        )
+        return
+    rows = [
+        (
+            str(entry.sequence),
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at / 1000)),
+            entry.actor,
+            entry.action,
+            entry.subject,
+            entry.tenant or "",
+            _told(entry),
+        )
+        for entry in entries
+    ]
+    print_table(("number", "when", "who", "what", "of", "tenant", "changes"), rows, numbers=["number"])
 
 
 @audit.command("verify")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar, get_args
 
 import click
@@ -11,13 +11,15 @@ from redis.asyncio import Redis
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from gateway.cli_redis import actor, load_settings, with_redis
-from gateway.directory.records import Key, R, Record, Scope, User
+from gateway.directory.records import Key, R, Record, Scope, Tenant, User
 from gateway.directory.store import Directory
 from gateway.errors import ApiError
 from gateway.limits.quota import Quota
+from gateway.settings import SettingsError
 
 T = TypeVar("T")
 
@@ -39,9 +41,9 @@ def with_directory(config: str | None, act: Callable[[Directory, bytes], Corouti
     from gateway.identity.secret import check, installation_secret
 
     settings = load_settings(config)
-    secret = installation_secret(settings)
 
     async def run(redis: Redis) -> T:
+        secret = installation_secret(settings)
         if not await check(redis, secret):
             raise click.ClickException(
                 "this Redis belongs to gateways with another secret: set ROUNDHOUSE_SECRET to theirs, or redis.data to "
@@ -53,6 +55,8 @@ def with_directory(config: str | None, act: Callable[[Directory, bytes], Corouti
         return with_redis(settings, run)
     except ApiError as error:
         raise click.ClickException(error.message) from error
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
 
 
 class QuotaField(click.ParamType[tuple[str, Any]]):
@@ -63,12 +67,14 @@ class QuotaField(click.ParamType[tuple[str, Any]]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
         field, equals, text = str(value).partition("=")
         types = {each.name: each.type for each in msgspec.structs.fields(Quota)}
-        if field not in types or not equals:
-            self.fail(f"{value!r} is no limit; give one of {', '.join(types)} and its value: limit=value", param, ctx)
+        if field not in types:
+            self.fail(f"{field!r} is no limit; give one of {', '.join(types)} and its value: limit=value", param, ctx)
+        if not equals:
+            self.fail(f"{field}: give a value ({field}=60), or none to take the limit away ({field}=)", param, ctx)
         try:
             return field, msgspec.convert(text, types[field], strict=False) if text else None
         except msgspec.ValidationError as error:
-            self.fail(f"{field}: {error}", param, ctx)
+            self.fail(f"{field}: {text!r} cannot be its value ({error})", param, ctx)
 
 
 class NamedQuotaField(click.ParamType[tuple[str, tuple[str, Any]]]):
@@ -100,6 +106,8 @@ adapter_quota_option = click.option(
 
 def changed(options: dict[str, Any], before: R) -> R:
     """The record with the options that were given; lists replace what was there, single limits are put in."""
+    if all(value is None or value == () for value in options.values()):
+        raise click.UsageError("say what to change; see --help")
     changes: dict[str, Any] = {}
     for name, value in options.items():
         if value is None or value == ():
@@ -146,10 +154,15 @@ async def found(directory: Directory, kind: type[R], identity: str) -> R:
 def everything(config: str | None, kind: type[R], tenant: str | None = None) -> list[R]:
     """All records of a kind, or a tenant's."""
 
-    async def read(directory: Directory, _: bytes) -> list[R]:
-        return [record async for record in pages(directory, kind, tenant=tenant)]
+    return with_directory(config, lambda directory, _: every(directory, kind, tenant))
 
-    return with_directory(config, read)
+
+async def every(directory: Directory, kind: type[R], tenant: str | None = None) -> list[R]:
+    """The same, of a directory. A tenant that does not exist is an error message."""
+    records = [record async for record in pages(directory, kind, tenant=tenant)]
+    if not records and tenant is not None:
+        await found(directory, Tenant, tenant)
+    return records
 
 
 async def pages(directory: Directory, kind: type[R], **which: Any) -> AsyncIterator[R]:
@@ -182,8 +195,12 @@ def remove(config: str | None, kind: type[Record], identity: str, force: bool) -
 
 def show(config: str | None, kind: type[Record], identity: str) -> None:
     """A record as JSON, without what is secret."""
-    record = with_directory(config, lambda directory, _: found(directory, kind, identity))
-    click.echo(msgspec.json.format(msgspec.json.encode(plain(record)), indent=2).decode())
+    show_plain(plain(with_directory(config, lambda directory, _: found(directory, kind, identity))))
+
+
+def show_plain(fields: dict[str, Any]) -> None:
+    """Fields as JSON for people."""
+    click.echo(msgspec.json.format(msgspec.json.encode(fields), indent=2).decode())
 
 
 def plain(record: Record) -> dict[str, Any]:
@@ -196,17 +213,34 @@ def plain(record: Record) -> dict[str, Any]:
 
 
 def print_list(records: Sequence[R], as_json: bool, columns: dict[str, Callable[[R], str]], if_empty: str) -> None:
-    """A table, or JSON for programs."""
+    """A table of the columns in which something stands, or JSON for programs."""
     if as_json:
         click.echo(msgspec.json.encode([plain(record) for record in records]).decode())
         return
+    if not records:
+        click.echo(if_empty)
+        return
+    cells = {column: [cell(record) for record in records] for column, cell in columns.items()}
+    cells = {column: texts for column, texts in cells.items() if any(texts)}
+    print_table(list(cells), list(zip(*cells.values(), strict=True)))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
+    """A table in which words stay whole, so that they can be found and copied; the terminal breaks what is too wide.
+
+    Args:
+        numbers: columns that are aligned to the right.
+    """
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(columns):
-        # An identity is there to be copied.
-        table.add_column(column, no_wrap=number == 0, overflow="fold")
-    for record in records:
-        table.add_row(*(escape(cell(record)) for cell in columns.values()))
-    Console().print(table if table.rows else if_empty)
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console = Console()
+    whole = Measurement.get(console, console.options.update(max_width=10_000), table)
+    # A file or pipe has no width: one line for each row then.
+    console.width = max(console.width, whole.minimum) if console.is_terminal else whole.maximum
+    console.print(table)
 
 
 def limits(quota: Quota | None) -> str:

@@ -14,13 +14,14 @@ from gateway.cli_directory import (
     changed,
     description_option,
     disabled_option,
-    everything,
+    every,
     found,
     limits,
+    plain,
     print_list,
     quota_option,
     scope_option,
-    show,
+    show_plain,
     source,
     tenant_option,
     with_directory,
@@ -29,8 +30,22 @@ from gateway.cli_redis import actor, config_option, json_option
 from gateway.directory.change import Put
 from gateway.directory.records import Key, Scope, new_id
 from gateway.directory.store import Directory
+from gateway.identity.last_used import last_used
 
-_expires = click.option("--expires", type=Age(), metavar="AGE", help="Refuse it after this time, such as 12h or 90d.")
+
+def _lasting(context: click.Context, option: click.Parameter, age: float | None) -> float | None:
+    if age == 0:
+        raise click.BadParameter("a key that has expired already is of no use; give a longer time")
+    return age
+
+
+_expires = click.option(
+    "--expires",
+    type=Age(),
+    metavar="AGE",
+    callback=_lasting,
+    help="Refuse it after this time, such as 12h or 90d; without it: never.",
+)
 
 
 @click.group()
@@ -73,7 +88,7 @@ def key_add(
         record = Key(
             id=new_id("key"), tenant=tenant, user=user, digest=digest, operator=operator, expires_at=_after(expires)
         )
-        record = changed({**options, "scopes": scopes}, record)
+        record = changed({**options, "scopes": scopes or record.scopes}, record)
         return text, await directory.write(record, actor=actor(), expected=0)
 
     _tell(*with_directory(config, add), as_json)
@@ -88,18 +103,21 @@ def key_add(
 @_expires
 @json_option
 def key_rotate(config: str | None, id: str, overlap: float, expires: float | None, as_json: bool) -> None:
-    """Make a new key in the place of the key ID, with its rights. It is shown this once."""
+    """Make a new key in the place of the key ID, with its rights. It is shown this once.
+
+    Limits count both together.
+    """
     from gateway.identity.keys import new_key
 
     async def rotate(directory: Directory, secret: bytes) -> tuple[str, Key]:
         old = await found(directory, Key, id)
         text, digest = new_key(secret)
-        fresh = msgspec.structs.replace(
-            old, id=new_id("key"), digest=digest, replaces=old.id, expires_at=_after(expires)
+        fresh, ending = old.replaced_by(
+            new_id("key"), digest, expires_at=_after(expires), ends=int(time.time() + overlap)
         )
-        end = int(time.time() + overlap)
-        ending = msgspec.structs.replace(old, expires_at=min(end, old.expires_at or end))
         await directory.apply([Put(ending, old.revision), Put(fresh, 0)], actor=actor())
+        if old.expires_at is not None and expires is None:
+            click.echo(f"{id} was to expire; {fresh.id} never does (--expires)", err=True)
         return text, fresh
 
     _tell(*with_directory(config, rotate), as_json)
@@ -126,15 +144,25 @@ def key_set(config: str | None, id: str, **options: Any) -> None:
 def key_list(config: str | None, tenant: str | None, as_json: bool) -> None:
     """All keys, those of the configuration file among them."""
     now = time.time()
+
+    async def read(directory: Directory, _: bytes) -> tuple[list[Key], dict[str, int]]:
+        keys = await every(directory, Key, tenant)
+        return keys, await _last_used(directory, keys)
+
+    keys, used = with_directory(config, read)
+    if as_json:
+        click.echo(msgspec.json.encode([_plain(one, used) for one in keys]).decode())
+        return
     print_list(
-        everything(config, Key, tenant),
-        as_json,
+        keys,
+        False,
         {
             "id": lambda one: one.id,
             "tenant": lambda one: one.tenant,
             "user": lambda one: one.user or "",
             "state": lambda one: _state(one, now),
             "expires": lambda one: _date(one.expires_at),
+            "last used": lambda one: _date(used.get(one.id)),
             "scopes": lambda one: ", ".join(one.scopes) + (" (operator)" if one.operator else ""),
             "limits": lambda one: limits(one.quota),
             "set in": source,
@@ -149,7 +177,12 @@ def key_list(config: str | None, tenant: str | None, as_json: bool) -> None:
 @click.argument("id")
 def key_show(config: str | None, id: str) -> None:
     """The key ID as JSON, without the key itself."""
-    show(config, Key, id)
+
+    async def read(directory: Directory, _: bytes) -> dict[str, Any]:
+        one = await found(directory, Key, id)
+        return _plain(one, await _last_used(directory, [one]))
+
+    show_plain(with_directory(config, read))
 
 
 @key.command("revoke")
@@ -159,6 +192,18 @@ def key_revoke(config: str | None, id: str) -> None:
     """Delete the key ID; gateways refuse it within a second. The audit log keeps its history."""
     with_directory(config, lambda directory, _: directory.delete(Key, id, actor=actor()))
     click.echo(f"{id} is revoked")
+
+
+async def _last_used(directory: Directory, keys: list[Key]) -> dict[str, int]:
+    """By id, in seconds since 1970; those that never were are missing."""
+    used: dict[str, int] = {}
+    for tenant in {key.tenant for key in keys}:
+        used |= await last_used(directory.redis, tenant, [key.id for key in keys if key.tenant == tenant])
+    return used
+
+
+def _plain(key: Key, used: dict[str, int]) -> dict[str, Any]:
+    return {**plain(key), "last_used_at": used.get(key.id)}
 
 
 def _after(age: float | None) -> int | None:

@@ -42,12 +42,18 @@ def with_redis(settings: Settings, act: Callable[[Redis], Coroutine[Any, Any, T]
 
     async def run_it() -> T:
         async with Redis.from_url(address, socket_timeout=5, socket_connect_timeout=5) as redis:
+            await redis.ping()  # what is called later may take a Redis that is away for one that knows nothing
             return await act(redis)
 
     try:
         return run(run_it())
     except (RedisError, OSError) as error:
-        raise click.ClickException(f"Redis at {without_password(address)} does not answer: {error}") from error
+        remedy = (
+            "check redis.url" if settings.redis.url else "start `roundhouse serve`, or name its folder as redis.data"
+        )
+        raise click.ClickException(
+            f"Redis at {without_password(address)} does not answer ({error}); {remedy}"
+        ) from error
 
 
 def without_password(address: str) -> str:

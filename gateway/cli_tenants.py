@@ -68,7 +68,7 @@ def tenant() -> None:
 @adapter_quota_option
 def tenant_add(config: str | None, name: str, **options: Any) -> None:
     """Add the tenant NAME."""
-    add(config, _changed(options, Tenant(name=name)))
+    add(config, _changed(options | {"name": name}, Tenant(name=name)))
     click.echo(f"{name} is a tenant now; give it a key with: roundhouse key add {name}")
 
 
@@ -90,6 +90,12 @@ def tenant_set(config: str | None, name: str, **options: Any) -> None:
     click.echo(f"{name} is changed")
 
 
+def _limits(tenant: Tenant) -> str:
+    """Its own, and those of single models and adapters."""
+    named = [*tenant.model_quotas.items(), *tenant.adapter_quotas.items()]
+    return "; ".join(filter(None, [limits(tenant.quota), *(f"{name}: {limits(quota)}" for name, quota in named)]))
+
+
 def _changed(options: dict[str, Any], before: Tenant) -> Tenant:
     after = changed(options, before)
     return msgspec.structs.replace(after, models=None) if "all" in (after.models or ()) else after
@@ -108,7 +114,7 @@ def tenant_list(config: str | None, as_json: bool) -> None:
             "state": lambda one: state(one.disabled),
             "weight": lambda one: f"{one.weight:g}",
             "service": lambda one: one.service,
-            "limits": lambda one: limits(one.quota),
+            "limits": _limits,
             "models": lambda one: "all" if one.models is None else ", ".join(one.models),
             "set in": source,
             "description": lambda one: one.description if one.revision else "",
@@ -162,6 +168,8 @@ def user_add(
         )
         return await directory.write(record, actor=actor(), expected=0)
 
+    if email is not None and "@" not in email:
+        raise click.BadParameter(f"{email!r} is no address", param_hint="--email")
     click.echo(with_directory(config, write).id)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -13,16 +15,35 @@ from gateway.admin.conditions import entity_tag
 from gateway.admin.endpoints import Access, Answer, Call, Endpoints, Input
 from gateway.admin.shapes import Page, PathName, TenantPath
 from gateway.directory.change import Put
-from gateway.directory.records import Key, Record
+from gateway.directory.records import Key, Record, Timestamp
 from gateway.errors import Conflict, PreconditionFailed
 from gateway.identity.keys import new_key
+from gateway.identity.last_used import last_used
 
 endpoints = Endpoints("keys", "API keys of a tenant. Only keyed digests are stored.")
 
-_FIXED = ["id", "tenant", "digest", "replaces"]
-NewKey = shapes.creation("NewKey", Key, without=_FIXED)
+_FIXED = ["id", "tenant", "digest", "replaces", "counts_as"]
+Expiry = Annotated[
+    int,
+    Meta(
+        ge=1_700_000_000,
+        le=253_402_300_799,
+        description="When it expires, in seconds since 1970 (a time, not how long); null: never.",
+    ),
+]
+NewKey = shapes.creation("NewKey", Key, without=_FIXED, instead={"expires_at": Expiry | None})
 KeyChange = shapes.change("KeyChange", Key, without=[*_FIXED, "user"])
-KeyState = shapes.state("KeyState", Key, without=["digest"])
+KeyState = shapes.state(
+    "KeyState",
+    Key,
+    without=["digest"],
+    beside={
+        "last_used_at": Annotated[
+            Timestamp | None,
+            Meta(description="When a request last came with it, to the minute; null: never. The ETag is without it."),
+        ]
+    },
+)
 Shown = Annotated[
     str | None,
     Meta(description="The key itself, this once; null if the request was answered before: rotate it then."),
@@ -47,12 +68,14 @@ class NewKeyShown(Struct, frozen=True):
 
 class Rotation(Input, frozen=True):
     overlap_seconds: Annotated[int, Meta(ge=0, le=30 * 86400, description="How long the old key still works.")] = 86400
+    expires_at: Expiry | None = None
 
 
 @endpoints.get("/tenants/{tenant}/keys", access=Access.TENANT)
 async def list_keys(call: Call, path: TenantPath, query: Page) -> Answer[KeyList]:
     """Keys of a tenant, without the keys themselves."""
-    return Answer(KeyList(*await records.page_of(call, Key, query, KeyState, tenant=path.tenant)))
+    states, following = await records.page_of(call, Key, query, KeyState, tenant=path.tenant)
+    return Answer(KeyList(await _with_last_use(call, path.tenant, states), following))
 
 
 @endpoints.post(
@@ -78,7 +101,9 @@ async def create_key(call: Call, path: TenantPath, body: Any) -> Answer[NewKeySh
 @endpoints.get("/tenants/{tenant}/keys/{key}", access=Access.TENANT, versioned=True)
 async def show_key(call: Call, path: KeyPath) -> Answer[KeyState]:  # type: ignore[valid-type]
     """One key, without the key itself."""
-    return records.answer(await records.find(call, Key, path.key, tenant=path.tenant), KeyState)
+    answer = records.answer(await records.find(call, Key, path.key, tenant=path.tenant), KeyState)
+    (state,) = await _with_last_use(call, path.tenant, [answer.body])
+    return dataclasses.replace(answer, body=state)
 
 
 @endpoints.patch(
@@ -94,7 +119,9 @@ async def change_key(call: Call, path: KeyPath, body: Any) -> Answer[KeyState]: 
     fields = shapes.given(body)
     records.refuse_reserved(call, fields, "operator")
     key = await records.find(call, Key, path.key, tenant=path.tenant)
-    return await records.change(call, key, fields, KeyState)
+    answer = await records.change(call, key, fields, KeyState)
+    (state,) = await _with_last_use(call, path.tenant, [answer.body])
+    return dataclasses.replace(answer, body=state)
 
 
 @endpoints.post(
@@ -109,16 +136,14 @@ async def change_key(call: Call, path: KeyPath, body: Any) -> Answer[KeyState]: 
 async def rotate_key(call: Call, path: KeyPath, body: Rotation) -> Answer[NewKeyShown]:
     """Make a new key in the place of one, which works on for a while.
 
-    The new key has the old one's user, scopes and quota.
+    The new key has the old one's user, scopes and quota, and limits count both together. It expires when this request
+    says, whatever the old one did.
     """
     old = await records.find(call, Key, path.key, tenant=path.tenant)
     records.refuse_reserved(call, {"operator": old.operator}, "operator")
     ends = int(time.time()) + body.overlap_seconds
     text, digest = new_key(call.admin.secret)
-    fresh = msgspec.structs.replace(
-        old, id=call.new_id("key"), digest=digest, replaces=old.id, expires_at=None, revision=0
-    )
-    expiring = msgspec.structs.replace(old, expires_at=ends if old.expires_at is None else min(ends, old.expires_at))
+    fresh, expiring = old.replaced_by(call.new_id("key"), digest, expires_at=body.expires_at, ends=ends)
     applied = await call.gateway.directory.apply(
         [Put(fresh, 0), Put(expiring, old.revision)], actor=call.actor, once=call.once(body)
     )
@@ -129,6 +154,11 @@ async def rotate_key(call: Call, path: KeyPath, body: Rotation) -> Answer[NewKey
 async def revoke_key(call: Call, path: KeyPath) -> Answer[None]:
     """Revoke a key. Gateways refuse it within a second."""
     return await records.delete(call, await records.find(call, Key, path.key, tenant=path.tenant))
+
+
+async def _with_last_use(call: Call, tenant: str, states: Sequence[Any]) -> list[Any]:
+    used = await last_used(call.gateway.redis, tenant, [state.id for state in states])
+    return [msgspec.structs.replace(state, last_used_at=used.get(state.id)) for state in states]
 
 
 def _shown(record: Record | None, text: str | None) -> Answer[NewKeyShown]:

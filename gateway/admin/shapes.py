@@ -58,14 +58,21 @@ def change(name: str, kind: type[Record], *, without: Collection[str]) -> type[S
     return _made(name, kind, _BOOKKEEPING | set(without), {}, _optional)
 
 
-def state(name: str, kind: type[Record], *, without: Collection[str] = ()) -> type[Struct]:
-    """How a record is shown: every field, whether or not it holds its default."""
+def state(
+    name: str, kind: type[Record], *, without: Collection[str] = (), beside: dict[str, Any] | None = None
+) -> type[Struct]:
+    """How a record is shown: every field, whether or not it holds its default.
+
+    Args:
+        beside: types of fields that the record does not have; null until they are filled in.
+    """
     hints = typing.get_type_hints(kind, include_extras=True)
-    fields = [
+    fields: list[tuple[Any, ...]] = [
         (field.name, hints[field.name])
         for field in msgspec.structs.fields(kind)
         if field.name not in {"revision", *without}
     ]
+    fields.extend((field, hint, None) for field, hint in (beside or {}).items())
     fields.append(("read_only", Annotated[bool, Meta(description="It is set in the configuration file.")]))
     fields.sort(key=lambda field: field[0] in _BOOKKEEPING)
     return msgspec.defstruct(name, fields, frozen=True, kw_only=True, namespace={"__doc__": kind.__doc__})
@@ -73,7 +80,7 @@ def state(name: str, kind: type[Record], *, without: Collection[str] = ()) -> ty
 
 def shown(record: Record, kind: type[Struct]) -> Struct:
     """A record as its state."""
-    names = [name for name in kind.__struct_fields__ if name != "read_only"]
+    names = [name for name in kind.__struct_fields__ if name in record.__struct_fields__]
     return kind(**{name: getattr(record, name) for name in names}, read_only=record.revision == 0)
 
 

@@ -129,6 +129,28 @@ class Key(Record, frozen=True, kw_only=True):
     quota: Annotated[Quota | None, Meta(description="What it may use beside the tenant's quota.")] = None
     disabled: Annotated[bool, Meta(description="Refuse it.")] = False
     replaces: Annotated[Name | None, Meta(description="The key in whose place it was made.")] = None
+    counts_as: Annotated[
+        Name | None, Meta(description="The first of the keys that it replaces: limits count all of them together.")
+    ] = None
+
+    def replaced_by(self, id: str, digest: str, *, expires_at: int | None, ends: int) -> tuple[Key, Key]:
+        """A rotation: the new key with the rights of this one, and this one as it is from now on.
+
+        Args:
+            expires_at: of the new key, in seconds since 1970.
+            ends: when this one expires, unless it does before.
+        """
+        fresh = msgspec.structs.replace(
+            self,
+            id=id,
+            digest=digest,
+            replaces=self.id,
+            counts_as=self.counts_as or self.id,
+            expires_at=expires_at,
+            revision=0,
+        )
+        ends = ends if self.expires_at is None else min(ends, self.expires_at)
+        return fresh, msgspec.structs.replace(self, expires_at=ends)
 
 
 class Price(Record, frozen=True, kw_only=True):

@@ -222,6 +222,11 @@ class Directory:
                 return Applied(decided.records, False)
         raise Unavailable("the directory is being changed by too many at once; try again in a few seconds")
 
+    @property
+    def redis(self) -> Redis:
+        """Where it is, for what is kept beside it."""
+        return self._redis
+
     def _tell_how_full(self, seen: Look) -> None:
         entries = int(seen.answers["XLEN", AUDIT_KEY])
         if entries >= self._caps.audit:

@@ -153,7 +153,7 @@ class Identity:
             if user.scopes is not None:
                 scopes &= frozenset(user.scopes)
         self._last_used.touch(key.tenant, key.id)
-        return Principal(key.tenant, key.id, key.user, scopes, key.operator, key.quota)
+        return Principal(key.tenant, key.id, key.user, scopes, key.operator, key.quota, key.counts_as)
 
     async def _bearer(self, claims: Claims) -> Principal:
         """

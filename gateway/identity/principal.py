@@ -29,6 +29,8 @@ class Principal(Struct, frozen=True):
     """Whether its admin scopes reach every tenant, not only its own."""
     quota: Quota | None = None
     """What its API key may use beside the tenant's quota."""
+    counts_as: str | None = None
+    """The key that its API key has replaced and whose counters it shares, if it has."""
     expires_at: float | None = None
     """When the token behind it expires, in seconds since 1970; None for keys, whose record says it."""
 

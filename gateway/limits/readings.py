@@ -46,7 +46,7 @@ def check_size(subjects: Iterable[Subject], wanted: Amounts) -> None:
             most = f"{gauge.limit} micro-dollars" if spends else f"{gauge.limit} tokens that may ever be used at once"
             raise InvalidRequest(
                 f"this request may use up to {wanted.input_tokens} input tokens, {wanted.output_tokens} output tokens "
-                f"and {wanted.spend} micro-dollars, more than {subject.name} may: {gauge.name} allows {most}; "
+                f"and {wanted.spend} micro-dollars, more than {_named(subject)} may: {gauge.name} allows {most}; "
                 "shorten the input or lower the output limit",
                 param="max_output_tokens",
                 code="request_exceeds_limit",
@@ -62,15 +62,27 @@ def refusal(subjects: Sequence[Subject], counters: Sequence[Counters], wanted: A
     ]
     subject, gauge, wait = max(found, key=lambda each: each[2])
     kind = InsufficientQuota if gauge.name in _SPEND else RateLimited
+    taken = "open" if gauge.name == "open_sockets" else "used or held by running turns"
     error = kind(
-        f"{gauge.name} of {subject.name} is reached: {gauge.used} of {gauge.limit} are used or held by running turns; "
-        f"try again in {wait / 1000:.1f} s",
+        f"{gauge.name} of {_named(subject)} is reached: {gauge.used} of {gauge.limit} are {taken}"
+        f"{_needed(gauge, wanted)}; try again in {duration(wait / 1000)}",
         retry_after=wait / 1000,
         code="too_many_connections" if gauge.name == "open_sockets" else None,
     )
     error.limit = gauge.name
     error.headers |= headers(read(subjects, counters, soft))
     return error
+
+
+def _named(subject: Subject) -> str:
+    return "the tenant" if subject.name == "tenant" else subject.name
+
+
+def _needed(gauge: Gauge, wanted: Amounts) -> str:
+    """How much would be taken, where that is not always one."""
+    amounts = dict.fromkeys(_SPEND, wanted.spend)
+    amounts |= zip(_TOKENS, (wanted.input_tokens, wanted.output_tokens), strict=True)
+    return f", and this request may need {amounts[gauge.name]}" if gauge.name in amounts else ""
 
 
 def headers(state: LimitState) -> dict[str, str]:

@@ -35,7 +35,7 @@ def subjects_of(
     whole = _over(tenant.quota if tenant else None, default)
     found = [Subject("tenant", whole)]
     if principal.quota is not None:
-        found.append(Subject(f"key:{principal.key}", principal.quota))
+        found.append(Subject(f"key:{principal.counts_as or principal.key}", principal.quota))
     if tenant is not None and model is not None and model in tenant.model_quotas:
         found.append(Subject(f"model:{model}", tenant.model_quotas[model]))
     if tenant is not None and adapter is not None and adapter in tenant.adapter_quotas:

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from gateway.cli import main
 from gateway.identity.keys import digest, well_formed
+from gateway.identity.last_used import LAST_USED_KEY
 from gateway.identity.secret import installation_secret
 from gateway.settings import load
 
@@ -99,11 +100,33 @@ def test_a_key_is_rotated_and_revoked(roundhouse: Any) -> None:
     keys = {one["id"]: one for one in listed(roundhouse("key", "list", "--json", "--tenant", "acme"))}
     assert keys[new["id"]]["replaces"] == old["id"]
     assert (keys[new["id"]]["scopes"], keys[new["id"]]["operator"]) == (["admin:read"], True)
+    assert keys[new["id"]]["counts_as"] == old["id"]
     assert keys[old["id"]]["expires_at"] - keys[new["id"]]["created_at"] == pytest.approx(3600, abs=60)
     roundhouse("key", "set", old["id"], "--disable")
     assert re.search(rf"{old['id']} +acme +disabled", roundhouse("key", "list").stdout)
     roundhouse("key", "revoke", old["id"])
     assert [one["id"] for one in listed(roundhouse("key", "list", "--json", "--tenant", "acme"))] == [new["id"]]
+
+
+def test_a_key_that_expires_is_not_replaced_unseen_by_one_that_does_not(roundhouse: Any) -> None:
+    """It is told, unless a time is given."""
+    roundhouse("tenant", "add", "acme")
+    old = json.loads(roundhouse("key", "add", "acme", "--expires", "90d", "--json").stdout)["id"]
+    assert re.search(f"{old} was to expire; key_[0-9a-f]+ never does", roundhouse("key", "rotate", old).stderr)
+    assert "never" not in roundhouse("key", "rotate", old, "--expires", "90d").stderr
+
+
+def test_the_last_use_of_keys_is_shown(roundhouse: Any, redis_url: str) -> None:
+    """As gateways have written it down."""
+    roundhouse("tenant", "add", "acme")
+    key = json.loads(roundhouse("key", "add", "acme", "--json").stdout)["id"]
+    assert json.loads(roundhouse("key", "show", key).stdout)["last_used_at"] is None
+    with redis.Redis.from_url(redis_url) as client:
+        client.zadd(LAST_USED_KEY.format(tenant="acme"), {key: 1_700_000_000})
+    assert json.loads(roundhouse("key", "show", key).stdout)["last_used_at"] == 1_700_000_000
+    used = {one["id"]: one["last_used_at"] for one in listed(roundhouse("key", "list", "--json"))}
+    assert used == {key: 1_700_000_000, "demo": None}
+    assert re.search(rf"{key} .* never +2023-11-1\d \d\d:\d\d ", roundhouse("key", "list").stdout)
 
 
 def test_users(roundhouse: Any) -> None:
@@ -139,9 +162,16 @@ def test_removing_a_tenant_by_force(roundhouse: Any) -> None:
         (["tenant", "add", "a b"], "$.name"),
         (["tenant", "add", "a", "--weight", "1000"], "$.weight"),
         (["tenant", "add", "a", "--quota", "tokens=5"], "give one of requests_per_minute"),
-        (["tenant", "add", "a", "--quota", "requests_per_minute=x"], "requests_per_minute: Expected `int"),
+        (["tenant", "add", "a", "--quota", "requests_per_minute=x"], "requests_per_minute: 'x' cannot be its value"),
         (["tenant", "add", "a", "--model-quota", "requests_per_minute=5"], "names no model or adapter"),
+        (["tenant", "add", "a", "--quota", "requests_per_minute"], "give a value (requests_per_minute=60)"),
         (["tenant", "set", "nobody", "--weight", "2"], "see: roundhouse tenant list"),
+        (["tenant", "set", "demo"], "say what to change"),
+        (["key", "set", "demo"], "say what to change"),
+        (["key", "list", "--tenant", "nobody"], "no tenant 'nobody'; see: roundhouse tenant list"),
+        (["user", "list", "--tenant", "nobody"], "no tenant 'nobody'; see: roundhouse tenant list"),
+        (["user", "add", "demo", "anna", "--email", "anna"], "'anna' is no address"),
+        (["key", "add", "demo", "--expires", "0s"], "give a longer time"),
         (["key", "add", "nobody"], "no tenant 'nobody'"),
         (["key", "rotate", "key_1"], "see: roundhouse key list"),
         (["key", "revoke", "demo"], "set in the configuration file; change it there"),
@@ -164,7 +194,35 @@ def test_without_redis(roundhouse: Any, monkeypatch: pytest.MonkeyPatch) -> None
     """The address is named."""
     monkeypatch.setenv("REDIS_URL", "unix:///nonexistent/redis.sock")
     message = roundhouse("tenant", "list", fails=True).output
-    assert "cannot be reached" in message or "/nonexistent/redis.sock does not answer" in message
+    assert "/nonexistent/redis.sock does not answer" in message
+    assert "check redis.url" in message
+
+
+def test_without_a_running_gateway(roundhouse: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In the wrong folder, mostly: it is named, and nothing is made there."""
+    monkeypatch.delenv("REDIS_URL")
+    monkeypatch.setenv("ROUNDHOUSE_REDIS_DATA", str(tmp_path / "elsewhere"))
+    message = roundhouse("key", "list", fails=True).output
+    assert f"{tmp_path}/elsewhere/redis.sock does not answer" in message
+    assert "start `roundhouse serve`" in message
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_secret_that_others_can_read(roundhouse: Any, tmp_path: Path) -> None:
+    """Is refused with the remedy."""
+    roundhouse("tenant", "list")
+    (tmp_path / "data" / "secret").chmod(0o644)
+    assert "run: chmod 600" in roundhouse("tenant", "list", fails=True).output
+
+
+def test_tables_keep_words_whole(roundhouse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pipe each row is one line, however narrow the terminal; empty columns are left out."""
+    monkeypatch.setenv("COLUMNS", "40")
+    roundhouse("tenant", "add", "acme", "--model-quota", "large:requests_per_minute=5", "--quota", "spend_per_day=7")
+    table = roundhouse("tenant", "list").stdout
+    assert re.search(r"acme .* spend_per_day=7; large: requests_per_minute=5 ", table)
+    assert "description" not in table
+    assert re.search(r"1 .* tenant.create +acme +acme +name: ", roundhouse("audit", "list").stdout)
 
 
 def test_adapters_may_be_for_tenants_of_the_directory(roundhouse: Any, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from gateway.identity.keys import well_formed
+from gateway.identity.last_used import LastUsed
 from tests.gateway.admin.conftest import Administer, problem
 
 pytestmark = pytest.mark.anyio
@@ -89,3 +90,61 @@ async def test_only_operators_make_operators(administer: Administer) -> None:
         made = await api.operator.post("/tenants/acme/keys", json={"operator": True})
         theirs = f"/tenants/acme/keys/{made.json()['record']['id']}"
         problem(await api.acme.post(f"{theirs}/rotate", json={}), 403, "forbidden")
+
+
+async def test_a_rotated_key_goes_on_with_the_limits_of_the_first(administer: Administer) -> None:
+    """A rotation is no way to a fresh budget, nor to two of them while both keys work."""
+    async with administer() as api:
+        wanted = {"quota": {"requests_per_minute": 2}}
+        first = (await api.acme.post("/tenants/acme/keys", json=wanted)).json()
+        second = await api.acme.post(f"/tenants/acme/keys/{first['record']['id']}/rotate", json={})
+        third = await api.acme.post(f"/tenants/acme/keys/{second.json()['record']['id']}/rotate", json={})
+        assert third.json()["record"]["counts_as"] == first["record"]["id"]
+        turn = {"model": "auto", "input": "x", "max_output_tokens": 1}
+        answers = []
+        for key in (first["key"], second.json()["key"], third.json()["key"], first["key"]):
+            headers = {"authorization": f"Bearer {key}"}
+            async with api.client(None) as client:
+                answer = await client.post(f"{api.served.url}/v1/responses", json=turn, headers=headers)
+                answers.append(answer.status_code)
+        assert answers == [200, 200, 429, 429]
+
+
+async def test_the_last_use_of_keys_is_shown(administer: Administer) -> None:
+    """In lists and alone; null of one that was never used."""
+    async with administer() as api:
+        used = (await api.acme.post("/tenants/acme/keys", json={})).json()
+        unused = (await api.acme.post("/tenants/acme/keys", json={})).json()["record"]
+        assert unused["last_used_at"] is None
+        at = int(time.time()) - 60
+        noted = LastUsed(api.served.gateway.redis, clock=lambda: at)
+        noted.touch("acme", used["record"]["id"])
+        await noted.flush()
+        path = f"/tenants/acme/keys/{used['record']['id']}"
+        assert (await api.acme.get(path)).json()["last_used_at"] == at
+        listed = {one["id"]: one["last_used_at"] for one in (await api.acme.get("/tenants/acme/keys")).json()["data"]}
+        assert (listed[used["record"]["id"]], listed[unused["id"]]) == (at, None)
+        changed = await api.acme.patch(path, json={"description": "ci"}, headers={"if-match": "*"})
+        assert changed.json()["last_used_at"] == at
+
+
+async def test_a_rotation_says_when_the_new_key_expires(administer: Administer) -> None:
+    """It may be given a time as any new key."""
+    async with administer() as api:
+        old = (await api.acme.post("/tenants/acme/keys", json={})).json()["record"]
+        ends = int(time.time()) + 3600
+        new = await api.acme.post(f"/tenants/acme/keys/{old['id']}/rotate", json={"expires_at": ends})
+        assert new.json()["record"]["expires_at"] == ends
+
+
+async def test_when_a_key_expires_is_a_time_and_no_duration(administer: Administer) -> None:
+    """A number of seconds would make a key that has expired; one that there is can be ended so."""
+    async with administer() as api:
+        hour = {"expires_at": 3600}
+        made = await api.acme.post("/tenants/acme/keys", json={})
+        path = f"/tenants/acme/keys/{made.json()['record']['id']}"
+        for place in ("/tenants/acme/keys", f"{path}/rotate"):
+            refused = problem(await api.acme.post(place, json=hour), 400, "invalid_value")
+            assert refused["param"] == "expires_at"
+            assert "1700000000" in refused["detail"]
+        assert (await api.acme.patch(path, json=hour, headers={"if-match": "*"})).status_code == 200

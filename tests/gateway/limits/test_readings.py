@@ -7,9 +7,9 @@ from websockets.exceptions import InvalidStatus
 
 from gateway.directory.records import Tenant
 from gateway.identity import Principal
-from gateway.limits.counters import UNIT, Amounts, Counters, Subject, bounds_of
+from gateway.limits.counters import DAY, UNIT, Amounts, Counters, Subject, bounds_of
 from gateway.limits.quota import Quota
-from gateway.limits.readings import duration, headers, read
+from gateway.limits.readings import duration, headers, read, refusal
 from gateway.limits.subjects import mode_of, share_of_quota, socket_subjects, subjects_of
 from tests.gateway.conftest import Serve
 
@@ -76,6 +76,26 @@ def test_the_wait_is_that_of_the_limit_that_takes_longest() -> None:
     counters = Counters(requests=60 * UNIT, output=60 * UNIT)
     short = counters.shortfall(bounds_of(quota), Amounts(requests=1, output_tokens=5))
     assert short is not None and (short[0].name, short[1]) == ("output_tokens_per_minute", 5000)
+
+
+def test_a_refusal_says_whose_limit_it_is_and_what_was_wanted() -> None:
+    spent = refusal(
+        [Subject("tenant", Quota(spend_per_day=30))],
+        [Counters(at=DAY - 3_723_000, spent_day=22)],
+        Amounts(requests=1, turns=1, spend=11),
+        0.8,
+    )
+    assert spent.message == (
+        "spend_per_day of the tenant is reached: 22 of 30 are used or held by running turns, and this request may need "
+        "11; try again in 1h2m3s"
+    )
+    sockets = refusal([Subject("key:ci", KEY_QUOTA)], [Counters(sockets=1)], Amounts(sockets=1), 0.8)
+    assert sockets.message == "open_sockets of key:ci is reached: 1 of 1 are open; try again in 1s"
+
+
+def test_a_key_counts_as_the_one_that_it_replaced() -> None:
+    new = Principal("acme", "new", quota=KEY_QUOTA, counts_as="old")
+    assert [subject.name for subject in socket_subjects(Quota(), None, new)] == ["key:old"]
 
 
 @pytest.mark.anyio
