@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, WebSocket, expect
 
 from gateway.errors import EngineFailed, RateLimited
+from gateway.protocol.caching import Caching
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit, with_own_key
 from tests.e2e.conftest import Installation
 from tests.e2e.page import LONG, answer, answered, ask, connected, message
@@ -189,7 +190,7 @@ def test_retry_asks_past_the_cache(tab: Visit, server: ScriptedServer) -> None:
     tab.page.get_by_role("button", name="Retry").click()
     answered(tab.page)
     expect(tab.page.locator(".turn")).to_have_count(1)
-    assert [turn.request.cache for turn in server.road.turns] == ["default", "no-store"]
+    assert [turn.request.caching for turn in server.road.turns] == [Caching(), Caching(no_store=True)]
 
 
 def test_the_picker_names_tiers_models_and_adapters_and_is_remembered(tab: Visit, server: ScriptedServer) -> None:

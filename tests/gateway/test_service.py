@@ -68,11 +68,11 @@ async def test_answers_say_which_tier_they_were_served_in(serve: Serve) -> None:
 
 @pytest.mark.anyio
 async def test_a_queue_that_is_too_long_is_a_503_that_says_when_to_come_back(serve: Serve, model: Path) -> None:
-    async def ask(client: openai.AsyncOpenAI) -> openai.APIStatusError | None:
+    async def ask(client: openai.AsyncOpenAI, number: int) -> openai.APIStatusError | None:
         try:
             await client.chat.completions.create(
                 model="small",
-                messages=[{"role": "user", "content": "hi"}],
+                messages=[{"role": "user", "content": f"hi {number}"}],  # the same would share one answer
                 max_tokens=400,
                 extra_body={"ignore_eos": True},
             )
@@ -82,7 +82,7 @@ async def test_a_queue_that_is_too_long_is_a_503_that_says_when_to_come_back(ser
 
     with EngineThread(model, max_running=1) as narrow:
         async with serve(engines={"small": [narrow.address]}, turns={"queue_timeout": 0.05}) as served:
-            answers = await asyncio.gather(*(ask(served.client) for _ in range(4)))
+            answers = await asyncio.gather(*(ask(served.client, number) for number in range(4)))
             errors = [error for error in answers if error is not None]
             assert errors, "one row cannot serve four requests within 0.05 s"
             for error in errors:

@@ -19,7 +19,7 @@ from engine.text import TextProcessor
 from gateway.admin.app import ENDPOINTS
 from gateway.admin.endpoints import Access, Endpoint
 from tests.engine.adapters.zoo import write_adapter
-from tests.gateway.admin.conftest import Administer, Administered
+from tests.gateway.admin.conftest import CHAT, Administer, Administered
 from tests.gateway.admin.test_adapters import finished, upload
 from tests.gateway.frame_engine import FrameEngine
 
@@ -38,6 +38,7 @@ def folder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def frames(tmp_path: Path, model: Path) -> AsyncIterator[FrameEngine]:
     token = TextProcessor.from_directory(model).encode("a")[-1]
     async with FrameEngine(tmp_path / "one.sock", defaultdict(lambda: token)).serving() as engine:
+        engine.finish = "stop"  # an answer that was cut off would not be stored
         yield engine
 
 
@@ -51,12 +52,23 @@ async def belongings(api: Administered, folder: Path) -> dict[str, str]:
     await api.operator.post("/prices", json={"name": "tiny-small", "input": 1, "output": 1})
     targets = [{"model": "tiny-small", "weight": 1}]
     await api.operator.post("/routes", json={"name": "tiny-small", "targets": targets})
+    async with api.client(CHAT) as chat:
+        asked = await chat.post(
+            f"{api.served.url}/v1/responses",
+            json={"model": "small", "input": "hi", "max_output_tokens": 4},
+            headers={"x-roundhouse-cache-tags": CANARY},
+        )
+    assert asked.headers["x-roundhouse-cache"] == "miss", asked.text
+    await api.served.settle()
+    (stored,) = (await api.acme.get("/tenants/acme/cache/answers")).json()["data"]
+    assert stored["tags"] == [CANARY]
     return {
         "tenant": "acme",
         "user": user.json()["id"],
         "key": key.json()["record"]["id"],
         "adapter": "acme:pirate",
         "job": accepted.json()["id"],
+        "digest": stored["digest"],
         "pool": "small",
         "replica": "small-0",
         "public_name": "tiny-small",
@@ -76,7 +88,8 @@ async def state(api: Administered) -> tuple[Any, ...]:
     """Everything that a change would change."""
     gateway = api.served.gateway
     adapters = {name: pointer for name, pointer in gateway.adapters.registry.names().items()}
-    return await gateway.directory.audit.head(), adapters
+    stored = (await api.acme.get("/tenants/acme/cache/answers")).json()["data"]
+    return await gateway.directory.audit.head(), adapters, stored
 
 
 async def test_nothing_of_another_tenant_is_shown_or_changed(

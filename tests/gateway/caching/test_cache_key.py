@@ -72,6 +72,7 @@ REQUEST = {
     "prompt": st.none() | WORDS | st.lists(st.integers(0, 99), max_size=3).map(tuple),
     "sampling": SAMPLING,
     "max_output_tokens": st.none() | st.integers(1, 5000),
+    "quality": st.none() | st.integers(0, 100),
     "format": st.none() | FORMAT,
     "tools": st.none() | TOOLS,
     "stop": st.lists(WORDS, max_size=2).map(tuple),

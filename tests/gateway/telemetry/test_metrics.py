@@ -94,7 +94,7 @@ def test_no_label_can_name_a_tenant_key_or_user() -> None:
         for sample in family.samples:
             assert set(sample.labels) <= {
                 "tier", "outcome", "cache", "model", "direction", "reason", "result", "code", "replica", "le", "stage",
-                "limit", "target", "rule", "action",
+                "limit", "target", "rule", "action", "how", "kind",
             }  # fmt: skip
 
 
@@ -128,6 +128,10 @@ def exercised() -> Metrics:
     metrics.shared(followed=1, feeds=1, unstored=1)
     metrics.directory(age=1.0)
     metrics.watch_ledger(lambda: 0.0, lambda: 0.0)
+    metrics.semantic.asked("serve", 0.01)
+    metrics.semantic.embedder("m", up=True)
+    metrics.placements.answered("small", "prefix", prompt=9, expected=5, found=5)
+    metrics.placements.index("small", 7)
     trace = TurnTrace({})
     for stage in Stage:
         trace.mark(stage)
