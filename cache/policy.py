@@ -31,6 +31,8 @@ class Bypass(enum.StrEnum):
     """It asks for something else every time."""
     TIME = "time"
     """What is right depends on when it is asked."""
+    TRIAL = "trial"
+    """Models are compared under the name that it asks for: answers that cannot fail would tell nothing of them."""
 
 
 class Reject(enum.StrEnum):
@@ -82,6 +84,7 @@ class Question(Struct, frozen=True, kw_only=True):
     """See `cache.wording`."""
     time: bool = False
     """See `cache.wording`."""
+    trial: bool = False
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -118,6 +121,7 @@ def may_look_up(question: Question, *, enabled: bool = True) -> Bypass | None:
         (not question.deterministic, Bypass.RANDOM),
         (question.chance, Bypass.CHANCE),
         (question.time, Bypass.TIME),
+        (question.trial, Bypass.TRIAL),
     )
     return next((reason for stands, reason in obstacles if stands), None)
 

@@ -310,6 +310,7 @@ def _question(job: Job) -> Question:
         outputs=bool(turn.conversation) and turn.conversation[-1].role == "tool",
         chance=asks_for_chance(said),
         time=depends_on_time(said),
+        trial=job.trial,
     )
 
 

@@ -31,6 +31,7 @@ from gateway.api import chat_completions, completions, embeddings, feedback, hea
 from gateway.api.http import on_api_error, on_exception, on_http_exception
 from gateway.batching_redis import BatchingRedis
 from gateway.billing.ledger import Ledger
+from gateway.canaries import Canaries
 from gateway.configuration import Apply, Configuration, Prepare
 from gateway.context import Gateway
 from gateway.decisions import DecisionLog
@@ -171,6 +172,8 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     adapters = await started(Adapters(Registry(registry_url(settings)), engines.pools, settings.adapters.poll))
     directory = Directory(redis, configured=configured(settings), secret=secret)
     view = await started(View(directory))
+    canaries = Canaries(redis, directory, view, metrics)
+    await started(Periodic("canaries", canaries.flush, 1.0, at_end=canaries.flush))
     limiter = await started(Limiter(redis, settings, gateways=lambda: presence.gateways))
     cache = ResponseCache(redis, **settings.cache.bounds)
     flights = await started(Flights(cache))
@@ -202,6 +205,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
             metrics,
             guard,
             tiers,
+            canaries,
             tracer,
             similar,
         )

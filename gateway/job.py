@@ -75,6 +75,10 @@ class Job:
     """The tier chosen, if the request leaves it open."""
     embedding: NDArray[np.float32] | None = None
     """Of the newest user message, of length 1, if anybody has asked for it."""
+    trial: bool = False
+    """Targets of the route that it asked for are being compared."""
+    canary: bool = False
+    """It goes to one of those on trial."""
 
     def cut_off(self, failure: BaseException | None = None) -> End | None:
         """The turn's end if it stopped now, or did so because of a failure; None if nobody was shown anything yet."""

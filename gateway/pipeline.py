@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
@@ -22,18 +21,11 @@ from gateway.adapters import Adapters
 from gateway.answers import StoredAnswers, diverged
 from gateway.billing.cost import Price, cost
 from gateway.billing.ledger import Ledger
+from gateway.canaries import Canaries
 from gateway.directory.records import Tenant
 from gateway.directory.view import View
 from gateway.engines import Engine, Engines
-from gateway.errors import (
-    ApiError,
-    ContextLengthExceeded,
-    InvalidRequest,
-    ModelNotFound,
-    RateLimited,
-    Unavailable,
-    retry_after_header,
-)
+from gateway.errors import ApiError, InvalidRequest, ModelNotFound, RateLimited
 from gateway.flights import Flights
 from gateway.job import End, Job
 from gateway.limits.counters import Amounts
@@ -42,6 +34,7 @@ from gateway.limits.subjects import mode_of, subjects_of
 from gateway.placement import NO_BLOCKS, Placement, Question
 from gateway.prompts import tokenise
 from gateway.protocol.stream import Finished, Routed, Usage
+from gateway.refusals import NAMED_ADAPTERS, refused
 from gateway.relay import Streamed, TryNext, relay
 from gateway.repetition import Repetition
 from gateway.safety.guard import Guard
@@ -56,7 +49,7 @@ from gateway.tiers import Tiers
 from gateway.turns import Turn, TurnState
 from router import features
 from router.complexity import score
-from router.route import Decision, NoRoute, Refusal, RouteRequest, Why, route
+from router.route import Decision, NoRoute, RouteRequest, Why, route
 
 
 class Pipeline:
@@ -77,6 +70,7 @@ class Pipeline:
         metrics: Metrics,
         guard: Guard,
         tiers: Tiers,
+        canaries: Canaries,
         tracing: Tracing | None = None,
         similar: SimilarAnswers | None = None,
     ) -> None:
@@ -88,6 +82,7 @@ class Pipeline:
         self._limiter = limiter
         self._metrics = metrics
         self._guard = guard
+        self._canaries = canaries
         self._tracing = tracing
         self._tiers = tiers
         self._answers = StoredAnswers(cache, statistics, flights, guard, settings, tiers.policy.digest, secret)
@@ -121,7 +116,12 @@ class Pipeline:
 
     async def _drive(self, turn: Turn, began: float) -> End:
         mark = turn.trace.mark
+        assigned = self._canaries.assign(turn)
+        if assigned is not None:
+            turn.request = msgspec.structs.replace(turn.request, model=assigned.model)
         job = await self._prepare(turn, began)
+        if assigned is not None:
+            job.trial, job.canary = assigned.trial, assigned.canary
         mark(Stage.PREPARE)
         # Neither needs the other's answer: together they are one round trip to Redis.
         looking = asyncio.create_task(self._answers.look_up(job))
@@ -148,6 +148,8 @@ class Pipeline:
             raise
         finally:
             mark(Stage.ENGINE)
+            if assigned is not None:
+                self._canaries.observe(assigned, end, sys.exception(), began)
             # Before anything else may go wrong, or the task be cancelled: what was delivered is owed.
             if end is not None:
                 end = msgspec.structs.replace(end, price=job.price(end))
@@ -189,7 +191,7 @@ class Pipeline:
             if not pools:
                 raise ModelNotFound(
                     f"the model '{request.model[:256]}' does not exist; available: "
-                    + ", ".join(self._visible(turn)[:_NAMED_ADAPTERS]),
+                    + ", ".join(self._visible(turn)[:NAMED_ADAPTERS]),
                     param="model",
                 )
         else:
@@ -292,7 +294,7 @@ class Pipeline:
             )
         if repetition is not None and not repetition.whole and streamed.reason in ("stop", "length", "content_filter"):
             streamed = diverged(job)
-        return End(streamed, engine.pool.tier, job.model(engine), job.outcome, fallback)
+        return End(streamed, engine.pool.tier, job.model(engine), job.outcome, fallback, job.canary)
 
     async def _choose(self, job: Job) -> None:
         """Look at what is asked, once."""
@@ -327,7 +329,7 @@ class Pipeline:
             return route(question, candidates, self._policy)
         except NoRoute as refusal:
             full = partial(self._engines.retry_after, job.pools)
-            raise _refusal(refusal, self._visible(job.turn), full) from None
+            raise refused(refusal, self._visible(job.turn), full) from None
 
     def _place(self, job: Job, decision: Decision, version: str | None) -> Placement | None:
         """Which replica of the chosen pool answers; None if it has only one."""
@@ -377,25 +379,3 @@ def _probabilities(decision: Decision) -> tuple[float, float, float] | None:
 def _most(price: Price, input: int, output: int) -> int:
     """Micro-dollars, whatever the prefix cache holds."""
     return max(cost(price, input, 0, output), cost(price, input, input, output))
-
-
-_NAMED_ADAPTERS = 20
-"""Most adapters that a refusal lists."""
-
-
-def _refusal(refusal: NoRoute, adapters: list[str], retry_after: Callable[[], float]) -> ApiError:
-    """
-    Args:
-        retry_after: seconds until a pool that is full has room.
-    """
-    match refusal.refusal:
-        case Refusal.UNKNOWN_MODEL:
-            more = ", ..." if len(adapters) > _NAMED_ADAPTERS else ""
-            named = ", ".join(["", *adapters[:_NAMED_ADAPTERS]])
-            return ModelNotFound(f"{refusal}{named}{more}", param="model")
-        case Refusal.CONTEXT:
-            return ContextLengthExceeded(str(refusal), param="input")
-        case Refusal.FULL:
-            return Unavailable(str(refusal), code="overloaded", headers=retry_after_header(retry_after()))
-        case Refusal.UNAVAILABLE:
-            return Unavailable(str(refusal), headers={"retry-after": "2"})

@@ -37,7 +37,7 @@ class Signal(enum.StrEnum):
     SLOW = "slow"
     """Its first token came too late."""
     POOR = "poor"
-    """It was empty, or broke off at its limit of tokens."""
+    """It was empty."""
 
 
 class Share(Struct, frozen=True):
@@ -93,24 +93,20 @@ def split(route: str, tenant: str, conversation: bytes, shares: Sequence[Share])
     return next(share.model for share in reversed(shares) if share.weight)  # the sum of floats fell short
 
 
-def stable_of(shares: Sequence[Share]) -> Share:
-    """The target that the others are compared with: the heaviest, of equal ones the first."""
-    return max(shares, key=lambda share: share.weight)
-
-
 def judge(canary: int, stable: int, failures: Mapping[Signal, Failures], rule: Rule) -> Verdict:
     """Whether a canary is taken out.
 
     Args:
-        canary, stable: the weights that the two have had all the time, both above 0.
+        canary, stable: the weights that the two have had all the time. Both are above 0 if there are failures.
     """
     threshold = len(Signal) / rule.alpha
     worst, most = None, 0.0
     for signal, counted in failures.items():
         found = evidence(canary / (canary + stable), counted, rule.tolerance)
-        if counted.canary >= rule.least and found > most:
+        if found > most:
             worst, most = signal, found
-    return Verdict(most >= threshold, worst, most, threshold)
+    out = worst is not None and most >= threshold and failures[worst].canary >= rule.least
+    return Verdict(out, worst, most, threshold)
 
 
 def evidence(share: float, failures: Failures, tolerance: float = 1.0) -> float:

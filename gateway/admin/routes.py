@@ -6,10 +6,13 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from redis.exceptions import RedisError
 
 from gateway.admin import records, shapes
 from gateway.admin.endpoints import Access, Answer, Call, Endpoints
 from gateway.admin.shapes import Page, PublicNamePath
+from gateway.canaries import Standing, standings
+from gateway.directory.audit_log import unavailable
 from gateway.directory.records import Route
 from gateway.errors import Conflict
 
@@ -20,6 +23,37 @@ RouteReplacement = shapes.creation("RouteReplacement", Route, without=["name"])
 RouteState = shapes.state("RouteState", Route)
 
 _TARGETS = [{"model": "llama-8b", "weight": 95}, {"model": "llama-8b-next", "weight": 5}]
+
+
+class Counted(Struct, frozen=True):
+    """Conversations in which one thing went wrong."""
+
+    stable: int
+    canary: int
+
+
+class TrialState(Struct, frozen=True):
+    """A canary beside the stable target, since the route was last changed."""
+
+    model: str
+    weight: int
+    """0: it is not on trial, or was taken out."""
+    turns: int
+    stable_turns: int
+    error: Counted
+    """Answered with an error of ours."""
+    slow: Counted
+    """First token later than the route's `slow_seconds`."""
+    poor: Counted
+    """Empty answers."""
+    evidence: float
+    """How many times likelier this is if the canary is worse."""
+    taken_out_from: float
+    """Evidence that takes it out."""
+
+
+class TrialList(Struct, frozen=True):
+    data: list[TrialState]
 
 
 class RouteList(Struct, frozen=True):
@@ -56,6 +90,30 @@ async def create_route(call: Call, body: Any) -> Answer[RouteState]:  # type: ig
 async def show_route(call: Call, path: PublicNamePath) -> Answer[RouteState]:  # type: ignore[valid-type]
     """One route."""
     return records.answer(await records.find(call, Route, path.public_name), RouteState)
+
+
+@endpoints.get("/trials/{public_name}", access=Access.OPERATOR)
+async def list_trials(call: Call, path: PublicNamePath) -> Answer[TrialList]:
+    """How a route's canaries do beside its first target: all gateways' turns, counted while both have a weight."""
+    route = await records.find(call, Route, path.public_name)
+    try:
+        found = await standings(call.gateway.redis, route)
+    except (RedisError, OSError) as error:
+        raise unavailable(error) from None
+    return Answer(TrialList([_trial(each) for each in found]))
+
+
+def _trial(standing: Standing) -> TrialState:
+    kinds = {signal.value: Counted(one.stable, one.canary) for signal, one in standing.failures.items()}
+    return TrialState(
+        model=standing.model,
+        weight=standing.weight,
+        turns=standing.turns,
+        stable_turns=standing.stable_turns,
+        **kinds,
+        evidence=round(standing.verdict.evidence, 3),
+        taken_out_from=standing.verdict.threshold,
+    )
 
 
 @endpoints.put(

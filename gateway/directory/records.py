@@ -181,7 +181,16 @@ class Route(Record, frozen=True, kw_only=True):
     IDENTITY = "name"
 
     name: Annotated[PublicName, Meta(description="What clients give as `model`.")]
-    targets: Annotated[list[Target], Meta(min_length=1, max_length=16)]
+    targets: Annotated[
+        list[Target],
+        Meta(
+            min_length=1, max_length=16, description="The first one is the stable one, which others are compared with."
+        ),
+    ]
+    slow_seconds: Annotated[
+        Annotated[float, Meta(gt=0, le=3600)] | None,
+        Meta(description="A first token later than this counts against a target; null: none does."),
+    ] = None
     description: Annotated[Text, Meta(description="For people.")] = ""
     disabled: bool = False
 

@@ -189,6 +189,12 @@ class Metrics:
                 registry=registry,
             )
         )
+        self._canaries_out = Counter(
+            "roundhouse_canaries_out",
+            "Canaries of routes taken out because they were worse, by what was wrong (error, slow, poor).",
+            ["signal"],
+            registry=registry,
+        )
         self._config_reloads = Counter(
             "roundhouse_config_reloads",
             "Times that the configuration was read again, by outcome (changed, unchanged, refused).",
@@ -354,6 +360,10 @@ class Metrics:
         for gauge in self._engine.values():
             with contextlib.suppress(KeyError):
                 gauge.remove(replica)
+
+    def canary_out(self, signal: str) -> None:
+        """A canary was taken out."""
+        self._canaries_out.labels(signal).inc()
 
     def configuration(self, outcome: str) -> None:
         """It was read again."""

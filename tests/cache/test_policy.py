@@ -25,6 +25,7 @@ def test_a_deterministic_request_may_be_looked_up() -> None:
         ({"outputs": True}, Bypass.TOOLS),
         ({"chance": True}, Bypass.CHANCE),
         ({"time": True}, Bypass.TIME),
+        ({"trial": True}, Bypass.TRIAL),
     ],
 )
 def test_each_obstacle_has_its_name(change: dict[str, bool], reason: Bypass) -> None:

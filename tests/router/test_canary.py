@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.canary import Failures, Rule, Share, Signal, evidence, judge, split, stable_of
+from router.canary import Failures, Rule, Share, Signal, evidence, judge, split
 
 SHARES = [Share("stable", 95), Share("canary", 5)]
 CONVERSATIONS = [b"%d" % number for number in range(20_000)]
@@ -46,10 +46,6 @@ def test_tenants_and_routes_are_split_apart() -> None:
     for other in (("r", "other"), ("s", "demo")):
         same = sum(split("r", "demo", each, half) == split(*other, each, half) for each in CONVERSATIONS[:2000])
         assert 850 < same < 1150
-
-
-def test_the_stable_target_is_the_heaviest() -> None:
-    assert stable_of([Share("a", 5), Share("b", 90), Share("c", 90)]).model == "b"
 
 
 def taken_out(

@@ -1,0 +1,204 @@
+"""Routes: names whose conversations are shared among models, and canaries that are taken out when they are worse.
+
+A route's first target is the stable one. While another one has a weight as well, it is on trial (`router/canary.py`):
+failures of both are counted, added up over all gateways in Redis, and looked at every second. A canary that is worse
+loses its weight, in the directory, where the audit log says so. While a trial runs, no target's answers come from the
+response cache: answers that cannot fail would make the stable one look better than it is.
+
+Redis down means that what failed meanwhile is not counted: conversations are split as before, and nothing is taken out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from typing import cast
+
+import msgspec
+from msgspec import Struct
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from gateway.directory.records import Route
+from gateway.directory.store import Directory
+from gateway.directory.view import View
+from gateway.errors import ApiError
+from gateway.job import End
+from gateway.telemetry.metrics import Metrics
+from gateway.turns import Turn
+from router.canary import Failures, Rule, Share, Signal, Verdict, judge, split
+
+log = logging.getLogger("roundhouse.canaries")
+
+KEY = "rh1:canary:{{{route}}}:{revision}"
+"""HASH: what is known of a route's targets since it was last changed."""
+LIFETIME = 30 * 86_400
+ACTOR = "system:canary"
+"""Of the audit entries."""
+RULE = Rule()
+_TURNS = "turns"
+_REMEMBERED = 50_000
+"""Conversations of which is known that their failure has been counted."""
+
+
+class Assigned(Struct, frozen=True):
+    """Where a turn goes that asked for a route."""
+
+    route: Route
+    model: str
+    conversation: bytes
+    """Digest of its beginning."""
+
+    @property
+    def trial(self) -> bool:
+        """Whether targets are being compared."""
+        stable, *others = self.route.targets
+        return stable.weight > 0 and any(target.weight > 0 for target in others)
+
+    @property
+    def canary(self) -> bool:
+        """Whether it goes to one of those on trial."""
+        return self.trial and self.model != self.route.targets[0].model
+
+
+class Standing(Struct, frozen=True):
+    """What is known of one canary."""
+
+    model: str
+    weight: int
+    turns: int
+    stable_turns: int
+    failures: dict[Signal, Failures]
+    verdict: Verdict
+
+
+class Canaries:
+    """What one gateway knows of its routes."""
+
+    def __init__(self, redis: Redis, directory: Directory, view: View, metrics: Metrics) -> None:
+        self._redis = redis
+        self._directory = directory
+        self._view = view
+        self._metrics = metrics
+        self._news: dict[tuple[str, int], tuple[Route, Counter[str]]] = {}
+        """By name and revision of the route."""
+        self._counted: OrderedDict[tuple[str, int, bytes, Signal], None] = OrderedDict()
+
+    def assign(self, turn: Turn) -> Assigned | None:
+        """Where the turn's model name leads, if it is a route, all of which its tenant may use."""
+        route = self._view.route(turn.request.model)
+        if route is None or route.disabled:
+            return None
+        tenant = self._view.tenant(turn.principal.tenant)
+        names = (route.name, *(target.model for target in route.targets))
+        if tenant is not None and not all(map(tenant.may_use, names)):
+            return None
+        conversation = _beginning(turn)
+        shares = [Share(target.model, target.weight) for target in route.targets]
+        model = split(route.name, turn.principal.tenant, conversation, shares)
+        return None if model is None else Assigned(route, model, conversation)
+
+    def observe(self, assigned: Assigned, end: End | None, failure: BaseException | None, began: float) -> None:
+        """A turn has ended, or was refused with `failure`. `began` is on the monotonic clock."""
+        if not assigned.trial:
+            return
+        route = assigned.route
+        _, news = self._news.setdefault((route.name, route.revision), (route, Counter()))
+        news[f"{_TURNS}:{assigned.model}"] += 1
+        for signal in _signals(route, end, failure, began):
+            seen = (route.name, route.revision, assigned.conversation, signal)
+            if seen not in self._counted:
+                self._counted[seen] = None
+                news[f"{signal}:{assigned.model}"] += 1
+                if len(self._counted) > _REMEMBERED:
+                    self._counted.popitem(last=False)
+
+    async def flush(self) -> None:
+        """Add up what is new, and take out canaries that are worse. Never raises for want of Redis."""
+        news, self._news = self._news, {}
+        for route, counted in news.values():
+            try:
+                await self._add(route, counted)
+                for standing in await standings(self._redis, route):
+                    if standing.verdict.out and standing.weight > 0:
+                        await self._take_out(route, standing)
+            except (RedisError, OSError, ApiError) as error:
+                log.warning("failures of canaries were not counted", extra={"error": type(error).__name__})
+
+    async def _add(self, route: Route, counted: Mapping[str, int]) -> None:
+        key = KEY.format(route=route.name, revision=route.revision)
+        async with self._redis.pipeline(transaction=True) as pipeline:
+            for field, count in counted.items():
+                pipeline.hincrby(key, field, count)
+            pipeline.expire(key, LIFETIME)
+            await pipeline.execute()
+
+    async def _take_out(self, route: Route, standing: Standing) -> None:
+        """
+        Raises:
+            ApiError: somebody has changed the route meanwhile, which ends this trial, or Redis does not answer.
+        """
+        targets = [
+            msgspec.structs.replace(target, weight=0) if target.model == standing.model else target
+            for target in route.targets
+        ]
+        changed = msgspec.structs.replace(route, targets=targets)
+        await self._directory.write(changed, actor=ACTOR, expected=route.revision)
+        signal = str(standing.verdict.signal)
+        self._metrics.canary_out(signal)
+        log.warning(
+            "canary taken out",
+            extra={"route": route.name, "canary": standing.model, "signal": signal},
+        )
+
+
+async def standings(redis: Redis, route: Route) -> list[Standing]:
+    """What is known of each target beside the first.
+
+    Raises:
+        RedisError, OSError: Redis does not answer.
+    """
+    key = KEY.format(route=route.name, revision=route.revision)
+    found = cast("dict[bytes, bytes]", await redis.hgetall(key))
+    counts = {field.decode(): int(count) for field, count in found.items()}
+    stable, *others = route.targets
+    result = []
+    for target in others:
+        failures = {
+            signal: Failures(counts.get(f"{signal}:{stable.model}", 0), counts.get(f"{signal}:{target.model}", 0))
+            for signal in Signal
+        }
+        on_trial = stable.weight > 0 and target.weight > 0
+        verdict = judge(target.weight, stable.weight, failures if on_trial else {}, RULE)
+        turns, stable_turns = (counts.get(f"{_TURNS}:{model}", 0) for model in (target.model, stable.model))
+        result.append(Standing(target.model, target.weight, turns, stable_turns, failures, verdict))
+    return result
+
+
+def _signals(route: Route, end: End | None, failure: BaseException | None, began: float) -> list[Signal]:
+    """What was wrong. Only what a model or its engines can be blamed for: no refused or cancelled requests."""
+    error = failure if end is None else end.streamed.error
+    if error is not None or end is None:
+        return [Signal.ERROR] if isinstance(error, ApiError) and error.status >= 500 else []
+    signals = []
+    first = end.streamed.first_token
+    if route.slow_seconds is not None and first is not None and first - began > route.slow_seconds:
+        signals.append(Signal.SLOW)
+    if end.streamed.reason == "stop" and end.streamed.usage.output_tokens <= 1:
+        signals.append(Signal.POOR)
+    return signals
+
+
+def _beginning(turn: Turn) -> bytes:
+    """Digest of a conversation up to its first question: the same in all of its turns."""
+    digest = hashlib.blake2b(digest_size=16)
+    prompt = turn.request.prompt
+    if prompt is not None:
+        digest.update(prompt.encode() if isinstance(prompt, str) else repr(tuple(prompt)).encode())
+    for message in turn.conversation:
+        digest.update(f"{message.role}\0{len(message.content)}\0{message.content}".encode())
+        if message.role == "user":
+            break
+    return digest.digest()
