@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Any, cast
 
 from redis.asyncio import Connection, Redis
+from redis.connection import HiredisRespSerializer
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 MAX_BATCH = 128
@@ -42,7 +43,8 @@ _BLOCKING = frozenset(
 )
 """Commands that may wait in Redis: others must not wait with them."""
 
-_Waiting = tuple[tuple[Any, ...], dict[str, Any], asyncio.Future[Any]]
+_Waiting = tuple[str, bytes, dict[str, Any], asyncio.Future[Any]]
+"""Name of the command, what is sent, options of redis-py for its answer, and who waits for it."""
 
 
 class BatchingRedis(Redis):
@@ -61,15 +63,22 @@ class BatchingRedis(Redis):
         settings = self.connection_pool.connection_kwargs
         self._timeout: float | None = settings.get("socket_timeout")
         self._connect_timeout: float = settings.get("socket_connect_timeout") or CONNECT_TIMEOUT
+        # The one that redis-py's blocking client uses: its asyncio connections pack in Python.
+        self._pack = HiredisRespSerializer().pack
         # redis-py's own timeouts are a task for every write and a timer for every reply.
         self._line = cast(Connection, self.connection_pool.connection_class(**settings | {"socket_timeout": None}))
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Run one command, together with those of other tasks."""
+        """Run one command, together with those of other tasks.
+
+        Raises:
+            DataError: it has an argument that Redis knows no form of. Nothing is sent.
+        """
         if args[0] in _BLOCKING:
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        packed = b"".join(self._pack(*args))
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((args, options, answer))
+        self._waiting.append((args[0], packed, options, answer))
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
         return await answer
@@ -91,7 +100,7 @@ class BatchingRedis(Redis):
                     self._waiting.popleft()
                 await self._exchange(batch)
         except asyncio.CancelledError:
-            for _, _, waiter in (*batch, *self._waiting):
+            for _, _, _, waiter in (*batch, *self._waiting):
                 waiter.cancel()
             self._waiting.clear()
             raise
@@ -108,7 +117,7 @@ class BatchingRedis(Redis):
         if self.observe is not None:
             failed = isinstance(answers[0], ConnectionError | TimeoutError | OSError)
             self.observe(monotonic() - began, failed)
-        for (_, _, waiter), answer in zip(batch, answers, strict=True):
+        for (_, _, _, waiter), answer in zip(batch, answers, strict=True):
             if waiter.done():  # its task was cancelled
                 continue
             if isinstance(answer, Exception):
@@ -133,8 +142,8 @@ class BatchingRedis(Redis):
                 async with asyncio.timeout(self._connect_timeout):
                     await line.connect()  # type: ignore[no-untyped-call]
             async with asyncio.timeout(self._timeout):
-                await line.send_packed_command(line.pack_commands([args for args, _, _ in batch]), check_health=False)
-                return [await self._answer(args, options) for args, options, _ in batch]
+                await line.send_packed_command(b"".join([packed for _, packed, _, _ in batch]), check_health=False)
+                return [await self._answer(command, options) for command, _, options, _ in batch]
         except BaseException as error:
             # What is still to come would be taken for the answers to something else.
             await line.disconnect(nowait=True)
@@ -142,8 +151,8 @@ class BatchingRedis(Redis):
                 raise TimeoutError("Timeout: Redis did not answer in time") from None
             raise
 
-    async def _answer(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    async def _answer(self, command: str, options: dict[str, Any]) -> Any:
         try:
-            return await self.parse_response(self._line, args[0], **options)
+            return await self.parse_response(self._line, command, **options)
         except ResponseError as error:
             return error

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import DataError, NoScriptError, RedisError, ResponseError
 
 from gateway.batching_redis import MAX_BATCH, BatchingRedis
 
@@ -45,6 +45,14 @@ async def test_an_error_is_its_own_tasks_only(batching: BatchingRedis) -> None:
     )
     assert results[0] == 1 and results[2] == 2
     assert isinstance(results[1], ResponseError)
+
+
+async def test_what_redis_has_no_form_of_is_its_own_tasks_error_only(batching: BatchingRedis) -> None:
+    results = await asyncio.gather(
+        batching.incr("counter"), batching.set("k", None), batching.incr("counter"), return_exceptions=True
+    )
+    assert results[0] == 1 and results[2] == 2
+    assert isinstance(results[1], DataError)
 
 
 async def test_scripts_are_loaded_when_redis_has_forgotten_them(batching: BatchingRedis) -> None:
