@@ -120,6 +120,27 @@ def rm(config: str | None, tenant: str, digests: tuple[str, ...]) -> None:
         raise click.ClickException(f"{tenant} has no stored answer {', '.join(unknown)}")
 
 
+@cache.command("revoke")
+@config_option
+@click.argument("tenant")
+@click.argument("answers", nargs=-1, required=True)
+def revoke(config: str | None, tenant: str, answers: tuple[str, ...]) -> None:
+    """Never give stored ANSWERS of a TENANT to similar questions again; their own questions keep them.
+
+    An answer is named by its digest, or by the id of a response that it was given in within the last day."""
+    from cache.questions.corrections import Corrections
+
+    async def take_back(redis: Redis) -> list[bool]:
+        corrections = Corrections(redis)
+        return [await corrections.revoke(tenant, answer) for answer in answers]
+
+    known = with_redis(load_settings(config), take_back)
+    unknown = [answer for answer, done in zip(answers, known, strict=True) if not done]
+    click.echo(f"{sum(known)} revoked")
+    if unknown:
+        raise click.ClickException(f"the semantic cache of {tenant} knows no answer {', '.join(unknown)}")
+
+
 @cache.command("invalidate")
 @config_option
 @click.argument("tenant")

@@ -33,13 +33,6 @@ MAX_OBSERVATIONS = 64
 MONITOR_LIFE = 30 * 24 * 3600
 """Seconds that a monitor is kept after its last check."""
 _ATTEMPTS = 5
-_REVOKE = """
-if redis.call('EXISTS', KEYS[1]) == 0 then
-    return 0
-end
-redis.call('HSET', KEYS[1], 'state', ARGV[1])
-return redis.call('HINCRBY', KEYS[1], 'version', 1)
-"""
 
 _profiles = msgspec.json.Decoder(Profile)
 _offsets = msgspec.json.Decoder(Offset)
@@ -86,7 +79,6 @@ class SemanticStore:
         self._look_up = redis.register_script(_script("look_up", shared=True))
         self._admit = redis.register_script(_script("admit", shared=True))
         self._record = redis.register_script(_script("record"))
-        self._revoke = redis.register_script(_REVOKE)
 
     def configure(self, *, max_questions: int) -> None:
         """Keep so many from now on."""
@@ -189,14 +181,6 @@ class SemanticStore:
         except (RedisError, OSError, ValueError) as error:
             log.warning("a check of the semantic cache was lost", extra={"error": type(error).__name__})
         return None
-
-    async def revoke(self, tenant: str, answer: str) -> bool:
-        """Never serve this answer for another question again, on any gateway, from now on; whether it was known.
-
-        Raises:
-            RedisError: it could not be done; unlike a look-up, the caller must know.
-        """
-        return bool(await self._revoke(keys=[answer_key(tenant, answer)], args=[str(EntryState.REVOKED)]))
 
 
 def _candidate(

@@ -47,6 +47,11 @@ def monitor_key(tenant: str) -> str:
     return f"{PREFIX}:sem-monitor:{{{tenant}}}"
 
 
+def given_key(tenant: str, response: str) -> str:
+    """STRING: digest of the answer to a similar question that a response was answered with."""
+    return f"{PREFIX}:sem-given:{{{tenant}}}:{response}"
+
+
 def vectors_key(tenant: str, partition: str) -> str:
     """Vector set of a partition, where Redis has them: `<phrasing>:<answer>`."""
     return f"{PREFIX}:sem-v:{{{tenant}}}:{partition}"

@@ -7,13 +7,14 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from cache.inspection import Holding, holding
+from cache.questions.corrections import Corrections
 from cache.response import ALL
 from cache.statistics import read
 from gateway.admin.endpoints import Access, Answer, Call, Endpoints, Input
 from gateway.admin.shapes import TenantPath
 from gateway.errors import Conflict, NotFound
 
-endpoints = Endpoints("cache", "The response cache and the engines' prefix caches.")
+endpoints = Endpoints("cache", "The response cache, the semantic cache and the engines' prefix caches.")
 
 
 class CachePeriod(Input, frozen=True):
@@ -26,6 +27,17 @@ class AnswersShown(Input, frozen=True):
 
 class AnswerPath(TenantPath, frozen=True):
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="Identity of the request that was answered.")]
+
+
+class Revocation(Input, frozen=True):
+    answer: Annotated[
+        str,
+        Meta(
+            pattern="^(?:[0-9a-f]{32}|resp_[0-9a-f]{48})$",
+            description="Identity of a stored answer, or id of a response that was answered from a similar question "
+            "within the last day.",
+        ),
+    ]
 
 
 class Invalidation(Input, frozen=True):
@@ -77,6 +89,15 @@ async def delete_stored_answer(call: Call, path: AnswerPath) -> Answer[None]:
     replayed = await call.note("cache.delete", path.digest, path.tenant, once=call.once(None))
     if not await call.admin.cache.remove(path.tenant, path.digest) and not replayed:
         raise NotFound(f"digest: no stored answer {path.digest}")
+    return Answer(None, replayed=replayed)
+
+
+@endpoints.post("/tenants/{tenant}/cache/revoke", access=Access.TENANT, status=204, raises=[NotFound, Conflict])
+async def revoke_answer(call: Call, path: TenantPath, query: Revocation) -> Answer[None]:
+    """Never give a stored answer to another question again; its own question keeps it."""
+    replayed = await call.note("cache.revoke", query.answer, path.tenant, once=call.once(query))
+    if not await Corrections(call.gateway.redis).revoke(path.tenant, query.answer) and not replayed:
+        raise NotFound(f"answer: the semantic cache knows no answer {query.answer}")
     return Answer(None, replayed=replayed)
 
 

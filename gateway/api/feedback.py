@@ -31,6 +31,8 @@ async def create(request: Request) -> Response:
         raise invalid_body(error) from None
     turn = await gateway.turns.find(request.path_params["id"], principal)
     gateway.decisions.think(principal.tenant, turn.id, body.rating)
+    if body.rating == "down" and gateway.similar is not None:
+        gateway.similar.disliked(principal.tenant, turn.id)
     return JsonResponse({"object": "response.feedback", "response_id": turn.id, "rating": body.rating})
 
 

@@ -17,9 +17,11 @@ from time import monotonic
 from typing import Any
 
 import msgspec
+from redis.exceptions import RedisError
 
 from cache.embedding.store import Embeddings
 from cache.policy import Scope
+from cache.questions.corrections import Corrections
 from cache.questions.hints import Hints
 from cache.questions.index import Name
 from cache.questions.store import Check, Found, SemanticStore
@@ -57,6 +59,7 @@ class SimilarAnswers:
         embeddings: Embeddings,
         hints: Hints,
         store: SemanticStore,
+        corrections: Corrections,
         model: Model,
         statistics: CacheStatistics,
         metrics: SemanticMetrics,
@@ -65,6 +68,7 @@ class SimilarAnswers:
         self._embeddings = embeddings
         self._hints = hints
         self._store = store
+        self._corrections = corrections
         self._model = model
         self._statistics = statistics
         self._metrics = metrics
@@ -111,6 +115,7 @@ class SimilarAnswers:
         if decision.action is not Action.SERVE:
             return None
         assert decision.answer is not None
+        self._in_background(self._corrections.note(tenant, job.turn.id, decision.answer))
         return answers.replay(job, found.stored[decision.answer], counter="semantic_hit", reasons=job.remarks)
 
     def learn(self, job: Job) -> None:
@@ -123,16 +128,9 @@ class SimilarAnswers:
             return
         self._in_background(self._learn(attempt, fresh, job.digest))
 
-    async def revoke(self, tenant: str, answer: str) -> bool:
-        """Never give this answer to another question again: somebody has found it wrong. Whether it was known.
-
-        Raises:
-            RedisError: it could not be done.
-        """
-        known = await self._store.revoke(tenant, answer)
-        if known:
-            self._statistics.add(tenant, "semantic_revoked")
-        return known
+    def disliked(self, tenant: str, response: str) -> None:
+        """A user has said so of a response; if it was answered by this cache, its answer is in doubt. In background."""
+        self._in_background(self._doubt(tenant, response))
 
     @property
     def learning(self) -> int:
@@ -246,6 +244,12 @@ class SimilarAnswers:
         if evicted:
             self._statistics.add(tenant, "semantic_evict", evicted)
         await self._hints.added(attempt.name, attempt.phrasing, answer, attempt.vector)
+
+    async def _doubt(self, tenant: str, response: str) -> None:
+        try:
+            await self._corrections.doubt(tenant, response)
+        except (RedisError, OSError) as error:
+            log.warning("a disliked answer could not be put in quarantine", extra={"error": type(error).__name__})
 
     async def _agree(self, fresh: str, stored: str) -> bool:
         if same(fresh, stored):

@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from cache.embedding.client import EmbedderClient
 from cache.embedding.store import Embeddings
+from cache.questions.corrections import Corrections
 from cache.questions.hints import Hints, IndexedHints, VectorSetHints, has_vector_sets
 from cache.questions.store import SemanticStore
 from cache.semantic.model import InvalidModel, shipped
@@ -50,4 +51,4 @@ async def semantic_cache(
         pass  # every Redis can do without
     embeddings = Embeddings(embedder, redis, ttl=wanted.embedding_ttl)
     store = SemanticStore(redis, max_questions=wanted.max_questions_per_tenant)
-    return SimilarAnswers(embeddings, hints, store, model, statistics, metrics, secret)
+    return SimilarAnswers(embeddings, hints, store, Corrections(redis), model, statistics, metrics, secret)

@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from redis.asyncio import Redis
 
+from cache.questions.corrections import Corrections
 from cache.response import Entry, ResponseCache, Wish
+from cache.semantic.keys import answer_key
 from cache.shape import Shape
 from cache.statistics import CacheStatistics
 from gateway.cli import main
@@ -117,3 +119,25 @@ def test_invalidate_forgets_a_tag_or_all(run: Callable[..., Result], redis_url: 
     assert not any(served(redis_url, digest) for digest in ("d1", "d2", "d3"))
     refused = run("invalidate", "acme", "--tag", "*")
     assert refused.exit_code == 1 and "1 to 64 letters" in refused.output
+
+
+def test_revoke_takes_answers_back_from_other_questions(run: Callable[..., Result], redis_url: str) -> None:
+    """By digest or response; their own questions keep them."""
+    for digest in ("d1", "d2"):
+        store(redis_url, digest)
+
+    async def known(redis: Redis) -> None:
+        for digest in ("d1", "d2"):
+            await redis.hset(answer_key("acme", digest), "state", "probation")
+        await Corrections(redis).note("acme", "resp_1", "d2")
+
+    async def states(redis: Redis) -> list[bytes | None]:
+        return [await redis.hget(answer_key("acme", digest), "state") for digest in ("d1", "d2")]
+
+    on(redis_url, known)
+    assert "1 revoked" in run("revoke", "acme", "d1").output
+    assert on(redis_url, states) == [b"revoked", b"probation"]
+    unknown = run("revoke", "acme", "resp_1", "resp_2", "d3")
+    assert unknown.exit_code == 1 and "1 revoked" in unknown.output and "resp_2, d3" in unknown.output
+    assert on(redis_url, states) == [b"revoked", b"revoked"]
+    assert served(redis_url, "d1") and served(redis_url, "d2")

@@ -13,6 +13,7 @@ NAMED = [
     keys.partition_key("<tenant>", "<partition>"),
     keys.index_key("<tenant>"),
     keys.monitor_key("<tenant>"),
+    keys.given_key("<tenant>", "<response>"),
     keys.vectors_key("<tenant>", "<partition>"),
 ]
 

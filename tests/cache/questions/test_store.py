@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 
+from cache.questions.corrections import Corrections
 from cache.questions.index import Hint
 from cache.questions.store import Check, SemanticStore
 from cache.response import ALL
@@ -68,7 +69,7 @@ async def test_what_is_not_there_any_more_is_no_candidate(redis: Redis, how: str
         case "invalidated":
             await responses(redis).invalidate("acme", ALL)
         case "revoked":
-            assert await store.revoke("acme", "d1")
+            assert await Corrections(redis).revoke("acme", "d1")
         case "phrasing deleted":
             await redis.delete(phrasing_key(*NAME, "q1"))
         case "another answer":

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from cache.questions.corrections import Corrections
+from cache.semantic.keys import answer_key
 from tests.gateway.admin.conftest import Administer, problem
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +45,26 @@ async def test_a_repeated_invalidation_is_one_entry_in_the_audit_log(administer:
         (entry,) = (await api.acme.get("/tenants/acme/audit")).json()["data"]
         assert (entry["action"], entry["tenant"]) == ("cache.invalidate", "acme")
         problem(await api.acme.post("/tenants/demo/cache/invalidate"), 404, "not_found")
+
+
+async def test_a_revoked_answer_is_named_by_itself_or_by_a_response(administer: Administer) -> None:
+    """Within the tenant; the second naming changes nothing."""
+    answer, response = "ab" * 16, f"resp_{'cd' * 24}"
+    async with administer() as api:
+        redis = api.served.gateway.redis
+        await redis.hset(answer_key("acme", answer), "state", "verified")
+        await Corrections(redis).note("acme", response, answer)
+        path = "/tenants/acme/cache/revoke"
+        problem(await api.other.post(path, params={"answer": answer}), 404, "not_found")
+        problem(await api.other.post("/tenants/other/cache/revoke", params={"answer": response}), 404, "not_found")
+        assert await redis.hget(answer_key("acme", answer), "state") == b"verified"
+        assert (await api.acme.post(path, params={"answer": response})).status_code == 204
+        assert await redis.hget(answer_key("acme", answer), "state") == b"revoked"
+        assert (await api.operator.post(path, params={"answer": answer})).status_code == 204
+        problem(await api.acme.post(path, params={"answer": "ab" * 15}), 400, "invalid_value")
+        problem(await api.acme.post(path, params={"answer": f"resp_{'00' * 24}"}), 404, "not_found")
+        statistics = (await api.acme.get("/tenants/acme/cache")).json()
+        assert statistics["counters"]["semantic_revoked"] == 1
 
 
 async def test_single_answers_and_tags_are_forgotten(administer: Administer) -> None:

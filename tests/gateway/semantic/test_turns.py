@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from cache.questions.corrections import Corrections
 from cache.statistics import read
 from engine.text import TextProcessor
 from engine.wire import Generate
@@ -25,7 +27,7 @@ from gateway.settings import Embedder, SemanticCache
 from tests.cache.questions.conftest import MODEL
 from tests.conftest import redis_server
 from tests.embedder import EmbedderProcess, embedder_process
-from tests.gateway.conftest import Serve, Served, eventually
+from tests.gateway.conftest import KEY, Serve, Served, eventually
 from tests.gateway.frame_engine import FrameEngine
 
 pytestmark = pytest.mark.anyio
@@ -244,6 +246,40 @@ class TestCheck:
             assert await served.gateway.redis.keys("rh1:sem-*") == []
 
 
+class TestDislike:
+    """Thumbs down."""
+
+    async def test_puts_the_answer_in_quarantine(
+        self, serve: Serve, frames: Answering, embedder: EmbedderProcess
+    ) -> None:
+        """At once on every gateway; a thumb up changes nothing. Its own question keeps it."""
+
+        async def say(at: Served, text: str) -> tuple[str, str]:
+            raw = await at.client.responses.with_raw_response.create(
+                model="small", input=text, temperature=0, max_output_tokens=40
+            )
+            await eventually(lambda: not similar_of(at).learning)
+            return raw.headers["x-roundhouse-cache-reason"], raw.parse().id
+
+        async def rate(at: Served, response: str, rating: str) -> None:
+            url = f"{at.base_url}/responses/{response}/feedback"
+            async with httpx2.AsyncClient(headers={"authorization": f"Bearer {KEY}"}) as client:
+                assert (await client.post(url, json={"rating": rating})).status_code == 200
+            await eventually(lambda: not similar_of(at).learning)
+
+        async with semantic(serve, frames, embedder) as served, semantic(serve, frames, embedder) as other:
+            await say(served, ASKED)
+            reason, disliked = await say(served, ALIKE)
+            assert reason == "similar"
+            await rate(served, disliked, "up")
+            assert (await say(other, ALIKE))[0] == "similar"
+            await rate(other, disliked, "down")
+            [key] = await served.gateway.redis.keys("rh1:sem-a:{demo}:*")
+            assert await served.gateway.redis.hget(key, "state") == b"quarantined"
+            assert (await say(served, "How could I reset the password of the mail account?"))[0] == "checked"
+            assert (await say(served, ASKED))[0] == "stored"
+
+
 class TestTwoGateways:
     """On one Redis."""
 
@@ -265,7 +301,7 @@ class TestTwoGateways:
                 elif end == "epoch":
                     await cache.invalidate("demo")
                 else:
-                    assert await similar_of(one).revoke("demo", digest)
+                    assert await Corrections(one.gateway.redis).revoke("demo", digest)
                 route, _ = await ask(other, f"How could I reset the password for {text}?")
                 assert route.cache == "miss", end
 
