@@ -18,25 +18,23 @@ from cache.response import ResponseCache
 from cache.statistics import CacheStatistics
 from gateway.accounting import OUTCOMES, Accounts
 from gateway.adapters import Adapters
-from gateway.answers import StoredAnswers, diverged
+from gateway.answers import StoredAnswers
 from gateway.billing.cost import Price, cost
 from gateway.billing.ledger import Ledger
 from gateway.canaries import Canaries
-from gateway.directory.records import Tenant
 from gateway.directory.view import View
-from gateway.engines import Engine, Engines
+from gateway.engine_answers import EngineAnswers, output_limit
+from gateway.engines import Engines
 from gateway.errors import ApiError, InvalidRequest, ModelNotFound, RateLimited
 from gateway.flights import Flights
 from gateway.job import End, Job
 from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.subjects import mode_of, subjects_of
-from gateway.placement import NO_BLOCKS, Placement, Question
 from gateway.prompts import tokenise
-from gateway.protocol.stream import Finished, Routed, Usage
-from gateway.refusals import NAMED_ADAPTERS, refused
-from gateway.relay import Streamed, TryNext, relay
-from gateway.repetition import Repetition
+from gateway.protocol.stream import Finished
+from gateway.refusals import NAMED_ADAPTERS
+from gateway.routing import Routing
 from gateway.safety.guard import Guard
 from gateway.semantic.answers import SimilarAnswers
 from gateway.service import share_of
@@ -46,10 +44,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.trace import Stage
 from gateway.telemetry.tracing import Tracing
 from gateway.tiers import Tiers
-from gateway.turns import Turn, TurnState
-from router import features
-from router.complexity import score
-from router.route import Decision, NoRoute, RouteRequest, Why, route
+from gateway.turns import Turn
 
 
 class Pipeline:
@@ -86,7 +81,8 @@ class Pipeline:
         self._tracing = tracing
         self._tiers = tiers
         self._answers = StoredAnswers(cache, statistics, flights, guard, settings, tiers.policy.digest, secret)
-        self._policy = tiers.policy
+        self._routing = Routing(view, engines, adapters, tiers)
+        self._engine_answers = EngineAnswers(settings, engines, self._routing, metrics, guard)
         self._accounts = Accounts(statistics, ledger, metrics, tracing)
 
     async def run(self, turn: Turn) -> None:
@@ -142,7 +138,7 @@ class Pipeline:
             if end is None and self._similar is not None:
                 end = await self._similar.give(job, self._answers, self._settings)
                 mark(Stage.CACHE)
-            end = end or await self._generate(job)
+            end = end or await self._engine_answers.give(job)
         except BaseException as failure:
             end = job.cut_off(failure)
             raise
@@ -182,7 +178,7 @@ class Pipeline:
         if self._guard.active:
             await self._guard.admit(turn)
             request = turn.request
-        tenant = self._tenant(turn)
+        tenant = self._routing.tenant(turn)
         share = share_of(tenant, request.service_tier)
         adapter = self._adapters.resolve(request.model, name)
         if adapter is None or not tenant.may_use(adapter.name):
@@ -191,7 +187,7 @@ class Pipeline:
             if not pools:
                 raise ModelNotFound(
                     f"the model '{request.model[:256]}' does not exist; available: "
-                    + ", ".join(self._visible(turn)[:NAMED_ADAPTERS]),
+                    + ", ".join(self._routing.visible(turn)[:NAMED_ADAPTERS]),
                     param="model",
                 )
         else:
@@ -213,8 +209,8 @@ class Pipeline:
         tenant = self._view.tenant(principal.tenant)
         model = job.pools[0].name if len(job.pools) == 1 else None
         if model is None and tenant is not None and tenant.model_quotas:
-            await self._choose(job)
-            model = self._engines[self._route(job).replica].pool.name
+            await self._routing.choose(job)
+            model = self._engines[self._routing.route(job).replica].pool.name
         adapter = job.adapter.name if job.adapter else None
         subjects = subjects_of(self._settings.limits, tenant, principal, model, adapter)
         wanted = self._wanted(job, expected=mode_of(subjects) == "expected")
@@ -225,7 +221,7 @@ class Pipeline:
     def _wanted(self, job: Job, *, expected: bool) -> Amounts:
         prompt = max(len(ids) for ids in job.prompts.values())
         room = max((engine.context for pool in job.pools for engine in pool.engines), default=0) - prompt
-        output = self._output_limit(job, room)
+        output = output_limit(job, self._settings, room)
         if expected:
             request, part = job.turn.request, self._settings.limits.expected_quantile
             learnt = self._limiter.expectations.expected(job.turn.principal.tenant, request.model, part)
@@ -234,146 +230,6 @@ class Pipeline:
         prices = [price for price in job.prices.values() if price is not None]
         spend = max((_most(price, prompt, output) for price in prices), default=0)
         return Amounts(requests=1, turns=1, input_tokens=prompt, output_tokens=output, spend=spend)
-
-    def _output_limit(self, job: Job, room: int) -> int:
-        """Output tokens for an engine with `room` beside the prompt; the router has checked an explicit limit."""
-        request = job.turn.request
-        if not request.generate:
-            return 1  # an engine has to run the whole prompt before it can sample the one token that is thrown away
-        return request.max_output_tokens or max(1, min(self._settings.turns.default_max_output_tokens, room))
-
-    async def _generate(self, job: Job) -> End:
-        """Route, then stream from the chosen engine, or from the next one while none has given a token."""
-        await self._choose(job)
-        version = job.adapter.version if job.adapter else None
-        decision = self._route(job)
-        placement = self._place(job, decision, version)
-        if placement is not None:
-            decision = placement.apply(decision)
-        job.turn.trace.mark(Stage.ROUTE)
-        # What was shown of another turn's answer, before that one failed.
-        repetition = Repetition(job.turn.log.text, job.turn.append) if job.turn.log.items else None
-        for replica in (decision.replica, *decision.fallbacks):
-            engine = self._engines[replica]
-            # Another replica of the tier that the router chose is as good as the first one.
-            fallback = decision.why is Why.FALLBACK or engine.pool.tier != decision.tier
-            announce = partial(self._announce, job, decision, engine, fallback=fallback)
-            prompt = job.prompts[engine.pool.name]
-            limit = self._output_limit(job, engine.context - len(prompt))
-            sampling = job.turn.request.sampling.resolve(engine.pool.text.defaults, max_tokens=limit, seed=job.seed)
-            known, blocks = (0, NO_BLOCKS) if placement is None else placement.known(engine)
-            try:
-                streamed = await relay(
-                    job.turn,
-                    engine,
-                    prompt,
-                    sampling,
-                    announce,
-                    flight=engine.carrying(len(prompt) - known, engine.pool.answer_tokens(limit), blocks),
-                    share=job.share,
-                    adapter=version,
-                    queue_timeout=self._settings.turns.queue_timeout,
-                    filter=self._guard.open(job.turn) if self._guard.active else None,
-                    hold_seconds=self._guard.hold_seconds,
-                    append=repetition.append if repetition else None,
-                )
-                break
-            except TryNext as failure:
-                streamed = Streamed(reason="error", usage=Usage(), error=failure.error)
-        if streamed.error is not None and job.turn.state is TurnState.ADMITTING:
-            raise streamed.error
-        if streamed.error is None:
-            engine.pool.answered(streamed.usage.output_tokens)
-        if placement is not None:
-            self._metrics.placements.answered(
-                engine.pool.tier,
-                placement.choice.how,
-                prompt=len(prompt),
-                expected=known,
-                found=streamed.usage.cached_tokens,
-            )
-        if repetition is not None and not repetition.whole and streamed.reason in ("stop", "length", "content_filter"):
-            streamed = diverged(job)
-        return End(streamed, engine.pool.tier, job.model(engine), job.outcome, fallback, job.canary)
-
-    async def _choose(self, job: Job) -> None:
-        """Look at what is asked, once."""
-        if job.complexity is not None:
-            return
-        request = job.turn.request
-        if isinstance(request.prompt, str):
-            said = [features.Message("user", request.prompt)]
-        else:
-            said = [features.Message(message.role, message.content) for message in job.turn.conversation]
-        job.seen = features.extract(said)
-        job.complexity = score(job.seen)
-        job.choice = await self._tiers.choose(job, job.complexity)
-
-    def _route(self, job: Job) -> Decision:
-        request = job.turn.request
-        assert job.complexity is not None
-        question = RouteRequest(
-            model=job.adapter.model if job.adapter else request.model,
-            adapter=job.adapter.name if job.adapter else None,
-            complexity=job.complexity,
-            choice=job.choice,
-            output_tokens=request.max_output_tokens or 1,
-        )
-        candidates = self._engines.candidates(
-            {name: len(ids) for name, ids in job.prompts.items()}, self._view.replicas()
-        )
-        tenant = self._tenant(job.turn)
-        if job.adapter is None and tenant.models is not None:
-            candidates = [each for each in candidates if tenant.may_use(each.model)]
-        try:
-            return route(question, candidates, self._policy)
-        except NoRoute as refusal:
-            full = partial(self._engines.retry_after, job.pools)
-            raise refused(refusal, self._visible(job.turn), full) from None
-
-    def _place(self, job: Job, decision: Decision, version: str | None) -> Placement | None:
-        """Which replica of the chosen pool answers; None if it has only one."""
-        turn = job.turn
-        prompt = job.prompts[self._engines[decision.replica].pool.name]
-        question = Question(prompt, version, turn.principal.tenant, turn.id, turn.request.previous_response_id)
-        return self._engines.place(decision, question, self._view.replicas())
-
-    def _tenant(self, turn: Turn) -> Tenant:
-        name = turn.principal.tenant
-        return self._view.tenant(name) or Tenant(name=name)
-
-    def _visible(self, turn: Turn) -> list[str]:
-        """Names of the adapters that the turn could have asked for."""
-        tenant = self._tenant(turn)
-        return [name for name in sorted(self._adapters.visible(tenant.name)) if tenant.may_use(name)]
-
-    def _announce(self, job: Job, decision: Decision, engine: Engine, *, fallback: bool) -> None:
-        reason = str(Why.FALLBACK if fallback else decision.why)
-        self._metrics.routed(engine.pool.tier, reason)
-        if job.turn.log.items:
-            return  # it goes on with text that was shown before, see `gateway.flights`
-        job.turn.append(
-            Routed(
-                tier=engine.pool.tier,
-                model=job.model(engine),
-                replica=engine.name,
-                reason=reason,
-                complexity=decision.complexity,
-                reasons=(*decision.reasons, *job.remarks),
-                probabilities=_probabilities(decision),
-                cache=job.outcome,
-                cache_reason=job.found.reason,
-                input_tokens=len(job.prompts[engine.pool.name]),
-                service_tier=job.share.tier,
-                scores=decision.scores,
-            )
-        )
-
-
-def _probabilities(decision: Decision) -> tuple[float, float, float] | None:
-    """That each tier answers well, where that decided."""
-    prediction = decision.choice.outlook.prediction if decision.choice else None
-    return prediction.probabilities if prediction else None
 
 
 def _most(price: Price, input: int, output: int) -> int:

@@ -1,0 +1,120 @@
+"""Answers from engines: asks the one that was chosen, and the next ones while none has given a token."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gateway.answers import diverged
+from gateway.engines import Engine, Engines
+from gateway.job import End, Job
+from gateway.placement import NO_BLOCKS
+from gateway.protocol.stream import Routed, Usage
+from gateway.relay import Streamed, TryNext, relay
+from gateway.repetition import Repetition
+from gateway.routing import Routing
+from gateway.safety.guard import Guard
+from gateway.settings import Settings
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.trace import Stage
+from gateway.turns import TurnState
+from router.route import Decision, Why
+
+
+class EngineAnswers:
+    """The engines on a turn's road."""
+
+    def __init__(self, settings: Settings, engines: Engines, routing: Routing, metrics: Metrics, guard: Guard) -> None:
+        self._settings = settings
+        self._engines = engines
+        self._routing = routing
+        self._metrics = metrics
+        self._guard = guard
+
+    async def give(self, job: Job) -> End:
+        """Route, then stream from the chosen engine, or from the next one while none has given a token."""
+        await self._routing.choose(job)
+        decision = self._routing.route(job)
+        placement = self._routing.place(job, decision)
+        if placement is not None:
+            decision = placement.apply(decision)
+        job.turn.trace.mark(Stage.ROUTE)
+        # What was shown of another turn's answer, before that one failed.
+        repetition = Repetition(job.turn.log.text, job.turn.append) if job.turn.log.items else None
+        for replica in (decision.replica, *decision.fallbacks):
+            engine = self._engines[replica]
+            # Another replica of the tier that the router chose is as good as the first one.
+            fallback = decision.why is Why.FALLBACK or engine.pool.tier != decision.tier
+            announce = partial(self._announce, job, decision, engine, fallback=fallback)
+            prompt = job.prompts[engine.pool.name]
+            limit = output_limit(job, self._settings, engine.context - len(prompt))
+            sampling = job.turn.request.sampling.resolve(engine.pool.text.defaults, max_tokens=limit, seed=job.seed)
+            known, blocks = (0, NO_BLOCKS) if placement is None else placement.known(engine)
+            try:
+                streamed = await relay(
+                    job.turn,
+                    engine,
+                    prompt,
+                    sampling,
+                    announce,
+                    flight=engine.carrying(len(prompt) - known, engine.pool.answer_tokens(limit), blocks),
+                    share=job.share,
+                    adapter=job.adapter.version if job.adapter else None,
+                    queue_timeout=self._settings.turns.queue_timeout,
+                    filter=self._guard.open(job.turn) if self._guard.active else None,
+                    hold_seconds=self._guard.hold_seconds,
+                    append=repetition.append if repetition else None,
+                )
+                break
+            except TryNext as failure:
+                streamed = Streamed(reason="error", usage=Usage(), error=failure.error)
+        if streamed.error is not None and job.turn.state is TurnState.ADMITTING:
+            raise streamed.error
+        if streamed.error is None:
+            engine.pool.answered(streamed.usage.output_tokens)
+        if placement is not None:
+            self._metrics.placements.answered(
+                engine.pool.tier,
+                placement.choice.how,
+                prompt=len(prompt),
+                expected=known,
+                found=streamed.usage.cached_tokens,
+            )
+        if repetition is not None and not repetition.whole and streamed.reason in ("stop", "length", "content_filter"):
+            streamed = diverged(job)
+        return End(streamed, engine.pool.tier, job.model(engine), job.outcome, fallback, job.canary)
+
+    def _announce(self, job: Job, decision: Decision, engine: Engine, *, fallback: bool) -> None:
+        reason = str(Why.FALLBACK if fallback else decision.why)
+        self._metrics.routed(engine.pool.tier, reason)
+        if job.turn.log.items:
+            return  # it goes on with text that was shown before, see `gateway.flights`
+        job.turn.append(
+            Routed(
+                tier=engine.pool.tier,
+                model=job.model(engine),
+                replica=engine.name,
+                reason=reason,
+                complexity=decision.complexity,
+                reasons=(*decision.reasons, *job.remarks),
+                probabilities=_probabilities(decision),
+                cache=job.outcome,
+                cache_reason=job.found.reason,
+                input_tokens=len(job.prompts[engine.pool.name]),
+                service_tier=job.share.tier,
+                scores=decision.scores,
+            )
+        )
+
+
+def output_limit(job: Job, settings: Settings, room: int) -> int:
+    """Output tokens for an engine with `room` beside the prompt; the router has checked an explicit limit."""
+    request = job.turn.request
+    if not request.generate:
+        return 1  # an engine has to run the whole prompt before it can sample the one token that is thrown away
+    return request.max_output_tokens or max(1, min(settings.turns.default_max_output_tokens, room))
+
+
+def _probabilities(decision: Decision) -> tuple[float, float, float] | None:
+    """That each tier answers well, where that decided."""
+    prediction = decision.choice.outlook.prediction if decision.choice else None
+    return prediction.probabilities if prediction else None
