@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -74,6 +74,11 @@ class Adapters:
         if pointer.drained:
             raise Unavailable(f"the adapter '{name}' is being taken out of service", code="adapter_drained")
         return Adapter(name, pointer.version, pointer.model)
+
+    @property
+    def names(self) -> Collection[str]:
+        """All, whosever they are."""
+        return self._names.keys()
 
     def visible(self, tenant: str) -> dict[str, Pointer]:
         """What this tenant may name, by name."""

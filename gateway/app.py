@@ -55,6 +55,7 @@ from gateway.safety.guard import Guard
 from gateway.safety.violations import Violations
 from gateway.semantic.parts import semantic_cache
 from gateway.settings import Settings, SettingsError
+from gateway.shadows import Shadows
 from gateway.telemetry import logs, tracing
 from gateway.telemetry.heartbeat import Heartbeat
 from gateway.telemetry.metrics import Metrics
@@ -172,14 +173,15 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     adapters = await started(Adapters(Registry(registry_url(settings)), engines.pools, settings.adapters.poll))
     directory = Directory(redis, configured=configured(settings), secret=secret)
     view = await started(View(directory))
-    canaries = Canaries(redis, directory, view, metrics)
-    await started(Periodic("canaries", canaries.flush, 1.0, at_end=canaries.flush))
     limiter = await started(Limiter(redis, settings, gateways=lambda: presence.gateways))
     cache = ResponseCache(redis, **settings.cache.bounds)
     flights = await started(Flights(cache))
     at = settings.embedder.address if settings.embedder.enabled else None
     embedder = None if at is None else await started(EmbedderClient(Path(at.removeprefix("unix://"))))
 
+    shadows = await started(Shadows(engines, adapters, view, embedder, metrics))
+    canaries = Canaries(redis, directory, view, metrics, shadows)
+    await started(Periodic("canaries", canaries.flush, 1.0, at_end=canaries.flush))
     decisions = DecisionLog(redis)
     await started(Periodic("decisions", decisions.flush, 1.0, at_end=decisions.flush))
     memory = TierMemory(decisions)

@@ -21,11 +21,12 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway.directory.records import Route
+from gateway.directory.records import Route, Tenant
 from gateway.directory.store import Directory
 from gateway.directory.view import View
-from gateway.errors import ApiError
-from gateway.job import End
+from gateway.errors import ApiError, Unavailable
+from gateway.job import End, Job
+from gateway.shadows import Comparison, Shadows, comparison, copied
 from gateway.telemetry.metrics import Metrics
 from gateway.turns import Turn
 from router.canary import Failures, Rule, Share, Signal, Verdict, judge, split
@@ -50,6 +51,8 @@ class Assigned(Struct, frozen=True):
     model: str
     conversation: bytes
     """Digest of its beginning."""
+    copied: bool = False
+    """The route's shadow gets a copy."""
 
     @property
     def trial(self) -> bool:
@@ -77,8 +80,9 @@ class Standing(Struct, frozen=True):
 class Canaries:
     """What one gateway knows of its routes."""
 
-    def __init__(self, redis: Redis, directory: Directory, view: View, metrics: Metrics) -> None:
+    def __init__(self, redis: Redis, directory: Directory, view: View, metrics: Metrics, shadows: Shadows) -> None:
         self._redis = redis
+        self._shadows = shadows
         self._directory = directory
         self._view = view
         self._metrics = metrics
@@ -89,31 +93,48 @@ class Canaries:
     def assign(self, turn: Turn) -> Assigned | None:
         """Where the turn's model name leads, if it is a route, all of which its tenant may use."""
         route = self._view.route(turn.request.model)
-        if route is None or route.disabled:
-            return None
         tenant = self._view.tenant(turn.principal.tenant)
-        names = (route.name, *(target.model for target in route.targets))
-        if tenant is not None and not all(map(tenant.may_use, names)):
+        if route is None or not exists(route, tenant):
             return None
         conversation = _beginning(turn)
         shares = [Share(target.model, target.weight) for target in route.targets]
         model = split(route.name, turn.principal.tenant, conversation, shares)
-        return None if model is None else Assigned(route, model, conversation)
+        if model is None:
+            return None
+        usable = route.shadow is not None and (tenant is None or tenant.may_use(route.shadow.model))
+        copy = usable and model == route.targets[0].model and copied(route, turn.principal.tenant, conversation)
+        return Assigned(route, model, conversation, copy)
 
-    def observe(self, assigned: Assigned, end: End | None, failure: BaseException | None, began: float) -> None:
-        """A turn has ended, or was refused with `failure`. `began` is on the monotonic clock."""
-        if not assigned.trial:
-            return
+    def observe(self, assigned: Assigned, job: Job, end: End | None, failure: BaseException | None) -> None:
+        """A turn has ended, or was refused with `failure`."""
+        if assigned.copied:
+            self._shadows.begin(assigned.route, job, end, failure, self._count)
+        if assigned.trial:
+            self._judge(assigned, _signals(assigned.route, end, failure, job.began))
+
+    def lost(self, assigned: Assigned) -> ApiError:
+        """There is no such model as the route leads to: our fault, not the client's. Returns what to tell it."""
+        log.error("route leads nowhere", extra={"route": assigned.route.name, "model": assigned.model})
+        if assigned.trial:
+            self._judge(assigned, [Signal.ERROR])
+        return Unavailable(f"what answers for '{assigned.route.name}' is not there; try again later")
+
+    def _judge(self, assigned: Assigned, signals: list[Signal]) -> None:
         route = assigned.route
-        _, news = self._news.setdefault((route.name, route.revision), (route, Counter()))
-        news[f"{_TURNS}:{assigned.model}"] += 1
-        for signal in _signals(route, end, failure, began):
+        counted = {f"{_TURNS}:{assigned.model}": 1}
+        for signal in signals:
             seen = (route.name, route.revision, assigned.conversation, signal)
             if seen not in self._counted:
                 self._counted[seen] = None
-                news[f"{signal}:{assigned.model}"] += 1
+                counted[f"{signal}:{assigned.model}"] = 1
                 if len(self._counted) > _REMEMBERED:
                     self._counted.popitem(last=False)
+        self._count(route, counted)
+
+    def _count(self, route: Route, counted: Mapping[str, int]) -> None:
+        """Add it up with the next flush."""
+        _, news = self._news.setdefault((route.name, route.revision), (route, Counter()))
+        news.update(counted)
 
     async def flush(self) -> None:
         """Add up what is new, and take out canaries that are worse. Never raises for want of Redis."""
@@ -121,7 +142,7 @@ class Canaries:
         for route, counted in news.values():
             try:
                 await self._add(route, counted)
-                for standing in await standings(self._redis, route):
+                for standing in (await read(self._redis, route)).standings:
                     if standing.verdict.out and standing.weight > 0:
                         await self._take_out(route, standing)
             except (RedisError, OSError, ApiError) as error:
@@ -154,8 +175,22 @@ class Canaries:
         )
 
 
-async def standings(redis: Redis, route: Route) -> list[Standing]:
-    """What is known of each target beside the first.
+class Trial(Struct, frozen=True):
+    """What is known of a route since it was last changed."""
+
+    standings: list[Standing]
+    """Of each target beside the first."""
+    shadow: Comparison | None
+
+
+def exists(route: Route, tenant: Tenant | None) -> bool:
+    """Whether a route is there for a tenant: all that it leads to has to be."""
+    names = (route.name, *(target.model for target in route.targets))
+    return not route.disabled and (tenant is None or all(map(tenant.may_use, names)))
+
+
+async def read(redis: Redis, route: Route) -> Trial:
+    """What is known of a route.
 
     Raises:
         RedisError, OSError: Redis does not answer.
@@ -174,7 +209,7 @@ async def standings(redis: Redis, route: Route) -> list[Standing]:
         verdict = judge(target.weight, stable.weight, failures if on_trial else {}, RULE)
         turns, stable_turns = (counts.get(f"{_TURNS}:{model}", 0) for model in (target.model, stable.model))
         result.append(Standing(target.model, target.weight, turns, stable_turns, failures, verdict))
-    return result
+    return Trial(result, None if route.shadow is None else comparison(counts))
 
 
 def _signals(route: Route, end: End | None, failure: BaseException | None, began: float) -> list[Signal]:

@@ -26,7 +26,7 @@ from router.flight import Flight, InFlight
 from router.health import Breaker, ErrorRate
 from router.replica import Replica as Choosable
 from router.replica import ReplicaPolicy
-from router.route import Candidate, Decision
+from router.route import AUTO, Candidate, Decision
 from router.shedding import Turnover
 
 logger = logging.getLogger("roundhouse.engines")
@@ -279,6 +279,10 @@ class Engines:
     def pool(self, name: str) -> Pool:
         """The pool of the model with this name."""
         return next(pool for pool in self.pools if pool.name == name)
+
+    def named(self, model: str) -> list[Pool]:
+        """The pools that a name of the configuration may mean; none for another name."""
+        return [pool for pool in self.pools if model in (pool.name, pool.tier, AUTO)]
 
     def pools_for(self, model: str, may_use: Callable[[str], bool] = lambda model: True) -> list[Pool]:
         """The pools that may answer a request for `model`: a model's own, or all for `auto`, tiers and unknown names.

@@ -40,7 +40,7 @@ class TakeOver(enum.Enum):
     AGAIN = "again"
     """The leader is gone; somebody else may lead."""
     ALONE = "alone"
-    """Its answer is nobody else's: it was given by a stand-in or a model on trial, or a safety rule has ended it."""
+    """Its answer is nobody else's: it was given by a stand-in, or a safety rule has ended it."""
 
 
 class Flights:

@@ -115,6 +115,10 @@ class Pipeline:
         assigned = self._canaries.assign(turn)
         if assigned is not None:
             turn.request = msgspec.structs.replace(turn.request, model=assigned.model)
+            if not (
+                self._engines.named(assigned.model) or self._adapters.resolve(assigned.model, turn.principal.tenant)
+            ):
+                raise self._canaries.lost(assigned)
         job = await self._prepare(turn, began)
         if assigned is not None:
             job.trial, job.canary = assigned.trial, assigned.canary
@@ -145,7 +149,7 @@ class Pipeline:
         finally:
             mark(Stage.ENGINE)
             if assigned is not None:
-                self._canaries.observe(assigned, end, sys.exception(), began)
+                self._canaries.observe(assigned, job, end, sys.exception())
             # Before anything else may go wrong, or the task be cancelled: what was delivered is owed.
             if end is not None:
                 end = msgspec.structs.replace(end, price=job.price(end))

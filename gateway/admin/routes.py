@@ -11,10 +11,12 @@ from redis.exceptions import RedisError
 from gateway.admin import records, shapes
 from gateway.admin.endpoints import Access, Answer, Call, Endpoints
 from gateway.admin.shapes import Page, PublicNamePath
-from gateway.canaries import Standing, standings
+from gateway.canaries import Standing, read
 from gateway.directory.audit_log import unavailable
 from gateway.directory.records import Route
-from gateway.errors import Conflict
+from gateway.errors import Conflict, InvalidRequest
+from gateway.shadows import Comparison
+from router.route import AUTO
 
 endpoints = Endpoints("routes", "Public names whose requests are shared among models and adapters, such as canaries.")
 
@@ -22,6 +24,8 @@ NewRoute = shapes.creation("NewRoute", Route, instead={"name": shapes.PublicName
 RouteReplacement = shapes.creation("RouteReplacement", Route, without=["name"])
 RouteState = shapes.state("RouteState", Route)
 
+_NAMED = 20
+"""Most names that a refusal lists."""
 _TARGETS = [{"model": "llama-8b", "weight": 95}, {"model": "llama-8b-next", "weight": 5}]
 
 
@@ -52,8 +56,32 @@ class TrialState(Struct, frozen=True):
     """Evidence that takes it out."""
 
 
+class ShadowState(Struct, frozen=True):
+    """Copies of turns beside the turns themselves, since the route was last changed."""
+
+    model: str
+    percent: int
+    copies: int
+    """Those that were not given up."""
+    given_up: int
+    """Their engine was busy, or too many ran."""
+    errors: Counted
+    """Turns and copies that were not answered."""
+    evidence: float
+    """How many times likelier the errors are if copies fail more often."""
+    compared: int
+    """Pairs of answers that both ended by themselves."""
+    agreement: float | None
+    """Part of them that says the same. Random sampling makes it smaller: compare at temperature 0."""
+    first_token_ms: float | None
+    """Mean of the copies, without the wait in the engine's queue."""
+    stable_first_token_ms: float | None
+    """The same of the turns that were copied."""
+
+
 class TrialList(Struct, frozen=True):
     data: list[TrialState]
+    shadow: ShadowState | None
 
 
 class RouteList(Struct, frozen=True):
@@ -83,6 +111,7 @@ async def list_routes(call: Call, query: Page) -> Answer[RouteList]:
 async def create_route(call: Call, body: Any) -> Answer[RouteState]:  # type: ignore[valid-type]
     """Make a route."""
     route = Route(**msgspec.structs.asdict(body))
+    _check(call, route)
     return await records.create(call, route, RouteState, f"/routes/{route.name}")
 
 
@@ -94,13 +123,51 @@ async def show_route(call: Call, path: PublicNamePath) -> Answer[RouteState]:  #
 
 @endpoints.get("/trials/{public_name}", access=Access.OPERATOR)
 async def list_trials(call: Call, path: PublicNamePath) -> Answer[TrialList]:
-    """How a route's canaries do beside its first target: all gateways' turns, counted while both have a weight."""
+    """How a route's canaries and its shadow do beside its first target, by what all gateways have counted."""
     route = await records.find(call, Route, path.public_name)
     try:
-        found = await standings(call.gateway.redis, route)
+        found = await read(call.gateway.redis, route)
     except (RedisError, OSError) as error:
         raise unavailable(error) from None
-    return Answer(TrialList([_trial(each) for each in found]))
+    shadow = None if found.shadow is None else _shadow(route, found.shadow)
+    return Answer(TrialList([_trial(each) for each in found.standings], shadow))
+
+
+def _shadow(route: Route, found: Comparison) -> ShadowState:
+    assert route.shadow is not None
+    return ShadowState(
+        model=route.shadow.model,
+        percent=route.shadow.percent,
+        copies=found.copies,
+        given_up=found.given_up,
+        errors=Counted(found.stable_errors, found.errors),
+        evidence=round(found.evidence, 3),
+        compared=found.compared,
+        agreement=found.agreed / found.compared if found.compared else None,
+        first_token_ms=found.first_ms,
+        stable_first_token_ms=found.stable_first_ms,
+    )
+
+
+def _check(call: Call, route: Route) -> None:
+    """
+    Raises:
+        InvalidRequest: it leads to what is not there. Clients would be told so, conversation by conversation.
+    """
+    gateway = call.gateway
+    pools = [name for pool in gateway.engines.pools for name in (pool.tier, pool.name)]
+    known = [AUTO, *dict.fromkeys(pools), *sorted(gateway.adapters.names)]
+    wanted = {f"targets[{index}].model": target.model for index, target in enumerate(route.targets)}
+    if route.shadow is not None:
+        wanted["shadow.model"] = route.shadow.model
+    for field, model in wanted.items():
+        if model not in known or (field == "shadow.model" and model == AUTO):
+            more = ", ..." if len(known) > _NAMED else ""
+            raise InvalidRequest(
+                f"{field}: no model or adapter is named {model!r}; there are {', '.join(known[:_NAMED])}{more}",
+                param=field,
+                code="invalid_value",
+            )
 
 
 def _trial(standing: Standing) -> TrialState:
@@ -127,7 +194,9 @@ def _trial(standing: Standing) -> TrialState:
 async def replace_route(call: Call, path: PublicNamePath, body: Any) -> Answer[RouteState]:  # type: ignore[valid-type]
     """Replace a route; fields that are left out take their defaults."""
     route = await records.find(call, Route, path.public_name)
-    return await records.change(call, route, msgspec.structs.asdict(body), RouteState)
+    fields = msgspec.structs.asdict(body)
+    _check(call, msgspec.structs.replace(route, **fields))
+    return await records.change(call, route, fields, RouteState)
 
 
 @endpoints.delete("/routes/{public_name}", access=Access.OPERATOR, versioned=True, raises=[Conflict])

@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from engine.adapters.registry import Pointer
 from gateway.api.http import JsonResponse
+from gateway.canaries import exists
 from gateway.context import Gateway, gateway_of
 from gateway.directory.records import Tenant
 from gateway.engines import Pool
@@ -23,7 +24,7 @@ _STARTED = int(time.time())
 
 
 async def index(request: Request) -> Response:
-    """All names: `auto`, the tiers, the models, the adapters that the tenant may use, the embedding model."""
+    """All names: `auto`, the tiers, the models, adapters and routes that the tenant may use, the embedding model."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "models")
     return JsonResponse({"object": "list", "data": _models(gateway, principal)})
@@ -60,7 +61,19 @@ def _models(gateway: Gateway, principal: Principal) -> list[dict[str, Any]]:
         for name, pointer in gateway.adapters.visible(principal.tenant).items()
         if "adapters" in principal.scopes and (tenant is None or tenant.may_use(name))
     ]
-    return [*auto, *tiers, *models, *adapters, *_embedders(gateway, tenant)]
+    named = [*auto, *tiers, *models, *adapters]
+    return [*_routes(gateway, tenant, named), *_embedders(gateway, tenant)]
+
+
+def _routes(gateway: Gateway, tenant: Tenant | None, named: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is named, and the routes to it; one that has the name of a model takes its place."""
+    contexts = {model["id"]: model["context_length"] for model in named}
+    routes = {
+        route.name: _model(route.name, None, min(contexts[target.model] for target in route.targets))
+        for route in sorted(gateway.view.routes(), key=lambda route: route.name)
+        if exists(route, tenant) and all(target.model in contexts for target in route.targets)
+    }
+    return [*(model for model in named if model["id"] not in routes), *routes.values()]
 
 
 def _embedders(gateway: Gateway, tenant: Tenant | None) -> list[dict[str, Any]]:

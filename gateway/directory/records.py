@@ -174,6 +174,13 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     weight: Annotated[int, Meta(ge=0, le=1000, description="Share of the route's requests beside the others'.")]
 
 
+class Shadow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model that is tried with copies of requests; nobody sees its answers."""
+
+    model: Annotated[PublicName, Meta(description="Model or adapter that the copies go to.")]
+    percent: Annotated[int, Meta(ge=1, le=100, description="Part of the route's conversations that is copied.")]
+
+
 class Route(Record, frozen=True, kw_only=True):
     """A public name whose requests are shared among several models or adapters."""
 
@@ -190,6 +197,9 @@ class Route(Record, frozen=True, kw_only=True):
     slow_seconds: Annotated[
         Annotated[float, Meta(gt=0, le=3600)] | None,
         Meta(description="A first token later than this counts against a target; null: none does."),
+    ] = None
+    shadow: Annotated[
+        Shadow | None, Meta(description="Gets copies of requests that the first target has answered.")
     ] = None
     description: Annotated[Text, Meta(description="For people.")] = ""
     disabled: bool = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from gateway.directory.audit import Mark
@@ -108,6 +108,10 @@ class View:
     def route(self, name: str) -> Route | None:
         """A route by name."""
         return cast("Route | None", self._records["route"].get(name))
+
+    def routes(self) -> Iterable[Route]:
+        """All routes."""
+        return cast("Iterable[Route]", self._records["route"].values())
 
     def replicas(self) -> Mapping[str, Replica]:
         """How much engines are to be used, by name, as far as somebody has said so."""

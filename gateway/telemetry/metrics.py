@@ -195,6 +195,12 @@ class Metrics:
             ["signal"],
             registry=registry,
         )
+        self._shadow_copies = Counter(
+            "roundhouse_shadow_copies",
+            "Copies of turns for a model that is tried, by what came of them (answered, error, given_up).",
+            ["outcome"],
+            registry=registry,
+        )
         self._config_reloads = Counter(
             "roundhouse_config_reloads",
             "Times that the configuration was read again, by outcome (changed, unchanged, refused).",
@@ -364,6 +370,10 @@ class Metrics:
     def canary_out(self, signal: str) -> None:
         """A canary was taken out."""
         self._canaries_out.labels(signal).inc()
+
+    def shadow_copy(self, outcome: str) -> None:
+        """A copy of a turn has ended."""
+        self._shadow_copies.labels(outcome).inc()
 
     def configuration(self, outcome: str) -> None:
         """It was read again."""

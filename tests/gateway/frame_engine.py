@@ -45,6 +45,8 @@ class FrameEngine:
         self.gate.set()
         self.failing = False
         """Close the connection instead of answering."""
+        self.load = LOAD
+        """What it says of itself."""
         self.finish: FinishReason = "length"
         """How answers end."""
         self.script: Callable[[Generate], list[list[int]]] | None = None
@@ -73,7 +75,7 @@ class FrameEngine:
 
     async def _handle(self, connection: ServerConnection) -> None:
         model = ModelInfo("frames", "revision", 4096, 320, (2,), 16, "cpu", "float32")
-        await connection.send(encode(Ready(PROTOCOL_VERSION, model, LOAD)))
+        await connection.send(encode(Ready(PROTOCOL_VERSION, model, self.load)))
         with contextlib.suppress(ConnectionClosed):
             async for message in connection:
                 assert isinstance(message, bytes)
@@ -87,7 +89,7 @@ class FrameEngine:
                     await self._cancel(connection, frame)
 
     async def _cancel(self, connection: ServerConnection, frame: Cancel) -> None:
-        await connection.send(encode(Step([Output(frame.id, finish="cancelled")], LOAD)))
+        await connection.send(encode(Step([Output(frame.id, finish="cancelled")], self.load)))
 
     async def _answer(self, connection: ServerConnection, request: Generate) -> None:
         if self.script is not None:
@@ -108,7 +110,7 @@ class FrameEngine:
                     finish=self.finish if last else None,
                     usage=usage if index == 0 or last else None,
                 )
-                await connection.send(encode(Step([output], LOAD)))
+                await connection.send(encode(Step([output], self.load)))
                 await asyncio.sleep(0)
 
     async def _perform(self, connection: ServerConnection, request: Generate, steps: list[list[int]]) -> None:
@@ -116,7 +118,9 @@ class FrameEngine:
         with contextlib.suppress(ConnectionClosed):
             for index, tokens in enumerate(steps):
                 first = index == 0
-                await connection.send(encode(Step([Output(request.id, tokens, usage=usage if first else None)], LOAD)))
+                await connection.send(
+                    encode(Step([Output(request.id, tokens, usage=usage if first else None)], self.load))
+                )
                 await asyncio.sleep(0)
             await self.gate.wait()
-            await connection.send(encode(Step([Output(request.id, finish=self.finish, usage=usage)], LOAD)))
+            await connection.send(encode(Step([Output(request.id, finish=self.finish, usage=usage)], self.load)))

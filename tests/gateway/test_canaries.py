@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from gateway.canaries import ACTOR, KEY, standings
+from gateway.canaries import ACTOR, KEY, read
 from gateway.directory.records import Route, Target, Tenant
-from gateway.errors import ApiError, ModelNotFound
+from gateway.errors import ApiError, ModelNotFound, Unavailable
 from gateway.identity import Principal
 from gateway.protocol.requests import Message, Sampling
 from router.canary import Signal
@@ -119,11 +119,42 @@ async def test_a_canary_that_fails_is_taken_out(serve: Serve, engine: EngineThre
         entry = (await served.gateway.directory.audit.read(head.sequence - 1, 1))[0].read()
         assert (entry.actor, entry.subject) == (ACTOR, "assistant")
         assert {(await answered(served, number))[0] for number in range(10)} == {"small"}
-        (standing,) = await standings(served.gateway.redis, route)
+        (standing,) = (await read(served.gateway.redis, route)).standings
         assert standing.verdict.out and standing.verdict.signal is Signal.ERROR
         assert standing.failures[Signal.ERROR].stable == 0 and standing.failures[Signal.ERROR].canary >= 5
-        (now,) = await standings(served.gateway.redis, after)
+        (now,) = (await read(served.gateway.redis, after)).standings
         assert not now.verdict.out and now.weight == 0
+
+
+async def test_a_target_that_is_gone_is_a_canary_that_fails(serve: Serve, engine: EngineThread) -> None:
+    """Its clients are not told that the name they asked for does not exist."""
+    async with serve(engines={"small": [engine.address]}) as served:
+        route = await make_route(served, targets=[HALF[0], Target(model="gone", weight=1)])
+        failed = 0
+        for number in range(40):
+            try:
+                await answered(served, number)
+            except Unavailable as error:
+                assert "gone" not in str(error)
+                failed += 1
+        assert failed >= 5
+        await served.gateway.turns._road._canaries.flush()  # type: ignore[attr-defined]
+        await served.gateway.view.refresh()
+        after = served.gateway.view.route("assistant")
+        assert after is not None and after != route
+        assert [target.weight for target in after.targets] == [1, 0]
+
+
+async def test_routes_are_listed_as_models(serve: Serve, engine: EngineThread) -> None:
+    """One with a model's name takes its place; a disabled one is not there."""
+    async with serve(engines={"small": [engine.address], "medium": [engine.address]}) as served:
+        await make_route(served)
+        await make_route(served, name="tiny-small", targets=HALF)
+        await make_route(served, name="later", disabled=True)
+        found = [model.id for model in (await served.client.models.list()).data]
+        assert len(found) == len(set(found))
+        assert {"assistant", "tiny-small"} < set(found) and "later" not in found
+        assert (await served.client.models.retrieve("assistant")).id == "assistant"
 
 
 async def test_one_conversation_counts_once(serve: Serve, engine: EngineThread, tmp_path: Path) -> None:
@@ -139,7 +170,7 @@ async def test_one_conversation_counts_once(serve: Serve, engine: EngineThread, 
         await served.gateway.redis.ping()
 
         async def counted() -> bool:
-            (standing,) = await standings(served.gateway.redis, route)
+            (standing,) = (await read(served.gateway.redis, route)).standings
             return standing.turns == 10 and standing.failures[Signal.ERROR].canary == 1
 
         async with asyncio.timeout(20):

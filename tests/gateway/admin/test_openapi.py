@@ -122,3 +122,5 @@ def lead_somewhere(case: schemathesis.Case, names: dict[str, str]) -> None:
             for name in ("user", "model", "version"):
                 if isinstance(body, dict):
                     body.pop(name, None)
+        for target in (*case.body.get("targets", ()), case.body.get("shadow") or {}):
+            target["model"] = names["public_name"]
