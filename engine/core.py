@@ -22,6 +22,7 @@ from engine.adapters.loader import Loader
 from engine.adapters.loads import Bank, Prepare
 from engine.adapters.residency import BASE_ONLY, ResidencyConfig
 from engine.grammar.constraints import Constraints
+from engine.host_loader import HostLoader, HostMemory
 from engine.outputs import failed, gained, refused, usage_of
 from engine.plan import Runner, Sampled, StepPlan
 from engine.prefix_keys import chain_root
@@ -43,8 +44,8 @@ _SMOOTHING = 0.1
 class EngineCore:
     """One model replica.
 
-    `bank` serves adapters, as far as `residency` lets it, and `constraints` grammars;
-    without them requests that have one are refused. `clock` gives seconds that never go back.
+    `bank` serves adapters, as far as `residency` lets it, and `constraints` grammars; without them requests that have one
+    are refused. `host` takes what the prefix cache has no room for. `clock` gives seconds that never go back.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class EngineCore:
         constraints: Constraints | None = None,
         bank: Bank | None = None,
         residency: ResidencyConfig | None = None,
+        host: HostMemory | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -65,7 +67,8 @@ class EngineCore:
             residency = BASE_ONLY
         else:
             residency = replace(residency or ResidencyConfig(), sector_bytes=bank.sector_bytes)
-        self._scheduler = Scheduler(config, model, residency)
+        self._scheduler = Scheduler(config, model, residency, 0 if host is None else host.blocks)
+        self._host = None if host is None else HostLoader(host, lambda: self.wake())
         self._adapters = self._scheduler.adapters
         self._loader = None if bank is None else Loader(bank, lambda: self.wake())
         self.model = msgspec.structs.replace(model, context=self._scheduler.context)
@@ -77,6 +80,8 @@ class EngineCore:
         self._clock = clock
         self.resident_adapters: tuple[str, ...] = ()
         """At most `MAX_RESIDENT_NAMED` versions on the device, those asked for last. Any thread may read it."""
+        self._had_rows = True
+        """Whether the last step had any."""
         self._ended: list[Output] = []
         """Last words of requests that ended between steps."""
         self._step_seconds = 0.0
@@ -90,13 +95,17 @@ class EngineCore:
         """Nothing to do: `step` would return nothing until something is added or `wake` is called."""
         compiled = self._constraints is not None and self._constraints.ready
         loaded = self._loader is not None and self._loader.ready
-        return len(self._scheduler) == 0 and not self._ended and not compiled and not loaded
+        loads = len(self._scheduler) + len(self._scheduler.loads)
+        return loads == 0 and not self._ended and not compiled and not loaded
 
     @property
     def stalled(self) -> bool:
-        """All requests wait for loads of adapters: no step has rows before `wake` is called or a request ends."""
-        if self._loader is None or self._ended or self._loader.ready:
+        """All requests wait for loads: no step has rows before `wake` is called, or a request comes or ends."""
+        loaders = [loader for loader in (self._loader, self._host) if loader is not None]
+        if not loaders or self._ended or any(loader.ready for loader in loaders):
             return False
+        if len(self._scheduler.loads) and not self._had_rows:
+            return True
         return 0 < len(self._scheduler) == self._adapters.standing_aside and self._adapters.residency.loading > 0
 
     @property
@@ -162,9 +171,10 @@ class EngineCore:
         return self._scheduler.pool.take_changes()
 
     def close(self) -> None:
-        """End the thread that loads adapters. The core must not be used any more."""
-        if self._loader is not None:
-            self._loader.close()
+        """End the threads that load. The core must not be used any more."""
+        for loader in (self._loader, self._host):
+            if loader is not None:
+                loader.close()
 
     def cancel(self, id: str) -> None:
         """End a request now and free its blocks; its last output comes from the next step. Unknown ids are ignored."""
@@ -185,7 +195,13 @@ class EngineCore:
         outputs += [self._expired(request) for request in self._scheduler.expire(begun)]
         if self._loader is not None and self._loader.ready:
             outputs += self._take_loaded(self._loader)
+        if self._host is not None:
+            for load, failed in self._host.take():
+                self._scheduler.loads.end(load, failed=failed)
         plan = self._scheduler.schedule(begun)
+        self._had_rows = bool(plan)
+        if self._host is not None:
+            self._move_blocks(self._host)
         for request in plan.preempted:
             self._release(request)
         if self._loader is not None:
@@ -196,6 +212,8 @@ class EngineCore:
         try:
             if self._speculator is not None:
                 plan = self._drafted(plan, self._speculator)
+                if self._host is not None:
+                    self._move_blocks(self._host)
             masks = None if self._constraints is None else self._constraints.start(plan.rows)
             launched = self._clock()
             sampled = self._runner.execute(plan) if masks is None else self._runner.execute(plan, masks)
@@ -268,6 +286,14 @@ class EngineCore:
             loader.submit(job)
         return [self._fail(request, message, "invalid") for request, message in self._adapters.take_refused()]
 
+    def _move_blocks(self, host: HostLoader) -> None:
+        """Save what the prefix cache has given up, before anything else is written there, and begin to load."""
+        saves = self._scheduler.pool.host.take_saves()
+        if saves:
+            host.memory.save(saves)
+        for load in self._scheduler.loads.take_due():
+            host.submit(load)
+
     def _end_failed_grammars(self, plan: StepPlan) -> list[Output]:
         """End requests whose grammar cannot be followed any further within the limits of one step."""
         matchers = [(row.request, row.request.matcher) for row in plan.rows]
@@ -280,6 +306,7 @@ class EngineCore:
     def load(self) -> Load:
         """A snapshot for routers and metrics."""
         scheduler, pool = self._scheduler, self._scheduler.pool
+        block_bytes = 0 if self._host is None else self._host.memory.block_bytes
         return Load(
             running=len(scheduler.running),
             waiting=len(self) - len(scheduler.running),
@@ -298,6 +325,12 @@ class EngineCore:
             lent_blocks=pool.lent,
             adapter_loads=self._adapters.residency.loads,
             adapter_evictions=self._adapters.residency.evictions,
+            host_blocks=pool.host.total,
+            host_free_blocks=pool.host.free,
+            host_cached_blocks=pool.host.cached,
+            host_hit_tokens=scheduler.loads.hit_tokens,
+            host_saved_bytes=pool.host.saved * block_bytes,
+            host_loaded_bytes=scheduler.loads.loaded * block_bytes,
         )
 
     def check_integrity(self) -> None:

@@ -3,7 +3,8 @@
 A block is in exactly one of four states. *Used*: some request's block table names it (`references` counts how many).
 *Cached*: nobody uses it, but it holds a known prefix and is reused if that prefix comes again. *Lent*: it holds
 something else than KV, an adapter's weights. *Free*: its content means nothing. Only full blocks are ever cached, and a
-block that has been registered is never written again.
+block that has been registered is never written again. Prefixes that lose their block go to host memory, if there is any
+(`engine/host_tier.py`).
 
 What cached blocks hold and what resting borrowers hold stands in one line, least recently used first: whoever needs
 blocks takes free ones, then the head of that line, be it a prefix or an adapter.
@@ -14,8 +15,9 @@ Prefixes are identified by a hash chain (`engine/prefix_keys.py`).
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, KeysView, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 
+from engine.host_tier import HostTier
 from engine.prefix_keys import BLOCK_SIZE, block_hash, root_hash
 
 __all__ = ["BLOCK_SIZE", "BlockPool", "block_hash", "root_hash"]
@@ -24,10 +26,12 @@ __all__ = ["BLOCK_SIZE", "BlockPool", "block_hash", "root_hash"]
 class BlockPool:
     """`total` blocks, numbered from 0. Every operation is O(1) per block it touches."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, host: HostTier | None = None) -> None:
         if total < 1:
             raise ValueError(f"the KV cache needs at least one block, not {total}")
         self.total = total
+        self.host = host or HostTier(0)
+        """The tier below."""
         self._references = [0] * total
         self._hashes: list[bytes | None] = [None] * total
         self._by_hash: dict[bytes, int] = {}
@@ -41,7 +45,7 @@ class BlockPool:
         self.on_revoke: Callable[[str], None] = _nobody
         """Called with a resting borrower that has just lost its blocks."""
         self._changes: dict[bytes, bool] | None = None
-        """While somebody follows: the prefixes that were registered (True) or forgotten (False) last."""
+        """While somebody follows: the prefixes that came to be held (True) or are not any more (False), here or below."""
 
     @property
     def free(self) -> int:
@@ -61,12 +65,12 @@ class BlockPool:
         return len(self._free) + self.cached + self._resting_blocks
 
     @property
-    def prefixes(self) -> KeysView[bytes]:
-        """All that can be found."""
-        return self._by_hash.keys()
+    def prefixes(self) -> Set[bytes]:
+        """All that can be found, here or in the tier below."""
+        return self._by_hash.keys() | self.host.prefixes
 
     def follow(self, on: bool) -> None:
-        """Whether to remember for `take_changes` what is registered and forgotten from now on."""
+        """Whether to remember for `take_changes` from now on what comes to be held and what is held no more."""
         self._changes = {} if on else None
 
     def take_changes(self) -> dict[bytes, bool]:
@@ -135,7 +139,7 @@ class BlockPool:
         if digest not in self._by_hash:
             self._by_hash[digest] = block
             self._hashes[block] = digest
-            if self._changes is not None:
+            if self._changes is not None and digest not in self.host.prefixes:
                 self._changes[digest] = True
 
     def lend(self, borrower: str, count: int) -> list[int]:
@@ -220,8 +224,9 @@ class BlockPool:
         if digest is not None:
             del self._by_hash[digest]
             self._hashes[block] = None
+            lost = self.host.put(digest, block)
             if self._changes is not None:
-                self._changes[digest] = False
+                self._changes.update((prefix, False) for prefix in lost if prefix not in self._by_hash)
 
 
 def _nobody(borrower: str) -> None:

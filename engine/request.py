@@ -92,6 +92,8 @@ class Request:
     prompt_logprobs_sent: int = 0
     """Prompt positions whose log-probabilities the client has, so that a preemption does not repeat them."""
     preemptions: int = 0
+    load: object | None = None
+    """What brings its prefix back from host memory; until that has ended it gets no row."""
     reserved_blocks: int = 0
     """KV blocks that a request which may not be preempted any more keeps from its admission to its end."""
     work: int = 0

@@ -20,6 +20,8 @@ from engine.adapters.bank import AdapterBank, AdapterSource
 from engine.adapters.layout import HEAD
 from engine.checkpoint import revision_digest
 from engine.config import ModelConfig
+from engine.host_loader import HostMemory
+from engine.host_memory import host_memory
 from engine.kv import BLOCK_SIZE
 from engine.kv_cache import KVCache
 from engine.layers import Step
@@ -102,6 +104,14 @@ class ModelRunner:
         self.bank: AdapterBank | None = None
         if adapters is not None:
             self.bank = AdapterBank(config, self.info.revision, self._cache.sectors, self._model.base, adapters)
+
+    def host_memory(self, size: int) -> HostMemory:
+        """A tier of at most `size` bytes in host memory below this runner's KV cache.
+
+        Raises:
+            ValueError: not even one block fits.
+        """
+        return host_memory(self._cache.sectors, size)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:

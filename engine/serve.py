@@ -33,6 +33,7 @@ CONFIGURATION_ERROR = 2
 """Exit status when this engine cannot run with what it was given; trying again would not help."""
 _ADAPTERS = ResidencyConfig()
 """What adapters may hold unless told otherwise."""
+_HOST_LOAD_TOKENS = SchedulerConfig(blocks=1).host_load_tokens
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True})
@@ -66,6 +67,19 @@ _ADAPTERS = ResidencyConfig()
     type=click.IntRange(min=BLOCK_SIZE),
     default=32_768,
     help="Tokens that the KV cache holds, of all requests and cached prefixes together; it bounds the context.",
+)
+@click.option(
+    "--kv-host-bytes",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Host memory for prefixes that the KV cache has no room for; 0 forgets them. It pays where the device has "
+    "memory of its own: on a CPU give the memory to --kv-tokens instead.",
+)
+@click.option(
+    "--kv-load-tokens",
+    type=click.IntRange(min=0),
+    default=_HOST_LOAD_TOKENS,
+    help="A shorter prefix in host memory is computed again rather than loaded.",
 )
 @click.option("--max-running", type=click.IntRange(min=1), default=64, help="Most requests in one step.")
 @click.option(
@@ -147,6 +161,8 @@ def main(
     dtype: Dtype,
     threads: int,
     kv_tokens: int,
+    kv_host_bytes: int,
+    kv_load_tokens: int,
     max_running: int,
     step_tokens: int,
     policy: PolicyName,
@@ -213,8 +229,10 @@ def main(
             max_running=max_running,
             policy=policy,
             max_queue_seconds=max_queue_seconds,
+            host_load_tokens=kv_load_tokens,
         )
         runner = ModelRunner(model, blocks=config.blocks, device=device, dtype=dtype, name=name, adapters=source)
+        host = runner.host_memory(kv_host_bytes) if kv_host_bytes else None
     except CheckpointError as error:
         _fail(f"{model}: {error}")
     except (ValueError, RegistryError) as error:
@@ -235,6 +253,7 @@ def main(
         speculator=speculator,
         bank=runner.bank,
         residency=residency,
+        host=host,
     )
     # What was loaded lives as long as the process: collections need not look at it again.
     gc.collect()

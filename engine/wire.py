@@ -200,6 +200,15 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     adapter_loads: int = 0
     """Adapters copied to the device since the start, and those whose place there was taken."""
     adapter_evictions: int = 0
+    host_blocks: int = 0
+    host_free_blocks: int = 0
+    host_cached_blocks: int = 0
+    """KV blocks in host memory; those neither free nor cached are being loaded."""
+    host_hit_tokens: int = 0
+    """Those of `prefix_hit_tokens` that came from host memory."""
+    host_saved_bytes: int = 0
+    host_loaded_bytes: int = 0
+    """Copied from the device to host memory since the start, and back."""
     adapters: tuple[str, ...] | None = None
     """Versions on the device, at most `MAX_RESIDENT_NAMED`. Only the first frame and heartbeats say it."""
 

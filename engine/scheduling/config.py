@@ -18,7 +18,8 @@ class SchedulerConfig:
     `max_waiting`: most requests beyond those; `policy`: who goes first (docs/engine.md); `aging`: seconds of waiting
     that outweigh one level of service, so that a low class is delayed and never starved; `max_preemptions`: how often
     one request may lose its KV; `max_queue_seconds`: a request whose first step is predicted to be further away is
-    refused, None never refuses one for that.
+    refused, None never refuses one for that; `host_load_tokens`: a shorter prefix in host memory is computed again,
+    because a load costs its request a step.
     """
 
     blocks: int
@@ -29,12 +30,13 @@ class SchedulerConfig:
     aging: float = 30.0
     max_preemptions: int = 3
     max_queue_seconds: float | None = None
+    host_load_tokens: int = 64
 
     def __post_init__(self) -> None:
         if self.max_running < 1 or self.max_waiting < 1 or self.aging < 0:
             raise ValueError("max_running and max_waiting must be positive, aging must not be negative")
-        if self.max_preemptions < 0:
-            raise ValueError("max_preemptions must not be negative")
+        if self.max_preemptions < 0 or self.host_load_tokens < 0:
+            raise ValueError("max_preemptions and host_load_tokens must not be negative")
         if self.max_queue_seconds is not None and self.max_queue_seconds <= 0:
             raise ValueError("max_queue_seconds must be positive, or None for no limit")
         if self.policy not in POLICIES:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from engine.kv import BLOCK_SIZE, BlockPool
 from engine.plan import StepPlan
+from engine.request import Request
 from engine.scheduling.preemption import blocks_of
 
 
@@ -38,3 +39,11 @@ def reserve_drafts(
         granted[request.id] = depth
         budget -= depth
     return granted
+
+
+def return_drafts(request: Request, pool: BlockPool) -> None:
+    """Give back the blocks behind the next token to run, which were for a draft that was not confirmed."""
+    kept = max(blocks_of(request.length), request.reserved_blocks)
+    if len(request.block_table) > kept:
+        pool.release(request.block_table[kept:])
+        del request.block_table[kept:]

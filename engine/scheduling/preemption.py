@@ -60,8 +60,15 @@ class Preemption:
         request.reserved_blocks = 0
 
     def victims(self, requests: Iterable[Request], first: Request) -> list[Request]:
-        """Those of some running requests that may be preempted, who has least to compute again first."""
-        allowed = [request for request in requests if request is not first and not self.is_safe(request)]
+        """Those of some running requests that may be preempted, who has least to compute again first.
+
+        Blocks that are being loaded would not be free at once.
+        """
+        allowed = [
+            request
+            for request in requests
+            if request is not first and not self.is_safe(request) and request.load is None
+        ]
         allowed.sort(key=lambda request: (self.recompute(request), -request.rank[1]))
         return allowed
 

@@ -23,16 +23,20 @@ class Prefixes:
         _extend_hashes(request, request.length // BLOCK_SIZE)
         return self._pool.match(request.block_hashes[: (request.length - 1) // BLOCK_SIZE])
 
+    def missing(self, request: Request, hits: int) -> list[bytes]:
+        """Prefixes that `request` could have used as well, behind the `hits` blocks that `match` has found."""
+        if request.sampling.prompt_logprobs is not None:
+            return []
+        return request.block_hashes[hits : (request.length - 1) // BLOCK_SIZE]
+
     def underway(self, request: Request, hits: int) -> bool:
         """Whether a request further ahead is computing at least half of what this one still needs.
 
         Waiting for it costs a step or two; computing the same prefix twice costs as much and delays the other one.
         `hits` is the number of blocks that are cached already.
         """
-        if request.sampling.prompt_logprobs is not None:
-            return False
         shared = 0
-        for digest in request.block_hashes[hits : (request.length - 1) // BLOCK_SIZE]:
+        for digest in self.missing(request, hits):
             owner = self._computing.get(digest)
             if owner is None or owner.rank > request.rank:
                 break

@@ -25,20 +25,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.adapters.residency import BASE_ONLY, Residency, ResidencyConfig
+from engine.host_tier import HostTier
 from engine.kv import BLOCK_SIZE, BlockPool
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request, RequestError, State
 from engine.scheduling.adapters import AdapterAdmission
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.deadlines import Deadlines
-from engine.scheduling.drafts import reserve_drafts
+from engine.scheduling.drafts import reserve_drafts, return_drafts
 from engine.scheduling.forecast import Forecast, refuse_if_hopeless
+from engine.scheduling.host_loads import HostLoads
 from engine.scheduling.policies import policy_named
 from engine.scheduling.policy import Policy, Shortage, Victim, by_rank
 from engine.scheduling.preemption import Preemption, blocks_of
 from engine.scheduling.prefixes import Prefixes
 from engine.scheduling.shares import PromptTokens
-from engine.scheduling.stopping import stop_reason
+from engine.scheduling.stopping import accept
 from engine.wire import FinishReason, ModelInfo
 
 
@@ -57,9 +59,11 @@ class _Step:
 class Scheduler:
     """Queue, running set and KV bookkeeping of one engine."""
 
-    def __init__(self, config: SchedulerConfig, model: ModelInfo, adapters: ResidencyConfig = BASE_ONLY) -> None:
+    def __init__(
+        self, config: SchedulerConfig, model: ModelInfo, adapters: ResidencyConfig = BASE_ONLY, host_blocks: int = 0
+    ) -> None:
         self.config = config
-        self.pool = BlockPool(config.blocks)
+        self.pool = BlockPool(config.blocks, HostTier(host_blocks))
         self.adapters = AdapterAdmission(Residency(self.pool, adapters), adapters)
         blocks = config.blocks - self.adapters.residency.share
         self.context = min(model.context, blocks * BLOCK_SIZE)
@@ -71,6 +75,7 @@ class Scheduler:
         self._running: list[Request] = []
         """In line order."""
         self._prefixes = Prefixes(self.pool)
+        self.loads = HostLoads(self.pool, self._prefixes, config.host_load_tokens)
         self._policy: Policy = policy_named(config.policy, config.aging, self._prefixes)
         """Holds the waiting requests."""
         self._waiting_tokens = 0
@@ -156,7 +161,7 @@ class Scheduler:
                 step.decodes[request.id] = 1
         prompts = PromptTokens(self.config.step_tokens - len(step.decodes), self._policy.share)
         for request in self._running:
-            if request.uncomputed > 1:
+            if request.uncomputed > 1 and request.load is None:
                 prompts.add(request)
         step.prompts = prompts
         self._admit(step, prompts)
@@ -184,15 +189,7 @@ class Scheduler:
             request = row.request
             if request.state is not State.RUNNING:
                 continue
-            reason = None
-            for said, token in enumerate(result.tokens, 1):
-                request.output.append(token)
-                if request.matcher is not None:
-                    request.matcher.consume(token)
-                reason = stop_reason(request, self._model.eos_token_ids, self.context)
-                if reason is not None:
-                    result = result.first(said)
-                    break
+            result, reason = accept(request, result, self._model.eos_token_ids, self.context)
             self.output_tokens += len(result.tokens)
             self._policy.generated(request, len(result.tokens))
             # All of these but the last have run: they are the confirmed part of the draft.
@@ -203,7 +200,7 @@ class Scheduler:
                 self._forecast.answered(len(request.prompt), len(request.output))
                 self._finish(request, reason)
             else:
-                self._give_back(request)
+                return_drafts(request, self.pool)
             gained.append((request, result))
         self._forecast.confirmed(confirmed)
         return gained
@@ -214,7 +211,9 @@ class Scheduler:
         Raises:
             RuntimeError: they differ; the message says where.
         """
-        self.pool.check_integrity(request.block_table for request in self._running)
+        tables = [request.block_table for request in self._running]
+        self.pool.check_integrity([*tables, *(load.blocks for load in self.loads)])
+        self.loads.check_integrity()
         self._prefixes.check_integrity(self._running)
         self._policy.check_integrity(self._running)
         waiting = [request for request in self._requests.values() if request.state is State.WAITING]
@@ -259,9 +258,11 @@ class Scheduler:
                 missing = self._missing(blocks, hits)
             if no_row or missing > 0:
                 return
-            policy.admit(request, len(hits) * BLOCK_SIZE)
-            self._start(request, hits, blocks, step.now)
-            prompts.add(request)
+            on_host = self.loads.found(request, len(hits))
+            policy.admit(request, (len(hits) + len(on_host)) * BLOCK_SIZE)
+            self._start(request, hits, on_host, blocks, step.now)
+            if request.load is None:
+                prompts.add(request)
 
     def _missing(self, blocks: int, hits: list[int]) -> int:
         """How many blocks too few are available for a request that needs `blocks` beside its cached ones."""
@@ -281,18 +282,21 @@ class Scheduler:
             for victim in self._policy.claim(request, shortage, self._running, victims):
                 self._preempt(victim, step)
 
-    def _start(self, request: Request, hits: list[int], blocks: int, now: float) -> None:
+    def _start(self, request: Request, hits: list[int], on_host: list[bytes], blocks: int, now: float) -> None:
         self._waiting_tokens -= request.length
         request.move_to(State.RUNNING)
         if request.adapter is not None:
             self.adapters.start(request)
+        slots = self.pool.host.hold(on_host)  # before what is allocated pushes others there
         self.pool.share(hits)
         request.block_table = hits + self.pool.allocate(blocks)
         request.computed = len(hits) * BLOCK_SIZE
         self._preemption.reserve(request)
+        if on_host:
+            self.loads.begin(request, on_host, slots)
         if request.first_scheduled is None:
             request.first_scheduled = now
-            request.cached = request.computed
+            request.cached = request.computed + len(on_host) * BLOCK_SIZE
             self.prefix_hit_tokens += request.cached
             self.prompt_tokens += len(request.prompt)
         insort(self._running, request, key=by_rank)
@@ -358,13 +362,6 @@ class Scheduler:
         for request in requests:
             self._policy.withdraw(request)
 
-    def _give_back(self, request: Request) -> None:
-        """Return the blocks behind the next token to run, which were for a draft that was not confirmed."""
-        kept = max(blocks_of(request.length), request.reserved_blocks)
-        if len(request.block_table) > kept:
-            self.pool.release(request.block_table[kept:])
-            del request.block_table[kept:]
-
     def _row(self, request: Request, count: int) -> Row:
         return Row(request, request.computed, count, sample=count == request.uncomputed)
 
@@ -389,6 +386,7 @@ class Scheduler:
         """Take a request out of the running set, and its blocks back."""
         del self._running[bisect_left(self._running, request.rank, key=by_rank)]
         self._prefixes.abandon(request)
+        request.load = None
         self.pool.release(request.block_table)
         request.block_table = []
         request.computed = 0

@@ -1,11 +1,26 @@
-"""When an answer has come to its end. Pure."""
+"""What becomes of sampled tokens, and when an answer has come to its end. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Container
 
+from engine.plan import Sampled
 from engine.request import Request
 from engine.wire import FinishReason
+
+
+def accept(
+    request: Request, result: Sampled, eos_token_ids: Container[int], context: int
+) -> tuple[Sampled, FinishReason | None]:
+    """Append sampled tokens to an answer, up to its end; those that count, and why it ends there, if it does."""
+    for said, token in enumerate(result.tokens, 1):
+        request.output.append(token)
+        if request.matcher is not None:
+            request.matcher.consume(token)
+        reason = stop_reason(request, eos_token_ids, context)
+        if reason is not None:
+            return result.first(said), reason
+    return result, None
 
 
 def stop_reason(request: Request, eos_token_ids: Container[int], context: int) -> FinishReason | None:

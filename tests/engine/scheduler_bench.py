@@ -26,10 +26,18 @@ class Bench:
     """Unless the configuration says otherwise."""
 
     def __init__(
-        self, blocks: int = 16, *, context: int = 256, adapters: ResidencyConfig = BASE_ONLY, **config: Any
+        self,
+        blocks: int = 16,
+        *,
+        context: int = 256,
+        adapters: ResidencyConfig = BASE_ONLY,
+        host_blocks: int = 0,
+        **config: Any,
     ) -> None:
         defaults = {"step_tokens": 32, "max_running": 8, "policy": self.policy}
-        self.scheduler = Scheduler(SchedulerConfig(blocks=blocks, **defaults | config), model_info(context), adapters)
+        self.scheduler = Scheduler(
+            SchedulerConfig(blocks=blocks, **defaults | config), model_info(context), adapters, host_blocks
+        )
         self.runner = LedgerRunner(blocks)
         self.requests: dict[str, Request] = {}
         self.now = 0.0

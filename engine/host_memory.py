@@ -1,0 +1,81 @@
+"""Copies of KV blocks between a device and host memory; `engine.host_tier` knows which slot holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from engine.host_loader import HostMemory
+from engine.host_tier import Save
+
+
+def host_memory(sectors: torch.Tensor, size: int) -> HostMemory:
+    """Host memory of at most `size` bytes for the blocks of a KV cache [blocks, elements].
+
+    Raises:
+        ValueError: not even one block fits.
+    """
+    block_bytes = sectors.shape[1] * sectors.element_size()
+    blocks = size // block_bytes
+    if blocks < 1:
+        raise ValueError(f"host memory for KV: {size} bytes hold no block of {block_bytes}; give it more, or none")
+    return _PinnedMemory(sectors, blocks) if sectors.device.type == "cuda" else _PlainMemory(sectors, blocks)
+
+
+class _PlainMemory:
+    """Beside a KV cache that is in host memory itself.
+
+    numpy copies, because torch would split a copy among threads, which the steps of the model need. Memory is taken
+    from the operating system when a slot is first written.
+    """
+
+    def __init__(self, sectors: torch.Tensor, blocks: int) -> None:
+        self.blocks = blocks
+        self._sectors = sectors.view(torch.uint8).numpy()
+        self.block_bytes = self._sectors.shape[1]
+        self._slots = np.empty((blocks, self.block_bytes), np.uint8)
+
+    def save(self, saves: Sequence[Save]) -> None:
+        for save in saves:
+            np.copyto(self._slots[save.slot], self._sectors[save.block])
+
+    def begin_load(self, slots: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
+        def load() -> None:
+            for slot, block in zip(slots, blocks, strict=True):
+                np.copyto(self._sectors[block], self._slots[slot])
+
+        return load
+
+
+class _PinnedMemory:
+    """Beside the KV cache of a GPU: pages that it reads and writes by itself, in streams beside that of the steps."""
+
+    def __init__(self, sectors: torch.Tensor, blocks: int) -> None:
+        self.blocks = blocks
+        self.block_bytes = sectors.shape[1] * sectors.element_size()
+        self._sectors = sectors
+        self._slots = torch.empty(blocks, sectors.shape[1], dtype=sectors.dtype, pin_memory=True)
+        self._saving = torch.cuda.Stream(sectors.device)  # type: ignore[no-untyped-call]
+        self._loading = torch.cuda.Stream(sectors.device)  # type: ignore[no-untyped-call]
+
+    def save(self, saves: Sequence[Save]) -> None:
+        steps = torch.cuda.current_stream(self._sectors.device)
+        self._saving.wait_stream(steps)  # in which the blocks were written
+        with torch.cuda.stream(self._saving):
+            for save in saves:
+                self._slots[save.slot].copy_(self._sectors[save.block], non_blocking=True)
+        # The fence: whoever got the blocks writes to them in a later step.
+        steps.wait_stream(self._saving)
+
+    def begin_load(self, slots: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
+        # Behind the steps that are launched, which may still write to the blocks for a request that has ended, and
+        # behind all saves, for which those steps' stream waits.
+        self._loading.wait_stream(torch.cuda.current_stream(self._sectors.device))
+        with torch.cuda.stream(self._loading):
+            for slot, block in zip(slots, blocks, strict=True):
+                self._sectors[block].copy_(self._slots[slot], non_blocking=True)
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            done.record()
+        return done.synchronize

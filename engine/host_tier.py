@@ -1,0 +1,130 @@
+"""Bookkeeping of the KV blocks in host memory that the device has given up: which prefix each slot holds. Pure.
+
+A slot holds one block. It is *free* (its content means nothing), *used* (a load reads it, so it must keep its content)
+or *cached* (it holds a known prefix that nobody reads). Blocks that the device evicts come here, the least recently
+used make room for them, and what is loaded back stays here too: its content never changes, so that it need not be
+copied again when the device gives it up the next time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, KeysView, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A copy that is due: the content of a block on the device goes to a slot before anybody writes to the block."""
+
+    block: int
+    slot: int
+
+
+class HostTier:
+    """`total` slots, numbered from 0; none switches the tier off. Every operation is O(1) per block."""
+
+    def __init__(self, total: int) -> None:
+        if total < 0:
+            raise ValueError(f"host memory cannot hold {total} KV blocks")
+        self.total = total
+        self.saved = 0
+        """Blocks copied from the device since the start."""
+        self._slots: dict[bytes, int] = {}
+        self._free = list(range(total - 1, -1, -1))
+        self._readers: Counter[bytes] = Counter()
+        self._idle: OrderedDict[bytes, None] = OrderedDict()
+        """Cached prefixes, least recently used first."""
+        self._saves: list[Save] = []
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def cached(self) -> int:
+        return len(self._idle)
+
+    @property
+    def used(self) -> int:
+        return len(self._readers)
+
+    @property
+    def prefixes(self) -> KeysView[bytes]:
+        """All that are held."""
+        return self._slots.keys()
+
+    def match(self, digests: Iterable[bytes]) -> int:
+        """How many of these prefixes are held, up to the first that is not."""
+        count = 0
+        for digest in digests:
+            if digest not in self._slots:
+                break
+            count += 1
+        return count
+
+    def put(self, digest: bytes, block: int) -> Sequence[bytes]:
+        """The device gives up a block; a copy is due unless it is held already. Which prefixes are not held any more.
+
+        If every slot is being read, that is the block's own.
+        """
+        if digest in self._slots:
+            if digest in self._idle:
+                self._idle.move_to_end(digest)
+            return ()
+        lost: tuple[bytes, ...] = ()
+        if not self._free:
+            if not self._idle:
+                return (digest,)
+            oldest, _ = self._idle.popitem(last=False)
+            self._free.append(self._slots.pop(oldest))
+            lost = (oldest,)
+        slot = self._slots[digest] = self._free.pop()
+        self._idle[digest] = None
+        self._saves.append(Save(block, slot))
+        self.saved += 1
+        return lost
+
+    def take_saves(self) -> list[Save]:
+        """Copies that have become due since the last call, in the order in which they must be made."""
+        saves, self._saves = self._saves, []
+        return saves
+
+    def hold(self, digests: Sequence[bytes]) -> list[int]:
+        """Slots of prefixes that are held, which keep their content until they are `release`d."""
+        for digest in digests:
+            self._idle.pop(digest, None)
+            self._readers[digest] += 1
+        return [self._slots[digest] for digest in digests]
+
+    def release(self, digests: Sequence[bytes]) -> None:
+        """A load has ended. The tail of a prefix is given up before its head, which more may share.
+
+        Raises:
+            RuntimeError: one of them is not being read.
+        """
+        for digest in reversed(digests):
+            if digest not in self._readers:
+                raise RuntimeError("a KV block in host memory was released more often than held")
+            self._readers[digest] -= 1
+            if self._readers[digest] == 0:
+                del self._readers[digest]
+                self._idle[digest] = None
+
+    def check_integrity(self, loads: Iterable[Sequence[bytes]]) -> None:
+        """Compare the books with the prefixes of all loads that have not ended.
+
+        Raises:
+            RuntimeError: a slot is lost, in two states, or read by nobody.
+        """
+        slots = [*self._free, *self._slots.values()]
+        problems = {
+            "slots are lost or doubled": self.free + self.cached + self.used != self.total
+            or sorted(slots) != list(range(self.total)),
+            "a prefix is in two states": bool(self._idle.keys() & self._readers.keys()),
+            "a prefix is in no state": self._slots.keys() != self._idle.keys() | self._readers.keys(),
+            "readers differ from loads": self._readers != Counter(digest for load in loads for digest in load),
+        }
+        broken = [problem for problem, found in problems.items() if found]
+        if broken:
+            raise RuntimeError(f"bookkeeping of KV in host memory is broken: {'; '.join(broken)}")

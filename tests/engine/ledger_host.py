@@ -1,0 +1,38 @@
+"""Host memory for the ledger runner: slots that hold what its cells hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from engine.host_tier import Save
+from engine.kv import BLOCK_SIZE
+from tests.engine.ledger_runner import LedgerRunner
+
+
+class LedgerHost:
+    """Copies cells of a `LedgerRunner`. Implements `engine.host_loader.HostMemory`."""
+
+    block_bytes = 100
+
+    def __init__(self, runner: LedgerRunner, blocks: int) -> None:
+        self.blocks = blocks
+        self._runner = runner
+        self._slots: list[list[tuple[object, ...] | None]] = [[] for _ in range(blocks)]
+
+    def save(self, saves: Sequence[Save]) -> None:
+        for save in saves:
+            self._slots[save.slot] = self._runner.cells[_cells(save.block)]
+
+    def begin_load(self, slots: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
+        for block in blocks:  # whoever reads them before the load has ended finds nothing
+            self._runner.cells[_cells(block)] = [None] * BLOCK_SIZE
+
+        def load() -> None:
+            for slot, block in zip(slots, blocks, strict=True):
+                self._runner.cells[_cells(block)] = self._slots[slot]
+
+        return load
+
+
+def _cells(block: int) -> slice:
+    return slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
