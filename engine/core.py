@@ -44,8 +44,8 @@ _SMOOTHING = 0.1
 class EngineCore:
     """One model replica.
 
-    `bank` serves adapters, as far as `residency` lets it, and `constraints` grammars; without them requests that have one
-    are refused. `host` takes what the prefix cache has no room for. `clock` gives seconds that never go back.
+    `bank` serves adapters, as far as `residency` lets it, and `constraints` grammars; without them requests that have
+    one are refused. `host` takes what the prefix cache has no room for. `clock` gives seconds that never go back.
     """
 
     def __init__(
@@ -200,20 +200,21 @@ class EngineCore:
                 self._scheduler.loads.end(load, failed=failed)
         plan = self._scheduler.schedule(begun)
         self._had_rows = bool(plan)
-        if self._host is not None:
-            self._move_blocks(self._host)
         for request in plan.preempted:
             self._release(request)
+        self._clear_blocks()
         if self._loader is not None:
-            outputs += self._move_adapters(self._loader)
+            outputs += self._load_adapters(self._loader)
+        if self._host is not None:
+            for load in self._scheduler.loads.take_due():
+                self._host.submit(load)
         if not plan:
             return outputs
         masks = None
         try:
             if self._speculator is not None:
                 plan = self._drafted(plan, self._speculator)
-                if self._host is not None:
-                    self._move_blocks(self._host)
+                self._clear_blocks()
             masks = None if self._constraints is None else self._constraints.start(plan.rows)
             launched = self._clock()
             sampled = self._runner.execute(plan) if masks is None else self._runner.execute(plan, masks)
@@ -274,25 +275,22 @@ class EngineCore:
     def _name_residents(self) -> None:
         self.resident_adapters = tuple(self._adapters.residency.resident[-MAX_RESIDENT_NAMED:])
 
-    def _move_adapters(self, loader: Loader) -> list[Output]:
-        """Do what the scheduler has decided about adapters, before their sectors are used for something else."""
-        residency = self._adapters.residency
-        removed = residency.take_removed()
-        if removed:
-            loader.remove(removed)
+    def _clear_blocks(self) -> None:
+        """Save KV and remove adapters that have lost their blocks, before anything else is written there."""
+        saves = self._scheduler.pool.host.take_saves()
+        if saves and self._host is not None:
+            self._host.memory.save(saves)
+        removed = self._adapters.residency.take_removed()
+        if removed and self._loader is not None:
+            self._loader.remove(removed)
             self._name_residents()
-        loader.forget(residency.take_forgotten())
+
+    def _load_adapters(self, loader: Loader) -> list[Output]:
+        """Begin the loads of adapters that are decided on; last words of requests that can never be served."""
+        loader.forget(self._adapters.residency.take_forgotten())
         for job in self._adapters.take_jobs():
             loader.submit(job)
         return [self._fail(request, message, "invalid") for request, message in self._adapters.take_refused()]
-
-    def _move_blocks(self, host: HostLoader) -> None:
-        """Save what the prefix cache has given up, before anything else is written there, and begin to load."""
-        saves = self._scheduler.pool.host.take_saves()
-        if saves:
-            host.memory.save(saves)
-        for load in self._scheduler.loads.take_due():
-            host.submit(load)
 
     def _end_failed_grammars(self, plan: StepPlan) -> list[Output]:
         """End requests whose grammar cannot be followed any further within the limits of one step."""

@@ -45,7 +45,7 @@ class BlockPool:
         self.on_revoke: Callable[[str], None] = _nobody
         """Called with a resting borrower that has just lost its blocks."""
         self._changes: dict[bytes, bool] | None = None
-        """While somebody follows: the prefixes that came to be held (True) or are not any more (False), here or below."""
+        """While somebody follows: prefixes that came to be held (True) or are not any more (False), here or below."""
 
     @property
     def free(self) -> int:
@@ -139,8 +139,8 @@ class BlockPool:
         if digest not in self._by_hash:
             self._by_hash[digest] = block
             self._hashes[block] = digest
-            if self._changes is not None and digest not in self.host.prefixes:
-                self._changes[digest] = True
+            if self._changes is not None:
+                self._changes[digest] = True  # said again of one that was below: it has been used just now
 
     def lend(self, borrower: str, count: int) -> list[int]:
         """Take `count` blocks for something that is not KV, until it is given back or, while it rests, revoked.

@@ -14,6 +14,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
 
+import msgspec
+
 from engine.adapters.residency import ResidencyConfig
 from engine.core import EngineCore, SchedulerConfig
 from engine.plan import Runner, Sampled, StepPlan, TokenMasks
@@ -29,6 +31,7 @@ FEATURES = {
     "batch": "requests that come and go run in the same steps, prompts beside decodes",
     "chunks": "prompts run in pieces of at most eight tokens",
     "prefix": "a known prefix is read from the cache",
+    "host": "prefixes that the cache had to give up come back from host memory",
     "preempt": "a cache of four or five blocks: requests lose their KV and recompute it",
     "cancel": "requests beside it are cancelled in every state",
     "logprobs": "log-probabilities of output and prompt, with the most likely alternatives",
@@ -39,6 +42,8 @@ FEATURES = {
 }
 TIMEOUT = 30
 """Seconds after which a core is stuck."""
+HOST_BYTES = 1 << 20
+"""Of host memory for KV: more than all blocks of a test."""
 PAIRS = list(combinations(FEATURES, 2))
 SAMPLE = 24
 """Larger combinations that are tested."""
@@ -268,6 +273,9 @@ class Scenario:
                 for adapter in [None, *reversed(self.house.adapters)] if "adapters" in self.features else [None]:
                     warm_up = Generate("warm-up", [*self.shared, 7], SamplingParams(max_tokens=1), adapter=adapter)
                     serve(core, [(0, warm_up)])
+            if "host" in self.features:
+                self._evict(core)
+            loaded = core.load().host_hit_tokens
             if self.concurrent:
                 arrivals = [(2 * index, request) for index, request in enumerate(self.requests)]
                 arrivals += [(begin, request) for begin, _, request in self.decoys]
@@ -276,8 +284,24 @@ class Scenario:
                 transcripts = {}
                 for request in self.requests:
                     transcripts |= serve(core, [(0, request)])
-            self._check_that_it_happened(recorder, core, speculator, transcripts)
+            self._check_that_it_happened(recorder, core, loaded, speculator, transcripts)
         return {request.id: transcripts[request.id] for request in self.requests}
+
+    def _evict(self, core: EngineCore) -> None:
+        """Have the prompts computed, and others after them until nothing of them is on the device any more."""
+        once = SamplingParams(max_tokens=1)
+        for request in self.requests:
+            # With its grammar, which is thus compiled: or by then the others might have ended.
+            serve(core, [(0, msgspec.structs.replace(request, id="before", sampling=once))])
+        for index in range(4):
+            prompt = random_prompt(core.model.context - 1, seed=1000 + index)
+            serve(core, [(0, Generate("filler", prompt, once))])
+        self._bring_adapter(core)
+
+    def _bring_adapter(self, core: EngineCore) -> None:
+        """On the device before anything else runs, so that it is four blocks that are left."""
+        if {"adapters", "preempt"} <= self.features:
+            serve(core, [(0, Generate("load", [7], SamplingParams(max_tokens=1), adapter=self.house.adapters[0]))])
 
     @contextmanager
     def core(
@@ -293,22 +317,22 @@ class Scenario:
         core = EngineCore(
             recorder,
             runner.info,
-            SchedulerConfig(blocks=self.blocks, step_tokens=self.step_tokens, max_running=4),
+            SchedulerConfig(blocks=self.blocks, step_tokens=self.step_tokens, max_running=4, host_load_tokens=16),
             speculator=speculator,
             constraints=self.house.constraints if on("grammar") else None,
             bank=runner.bank if on("adapters") else None,
             residency=ResidencyConfig(share=(self.lent + 0.5) / self.blocks),
+            host=runner.host_memory(HOST_BYTES) if on("host") else None,
         )
         with closing(core):
-            if on("adapters") and on("preempt"):
-                # On the device before anything else runs, so that it is four blocks that are left.
-                serve(core, [(0, Generate("load", [7], SamplingParams(max_tokens=1), adapter=self.house.adapters[0]))])
+            self._bring_adapter(core)
             yield core, speculator
 
     def _check_that_it_happened(
         self,
         recorder: Recorder,
         core: EngineCore,
+        loaded: int,
         speculator: Speculator | None,
         transcripts: dict[str, Transcript],
     ) -> None:
@@ -317,6 +341,7 @@ class Scenario:
             "batch": any(len({count > 1 for _, _, count, _ in plan}) == 2 for plan in plans),
             "chunks": any(not sample for plan in plans for _, _, _, sample in plan),
             "prefix": core.load().prefix_hit_tokens >= len(self.shared),
+            "host": core.load().host_hit_tokens > loaded,
             "preempt": recorder.preemptions > 0,
             "cancel": any(transcript.finish == "cancelled" for transcript in transcripts.values()),
             "logprobs": any(transcript.prompt_logprobs for transcript in transcripts.values()),
@@ -344,7 +369,7 @@ def serve(
     step, last = 0, max((at for at, _ in arrivals), default=0)
     woken = wakes(core)
     while step <= last or len(core) or not core.idle:
-        if step > last and (core.idle or core.stalled):
+        if core.stalled or (step > last and core.idle):  # or all would come together, after a few empty steps
             assert woken.wait(TIMEOUT), "nobody woke the core"
         woken.clear()
         for at, request in arrivals:
@@ -360,6 +385,7 @@ def serve(
     core.check_integrity()
     load = core.load()
     assert load.free_blocks + load.cached_blocks + load.lent_blocks == load.total_blocks
+    assert load.host_free_blocks + load.host_cached_blocks == load.host_blocks
     return transcripts
 
 

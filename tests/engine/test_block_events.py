@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.client import EngineClient
+from engine.host_tier import HostTier
 from engine.kv import BlockPool
 from engine.prefix_keys import block_hash, pack_numbers, unpack_numbers
 from engine.server import EngineServer
@@ -125,10 +126,12 @@ async def test_a_client_follows_through_restarts(tmp_path: Path) -> None:
         await restarted.stop()
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60))
-def test_changes_add_up_to_what_the_pool_holds(steps: list[tuple[int, bool]]) -> None:
-    """However registering, forgetting and asking mix; who does not follow is told nothing."""
-    pool: Any = BlockPool(4)
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60), st.integers(0, 6))
+def test_changes_add_up_to_what_the_pool_holds(steps: list[tuple[int, bool]], host_blocks: int) -> None:
+    """However registering, forgetting and asking mix, on the device or in host memory below it; who does not follow is
+    told nothing.
+    """
+    pool: Any = BlockPool(4, HostTier(host_blocks))
     pool.follow(True)
     mirror: set[bytes] = set()
     for number, asked in steps:
@@ -141,5 +144,6 @@ def test_changes_add_up_to_what_the_pool_holds(steps: list[tuple[int, bool]]) ->
             for key, here in pool.take_changes().items():
                 (mirror.add if here else mirror.discard)(key)
             assert mirror == set(pool.prefixes)
+            assert len(mirror) <= 4 + host_blocks
     pool.follow(False)
     assert pool.take_changes() == {}

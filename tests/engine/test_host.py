@@ -97,6 +97,23 @@ def test_a_prefix_comes_back_from_host_memory(hosted: Hosted) -> None:
     assert load.host_saved_bytes >= 3 * hosted.host.block_bytes
 
 
+def test_who_follows_the_blocks_is_told_that_an_evicted_one_is_still_held(hosted: Hosted) -> None:
+    """Until host memory has no room for it either."""
+    hosted.ask("before", PROMPT)
+    hosted.drain()
+    prefix = set(hosted.core.held_blocks())
+    hosted.core.follow_blocks(True)
+    hosted.ask("other", [1] * 90)
+    hosted.drain()
+    assert not any(key in prefix for key in hosted.core.take_block_changes())
+    assert prefix <= set(hosted.core.held_blocks())
+    for token in range(2, 6):
+        hosted.ask("more", [token] * 90)
+        hosted.drain()
+    changes = hosted.core.take_block_changes()
+    assert [changes[key] for key in prefix] == [False] * 3
+
+
 def test_usage_counts_what_was_loaded_as_cached(hosted: Hosted) -> None:
     hosted.evict()
     hosted.ask("again", PROMPT, 1)

@@ -49,7 +49,8 @@ class LedgerBank(LedgerRunner):
 
     def remove(self, version: str) -> None:
         self.log.append(f"remove {version}")
-        self.device.pop(version, None)
+        for cell in self._cells(self.device.pop(version, ())):
+            self.cells[cell] = None
 
     def forget(self, version: str) -> None:
         self.log.append(f"forget {version}")

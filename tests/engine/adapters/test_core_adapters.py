@@ -6,15 +6,19 @@ import contextlib
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from engine.adapters.residency import ResidencyConfig
 from engine.core import EngineCore, RequestError, SchedulerConfig
+from engine.request import Request
+from engine.speculation.costs import StepCosts
+from engine.speculation.speculator import Speculator
 from engine.wire import Generate, Load, Output, SamplingParams
 from tests.engine.adapters.ledger_bank import LedgerBank
+from tests.engine.ledger_host import LedgerHost
 from tests.engine.ledger_runner import expected_output, model_info
 
 TIMEOUT = 30
@@ -36,11 +40,27 @@ class VersionBank(LedgerBank):
 class Hosted:
     """A core and whoever hosts it: sleeps when there is nothing to do."""
 
-    def __init__(self, blocks: int = 32, *, sizes: dict[str, int] | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        blocks: int = 32,
+        *,
+        sizes: dict[str, int] | None = None,
+        speculator: Speculator | None = None,
+        host_blocks: int = 0,
+        **config: Any,
+    ) -> None:
         residency = ResidencyConfig(**{name: config.pop(name) for name in _SIZES & config.keys()})
         self.bank = VersionBank(blocks, sizes)
         scheduler = SchedulerConfig(blocks, **{"step_tokens": 64, "max_running": 8} | config)
-        self.core = EngineCore(self.bank, model_info(), scheduler, bank=self.bank, residency=residency)
+        self.core = EngineCore(
+            self.bank,
+            model_info(),
+            scheduler,
+            bank=self.bank,
+            residency=residency,
+            speculator=speculator,
+            host=LedgerHost(self.bank, host_blocks) if host_blocks else None,
+        )
         self._woken = threading.Semaphore(0)
         self.core.wake = self._woken.release
         self.steps = 0
@@ -205,6 +225,65 @@ def test_pinned_adapters_are_loaded_without_any_request(hosted: Hosted) -> None:
     hosted.core.step()
     hosted.until_resident(V, W)
     assert hosted.core.idle
+
+
+class Clairvoyant:
+    """A draft model that is always right."""
+
+    def __init__(self) -> None:
+        self.costs = StepCosts()
+
+    def limit(self, request: Request) -> int:
+        return 100
+
+    def lag(self, request: Request) -> int:
+        return 0
+
+    def propose(self, depths: Mapping[Request, int]) -> dict[str, tuple[int, ...]]:
+        return {
+            request.id: tuple(expected_output(request.tokens(0, request.length), depth))
+            for request, depth in depths.items()
+        }
+
+    def release(self, request: Request) -> None:
+        pass
+
+
+def test_a_draft_that_takes_the_place_of_an_adapter_keeps_what_it_has_written_there() -> None:
+    speculator = Speculator(ngrams=False, model=Clairvoyant(), tokens=8, adaptive=False)
+    hosted = Hosted(6, sizes={V: 3}, share=0.6, speculator=speculator)
+    with contextlib.closing(hosted.core):
+        hosted.ask("a", [7], adapter=V)
+        hosted.drain()
+        prompts = {"b": list(range(14)), "c": list(range(20, 34))}
+        for id, prompt in prompts.items():
+            hosted.ask(id, prompt, 34)
+        said = hosted.drain()
+        assert {id: tokens(said[id]) for id in prompts} == {
+            id: expected_output(prompt, 34) for id, prompt in prompts.items()
+        }
+        assert hosted.core.load().adapter_evictions == 1
+
+
+def test_a_prefix_may_be_loaded_from_host_memory_into_the_place_of_an_adapter() -> None:
+    hosted = Hosted(8, sizes={V: 3}, share=0.6, host_blocks=16, host_load_tokens=16)
+    with contextlib.closing(hosted.core):
+        prompt = list(range(50))
+        hosted.ask("before", prompt)
+        hosted.ask("other", [1] * 60)
+        hosted.drain()
+        hosted.ask("a", [7], adapter=V)
+        hosted.drain()
+        for number in range(10, 13):
+            hosted.ask("between", [number] * 30, 30)
+            hosted.drain()
+            hosted.ask("again", prompt)
+            assert tokens(hosted.drain()["again"]) == expected_output(prompt, 4)
+            hosted.ask("a", [7], adapter=V)
+            hosted.drain()
+        load = hosted.core.load()
+        assert load.adapter_evictions > 0
+        assert load.host_hit_tokens > 0
 
 
 def test_the_load_tells_of_adapters() -> None:

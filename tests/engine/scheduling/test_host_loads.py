@@ -211,6 +211,8 @@ def test_any_workload_with_a_small_host_memory_finishes_with_the_right_tokens(
         max_preemptions=max_preemptions,
     )
     bench.draft = ledger_drafts(generator) if drafts else None
+    bench.scheduler.pool.follow(True)
+    told: set[bytes] = set()
     events: dict[int, list[Callable[[], object]]] = {}
     for index, (length, output, prefix, service, arrival, cancelled, tenant) in enumerate(workload):
         tokens = [(prefix + position) % VOCABULARY for position in range(min(length, blocks * BLOCK_SIZE - 1))]
@@ -228,6 +230,9 @@ def test_any_workload_with_a_small_host_memory_finishes_with_the_right_tokens(
         if not events and not len(bench.scheduler) and not bench.in_flight:
             break
         ran = bench.step()
+        for digest, held in bench.scheduler.pool.take_changes().items():
+            (told.add if held else told.discard)(digest)
+        assert told == bench.scheduler.pool.prefixes
         assert ran or bench.in_flight or not len(bench.scheduler)
         assert sum(ran.values()) <= step_tokens
         assert len(ran) <= max_running
