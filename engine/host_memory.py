@@ -10,6 +10,9 @@ import torch
 from engine.host_loader import HostMemory
 from engine.host_tier import Save
 
+_PIECE_BYTES = 1 << 30
+"""torch rounds what it pins up to a power of two: many pieces waste next to nothing, one could waste half of it."""
+
 
 def host_memory(sectors: torch.Tensor, size: int) -> HostMemory:
     """Host memory of at most `size` bytes for the blocks of a KV cache [blocks, elements].
@@ -56,7 +59,9 @@ class _PinnedMemory:
         self.blocks = blocks
         self.block_bytes = sectors.shape[1] * sectors.element_size()
         self._sectors = sectors
-        self._slots = torch.empty(blocks, sectors.shape[1], dtype=sectors.dtype, pin_memory=True)
+        self._piece = max(1, _PIECE_BYTES // self.block_bytes)
+        sizes = [min(self._piece, blocks - first) for first in range(0, blocks, self._piece)]
+        self._pieces = [torch.empty(size, sectors.shape[1], dtype=sectors.dtype, pin_memory=True) for size in sizes]
         self._saving = torch.cuda.Stream(sectors.device)  # type: ignore[no-untyped-call]
         self._loading = torch.cuda.Stream(sectors.device)  # type: ignore[no-untyped-call]
 
@@ -65,7 +70,7 @@ class _PinnedMemory:
         self._saving.wait_stream(steps)  # in which the blocks were written
         with torch.cuda.stream(self._saving):
             for save in saves:
-                self._slots[save.slot].copy_(self._sectors[save.block], non_blocking=True)
+                self._slot(save.slot).copy_(self._sectors[save.block], non_blocking=True)
         # The fence: whoever got the blocks writes to them in a later step.
         steps.wait_stream(self._saving)
 
@@ -75,7 +80,10 @@ class _PinnedMemory:
         self._loading.wait_stream(torch.cuda.current_stream(self._sectors.device))
         with torch.cuda.stream(self._loading):
             for slot, block in zip(slots, blocks, strict=True):
-                self._sectors[block].copy_(self._slots[slot], non_blocking=True)
+                self._sectors[block].copy_(self._slot(slot), non_blocking=True)
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record()
         return done.synchronize
+
+    def _slot(self, slot: int) -> torch.Tensor:
+        return self._pieces[slot // self._piece][slot % self._piece]

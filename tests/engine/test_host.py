@@ -192,6 +192,20 @@ def test_copies_go_out_and_come_back_to_the_bit(dtype: torch.dtype, device: str)
     assert not np.any(sectors[[1, 3, 4, 5]].float().cpu().numpy())
 
 
+def test_copies_keep_their_order_among_steps_that_are_still_running(device: str) -> None:
+    """A GPU is still at the multiplication when the copies are asked for and the block is written again."""
+    sectors = torch.zeros(2, 1 << 16, device=device)
+    memory = host_memory(sectors, 3 * 4 << 16)
+    matrix = torch.eye(256 if device == "cpu" else 4096, device=device)
+    for value in range(1, 12):
+        matrix = matrix @ matrix
+        sectors[0] = value * matrix[0, 0]
+        memory.save([Save(0, value % 3)])
+        sectors[0] = -1
+        memory.begin_load([value % 3], [1])()
+        assert torch.all(sectors[1] == value)
+
+
 def test_a_size_that_holds_no_block_is_refused() -> None:
     with pytest.raises(ValueError, match="100 bytes hold no block of 160"):
         host_memory(torch.zeros(2, 40), 100)
