@@ -18,13 +18,16 @@ def host_memory(sectors: torch.Tensor, size: int) -> HostMemory:
     """Host memory of at most `size` bytes for the blocks of a KV cache [blocks, elements].
 
     Raises:
-        ValueError: not even one block fits.
+        ValueError: not even one block fits, or there is not so much memory.
     """
     block_bytes = sectors.shape[1] * sectors.element_size()
     blocks = size // block_bytes
     if blocks < 1:
         raise ValueError(f"host memory for KV: {size} bytes hold no block of {block_bytes}; give it more, or none")
-    return _PinnedMemory(sectors, blocks) if sectors.device.type == "cuda" else _PlainMemory(sectors, blocks)
+    try:
+        return _PinnedMemory(sectors, blocks) if sectors.device.type == "cuda" else _PlainMemory(sectors, blocks)
+    except (MemoryError, RuntimeError) as error:  # numpy's and torch's
+        raise ValueError(f"host memory for KV: {size} bytes cannot be had ({error}); give it fewer") from error
 
 
 class _PlainMemory:
@@ -53,7 +56,7 @@ class _PlainMemory:
 
 
 class _PinnedMemory:
-    """Beside the KV cache of a GPU: pages that it reads and writes by itself, in streams beside that of the steps."""
+    """Beside the KV cache of a GPU: pinned pages, which it reads and writes by itself."""
 
     def __init__(self, sectors: torch.Tensor, blocks: int) -> None:
         self.blocks = blocks
@@ -62,21 +65,16 @@ class _PinnedMemory:
         self._piece = max(1, _PIECE_BYTES // self.block_bytes)
         sizes = [min(self._piece, blocks - first) for first in range(0, blocks, self._piece)]
         self._pieces = [torch.empty(size, sectors.shape[1], dtype=sectors.dtype, pin_memory=True) for size in sizes]
-        self._saving = torch.cuda.Stream(sectors.device)  # type: ignore[no-untyped-call]
         self._loading = torch.cuda.Stream(sectors.device)  # type: ignore[no-untyped-call]
 
     def save(self, saves: Sequence[Save]) -> None:
-        steps = torch.cuda.current_stream(self._sectors.device)
-        self._saving.wait_stream(steps)  # in which the blocks were written
-        with torch.cuda.stream(self._saving):
-            for save in saves:
-                self._slot(save.slot).copy_(self._sectors[save.block], non_blocking=True)
-        # The fence: whoever got the blocks writes to them in a later step.
-        steps.wait_stream(self._saving)
+        # In the stream of the steps: whoever got the blocks writes to them in the next one, which would have to wait.
+        for save in saves:
+            self._slot(save.slot).copy_(self._sectors[save.block], non_blocking=True)
 
     def begin_load(self, slots: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
         # Behind the steps that are launched, which may still write to the blocks for a request that has ended, and
-        # behind all saves, for which those steps' stream waits.
+        # behind all saves; beside the steps that follow.
         self._loading.wait_stream(torch.cuda.current_stream(self._sectors.device))
         with torch.cuda.stream(self._loading):
             for slot, block in zip(slots, blocks, strict=True):

@@ -109,7 +109,7 @@ class ModelRunner:
         """A tier of at most `size` bytes in host memory below this runner's KV cache.
 
         Raises:
-            ValueError: not even one block fits.
+            ValueError: not even one block fits, or there is not so much memory.
         """
         return host_memory(self._cache.sectors, size)
 

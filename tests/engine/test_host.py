@@ -209,3 +209,8 @@ def test_copies_keep_their_order_among_steps_that_are_still_running(device: str)
 def test_a_size_that_holds_no_block_is_refused() -> None:
     with pytest.raises(ValueError, match="100 bytes hold no block of 160"):
         host_memory(torch.zeros(2, 40), 100)
+
+
+def test_more_memory_than_there_is_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be had .*give it fewer"):
+        host_memory(torch.zeros(2, 40), 1 << 60)
