@@ -201,6 +201,14 @@ class Pool(Section, frozen=True):
     dtype: Annotated[Literal["float32", "bfloat16"], Meta(description="Data type of its weights.")] = "float32"
     threads: Annotated[Positive, Meta(description="CPU threads of its engine.")] = 1
     kv_tokens: Annotated[Positive, Meta(description="Tokens its KV cache holds.")] = 32_768
+    kv_host_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Host memory for prefixes that its KV cache has no room for; 0: they are forgotten. For GPUs: "
+            "see [engine.md](engine.md#kv-in-host-memory).",
+        ),
+    ] = 0
     max_running: Annotated[Positive, Meta(description="Most requests in one step.")] = 64
     step_tokens: Annotated[
         Positive,

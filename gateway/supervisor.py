@@ -192,6 +192,7 @@ def engine_command(pool: Pool, address: str, adapters: str) -> list[str]:
         "dtype": pool.dtype,
         "threads": str(pool.threads),
         "kv-tokens": str(pool.kv_tokens),
+        "kv-host-bytes": str(pool.kv_host_bytes),
         "max-running": str(pool.max_running),
         "step-tokens": str(pool.step_tokens),
         "policy": pool.policy,

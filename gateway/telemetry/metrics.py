@@ -242,6 +242,12 @@ class Metrics:
                 "step_seconds": "Moving average of one step's duration.",
                 "preemptions": "Requests preempted since the engine started.",
                 "prefix_hit_tokens": "Prompt tokens found in the prefix cache since the engine started.",
+                "host_blocks": "KV blocks that fit into host memory.",
+                "host_free_blocks": "KV blocks in host memory that hold nothing.",
+                "host_cached_blocks": "KV blocks in host memory that nobody loads just now.",
+                "host_hit_tokens": "Those of the prefix hits that came from host memory.",
+                "host_saved_bytes": "KV copied to host memory since the engine started.",
+                "host_loaded_bytes": "KV copied back to the device since the engine started.",
                 "drafted_tokens": "Tokens guessed by speculative decoding since the engine started.",
                 "accepted_tokens": "Guessed tokens that were right since the engine started.",
             }.items()

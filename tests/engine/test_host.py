@@ -212,5 +212,5 @@ def test_a_size_that_holds_no_block_is_refused() -> None:
 
 
 def test_more_memory_than_there_is_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot be had .*give it fewer"):
+    with pytest.raises(ValueError, match=r"cannot be had .*give it fewer"):
         host_memory(torch.zeros(2, 40), 1 << 60)

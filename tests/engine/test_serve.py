@@ -94,6 +94,27 @@ async def test_it_speculates_and_says_how_well(how: str, checkpoint: Checkpoint)
             assert 0 < client.load.accepted_tokens <= client.load.drafted_tokens
 
 
+async def test_what_it_evicts_comes_back_from_host_memory(checkpoint: Checkpoint) -> None:
+    directory = checkpoint("llama")
+    options = ["--model", str(directory), "--kv-tokens", "128", "--kv-host-bytes", str(1 << 20)]
+    async with engine_process(*options) as process:
+        address = str((await readiness(process))["address"])
+        async with EngineClient(address) as client:
+            await client.wait_connected()
+            prompt = random_prompt(80)
+            for asked in (prompt, random_prompt(110, seed=1), prompt):
+                async with client.generate(asked, GREEDY) as generation:
+                    tokens = [token async for delta in generation for token in delta.token_ids]
+            assert tokens == oracle_greedy(directory, prompt, 8)
+            assert client.load is not None
+            assert client.load.host_hit_tokens >= 64
+
+
+async def test_host_memory_that_holds_no_block_is_refused(checkpoint: Checkpoint) -> None:
+    result = CliRunner().invoke(main, ["--model", str(checkpoint("llama")), "--kv-host-bytes", "10"])
+    assert (result.exit_code, "10 bytes hold no block" in result.output) == (2, True), result.output
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -16,6 +16,12 @@ def test_an_engine_is_told_who_goes_first(tmp_path: Path) -> None:
     assert (told["policy"], told["step_tokens"]) == ("priority", 128)
 
 
+def test_an_engine_is_told_of_its_memory(tmp_path: Path) -> None:
+    pool = Pool(tier="large", name="l", model=str(tmp_path), kv_tokens=4096, kv_host_bytes=1 << 30)
+    told = main.make_context("engine", engine_command(pool, "unix:///engine.sock", "adapters")[3:]).params
+    assert (told["kv_tokens"], told["kv_host_bytes"]) == (4096, 1 << 30)
+
+
 def test_an_engine_is_told_how_to_speculate(tmp_path: Path) -> None:
     pool = Pool(tier="large", name="l", model=str(tmp_path), speculate="auto", draft_model=str(tmp_path / "draft"))
     (tmp_path / "draft").mkdir()
