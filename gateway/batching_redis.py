@@ -50,7 +50,8 @@ _Waiting = tuple[str, bytes, dict[str, Any], asyncio.Future[Any]]
 class BatchingRedis(Redis):
     """`redis.asyncio.Redis` whose single commands are batched; pipelines, transactions and subscriptions are not.
 
-    While one batch is under way, the next gathers. `socket_timeout` is for a batch as a whole.
+    While one batch is under way, the next gathers. `socket_timeout` is for a batch as a whole. Once it was too short,
+    nobody waits longer than that for a new connection, and while one is being made commands fail at once.
     """
 
     observe: Callable[[float, bool], None] | None = None
@@ -67,6 +68,9 @@ class BatchingRedis(Redis):
         self._pack = HiredisRespSerializer().pack
         # redis-py's own timeouts are a task for every write and a timer for every reply.
         self._line = cast(Connection, self.connection_pool.connection_class(**settings | {"socket_timeout": None}))
+        self._connecting: asyncio.Task[None] | None = None
+        self._hangs = False
+        """Whether its last answer did not come in time."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one command, together with those of other tasks.
@@ -85,9 +89,12 @@ class BatchingRedis(Redis):
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Close all connections; commands that wait fail."""
-        if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.wait([self._sending])
+        for task in (self._sending, self._connecting):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        for _, _, _, waiter in self._waiting:  # of a task that had not begun
+            waiter.cancel()
         await self._line.disconnect(nowait=True)
         await super().aclose(close_connection_pool)
 
@@ -127,7 +134,7 @@ class BatchingRedis(Redis):
 
     async def _round_trips(self, batch: Sequence[_Waiting]) -> list[Any]:
         """One, or two: a connection that Redis has closed meanwhile is opened again at once. Timeouts are final."""
-        if self._line.is_connected:
+        if self._line.is_connected and self._connecting is None:
             try:
                 return await self._round_trip(batch)
             except ConnectionError:
@@ -137,10 +144,9 @@ class BatchingRedis(Redis):
     async def _round_trip(self, batch: Sequence[_Waiting]) -> list[Any]:
         """Raises: RedisError, OSError: the connection is lost, or Redis too slow."""
         line = self._line
+        if self._connecting is not None or not line.is_connected:
+            await self._connected()
         try:
-            if not line.is_connected:
-                async with asyncio.timeout(self._connect_timeout):
-                    await line.connect()  # type: ignore[no-untyped-call]
             async with asyncio.timeout(self._timeout):
                 await line.send_packed_command(b"".join([packed for _, packed, _, _ in batch]), check_health=False)
                 return [await self._answer(command, options) for command, _, options, _ in batch]
@@ -148,8 +154,37 @@ class BatchingRedis(Redis):
             # What is still to come would be taken for the answers to something else.
             await line.disconnect(nowait=True)
             if isinstance(error, asyncio.TimeoutError):
+                self._hangs = True
                 raise TimeoutError("Timeout: Redis did not answer in time") from None
             raise
+
+    async def _connected(self) -> None:
+        """Raises: RedisError, OSError: there is no connection, or none yet."""
+        began = self._connecting is None
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+            self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        connecting = self._connecting
+        if began:
+            await asyncio.wait([connecting], timeout=self._timeout if self._hangs else None)
+        if not connecting.done():
+            raise TimeoutError("Timeout: Redis did not answer in time; a new connection is being made")
+        connecting.result()
+
+    async def _connect(self) -> None:
+        """In a task of its own, which may take longer than those who wait for it."""
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                await self._line.connect()  # type: ignore[no-untyped-call]
+            self._hangs = False
+        except BaseException as error:
+            await self._line.disconnect(nowait=True)
+            if isinstance(error, asyncio.TimeoutError):
+                self._hangs = True
+                raise TimeoutError("Timeout: Redis could not be connected to in time") from None
+            raise
+        finally:
+            self._connecting = None
 
     async def _answer(self, command: str, options: dict[str, Any]) -> Any:
         try:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
-from redis.exceptions import DataError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import DataError, NoScriptError, RedisError, ResponseError, TimeoutError
 
 from gateway.batching_redis import MAX_BATCH, BatchingRedis
+from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
 
@@ -92,3 +96,55 @@ async def test_without_redis_every_task_is_told() -> None:
     results = await asyncio.gather(*(client.get("k") for _ in range(3)), return_exceptions=True)
     assert len(results) == 3 and all(isinstance(each, RedisError) for each in results)
     await client.aclose()
+
+
+async def test_a_redis_that_hangs_delays_one_command_at_a_time() -> None:
+    """Beyond the first timeouts nobody waits, though making a new connection may take an hour here."""
+    server = redis_server()
+    server.start()
+    client = BatchingRedis.from_url(server.url, socket_timeout=1.0, socket_connect_timeout=3600)
+    try:
+        process = (await client.info("server"))["process_id"]
+        os.kill(process, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(60):
+                for _ in range(1000):
+                    with pytest.raises(TimeoutError):
+                        await client.get("k")
+        finally:
+            os.kill(process, signal.SIGCONT)
+        async with asyncio.timeout(60):
+            await answering(client)
+        assert await client.set("k", 1)
+    finally:
+        await client.aclose()
+        server.stop()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_closing_does_not_wait_for_a_connection(begun: bool) -> None:
+    """Nor does anybody whose command cannot be sent any more."""
+    greeted = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        greeted.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as hanging:
+        port = hanging.sockets[0].getsockname()[1]
+        client = BatchingRedis.from_url(f"redis://127.0.0.1:{port}", socket_connect_timeout=3600)
+        waiting = asyncio.create_task(client.get("k"))
+        await (greeted.wait() if begun else asyncio.sleep(0))
+        await client.aclose()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
+async def answering(client: BatchingRedis) -> None:
+    while True:
+        with contextlib.suppress(RedisError):
+            if await client.ping():
+                return
+        await asyncio.sleep(0.01)
