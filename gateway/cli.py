@@ -175,6 +175,7 @@ def config_show(config: str | None) -> None:
 def top(config: str | None, url: str | None, sort: str, interval: float, once: bool, as_json: bool) -> None:
     """Watch engines, tenants and caches of all gateways; q ends, s sorts, p pauses."""
     from gateway import cli_top
+    from gateway.cli_directory import print_whole
     from gateway.telemetry import latencies
 
     console = Console()
@@ -187,9 +188,8 @@ def top(config: str | None, url: str | None, sort: str, interval: float, once: b
         if as_json:
             click.echo(msgspec.json.encode(seen).decode())
             return
-        console.print(
-            cli_top.render(seen, sort=sort, times=latencies.read(await cli_top.read_page(url)) if url else None)
-        )
+        times = latencies.read(await cli_top.read_page(url)) if url else None
+        print_whole(console, cli_top.render(seen, sort=sort, times=times))
 
     try:
         with_redis(load_settings(config), show)

@@ -9,7 +9,7 @@ import click
 import msgspec
 from redis.asyncio import Redis
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
@@ -236,11 +236,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, number
         table.add_column(column, justify="right" if column in numbers else "left")
     for row in rows:
         table.add_row(*map(escape, row))
-    console = Console()
-    whole = Measurement.get(console, console.options.update(max_width=10_000), table)
+    print_whole(Console(), table)
+
+
+def print_whole(console: Console, shown: RenderableType) -> None:
+    """As wide as it is where there is no terminal that has a width."""
+    whole = Measurement.get(console, console.options.update(max_width=10_000), shown)
     # A file or pipe has no width: one line for each row then.
     console.width = max(console.width, whole.minimum) if console.is_terminal else whole.maximum
-    console.print(table)
+    console.print(shown)
 
 
 def limits(quota: Quota | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 from starlette.requests import Request
@@ -45,7 +46,7 @@ async def read(request: Request) -> Response:
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
     turn = await gateway.turns.find(request.path_params["id"], principal)
-    if request.query_params.get("stream") not in ("true", "True", "1"):
+    if not _streamed(request):
         return JsonResponse(turn.view.response())
     gateway.metrics.resumed()
     return _stream(gateway, turn.watch(_starting_after(request)))
@@ -136,9 +137,16 @@ async def _events(viewer: Viewer, coalesce: float) -> AsyncIterator[bytes]:
         yield sse_event(event, event["type"])
 
 
+def _streamed(request: Request) -> bool:
+    value = request.query_params.get("stream", "false").lower()
+    if value not in ("true", "1", "false", "0"):
+        raise InvalidRequest("stream: expected true or false", param="stream", code="invalid_value")
+    return value in ("true", "1")
+
+
 def _starting_after(request: Request) -> int:
     value = request.query_params.get("starting_after", "-1")
-    if not value.lstrip("-").isdecimal() or int(value) < -1:
+    if not re.fullmatch(r"-1|[0-9]{1,15}", value):
         raise InvalidRequest(
             "starting_after: expected the sequence_number of an event", param="starting_after", code="invalid_value"
         )

@@ -67,7 +67,7 @@ class Identity:
 
         Raises:
             Unauthorized: no header, not a bearer token, or a key or token that is wrong, expired or disabled.
-            Forbidden: the tenant is disabled.
+            Forbidden: the tenant is disabled or does not exist.
             RateLimited: its address has tried too many wrong ones, or too many addresses have.
             Unavailable: it was not seen before and cannot be looked up at the moment.
         """
@@ -102,7 +102,7 @@ class Identity:
 
         Raises:
             Unauthorized: its key has expired, or was disabled or deleted.
-            Forbidden: its tenant is disabled.
+            Forbidden: its tenant is disabled or was deleted.
             Unavailable: the key has changed and cannot be looked up at the moment.
         """
         if principal.expires_at is not None:
@@ -193,7 +193,7 @@ class Identity:
 
 
 def _tenant_refused() -> ApiError:
-    return Forbidden("the tenant of this key or token is disabled", code="tenant_disabled")
+    return Forbidden("the tenant of this key or token is disabled or does not exist", code="tenant_disabled")
 
 
 def _credential(authorization: str | None) -> str:

@@ -48,7 +48,8 @@ def check_size(subjects: Iterable[Subject], wanted: Amounts) -> None:
                 f"this request may use up to {wanted.input_tokens} input tokens, {wanted.output_tokens} output tokens "
                 f"and {wanted.spend} micro-dollars, more than {_named(subject)} may: {gauge.name} allows {most}; "
                 "shorten the input or lower the output limit",
-                param="max_output_tokens",
+                # What the input alone exceeds goes by another name in each protocol.
+                param=None if gauge.name == _TOKENS[0] else "max_output_tokens",
                 code="request_exceeds_limit",
             )
 

@@ -70,6 +70,17 @@ async def test_one_table_is_printed_and_names_what_was_asked_of(serve: Serve, co
         assert shown in result.output
 
 
+async def test_in_a_pipe_nothing_is_cut_off(serve: Serve, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    async with serve() as served:
+        await ask(served, "one")
+        await beats(served)
+        result = await asyncio.to_thread(CliRunner().invoke, main, ["top", "--config", config, "--once"])
+        for shown in ("tiny-small", "prompt cached", "demo"):
+            assert shown in result.output
+    assert "…" not in result.output
+
+
 async def test_without_a_gateway_it_says_so(config: str, serve: Serve) -> None:
     """`serve` empties Redis."""
     result = await top(config, "--once")

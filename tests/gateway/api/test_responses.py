@@ -230,6 +230,23 @@ class TestRead:
                 assert all(e.sequence_number > event.sequence_number for e in later)
                 assert seen + "".join(e.delta for e in later if e.type == "response.output_text.delta") == whole
 
+    @pytest.mark.parametrize(
+        ("query", "param"),
+        [
+            ("stream=maybe", "stream"),
+            ("stream=true&starting_after=x", "starting_after"),
+            ("stream=true&starting_after=--1", "starting_after"),
+            ("stream=true&starting_after=" + 5000 * "9", "starting_after"),
+        ],
+        ids=lambda value: value[:40],
+    )
+    async def test_what_cannot_be_meant_is_refused_by_name(self, serve: Serve, query: str, param: str) -> None:
+        async with serve() as served:
+            made = await served.client.responses.create(model="auto", input="x", max_output_tokens=1)
+            with pytest.raises(openai.BadRequestError) as caught:
+                await served.client.get(f"/responses/{made.id}?{query}", cast_to=dict[str, Any])
+        assert (caught.value.param, caught.value.code) == (param, "invalid_value")
+
     async def test_cancel_keeps_the_text_so_far(self, serve: Serve) -> None:
         """The stream ends, the response is `cancelled`, the engine is free; again it changes nothing."""
         async with serve() as served:

@@ -15,6 +15,7 @@ from gateway.limits import limiter as limiter_module
 from gateway.limits.counters import Amounts, Counters, Subject
 from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.quota import Quota
+from gateway.limits.readings import check_size
 from gateway.limits.script import HELD_KEY, LEASES_KEY, STATE_KEY, keys
 from gateway.protocol.stream import LimitState
 from gateway.settings import Limits, Settings
@@ -107,8 +108,13 @@ async def test_a_budget_that_is_spent_is_refused_until_the_day_ends(redis: Redis
 
 
 async def test_more_than_a_limit_can_give_is_a_bad_request_not_an_endless_wait(redis: Redis) -> None:
-    with pytest.raises(InvalidRequest, match="1001 output tokens"):
+    with pytest.raises(InvalidRequest, match="1001 output tokens") as caught:
         await limiter_over(redis).reserve(new_tenant(), "t1", turn(1001), STILL)
+    assert caught.value.param == "max_output_tokens"
+    narrow = [Subject("tenant", Quota(input_tokens_per_minute=5))]
+    with pytest.raises(InvalidRequest, match="6 input tokens") as caught:
+        check_size(narrow, Amounts(requests=1, turns=1, input_tokens=6))
+    assert caught.value.param is None
 
 
 async def test_a_soft_limit_warns(redis: Redis) -> None:
