@@ -20,9 +20,10 @@ import numpy as np
 from bench import question_pairs
 from bench.question_edits import KINDS, edits
 from bench.question_pairs import Pool, Stream, Vectors
+from bench.semantic_audit import Audit, known
 from bench.semantic_model import DELTAS, upper
-from bench.semantic_policies import GlobalThreshold, Outcome, PerEntry, Policy, Profiles, Roundhouse, simulate
-from bench.semantic_report import Adversarial, Result, Row, Variant, markdown, plot
+from bench.semantic_policies import GlobalThreshold, Outcome, PerEntry, Perfect, Policy, Profiles, Roundhouse, simulate
+from bench.semantic_report import Adversarial, Ceilings, Result, Row, Variant, Verdict, markdown, plot
 from cache.semantic.decision import Action, Candidate, Exploration, decide
 from cache.semantic.entry import EntryState, Observation
 from cache.semantic.model import Model, offset_of, shipped
@@ -65,18 +66,28 @@ def oracle_threshold(sweep: Callable[[float], list[Outcome]], error: float) -> f
     return max(fitting, key=lambda threshold: _share(sweep(threshold), "hits"), default=1.01)
 
 
-def hits_at(sweep: Callable[[float], list[Outcome]], error: float) -> float:
-    """The hit rate of a threshold with just that error on the test streams, between the two nearest that were tried."""
-    curve = sorted((_share(sweep(threshold), "wrong"), _share(sweep(threshold), "hits")) for threshold in THRESHOLDS)
+def hits_at(
+    sweep: Callable[[float], list[Outcome]], error: float, measure: Callable[[Sequence[Outcome]], float] | None = None
+) -> float:
+    """The hit rate of a threshold with just that error on the test streams, between the two nearest that were tried.
+
+    Args:
+        measure: the error of outcomes, by default wrong answers per request by the labels.
+    """
+    measured = measure or (lambda outcomes: _share(outcomes, "wrong"))
+    curve = sorted((measured(sweep(threshold)), _share(sweep(threshold), "hits")) for threshold in THRESHOLDS)
     return float(np.interp(error, [wrong for wrong, _ in curve], [hits for _, hits in curve]))
 
 
-def compare(pool: Pool, streams: Sequence[list[int]], calibration: Pool, model: Model, seeds: int) -> list[Row]:
+def compare(
+    pool: Pool, streams: Sequence[list[int]], calibration: Pool, model: Model, seeds: int, verdicts: Sequence[Verdict]
+) -> list[Row]:
     """Every method at every bound."""
     calibrating = [question_pairs.draw(calibration, Stream(), 100 + seed) for seed in range(seeds)]
     on_calibration = functools.cache(lambda t: run(calibration, calibrating, lambda _: GlobalThreshold(t)))
     on_test = functools.cache(lambda t: run(pool, streams, lambda _: GlobalThreshold(t)))
     profiles = Profiles(pool.texts)
+    audit = Audit(pool, profiles, verdicts)
     rows = []
     for delta in DELTAS:
         ours, estimates = ours_on(pool, streams, model, profiles, delta)
@@ -86,7 +97,15 @@ def compare(pool: Pool, streams: Sequence[list[int]], calibration: Pool, model: 
         bound = oracle_threshold(on_test, delta)
         learning = run(pool, streams, lambda seed, delta=delta: PerEntry(delta, seed))  # type: ignore[misc]
         rows += [
-            Row.of("ours", delta, ours, estimate=float(np.mean(estimates)), rival=hits_at(on_test, error)),
+            Row.of(
+                "ours",
+                delta,
+                ours,
+                estimate=float(np.mean(estimates)),
+                rival=hits_at(on_test, error),
+                truth=(truth := audit.truth(ours)),
+                true_rival=hits_at(on_test, truth.error, lambda outcomes: audit.truth(outcomes).error),
+            ),
             Row.of("threshold, calibrated", delta, on_test(threshold), setting=threshold),
             Row.of("threshold, best on test at our error", delta, on_test(same_error), setting=same_error),
             Row.of("threshold, best on test at delta", delta, on_test(bound), setting=bound),
@@ -94,6 +113,15 @@ def compare(pool: Pool, streams: Sequence[list[int]], calibration: Pool, model: 
         ]
         print(*rows[-5:], sep="\n")
     return rows
+
+
+def ceilings(pool: Pool, streams: Sequence[list[int]]) -> Ceilings:
+    """What no verifier of the five nearest candidates can exceed."""
+    profiles = Profiles(pool.texts)
+    return Ceilings(
+        alone=_share(run(pool, streams, lambda _: Perfect(pool)), "hits"),
+        guarded=_share(run(pool, streams, lambda _: Perfect(pool, profiles)), "hits"),
+    )
 
 
 def ours_on(
@@ -226,7 +254,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     calibration = question_pairs.split(pairs, "calibration", question_pairs.embed)
     pool = question_pairs.split(pairs, "test", question_pairs.embed)
     streams = [question_pairs.draw(pool, Stream(requests=arguments.requests), seed) for seed in range(arguments.seeds)]
-    rows = compare(pool, streams, calibration, model, arguments.seeds)
+    verdicts = known()
+    rows = compare(pool, streams, calibration, model, arguments.seeds, verdicts)
     thresholds = {row.delta: row.setting or 1.01 for row in rows if row.method == "threshold, calibrated"}
     edited_pool, edited_streams = with_edits(pool, streams[:3], question_pairs.embed)
     edited = compare_edited(edited_pool, edited_streams, model)
@@ -236,6 +265,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         streams=len(streams),
         requests=len(streams[0]),
         rows=rows,
+        ceilings=ceilings(pool, streams),
+        verdicts=verdicts,
         edited=edited,
         adversarial=adversarial(pool, model, question_pairs.embed, thresholds, arguments.edits),
         sensitivity=sensitivity(pool, model, min(3, arguments.seeds), 0.01, thresholds[0.01]),

@@ -19,6 +19,7 @@ import numpy as np
 from bench.question_pairs import Pool
 from cache.semantic.decision import Action, Candidate, Decision, Exploration, decide
 from cache.semantic.entry import EntryState, Observation, Thresholds, after_check
+from cache.semantic.guards import guard
 from cache.semantic.model import Model, Offset, offset_of
 from cache.semantic.monitor import Control, Mode, Monitor
 from cache.semantic.monitor import after_check as monitor_after
@@ -57,6 +58,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     """Hits between questions that no chain of "same" labels joins."""
     unlabelled: int = 0
     """Of those the ones that no label speaks about at all: many are paraphrases in truth."""
+    served: list[tuple[int, int]] = []
+    """Per hit the question and the one whose answer it got."""
 
 
 def simulate(pool: Pool, requests: Sequence[int], policy: Policy) -> Outcome:
@@ -78,6 +81,7 @@ def simulate(pool: Pool, requests: Sequence[int], policy: Policy) -> Outcome:
             answered.add(question)
             continue
         outcome.hits += 1
+        outcome.served.append((question, served))
         if not same(pool, question, served):
             outcome.wrong += 1
             outcome.unlabelled += pool.components[question] != pool.components[served]
@@ -100,6 +104,29 @@ class GlobalThreshold:
             return near[0][0]
         self.stored.add(question)
         return None
+
+
+class Perfect:
+    """Knows the labels: serves whenever one of the candidates is right, and nothing else. What no method can exceed.
+
+    Args:
+        profiles: those of the questions, if the guards stand in front.
+    """
+
+    def __init__(self, pool: Pool, profiles: Profiles | None = None) -> None:
+        self.stored: set[int] = set()
+        self._pool = pool
+        self._profiles = profiles
+
+    def handle(self, question: int, near: Near, compare: Compare) -> int | None:
+        for other, _ in near:
+            if same(self._pool, question, other) and self._passes(question, other):
+                return other
+        self.stored.add(question)
+        return None
+
+    def _passes(self, question: int, other: int) -> bool:
+        return self._profiles is None or guard(self._profiles[question], self._profiles[other]) is None
 
 
 class PerEntry:

@@ -12,6 +12,25 @@ from bench.semantic_policies import Outcome
 Interval = tuple[float, float]
 
 
+class Verdict(msgspec.Struct, frozen=True):
+    """What a reader found."""
+
+    pair: str
+    """Digest of both texts."""
+    stratum: str
+    """Label (`same`, `other`), guards (`passed`, `refused`), class of the cosine."""
+    fits: bool
+    """The answer to the one question serves the other."""
+
+
+class Truth(msgspec.Struct, frozen=True):
+    """Wrong answers per request as estimated from what was read, with a 95 % interval."""
+
+    error: float
+    low: float
+    high: float
+
+
 class Row(msgspec.Struct, kw_only=True):
     """What one method did at one bound, over all streams."""
 
@@ -34,6 +53,10 @@ class Row(msgspec.Struct, kw_only=True):
     """The hit rate of a threshold with the same error, chosen on these very streams."""
     estimate: float | None = None
     """What our monitor made of the error, from its random checks."""
+    truth: Truth | None = None
+    """The error by reading a sample."""
+    true_rival: float | None = None
+    """The hit rate of a threshold with the same error by reading."""
 
     @classmethod
     def of(
@@ -45,6 +68,8 @@ class Row(msgspec.Struct, kw_only=True):
         setting: float | None = None,
         estimate: float | None = None,
         rival: float | None = None,
+        truth: Truth | None = None,
+        true_rival: float | None = None,
     ) -> Row:
         """Sums over streams. Streams of one pool repeat its questions, so that intervals are those of one of them."""
         count = len(outcomes)
@@ -67,6 +92,8 @@ class Row(msgspec.Struct, kw_only=True):
             error_per_hit_interval=wilson(wrong / count, hits / count),
             estimate=estimate,
             rival=rival,
+            truth=truth,
+            true_rival=true_rival,
         )
 
 
@@ -88,12 +115,22 @@ class Variant(msgspec.Struct):
     threshold: Row
 
 
+class Ceilings(msgspec.Struct, frozen=True):
+    """Hit rates of a verifier that knows the labels."""
+
+    alone: float
+    guarded: float
+    """Behind the guards."""
+
+
 class Result(msgspec.Struct, kw_only=True):
     pairs: int
     questions: int
     streams: int
     requests: int
     rows: list[Row]
+    ceilings: Ceilings
+    verdicts: list[Verdict]
     edited: list[Row]
     adversarial: list[Adversarial]
     sensitivity: list[Variant]
@@ -137,6 +174,8 @@ def markdown(result: Result) -> str:
         )
         + ".",
         "",
+        *_ceilings(result.rows, result.ceilings),
+        *_reading(result.rows, result.verdicts),
         "## With edited questions",
         "",
         "The same streams with one request in twenty an earlier question in which a number, a name, a negation or the "
@@ -175,6 +214,60 @@ def markdown(result: Result) -> str:
         "![Hits and wrong answers of each method at each bound](semantic-cache.png)",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _ceilings(rows: Sequence[Row], ceilings: Ceilings) -> list[str]:
+    limits = (
+        f"{(ceilings.alone + row.error) / row.rival:.2f} ({(ceilings.guarded + row.error) / row.rival:.2f} behind the "
+        f"guards) at {_percent(row.delta)}"
+        for row in rows
+        if row.rival
+    )
+    return [
+        f"A verifier that knew every label would hit {_percent(ceilings.alone)} of the requests "
+        f"({_percent(ceilings.guarded)} behind the guards) without a mistake. With the errors that ours makes on top, "
+        f"nothing can have more hits per hit of the threshold than {', '.join(limits)}.",
+        "",
+    ]
+
+
+def _reading(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
+    if not verdicts:
+        return []
+
+    def found(label: str, guards: str) -> str:
+        met = [verdict for verdict in verdicts if verdict.stratum.split()[:2] == [label, guards]]
+        near = [verdict for verdict in met if int(verdict.stratum.split()[2]) >= 2]
+        wrong, near_wrong = (sum(not verdict.fits for verdict in each) for each in (met, near))
+        return f"{near_wrong} of {len(near)} | {wrong - near_wrong} of {len(met) - len(near)}"
+
+    return [
+        "## What the labels are worth",
+        "",
+        f"{len(verdicts)} served pairs were read by one reader, a language model, which was told neither label nor "
+        "method and asked whether the answer to the one question serves the other. By their label, and by whether our "
+        "guards let them pass (a threshold also serves those that they refuse), so many were found wrong:",
+        "",
+        "| label | guards | wrong, cosine 0.92 and more | wrong, below |",
+        "|---|---|--:|--:|",
+        *(
+            f"| {name} | {guards} | {found(label, guards)} |"
+            for label, name in (("other", "another, or none"), ("same", "the same"))
+            for guards in ("passed", "refused")
+        ),
+        "",
+        "Weighted back to what was served:",
+        "",
+        "| delta | hits, ours | wrong by label | wrong by reading | hits of a threshold with that error by reading |",
+        "|--:|--:|--:|--:|--:|",
+        *(
+            f"| {_percent(row.delta)} | {_percent(row.hit_rate)} | {_percent(row.error)} "
+            f"| {_percent(row.truth.error)} {_between((row.truth.low, row.truth.high))} | {_percent(row.true_rival)} |"
+            for row in rows
+            if row.truth is not None and row.true_rival is not None
+        ),
+        "",
+    ]
 
 
 def _ratios(rows: Sequence[Row]) -> str:

@@ -44,8 +44,8 @@ AUXILIARIES = _words(
 """Verbs with which a yes-or-no question begins."""
 
 NEGATIONS = _words(
-    """not no never none nobody nothing nowhere neither nor cannot cant dont doesnt didnt wont isnt arent wasnt werent
-    wouldnt shouldnt couldnt havent hasnt hadnt aint without except unless hardly barely scarcely rarely seldom
+    """not no non never none nobody nothing nowhere neither nor cannot cant dont doesnt didnt wont isnt arent wasnt
+    werent wouldnt shouldnt couldnt havent hasnt hadnt aint without except unless hardly barely scarcely rarely seldom
     instead lack lacks lacking"""
 )
 

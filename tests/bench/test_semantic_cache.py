@@ -17,9 +17,11 @@ from sklearn.linear_model import LogisticRegression
 
 from bench.question_edits import KINDS, edits
 from bench.question_pairs import Pair, Pool, Stream, Vectors, draw, nearest, read, split
+from bench.semantic_audit import Audit, digest, sample
 from bench.semantic_cache import (
     adversarial,
     calibrated_threshold,
+    ceilings,
     compare_edited,
     hits_at,
     oracle_threshold,
@@ -27,8 +29,17 @@ from bench.semantic_cache import (
     with_edits,
 )
 from bench.semantic_model import Seen, fit, lowest, record, upper
-from bench.semantic_policies import GlobalThreshold, Outcome, PerEntry, Profiles, Roundhouse, fit_curve, simulate
-from bench.semantic_report import Result, Row, markdown, plot
+from bench.semantic_policies import (
+    GlobalThreshold,
+    Outcome,
+    PerEntry,
+    Perfect,
+    Profiles,
+    Roundhouse,
+    fit_curve,
+    simulate,
+)
+from bench.semantic_report import Result, Row, Truth, Verdict, markdown, plot
 from cache.semantic.model import FEATURES, Model, shipped
 
 VERBS = ("paint", "repair", "clean", "sell", "wash", "measure", "insure", "register")
@@ -194,6 +205,49 @@ def test_thresholds_are_chosen_within_the_bound() -> None:
     assert oracle_threshold(lambda _: [Outcome(requests=10, hits=5, wrong=5)], 0.01) == 1.01
 
 
+def test_a_perfect_verifier_makes_no_mistake_and_misses_nothing_that_is_near(pool: Pool) -> None:
+    """Behind the guards it has at most as many hits."""
+    stream = draw(pool, Stream(requests=60, one_off=0.3), 0)
+    alone, guarded = (simulate(pool, stream, Perfect(pool, profiles)) for profiles in (None, Profiles(pool.texts)))
+    assert alone.wrong == guarded.wrong == 0 and alone.hits >= guarded.hits > 0
+    asked: set[int] = set()
+    repeated = 0
+    for question in stream:
+        repeated += pool.clusters[question] in asked
+        asked.add(pool.clusters[question])
+    assert alone.hits <= repeated
+
+
+def test_reading_a_sample_tells_how_much_was_wrong(pool: Pool) -> None:
+    """Where every served pair was read and half of each stratum was wrong, half of the hits were."""
+    profiles = Profiles(pool.texts)
+    stream = draw(pool, Stream(requests=60, one_off=0.3), 0)
+    outcome = simulate(pool, stream, GlobalThreshold(0.8))
+    audit = Audit(pool, profiles, ())
+    strata = {audit.stratum(*pair) for pair in outcome.served}
+    verdicts = [Verdict("", stratum, number % 2 == 0) for stratum in strata for number in range(1000)]
+    truth = Audit(pool, profiles, verdicts).truth([outcome])
+    assert truth.error == pytest.approx(outcome.hits / outcome.requests / 2)
+    assert truth.low < truth.error < truth.high
+    unread = Audit(pool, profiles, ()).truth([outcome])
+    assert unread.error == truth.error and unread.high - unread.low > truth.high - truth.low
+
+
+def test_a_sample_has_pairs_of_every_stratum(pool: Pool) -> None:
+    """Served ones, each once, and no more than asked for."""
+    streams = [draw(pool, Stream(requests=60, one_off=0.3), seed) for seed in range(2)]
+    drawn = sample(pool, streams, [0.05], 2, 0)
+    audit = Audit(pool, Profiles(pool.texts), ())
+    assert drawn and len({each.pair for each in drawn}) == len(drawn)
+    assert [each.number for each in drawn] == list(range(len(drawn)))
+    place = {text: number for number, text in enumerate(pool.texts)}
+    for each in drawn:
+        assert audit.stratum(place[each.asked], place[each.answered]) == each.stratum
+        assert each.pair == digest(each.asked, each.answered)
+    strata = [each.stratum for each in drawn]
+    assert all(strata.count(name) <= 2 for name in strata)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_edits_differ_from_their_source(kind: str) -> None:
     texts = ["Why do trains from Lisbon to Porto take 3 hours?", "How should Berlin thank Paris for 20 trees?"]
@@ -211,15 +265,18 @@ def test_the_report_shows_every_part(pool: Pool, tmp_path: Path) -> None:
     assert len(edited[0]) >= len(stream)
     ours = [simulate(pool, stream, Roundhouse(model, Profiles(pool.texts), delta=0.01, seed=0))]
     rows = [
-        Row.of("ours", 0.01, ours, estimate=0.0, rival=0.1),
+        Row.of("ours", 0.01, ours, estimate=0.0, rival=0.1, truth=Truth(0.01, 0.0, 0.02), true_rival=0.1),
         Row.of("threshold, best on test at our error", 0.01, ours, setting=0.9),
     ]
+    assert rows[0].hit_rate > 0
     result = Result(
         pairs=1,
         questions=len(pool.texts),
         streams=1,
         requests=len(stream),
         rows=rows,
+        ceilings=ceilings(pool, [stream]),
+        verdicts=[Verdict("", "other passed 3", True), Verdict("", "other refused 1", False)],
         edited=compare_edited(edited_pool, edited, model),
         adversarial=adversarial(pool, model, embed, {0.01: 0.9}, 3),
         sensitivity=sensitivity(pool, model, 1, 0.01, 0.9),
@@ -227,6 +284,9 @@ def test_the_report_shows_every_part(pool: Pool, tmp_path: Path) -> None:
     text = markdown(result)
     for part in (
         "Hits of ours per hit",
+        "A verifier that knew every label",
+        "| another, or none | passed | 0 of 1 | 0 of 0 |",
+        "| another, or none | refused | 0 of 0 | 1 of 1 |",
         "## With edited questions",
         "## Edited questions alone",
         "## Other traffic",

@@ -65,6 +65,7 @@ def test_paraphrases_pass(left: str, right: str) -> None:
         ("What is there to see in Norway in June?", "What is there to see in Norway in December?", Rejection.DATES),
         ("Is it colder in May 2 than in June?", "Is it colder in June than in May 2?", Rejection.DATES),
         ("Why do cats like water?", "Why don't cats like water?", Rejection.NEGATION),
+        ("What do Swiss cooks eat?", "What do non-Swiss cooks eat?", Rejection.NEGATION),
         ("Can I travel with a visa?", "Can I travel without a visa?", Rejection.NEGATION),
         ("Which foods should I eat?", "Which foods should I never eat?", Rejection.NEGATION),
         ("What is the capital of France?", "What is the capital of Spain?", Rejection.NAMES),

@@ -1,0 +1,144 @@
+"""How many of the served answers are wrong in truth, where labels are missing or mistaken: a sample of them, read.
+
+    python -m bench.semantic_audit sample pairs.jsonl            # draws pairs of questions; who served them is not told
+    python -m bench.semantic_audit record pairs.jsonl 3 17 42    # the numbers of those whose answer would not serve
+
+draws from what our cache and thresholds serve on the test streams, by strata of label, guards and cosine, and writes
+down what the reader found: digests and verdicts, no text. `bench.semantic_cache` weights them back to each method.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from bench import question_pairs
+from bench.question_pairs import Pool, Stream
+from bench.semantic_policies import GlobalThreshold, Outcome, Policy, Profiles, Roundhouse, same, simulate
+from bench.semantic_report import Truth, Verdict
+from cache.semantic.guards import guard
+from cache.semantic.model import shipped
+
+VERDICTS = Path(__file__).parent / "results" / "semantic-cache-audit.json"
+EDGES = (0.88, 0.92, 0.95, 0.98)
+"""Between strata of the cosine."""
+_SAMPLED_THRESHOLDS = (0.86, 0.88, 0.9, 0.92, 0.95, 0.97, 0.98, 0.99)
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """A pair to be read."""
+
+    number: int
+    pair: str
+    stratum: str
+    asked: str
+    answered: str
+
+
+class Audit:
+    """What reading a sample says of whatever was served from a pool."""
+
+    def __init__(self, pool: Pool, profiles: Profiles, verdicts: Iterable[Verdict]) -> None:
+        self._pool = pool
+        self._profiles = profiles
+        self._known: dict[tuple[int, int], str] = {}
+        read: dict[str, list[bool]] = defaultdict(list)
+        for verdict in verdicts:
+            read[verdict.stratum].append(verdict.fits)
+        self._read = {name: (found.count(False), len(found)) for name, found in read.items()}
+
+    def stratum(self, question: int, served: int) -> str:
+        """The part of the sample in which a pair falls."""
+        pair = (question, served)
+        if pair not in self._known:
+            label = "same" if same(self._pool, *pair) else "other"
+            refused = guard(self._profiles[question], self._profiles[served]) is not None
+            cosine = next((near for other, near in self._pool.neighbours[question] if other == served), 0.0)
+            place = sum(cosine >= edge for edge in EDGES)
+            self._known[pair] = f"{label} {'refused' if refused else 'passed'} {place}"
+        return self._known[pair]
+
+    def truth(self, outcomes: Sequence[Outcome]) -> Truth:
+        """Wrong answers per request: each stratum's share of wrong ones, with half a wrong one added to keep an empty
+        one from being sure, times how often it was served."""
+        served = Counter(self.stratum(*pair) for outcome in outcomes for pair in outcome.served)
+        requests = sum(outcome.requests for outcome in outcomes)
+        error = variance = 0.0
+        for name, count in served.items():
+            wrong, read = self._read.get(name, (0, 0))
+            share = (wrong + 0.5) / (read + 1)
+            error += count * share
+            variance += count**2 * share * (1 - share) / (read + 1)
+        half = 1.96 * math.sqrt(variance)
+        return Truth(error / requests, max(0.0, error - half) / requests, (error + half) / requests)
+
+
+def sample(pool: Pool, streams: Sequence[list[int]], deltas: Sequence[float], each: int, seed: int) -> list[Reading]:
+    """Pairs to be read: up to `each` of every stratum."""
+    profiles, model = Profiles(pool.texts), shipped()
+    audit = Audit(pool, profiles, ())
+    pairs: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for number, requests in enumerate(streams):
+        policies: list[Policy] = [
+            *(Roundhouse(model, profiles, delta=delta, seed=number) for delta in deltas),
+            *(GlobalThreshold(threshold) for threshold in _SAMPLED_THRESHOLDS),
+        ]
+        for policy in policies:
+            for pair in simulate(pool, requests, policy).served:
+                pairs[audit.stratum(*pair)].add(pair)
+    random = np.random.default_rng(seed)
+    drawn = []
+    for name, found in sorted(pairs.items()):
+        wanted = min(len(found), each)
+        ordered = sorted(found)
+        drawn += [(name, *ordered[place]) for place in random.choice(len(ordered), wanted, replace=False)]
+    random.shuffle(drawn)
+    texts = pool.texts
+    return [
+        Reading(number, digest(texts[int(asked)], texts[int(served)]), str(name), texts[int(asked)], texts[int(served)])
+        for number, (name, asked, served) in enumerate(drawn)
+    ]
+
+
+def digest(asked: str, answered: str) -> str:
+    return hashlib.sha256(f"{asked}\0{answered}".encode()).hexdigest()[:16]
+
+
+def known() -> list[Verdict]:
+    """What was found so far."""
+    return msgspec.json.decode(VERDICTS.read_bytes(), type=list[Verdict]) if VERDICTS.is_file() else []
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["sample", "record"])
+    parser.add_argument("file", type=Path, help="the pairs to be read, in JSON lines")
+    parser.add_argument("unfit", type=int, nargs="*", help="numbers of the pairs whose answer would not serve")
+    parser.add_argument("--pairs", type=Path, help=f"instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
+    parser.add_argument("--each", type=int, default=24, help="pairs of a stratum")
+    parser.add_argument("--seeds", type=int, default=4, help="streams")
+    arguments = parser.parse_args(argv)
+    if arguments.what == "sample":
+        pairs = question_pairs.read(question_pairs.find(arguments.pairs))
+        pool = question_pairs.split(pairs, "test", question_pairs.embed)
+        streams = [question_pairs.draw(pool, Stream(), seed) for seed in range(arguments.seeds)]
+        readings = sample(pool, streams, (0.005, 0.01, 0.02, 0.05), arguments.each, 0)
+        arguments.file.write_bytes(b"\n".join(map(msgspec.json.encode, readings)) + b"\n")
+        print(f"wrote {len(readings)} pairs to {arguments.file}")
+        return
+    readings = [msgspec.json.decode(line, type=Reading) for line in arguments.file.read_bytes().splitlines()]
+    unfit = set(arguments.unfit)
+    found = [Verdict(each.pair, each.stratum, each.number not in unfit) for each in readings]
+    VERDICTS.write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, found)) + b"\n]\n")
+    print(f"wrote {len(found)} verdicts to {VERDICTS}")
+
+
+if __name__ == "__main__":
+    main()

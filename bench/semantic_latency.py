@@ -1,0 +1,224 @@
+"""What the semantic cache costs a turn that it cannot answer, and saves one that it can.
+
+    ROUNDHOUSE_BENCH_DATA=/path/to/data python -m bench.semantic_latency
+
+runs the embedded demo (gateway, Redis, three engines, embedder), once with the cache and once without, and asks
+labelled questions one after the other. Look-ups (embedding, hints, entry read again, decision) are read from the
+gateway's own histogram; the time to the first token is a client's. Results in `bench/results/semantic-latency.*`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import re
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from bench import question_pairs
+from bench.gateway import conditions, free_port, process, wait_for
+from bench.measure import quantile
+
+RESULTS = Path(__file__).parent / "results"
+METRIC = "roundhouse_semantic_cache_seconds"
+KEY = "roundhouse-demo"
+_EMBEDDER_SECONDS = 120.0
+_BUCKET = re.compile(METRIC + r'_bucket\{le="([^"]+)"\} (\S+)')
+
+
+class Asked(msgspec.Struct):
+    """One turn as its client saw it."""
+
+    seconds: float
+    """To the first text."""
+    reason: str
+    """The header `x-roundhouse-cache-reason`."""
+
+
+class Result(msgspec.Struct):
+    """All in milliseconds."""
+
+    look_ups: int
+    look_up_p50: float
+    look_up_p99: float
+    misses: int
+    miss_p50: float
+    """To the first text, with the cache, of turns that it did not answer."""
+    miss_p99: float
+    hits: int
+    hit_p50: float
+    hit_p99: float
+    without_p50: float
+    without_p99: float
+    late: int
+    """Turns without a look-up: not eligible, or the embedding came too late."""
+
+
+def ask(port: int, question: str) -> Asked:
+    """Ask the small demo model.
+
+    Raises:
+        RuntimeError: it was refused.
+    """
+    body = {
+        "model": "small",
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "max_tokens": 16,
+        "stream": True,
+    }
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    began = time.perf_counter()
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    response = connection.getresponse()
+    if response.status != 200:
+        raise RuntimeError(f"refused: {response.read()!r}")
+    seconds = 0.0
+    for line in response:
+        if line.startswith(b"data: {") and not seconds:
+            choices = json.loads(line[6:])["choices"]
+            if choices and choices[0]["delta"].get("content"):
+                seconds = time.perf_counter() - began
+    connection.close()
+    return Asked(seconds or time.perf_counter() - began, response.headers["x-roundhouse-cache-reason"] or "")
+
+
+def buckets(port: int) -> dict[float, float]:
+    """Counts of the gateway's histogram by upper limit, in seconds."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        return {float(limit): float(count) for limit, count in _BUCKET.findall(page.read().decode())}
+
+
+def within(counts: dict[float, float], share: float) -> float:
+    """A quantile of a histogram, between its limits as Prometheus does it; the last finite limit if it lies above."""
+    limits = sorted(limit for limit in counts if limit < float("inf"))
+    total = counts[float("inf")]
+    place = np.interp(share * total, [0.0, *(counts[limit] for limit in limits)], [0.0, *limits])
+    return float(place)
+
+
+def run(
+    folder: Path, first: Sequence[str], then: Sequence[str], *, enabled: bool
+) -> tuple[list[Asked], dict[float, float]]:
+    """Have `first` stored, then ask `then`; what was asked then, and its look-ups."""
+    port = free_port()
+    folder.mkdir()
+    file = folder / "roundhouse.toml"
+    file.write_text(
+        f'[server]\nport = {port}\n[redis]\ndata = "{folder / "data"}"\n[log]\nlevel = "warning"\n'
+        "[limits]\ninput_tokens_per_minute = 100000000\noutput_tokens_per_minute = 100000000\n"
+        f"[embedder]\nenabled = true\n[semantic_cache]\nenabled = {str(enabled).lower()}\ndelta = 0.05\n"
+    )
+    command = [sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--config", str(file)]
+    with process(command):
+        wait_for(port, ready="/readyz")
+        _wait_for_embedder(port)
+        for question in first:
+            ask(port, question)
+        before = buckets(port)
+        asked = [ask(port, question) for question in then]
+        after = buckets(port)
+    return asked, {limit: count - before.get(limit, 0.0) for limit, count in after.items()}
+
+
+def _wait_for_embedder(port: int) -> None:
+    limit = time.monotonic() + _EMBEDDER_SECONDS
+    while time.monotonic() < limit:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            if re.search(r"^roundhouse_embedder_up\{.*\} 1", page.read().decode(), re.MULTILINE):
+                return
+        time.sleep(0.2)
+    raise SystemExit("the embedder does not start")
+
+
+def questions(pairs: Sequence[question_pairs.Pair], count: int, seed: int) -> tuple[list[str], list[str]]:
+    """Questions to be stored, and others: half of them paraphrases of those by their label, half unlike all."""
+    random = np.random.default_rng(seed)
+    same = [pair for pair in pairs if pair.same]
+    other = [pair for pair in pairs if not pair.same]
+    chosen = [same[place] for place in random.choice(len(same), count // 2, replace=False)]
+    unlike = [other[place].b for place in random.choice(len(other), count - count // 2, replace=False)]
+    then = [*(pair.b for pair in chosen), *unlike]
+    return [pair.a for pair in chosen], [then[place] for place in random.permutation(len(then))]
+
+
+def summarise(asked: Sequence[Asked], look_ups: dict[float, float], without: Sequence[Asked]) -> Result:
+    reasons = Counter(each.reason for each in asked)
+    hits = [1000 * each.seconds for each in asked if each.reason == "similar"] or [float("nan")]
+    misses = [1000 * each.seconds for each in asked if each.reason in ("absent", "checked", "different")]
+    plain = [1000 * each.seconds for each in without]
+    return Result(
+        look_ups=int(look_ups[float("inf")]),
+        look_up_p50=1000 * within(look_ups, 0.5),
+        look_up_p99=1000 * within(look_ups, 0.99),
+        misses=len(misses),
+        miss_p50=quantile(misses, 0.5),
+        miss_p99=quantile(misses, 0.99),
+        hits=reasons["similar"],
+        hit_p50=quantile(hits, 0.5),
+        hit_p99=quantile(hits, 0.99),
+        without_p50=quantile(plain, 0.5),
+        without_p99=quantile(plain, 0.99),
+        late=sum(reasons.values()) - int(look_ups[float("inf")]),
+    )
+
+
+def markdown(result: Result, where: str) -> str:
+    """The table, and the share of the time to the first token."""
+    rows = (
+        ("look-up: embedding, hints, entry, decision", result.look_ups, result.look_up_p50, result.look_up_p99),
+        ("first token, cache off", result.misses + result.hits, result.without_p50, result.without_p99),
+        ("first token, looked up and not answered", result.misses, result.miss_p50, result.miss_p99),
+        ("first token, answered from a similar question", result.hits, result.hit_p50, result.hit_p99),
+    )
+    share, slower = result.look_up_p50 / result.miss_p50, result.look_up_p50 / (300 + result.look_up_p50)
+    lines = [
+        "# Semantic cache: latency",
+        "",
+        where,
+        "- the embedded demo's small model (2 million parameters: there is no faster one), one client, questions of "
+        "real users; made by `python -m bench.semantic_latency`",
+        "",
+        "| | turns | p50, ms | p99, ms |",
+        "|---|--:|--:|--:|",
+        *(f"| {name} | {count} | {p50:.1f} | {p99:.1f} |" for name, count, p50, p99 in rows),
+        "",
+        f"At the median the look-up is {share:.0%} of the time to the first token of this tiny model; of a model that "
+        f"takes 300 ms it would be {slower:.0%}. {result.late} of the turns did not look up: they are not eligible, or "
+        "their embedding came too late.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=Path, help=f"instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
+    parser.add_argument("--turns", type=int, default=400)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    arguments = parser.parse_args(argv)
+    pairs = question_pairs.read(question_pairs.find(arguments.pairs))
+    first, then = questions(pairs, arguments.turns, 0)
+    with tempfile.TemporaryDirectory(prefix="rh-") as folder:
+        asked, look_ups = run(Path(folder) / "on", first, then, enabled=True)
+        without, _ = run(Path(folder) / "off", [], then, enabled=False)
+    result = summarise(asked, look_ups, without)
+    text = markdown(result, conditions())
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    stem = arguments.output / "semantic-latency"
+    stem.with_suffix(".md").write_text(text, "utf-8")
+    stem.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
