@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -24,7 +25,7 @@ from redis.exceptions import RedisError
 from gateway.directory.records import Route, Tenant
 from gateway.directory.store import Directory
 from gateway.directory.view import View
-from gateway.errors import ApiError, Unavailable
+from gateway.errors import ApiError, NotFound, PreconditionFailed, Unavailable
 from gateway.job import End, Job
 from gateway.shadows import Comparison, Shadows, comparison, copied
 from gateway.telemetry.metrics import Metrics
@@ -40,6 +41,7 @@ ACTOR = "system:canary"
 """Of the audit entries."""
 RULE = Rule()
 _TURNS = "turns"
+_OUT = "out:"
 _REMEMBERED = 50_000
 """Conversations of which is known that their failure has been counted."""
 
@@ -66,6 +68,18 @@ class Assigned(Struct, frozen=True):
         return self.trial and self.model != self.route.targets[0].model
 
 
+class TakenOut(Struct, frozen=True):
+    """Why a canary was taken out: what was known of it then."""
+
+    at: int
+    """Unix time in seconds."""
+    signal: Signal
+    turns: int
+    stable_turns: int
+    failures: Failures
+    evidence: float
+
+
 class Standing(Struct, frozen=True):
     """What is known of one canary."""
 
@@ -75,6 +89,8 @@ class Standing(Struct, frozen=True):
     stable_turns: int
     failures: dict[Signal, Failures]
     verdict: Verdict
+    taken_out: TakenOut | None
+    """By the gateways, and nobody has changed the route since."""
 
 
 class Canaries:
@@ -142,9 +158,7 @@ class Canaries:
         for route, counted in news.values():
             try:
                 await self._add(route, counted)
-                for standing in (await read(self._redis, route)).standings:
-                    if standing.verdict.out and standing.weight > 0:
-                        await self._take_out(route, standing)
+                await self._take_out(route, (await read(self._redis, route)).standings)
             except (RedisError, OSError, ApiError) as error:
                 log.warning("failures of canaries were not counted", extra={"error": type(error).__name__})
 
@@ -156,23 +170,32 @@ class Canaries:
             pipeline.expire(key, LIFETIME)
             await pipeline.execute()
 
-    async def _take_out(self, route: Route, standing: Standing) -> None:
-        """
+    async def _take_out(self, route: Route, standings: Sequence[Standing]) -> None:
+        """Those that are worse.
+
         Raises:
-            ApiError: somebody has changed the route meanwhile, which ends this trial, or Redis does not answer.
+            RedisError, OSError, ApiError: Redis does not answer.
         """
+        out = {each.model: _taken_out(each) for each in standings if each.verdict.out and each.weight > 0}
+        if not out:
+            return
         targets = [
-            msgspec.structs.replace(target, weight=0) if target.model == standing.model else target
-            for target in route.targets
+            msgspec.structs.replace(target, weight=0) if target.model in out else target for target in route.targets
         ]
         changed = msgspec.structs.replace(route, targets=targets)
-        await self._directory.write(changed, actor=ACTOR, expected=route.revision)
-        signal = str(standing.verdict.signal)
-        self._metrics.canary_out(signal)
-        log.warning(
-            "canary taken out",
-            extra={"route": route.name, "canary": standing.model, "signal": signal},
-        )
+        try:
+            written = await self._directory.write(changed, actor=ACTOR, expected=route.revision)
+        except (PreconditionFailed, NotFound):
+            return  # somebody has changed it meanwhile, perhaps another gateway for the same reason: this trial is over
+        for model, reason in out.items():
+            self._metrics.canary_out(reason.signal)
+            log.warning("canary taken out", extra={"route": route.name, "canary": model, "signal": reason.signal})
+        known = {each.model: each.taken_out for each in standings if each.taken_out is not None} | out
+        key = KEY.format(route=route.name, revision=written.revision)
+        async with self._redis.pipeline(transaction=True) as pipeline:
+            pipeline.hset(key, mapping={_OUT + model: msgspec.json.encode(reason) for model, reason in known.items()})
+            pipeline.expire(key, LIFETIME)
+            await pipeline.execute()
 
 
 class Trial(Struct, frozen=True):
@@ -197,7 +220,10 @@ async def read(redis: Redis, route: Route) -> Trial:
     """
     key = KEY.format(route=route.name, revision=route.revision)
     found = cast("dict[bytes, bytes]", await redis.hgetall(key))
-    counts = {field.decode(): int(count) for field, count in found.items()}
+    out = {
+        field.decode().removeprefix(_OUT): value for field, value in found.items() if field.startswith(_OUT.encode())
+    }
+    counts = {field.decode(): int(count) for field, count in found.items() if not field.startswith(_OUT.encode())}
     stable, *others = route.targets
     result = []
     for target in others:
@@ -208,8 +234,18 @@ async def read(redis: Redis, route: Route) -> Trial:
         on_trial = stable.weight > 0 and target.weight > 0
         verdict = judge(target.weight, stable.weight, failures if on_trial else {}, RULE)
         turns, stable_turns = (counts.get(f"{_TURNS}:{model}", 0) for model in (target.model, stable.model))
-        result.append(Standing(target.model, target.weight, turns, stable_turns, failures, verdict))
+        reason = msgspec.json.decode(out[target.model], type=TakenOut) if target.model in out else None
+        result.append(Standing(target.model, target.weight, turns, stable_turns, failures, verdict, reason))
     return Trial(result, None if route.shadow is None else comparison(counts))
+
+
+def _taken_out(standing: Standing) -> TakenOut:
+    verdict = standing.verdict
+    assert verdict.signal is not None
+    failures = standing.failures[verdict.signal]
+    return TakenOut(
+        int(time.time()), verdict.signal, standing.turns, standing.stable_turns, failures, round(verdict.evidence, 3)
+    )
 
 
 def _signals(route: Route, end: End | None, failure: BaseException | None, began: float) -> list[Signal]:

@@ -11,11 +11,12 @@ from redis.exceptions import RedisError
 from gateway.admin import records, shapes
 from gateway.admin.endpoints import Access, Answer, Call, Endpoints
 from gateway.admin.shapes import Page, PublicNamePath
-from gateway.canaries import Standing, read
+from gateway.canaries import Standing, TakenOut, read
 from gateway.directory.audit_log import unavailable
 from gateway.directory.records import Route
 from gateway.errors import Conflict, InvalidRequest
 from gateway.shadows import Comparison
+from router.canary import Signal
 from router.route import AUTO
 
 endpoints = Endpoints("routes", "Public names whose requests are shared among models and adapters, such as canaries.")
@@ -36,6 +37,19 @@ class Counted(Struct, frozen=True):
     canary: int
 
 
+class OutState(Struct, frozen=True):
+    """What took a canary out."""
+
+    at: int
+    """Unix time."""
+    signal: Signal
+    turns: int
+    stable_turns: int
+    failures: Counted
+    """Of that signal."""
+    evidence: float
+
+
 class TrialState(Struct, frozen=True):
     """A canary beside the stable target, since the route was last changed."""
 
@@ -54,6 +68,8 @@ class TrialState(Struct, frozen=True):
     """How many times likelier this is if the canary is worse."""
     taken_out_from: float
     """Evidence that takes it out."""
+    taken_out: OutState | None
+    """Why it was, if nobody has changed the route since."""
 
 
 class ShadowState(Struct, frozen=True):
@@ -157,7 +173,12 @@ def _check(call: Call, route: Route) -> None:
     gateway = call.gateway
     pools = [name for pool in gateway.engines.pools for name in (pool.tier, pool.name)]
     known = [AUTO, *dict.fromkeys(pools), *sorted(gateway.adapters.names)]
-    wanted = {f"targets[{index}].model": target.model for index, target in enumerate(route.targets)}
+    models = [target.model for target in route.targets]
+    if len(set(models)) < len(models):
+        raise InvalidRequest(
+            "targets: a model is named twice; add up its weights", param="targets", code="invalid_value"
+        )
+    wanted = {f"targets[{index}].model": model for index, model in enumerate(models)}
     if route.shadow is not None:
         wanted["shadow.model"] = route.shadow.model
     for field, model in wanted.items():
@@ -171,6 +192,7 @@ def _check(call: Call, route: Route) -> None:
 
 
 def _trial(standing: Standing) -> TrialState:
+    reason = standing.taken_out
     kinds = {signal.value: Counted(one.stable, one.canary) for signal, one in standing.failures.items()}
     return TrialState(
         model=standing.model,
@@ -180,7 +202,13 @@ def _trial(standing: Standing) -> TrialState:
         **kinds,
         evidence=round(standing.verdict.evidence, 3),
         taken_out_from=standing.verdict.threshold,
+        taken_out=None if reason is None else _out(reason),
     )
+
+
+def _out(reason: TakenOut) -> OutState:
+    counted = Counted(reason.failures.stable, reason.failures.canary)
+    return OutState(reason.at, reason.signal, reason.turns, reason.stable_turns, counted, reason.evidence)
 
 
 @endpoints.put(

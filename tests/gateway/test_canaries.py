@@ -124,6 +124,9 @@ async def test_a_canary_that_fails_is_taken_out(serve: Serve, engine: EngineThre
         assert standing.failures[Signal.ERROR].stable == 0 and standing.failures[Signal.ERROR].canary >= 5
         (now,) = (await read(served.gateway.redis, after)).standings
         assert not now.verdict.out and now.weight == 0
+        # What decided stays to be seen, though a changed route begins anew.
+        assert now.taken_out is not None and now.taken_out.signal is Signal.ERROR
+        assert now.taken_out.failures.canary >= 5 and now.taken_out.evidence >= now.verdict.threshold
 
 
 async def test_a_target_that_is_gone_is_a_canary_that_fails(serve: Serve, engine: EngineThread) -> None:
