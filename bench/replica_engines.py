@@ -75,14 +75,21 @@ class Measured(msgspec.Struct):
             f"hold {self.ceiling:.1%} of the blocks. Medians of three runs, the rules in turn. Times are "
             "those of a small and busy machine: what is found is sure, how long it takes is not.",
             "",
-            "| rule | prompt tokens cached | imbalance | TTFT p50 (ms) | TTFT p99 (ms) |",
-            "|---|--:|--:|--:|--:|",
-            *(
-                f"| {line.rule} | {line.cached:.1%} | {line.imbalance:.2f} | {line.ttft_p50 * 1000:,.0f} "
-                f"| {line.ttft_p99 * 1000:,.0f} |"
-                for line in self.lines
-            ),
+            *table(self.lines),
         ]
+
+
+def table(lines: Sequence[Line]) -> list[str]:
+    """In Markdown."""
+    return [
+        "| rule | prompt tokens cached | imbalance | TTFT p50 (ms) | TTFT p99 (ms) |",
+        "|---|--:|--:|--:|--:|",
+        *(
+            f"| {line.rule} | {line.cached:.1%} | {line.imbalance:.2f} | {line.ttft_p50 * 1000:,.0f} "
+            f"| {line.ttft_p99 * 1000:,.0f} |"
+            for line in lines
+        ),
+    ]
 
 
 @contextlib.asynccontextmanager
@@ -126,10 +133,12 @@ async def measure(
         for turn in range(repeats):
             for name, make in rules.items():
                 runs[name].append(await _run(name, f"{name} {turn}", make(), clients, arrivals))
-    return Measured(count, len(arrivals), ceiling(arrivals), [_median(lines) for lines in runs.values()])
+    return Measured(count, len(arrivals), ceiling(arrivals), [median(lines) for lines in runs.values()])
 
 
-def _median(lines: Sequence[Line]) -> Line:
+def median(lines: Sequence[Line]) -> Line:
+    """Of several runs with one rule, figure by figure."""
+
     def of(field: str) -> float:
         return float(statistics.median(getattr(line, field) for line in lines))
 

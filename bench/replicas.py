@@ -3,9 +3,10 @@
     ROUNDHOUSE_BENCH_DATA=/path/to/data python -m bench.replicas
 
 reads `mooncake_conversation_trace.jsonl.gz` there (Mooncake, FAST'25: arrival times, lengths and the 512-token blocks
-of 12,031 prompts) and serves it with 8 simulated replicas (`bench.replica_simulation`). `--engines N` does the same on
-a small scale with N real engine processes on the demo model (`bench.replica_engines`). The rule's parameters are its
-defaults, which were chosen before; how the figures depend on them is a table of its own.
+of 12,031 prompts) and serves it with 8 simulated replicas (`bench.replica_simulation`). `--engines N` also puts the
+rules in front of N real engine processes on the demo model (`bench.replica_engines`), and `--gateway N` serves a part
+of the trace through a real gateway (`bench.replica_gateway`). The rule's parameters are its defaults, which were chosen
+before; how the figures depend on them is a table of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from pathlib import Path
 
 import msgspec
 
+from bench import replica_gateway
 from bench.replica_engines import Measured, measure
+from bench.replica_gateway import Served, scaled
 from bench.replica_simulation import (
     Arrival,
     Cost,
@@ -97,6 +100,7 @@ class Result(msgspec.Struct):
     speeds: dict[str, list[tuple[float, list[Row]]]]
     """By workload: how much faster requests come, and what came of them."""
     measured: Measured | None = None
+    served: Served | None = None
 
 
 class Source(msgspec.Struct):
@@ -227,6 +231,8 @@ def markdown(result: Result) -> str:
             lines.append(f"| {speed:g} | " + " | ".join(figures) + " |")
     if result.measured is not None:
         lines += ["", *result.measured.markdown()]
+    if result.served is not None:
+        lines += ["", *result.served.markdown()]
     return "\n".join(lines) + "\n"
 
 
@@ -276,6 +282,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--requests", type=int, default=12_031, help="how many of its first requests")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="runs per row")
     parser.add_argument("--engines", type=int, default=0, help="also measure with so many real engines")
+    parser.add_argument("--gateway", type=int, default=0, help="also serve through a gateway with so many real engines")
     parser.add_argument("--output", type=Path, default=_RESULTS, help="folder of the results")
     arguments = parser.parse_args(argv)
     path: Path = arguments.trace or Path(os.environ.get("ROUNDHOUSE_BENCH_DATA", ""), FILE)
@@ -284,6 +291,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     result, times = run(path, arguments.requests, arguments.seeds)
     if arguments.engines:
         result.measured = asyncio.run(measure(arguments.engines, RULES))
+    if arguments.gateway:
+        part = scaled(trace(path, arguments.requests))
+        result.served = asyncio.run(replica_gateway.measure(arguments.gateway, part))
     arguments.output.mkdir(parents=True, exist_ok=True)
     stem = arguments.output / "replicas"
     text = markdown(result)

@@ -1,4 +1,4 @@
-"""The simulation's promises, and the bench on a few requests of each kind, real engines included."""
+"""The simulation's promises, and the bench on a few requests of each kind, real engines and a gateway included."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import dataclasses
 
 import pytest
 
+from bench import replica_gateway
 from bench.replica_engines import SERVICE, measure
+from bench.replica_gateway import scaled
 from bench.replica_simulation import (
     Arrival,
     Cost,
@@ -72,4 +74,27 @@ async def test_real_engines_find_what_the_rule_expects() -> None:
     )
     by_rule = {line.rule: line.cached for line in found.lines}
     assert 0 < by_rule["round robin"] < by_rule["ours"] <= 1
+    assert found.markdown()
+
+
+def test_whole_conversations_are_taken_of_a_trace() -> None:
+    """In their order, smaller and in less time."""
+    talks = [(0, talk, *range(1000 * talk, 1000 * talk + turn)) for turn in range(1, 4) for talk in range(1, 200)]
+    recorded = [Arrival(float(at), blocks, 512 * len(blocks), 320) for at, blocks in enumerate(talks)]
+    taken = scaled(recorded, parts=10, seconds=6.0)
+    kept = {each.blocks[1] for each in taken}
+    assert 5 < len(kept) < 40 and len(taken) == 3 * len(kept)
+    assert [each.at for each in taken] == sorted(each.at for each in taken) and taken[-1].at == 6.0
+    assert all((each.prompt, each.answer) == (16 * len(each.blocks), 10) for each in taken)
+
+
+@pytest.mark.anyio
+async def test_a_gateway_finds_what_its_engines_hold() -> None:
+    """A real one before two processes: the second turn of each of four conversations repeats the first."""
+    first = [Arrival(0.0, tuple(range(10 * talk, 10 * talk + 5)), 80, 4) for talk in range(4)]
+    second = [Arrival(4.0, (*each.blocks, 10_000 + number), 96, 4) for number, each in enumerate(first)]
+    found = await replica_gateway.measure(2, [*first, *second], repeats=1, rules={"ours": {}})
+    (line,) = found.lines
+    assert 0.3 < line.cached < 0.5 < found.ceiling + 0.1
+    assert 1 <= line.imbalance < 2
     assert found.markdown()

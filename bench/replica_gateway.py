@@ -1,0 +1,222 @@
+"""A part of the recorded trace through a real gateway with real engines: `python -m bench.replicas --gateway 3`.
+
+Some conversations of the trace, whole and in their order, in less time; a block of 512 recorded tokens is one of 16
+here, and answers are shorter by the same. The gateway's rule is measured with its defaults, by load alone and by prefix
+alone, as its settings allow. Every run has words of its own, so that none profits from what another one has computed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+
+import httpx2
+import msgspec
+
+from bench.gateway import free_port, process, wait_for
+from bench.measure import quantile
+from bench.replica_engines import KV_TOKENS, MODEL, Line, engine_process, median, table
+from bench.replica_simulation import Arrival, ceiling
+from bench.replica_workload import TRACE_BLOCK
+from engine.prefix_keys import BLOCK_SIZE
+from engine.text import TextProcessor
+from gateway.redis_server import binary
+
+RULES: dict[str, dict[str, float]] = {
+    "ours": {},
+    "by load alone": {"replica_beta": 100, "replica_window": 100},
+    "by prefix alone": {"replica_beta": 0, "replica_window": 100},
+}
+"""Settings of `[router]`."""
+PARTS = 25
+"""One of so many conversations is taken."""
+SECONDS = 70.0
+"""That the trace's hour takes."""
+MOST_BLOCKS = 100
+"""Of a prompt: longer ones do not fit the demo's small model."""
+SCALE = TRACE_BLOCK // BLOCK_SIZE
+_KEY = "bench"
+
+
+class Served(msgspec.Struct):
+    engines: int
+    requests: int
+    ceiling: float
+    runs: int
+    lines: list[Line]
+
+    def markdown(self) -> list[str]:
+        return [
+            f"## Through a gateway, {self.engines} real engines",
+            "",
+            f"{self.requests} requests of the trace (one of {PARTS} conversations, the hour in {SECONDS:g} s, a block "
+            f"of {TRACE_BLOCK} tokens as one of {BLOCK_SIZE}) through a gateway to {self.engines} processes that serve "
+            f"the small demo model with {KV_TOKENS:,} KV tokens each. One cache that all share would hold "
+            f"{self.ceiling:.1%} of the blocks. Medians of {self.runs} runs, the rules in turn. *By load alone* and "
+            "*by prefix alone* are the gateway's rule with other settings. Times are of a small, busy machine.",
+            "",
+            *table(self.lines),
+        ]
+
+
+def scaled(arrivals: Sequence[Arrival], parts: int = PARTS, seconds: float = SECONDS) -> list[Arrival]:
+    """Some conversations of the trace: those that begin alike are one."""
+    taken = [each for each in arrivals if len(each.blocks) <= MOST_BLOCKS and _part(each, parts) == 0]
+    span = max(each.at for each in taken) or 1.0
+    return [
+        Arrival(each.at * seconds / span, each.blocks, max(1, each.prompt // SCALE), max(1, each.answer // SCALE))
+        for each in taken
+    ]
+
+
+def _part(arrival: Arrival, parts: int) -> int:
+    start = arrival.blocks[:2][-1]  # the first block is the same in most of them
+    return int.from_bytes(hashlib.blake2b(b"%d" % start, digest_size=4).digest(), "little") % parts
+
+
+async def measure(
+    count: int, arrivals: Sequence[Arrival], repeats: int = 3, rules: Mapping[str, Mapping[str, float]] = RULES
+) -> Served:
+    """Serve the arrivals with each rule in turn, so many times; the medians."""
+    text = TextProcessor.from_directory(MODEL)
+    size = json.loads((MODEL / "config.json").read_text("utf-8"))["vocab_size"]
+    words = [word for token in range(size) if (word := _word(text, token)) is not None]
+    runs: dict[str, list[Line]] = {name: [] for name in rules}
+    async with contextlib.AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rh-bench-")))
+        redis = [
+            binary(),
+            "--port",
+            "0",
+            "--unixsocket",
+            str(folder / "redis.sock"),
+            "--save",
+            "",
+            "--dir",
+            str(folder),
+        ]
+        stack.enter_context(process(redis))
+        addresses = [f"unix://{folder}/engine-{number}" for number in range(count)]
+        for address in addresses:
+            await stack.enter_async_context(engine_process(address, kv_tokens=KV_TOKENS))
+        for turn in range(repeats):
+            for name, rule in rules.items():
+                with _gateway(folder, addresses, rule) as port:
+                    runs[name].append(await _run(name, f"{name} {turn}", port, count, arrivals, words))
+    lines = [median(each) for each in runs.values()]
+    return Served(count, len(arrivals), ceiling(arrivals), repeats, lines)
+
+
+def _word(text: TextProcessor, token: int) -> str | None:
+    """A token's text, if that is a word which is always that token."""
+    try:
+        word = text.token_bytes(token).decode()
+    except (UnicodeDecodeError, ValueError):
+        return None
+    return word if word[:1] == " " and word[1:].isalpha() and text.encode(word) == [token] else None
+
+
+@contextlib.contextmanager
+def _gateway(folder: Path, addresses: Sequence[str], router: Mapping[str, float]) -> Iterator[int]:
+    """A gateway process; gives its port."""
+    port = free_port()
+    digest = hashlib.sha256(_KEY.encode()).hexdigest()
+    lines = [
+        "[server]",
+        f"port = {port}",
+        "[redis]",
+        f'url = "unix://{folder / "redis.sock"}"',
+        f'data = "{folder / "data"}"',
+        "[cache]",
+        "enabled = false",
+        "[embedder]",
+        "enabled = false",
+        "[log]",
+        'level = "warning"',
+        "[router]",
+        *(f"{name} = {value}" for name, value in router.items()),
+        "[[tenants]]",
+        'name = "bench"',
+        f'keys = [{{ id = "bench", sha256 = "{digest}" }}]',
+        "[[pools]]",
+        'tier = "small"',
+        'name = "demo"',
+        f'model = "{MODEL}"',
+        f"engines = {json.dumps(list(addresses))}",
+    ]
+    file = folder / "roundhouse.toml"
+    file.write_text("\n".join(lines))
+    command = [*("-c", "from gateway.cli import main; main()"), "serve", "--config", str(file)]
+    with process([sys.executable, *command]):
+        wait_for(port, ready="/readyz")
+        yield port
+
+
+async def _run(name: str, run: str, port: int, engines: int, arrivals: Sequence[Arrival], words: Sequence[str]) -> Line:
+    sent: Counter[str] = Counter()
+    ttfts: list[float] = []
+    prompt_tokens = cached_tokens = 0
+
+    async def send(client: httpx2.AsyncClient, arrival: Arrival) -> None:
+        nonlocal prompt_tokens, cached_tokens
+        await asyncio.sleep(began + arrival.at - monotonic())
+        body = {
+            "model": "small",
+            "input": _prompt(run, arrival, words),
+            "max_output_tokens": arrival.answer,
+            "ignore_eos": True,
+            "store": False,
+            "stream": True,
+        }
+        asked, first = monotonic(), True
+        async with client.stream("POST", "/v1/responses", json=body) as response:
+            response.raise_for_status()
+            async for line in response.aiter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                event = msgspec.json.decode(line.removeprefix("data: "))
+                if event["type"] == "roundhouse.route":
+                    sent[event["replica"]] += 1
+                elif event["type"] == "response.output_text.delta" and first:
+                    ttfts.append(monotonic() - asked)
+                    first = False
+                elif event["type"] in ("response.completed", "response.incomplete"):
+                    usage = event["response"]["usage"]
+                    prompt_tokens += usage["input_tokens"]
+                    cached_tokens += usage["input_tokens_details"]["cached_tokens"]
+                elif event["type"] in ("response.failed", "error"):
+                    raise RuntimeError(f"a request failed: {line}")
+
+    limits = httpx2.Limits(max_connections=None)
+    headers = {"authorization": f"Bearer {_KEY}"}
+    async with httpx2.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=300, limits=limits
+    ) as client:
+        began = monotonic()
+        async with asyncio.TaskGroup() as tasks:
+            for arrival in arrivals:
+                tasks.create_task(send(client, arrival))
+    return Line(
+        rule=name,
+        cached=cached_tokens / prompt_tokens,
+        imbalance=max(sent.values()) * engines / sum(sent.values()),
+        ttft_p50=quantile(ttfts, 0.5),
+        ttft_p99=quantile(ttfts, 0.99),
+    )
+
+
+def _prompt(run: str, arrival: Arrival, words: Sequence[str]) -> str:
+    """Equal blocks are equal words, one a token."""
+    said: list[str] = []
+    for block in arrival.blocks:
+        said += random.Random(f"{run} {block}").choices(words, k=BLOCK_SIZE)
+    return "".join(said[: arrival.prompt])
