@@ -87,7 +87,7 @@ class Job:
             return None
         error = failure if isinstance(failure, ApiError) else None
         streamed = Streamed(reason="error", usage=self.turn.delivered(), error=error)
-        return End(streamed, routed.tier, routed.model, self.outcome)
+        return End(streamed, routed.tier, routed.model, self.outcome, canary=self.canary)
 
     def price(self, end: End) -> Price | None:
         """What tokens cost where the turn ended."""
