@@ -301,6 +301,8 @@ def plot(result: Result, path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True)
+    methods = dict.fromkeys(row.method for row in (*result.rows, *result.edited))
+    colours = {method: f"C{place}" for place, method in enumerate(methods)}
     for axis, rows, title in zip(
         axes, (result.rows, result.edited), ("as labelled", "with 5 % edited questions"), strict=True
     ):
@@ -311,12 +313,14 @@ def plot(result: Result, path: Path) -> None:
                 [100 * row.hit_rate for row in mine],
                 "o-",
                 label=method,
+                color=colours[method],
                 markersize=4,
             )
         axis.set(title=title, xlabel="wrong answers per request (%)")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("hits per request (%)")
-    axes[0].legend(fontsize=7)
+    for axis in axes:
+        axis.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=110, metadata={"Software": None})
     pyplot.close(figure)

@@ -24,6 +24,8 @@ STREAM_LIFE = 7 * 24 * 3600
 """Seconds that the stream is kept after its last message."""
 _READ = 500
 """Questions or messages read at once."""
+_SWEPT = 4
+"""Members of a vector set that are looked at whenever one is added."""
 _BLOCK, _PAUSE = 5000, 1.0
 """Milliseconds to wait for a message; seconds to wait for Redis to come back."""
 
@@ -240,7 +242,17 @@ class VectorSetHints:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 pipeline.execute_command("VADD", key, "FP32", vector.astype("<f4").tobytes(), f"{phrasing}:{answer}")
                 pipeline.expire(key, self._ttl)
-                await pipeline.execute()
+                pipeline.execute_command("VRANDMEMBER", key, _SWEPT)
+                *_, members = await pipeline.execute()
+            # Members whose questions have ended go as new ones come: in the long run one in `_SWEPT` is left, at most.
+            phrasings = [member.partition(b":")[0] for member in members]
+            known: Any = await self._redis.zmscore(partition_key(*name), phrasings)
+            ended = [member for member, score in zip(members, known, strict=True) if score is None]
+            if ended:
+                async with self._redis.pipeline(transaction=False) as pipeline:
+                    for member in ended:
+                        pipeline.execute_command("VREM", key, member)
+                    await pipeline.execute()
 
     async def gone(self, name: Name, hints: Sequence[Hint]) -> None:
         with contextlib.suppress(RedisError, OSError):

@@ -50,7 +50,7 @@ class SemanticCache(Section, frozen=True):
     ] = False
     delta: Annotated[
         Delta,
-        Meta(description="Highest share of wrong answers among those served, for every tenant; 0: none is."),
+        Meta(description="Highest share of look-ups that are answered wrongly, for every tenant; 0: none is answered."),
     ] = 0.02
     tenants: Annotated[
         dict[Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")], Delta],

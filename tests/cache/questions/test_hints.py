@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from redis.asyncio import Redis
 from cache.questions.hints import IndexedHints, VectorSetHints, has_vector_sets
 from cache.questions.index import Hint, PartitionIndex, VectorIndex
 from cache.questions.store import SemanticStore
-from cache.semantic.keys import SEQUENCE_KEY, STREAM_KEY
+from cache.semantic.keys import SEQUENCE_KEY, STREAM_KEY, partition_key, vectors_key
 from cache.semantic.profile import profile, seal
 from tests.cache.questions.conftest import DIMENSIONS, answer, responses, vector
 from tests.conftest import redis_server
@@ -161,6 +162,7 @@ async def test_vector_sets_give_the_same_hints(redis: Redis) -> None:
     if not await has_vector_sets(redis):
         pytest.skip("this Redis has no vector sets (VSIM); Redis 8 has")
     hints = VectorSetHints(redis, ttl=60)
+    await redis.zadd(partition_key(*NAME), {"q1": 1, "q2": 1})
     await hints.added(NAME, "q1", "d1", vector(1, 0.1))
     await hints.added(NAME, "q2", "d2", vector(1, 1))
     found = await hints.nearest(NAME, vector(1), 5)
@@ -168,6 +170,21 @@ async def test_vector_sets_give_the_same_hints(redis: Redis) -> None:
     assert [hint.similarity for hint in found] == pytest.approx([0.995, 0.7071], abs=2e-2)
     await hints.gone(NAME, found[:1])
     assert [hint.phrasing for hint in await hints.nearest(NAME, vector(1), 5)] == ["q2"]
+
+
+async def test_a_vector_set_does_not_keep_what_has_ended(redis: Redis) -> None:
+    """Though nobody asks for it: as new questions come, old ones go."""
+    if not await has_vector_sets(redis):
+        pytest.skip("this Redis has no vector sets (VSIM); Redis 8 has")
+    hints = VectorSetHints(redis, ttl=60)
+    for number in range(200):
+        await redis.delete(partition_key(*NAME))  # all before have ended
+        await redis.zadd(partition_key(*NAME), {f"q{number}": 1})
+        await hints.added(NAME, f"q{number}", "d", vector(1, number))
+    left: Any = await redis.execute_command("VCARD", vectors_key(*NAME))  # type: ignore[no-untyped-call]
+    assert left < 20
+    found = await hints.nearest(NAME, vector(1, 199), 1)
+    assert [hint.phrasing for hint in found] == ["q199"]
 
 
 async def test_vector_sets_that_are_not_there_are_no_hints(redis: Redis) -> None:
