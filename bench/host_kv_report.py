@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -188,7 +187,7 @@ def plot(comparison: Comparison, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
     tokens = [one.blocks * BLOCK_SIZE for one in comparison.known]
@@ -207,12 +206,16 @@ def plot(comparison: Comparison, path: Path) -> None:
             [1e3 * ttft for ttft in line.ttfts],
             shares,
             style,
-            label=f"{line.setup}, median {_ms(statistics.median(line.ttfts))} ms",
+            label=f"{line.setup}, median {_ms(percentile(line.ttfts, 0.5))} ms",
         )
     right.set(xscale="log", xlabel="time to first token (ms)", ylabel="share of turns", ylim=(0, 1))
     right.set_title(f"{comparison.conversations} conversations, {comparison.at_once} turns at once")
+    for axis in (left.yaxis, right.xaxis):
+        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:,.0f}")
+        axis.set_minor_formatter(ticker.NullFormatter())
     for axes in (left, right):
-        axes.grid(alpha=0.3, which="both")
-        axes.legend(frameon=False, fontsize=8, loc="upper left")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
