@@ -7,13 +7,11 @@ import time
 from functools import partial
 from time import monotonic
 
-import msgspec
-
 from cache.statistics import CacheStatistics
 from gateway.billing.entry import Entry, Outcome
 from gateway.billing.ledger import Ledger
-from gateway.job import End, Job
-from gateway.protocol.stream import EndReason
+from gateway.job import Billed, End, Job
+from gateway.protocol.stream import Earlier, EndReason, Usage
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tracing import Tracing
 
@@ -68,12 +66,7 @@ class Accounts:
         if end.cache != "hit":
             metrics.queued(end.tier, streamed.queue_seconds)
             # Not the adapter: its name may tell whose it is, and there may be thousands.
-            metrics.tokens(
-                job.base_model(end), input=usage.input_tokens, cached=usage.cached_tokens, output=usage.output_tokens
-            )
-            tenant = job.turn.principal.tenant
-            self._statistics.add(tenant, "prompt_tokens", usage.input_tokens)
-            self._statistics.add(tenant, "prefix_tokens_hit", usage.cached_tokens)
+            self._computed(job, job.base_model(end), usage)
         logger.info(
             "turn ended",
             extra={
@@ -91,6 +84,18 @@ class Accounts:
                 "seconds": round(monotonic() - job.began, 4),
             },
         )
+
+    def escalated(self, job: Job, earlier: Earlier) -> None:
+        """An answer is given up for another one: it has an entry of its own."""
+        billed = Billed(earlier, job.prices.get(earlier.model))
+        self._ledger.close(f"{job.turn.id}:escalated", _given_up(job, billed))
+        self._computed(job, earlier.model, earlier.usage)
+
+    def _computed(self, job: Job, model: str, usage: Usage) -> None:
+        self._metrics.tokens(model, input=usage.input_tokens, cached=usage.cached_tokens, output=usage.output_tokens)
+        tenant = job.turn.principal.tenant
+        self._statistics.add(tenant, "prompt_tokens", usage.input_tokens)
+        self._statistics.add(tenant, "prefix_tokens_hit", usage.cached_tokens)
 
 
 def entry(job: Job, end: End, outcome: Outcome) -> Entry:
@@ -114,7 +119,26 @@ def entry(job: Job, end: End, outcome: Outcome) -> Entry:
     )
 
 
+def _given_up(job: Job, billed: Billed) -> Entry:
+    answer, principal = billed.answer, job.turn.principal
+    return Entry(
+        turn=f"{job.turn.id}:escalated",
+        at=int(time.time() * 1000),
+        tenant=principal.tenant,
+        key=principal.key,
+        user=principal.user,
+        model=answer.model,
+        tier=answer.tier,
+        outcome="escalated",
+        cache=job.outcome,
+        input=answer.usage.input_tokens,
+        cached=answer.usage.cached_tokens,
+        output=answer.usage.output_tokens,
+        picodollars=billed.picodollars,
+    )
+
+
 def _if_lost(job: Job) -> Entry | None:
     """The entry of a running turn whose gateway dies now."""
     end = job.cut_off()
-    return None if end is None else entry(job, msgspec.structs.replace(end, price=job.price(end)), "lost")
+    return None if end is None else entry(job, job.billed(end), "lost")

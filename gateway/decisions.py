@@ -18,6 +18,8 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from router.cascade import Escalation
+from router.cascade import again as again_escalated
 from router.refit import Opinion
 from router.tier import TIERS, Choice, Source, again
 
@@ -50,11 +52,17 @@ class LoggedDecision(Struct, frozen=True, kw_only=True, omit_defaults=True):
     output_tokens: int
     outcome: str
     """How the turn ended."""
+    escalation: Escalation | None = None
+    """Whether a first answer that looked bad was worth another one; `tier` says whether there was one."""
+    earlier_input_tokens: int = 0
+    """Of a first answer that was given up; not in the figures above."""
+    earlier_output_tokens: int = 0
 
     @property
     def reproducible(self) -> bool:
         """Whether the same is decided again."""
-        return again(self.choice) == self.choice
+        escalated = self.escalation is None or again_escalated(self.escalation) == self.escalation
+        return escalated and again(self.choice) == self.choice
 
 
 Signal = Literal["up", "down", "regenerate", "edit"]

@@ -1,11 +1,18 @@
-"""Answers from engines: asks the one that was chosen, and the next ones while none has given a token."""
+"""Answers from engines: asks the one that was chosen, the next ones while none has given a token, and the next tier if
+the answer looks bad before anybody has seen it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+
+import msgspec
 
 from gateway.answers import diverged
 from gateway.engines import Engine, Engines
+from gateway.errors import ApiError
+from gateway.escalations import Escalations, Takeover
+from gateway.held import HeldAnswer
 from gateway.job import End, Job
 from gateway.placement import NO_BLOCKS
 from gateway.protocol.stream import Routed, Usage
@@ -23,7 +30,16 @@ from router.route import Decision, Why
 class EngineAnswers:
     """The engines on a turn's road."""
 
-    def __init__(self, settings: Settings, engines: Engines, routing: Routing, metrics: Metrics, guard: Guard) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        engines: Engines,
+        routing: Routing,
+        escalations: Escalations,
+        metrics: Metrics,
+        guard: Guard,
+    ) -> None:
+        self._escalations = escalations
         self._settings = settings
         self._engines = engines
         self._routing = routing
@@ -31,9 +47,45 @@ class EngineAnswers:
         self._guard = guard
 
     async def give(self, job: Job) -> End:
-        """Route, then stream from the chosen engine, or from the next one while none has given a token."""
+        """Route, then stream from the chosen engine."""
         await self._routing.choose(job)
         decision = self._routing.route(job)
+        first = self._escalations.begin(job, decision)
+        end = await self._ask(job, decision, held=first.held if first else None)
+        if first is None:
+            return end
+        following = self._escalations.judge(job, first, end)
+        larger = await self._escalate(job, end, following) if following else None
+        if larger is None:
+            first.held.release()
+        return larger or end
+
+    async def _escalate(self, job: Job, first: End, following: Decision) -> End | None:
+        """Another answer; None if there is none, and the first one is the answer after all."""
+        engine = self._engines[following.replica]
+        output = output_limit(job, self._settings, engine.context - len(job.prompts[engine.pool.name]))
+        job.turn.trace.mark(Stage.ENGINE)
+        takeover = await self._escalations.take_over(job, first, following, output)
+        if takeover is None:
+            return None
+        try:
+            end = await self._ask(job, following, takeover=takeover)
+        except ApiError:
+            if takeover.done:
+                raise
+            end = None
+        if end is not None and end.streamed.error is None:
+            takeover.complete()
+        self._escalations.ended(job, takeover)
+        if takeover.done:
+            return end
+        takeover.undo()
+        return None
+
+    async def _ask(
+        self, job: Job, decision: Decision, *, held: HeldAnswer | None = None, takeover: Takeover | None = None
+    ) -> End:
+        """Stream from the engine of a decision, or from the next one while none has given a token."""
         placement = self._routing.place(job, decision)
         if placement is not None:
             decision = placement.apply(decision)
@@ -44,10 +96,17 @@ class EngineAnswers:
             engine = self._engines[replica]
             # Another replica of the tier that the router chose is as good as the first one.
             fallback = decision.why is Why.FALLBACK or engine.pool.tier != decision.tier
-            announce = partial(self._announce, job, decision, engine, fallback=fallback)
+            announce: Callable[[], None] = partial(self._announce, job, decision, engine, fallback=fallback)
+            append = repetition.append if repetition else None
+            if takeover is not None:
+                takeover.announce, announce, append = announce, _later, takeover.append
+            if held is not None and fallback:
+                held.release()
             prompt = job.prompts[engine.pool.name]
             limit = output_limit(job, self._settings, engine.context - len(prompt))
             sampling = job.turn.request.sampling.resolve(engine.pool.text.defaults, max_tokens=limit, seed=job.seed)
+            if held is not None and self._escalations.scores and sampling.logprobs is None:
+                sampling = msgspec.structs.replace(sampling, logprobs=0)
             known, blocks = (0, NO_BLOCKS) if placement is None else placement.known(engine)
             try:
                 streamed = await relay(
@@ -62,7 +121,8 @@ class EngineAnswers:
                     queue_timeout=self._settings.turns.queue_timeout,
                     filter=self._guard.open(job.turn) if self._guard.active else None,
                     hold_seconds=self._guard.hold_seconds,
-                    append=repetition.append if repetition else None,
+                    append=append,
+                    held=held,
                 )
                 break
             except TryNext as failure:
@@ -102,8 +162,13 @@ class EngineAnswers:
                 input_tokens=len(job.prompts[engine.pool.name]),
                 service_tier=job.share.tier,
                 scores=decision.scores,
+                earlier=job.earlier,
             )
         )
+
+
+def _later() -> None:
+    """A takeover tells the turn where it runs when it is sure."""
 
 
 def output_limit(job: Job, settings: Settings, room: int) -> int:

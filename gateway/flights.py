@@ -120,7 +120,7 @@ class Flights:
         leader.admitted.add_done_callback(wake)  # a refusal is no news for viewers
         turn.on_cancel(wake)
         try:
-            with leader.watch(wake=wake) as viewer:
+            with leader.watch(wake=wake, live=turn.live) as viewer:
                 return await _Following(turn, viewer, announce, append).run(news, patience)
         finally:
             turn.on_cancel(None)
@@ -170,7 +170,7 @@ class _Following:
             case Routed():
                 if event.reason == "fallback":
                     return TakeOver.ALONE
-                if self._routed is None:
+                if self._routed is None or event.earlier is not None:
                     self._routed = event
                     self._turn.delivered = self._usage
                     self._announce(event)
@@ -182,7 +182,8 @@ class _Following:
             case Finished(reason="content_filter"):
                 return TakeOver.ALONE
             case Finished():
-                usage = Usage(event.usage.input_tokens, event.usage.input_tokens, event.usage.output_tokens)
+                prompt = event.usage.input_tokens - event.earlier.input_tokens
+                usage = Usage(prompt, prompt, event.usage.output_tokens - event.earlier.output_tokens)
                 return self._streamed(event.reason, usage) if event.reason in SHARED else TakeOver.AGAIN
             case _:
                 pass

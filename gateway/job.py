@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -14,15 +15,17 @@ from numpy.typing import NDArray
 from cache.policy import Scope
 from cache.response import Entry, Lookup, Outcome
 from gateway.adapters import Adapter
-from gateway.billing.cost import Price, cost, picodollars
+from gateway.billing.cost import PICODOLLARS_PER_MICRODOLLAR, Price, cost, picodollars
 from gateway.engines import Engine, Pool
 from gateway.errors import ApiError
 from gateway.limits.counters import Amounts
-from gateway.protocol.stream import CacheOutcome
+from gateway.limits.limiter import Reservation
+from gateway.protocol.stream import CacheOutcome, Earlier, Usage
 from gateway.relay import Streamed
 from gateway.semantic.attempt import Attempt
 from gateway.service import Share
 from gateway.turns import Turn
+from router.cascade import Escalation
 from router.complexity import Complexity
 from router.features import Features
 from router.tier import Choice
@@ -80,14 +83,29 @@ class Job:
     canary: bool = False
     """It goes to one of those on trial."""
 
+    escalation: Escalation | None = None
+    """Whether another answer was worth its cost, if the first one looked bad."""
+    held_back: Usage | None = None
+    """Of a first answer that nobody has seen, while the next tier has not begun to answer."""
+    earlier: Earlier | None = None
+    """The first answer, once the next tier has begun."""
+    more: Reservation | None = None
+    """What is set aside for the next tier."""
+
     def cut_off(self, failure: BaseException | None = None) -> End | None:
         """The turn's end if it stopped now, or did so because of a failure; None if nobody was shown anything yet."""
         routed = self.turn.log.routed
         if routed is None:
             return None
         error = failure if isinstance(failure, ApiError) else None
-        streamed = Streamed(reason="error", usage=self.turn.delivered(), error=error)
+        usage = self.turn.delivered() if self.held_back is None else self.held_back
+        streamed = Streamed(reason="error", usage=usage, error=error)
         return End(streamed, routed.tier, routed.model, self.outcome, canary=self.canary)
+
+    def billed(self, end: End) -> End:
+        """The end with its prices."""
+        first = Billed(self.earlier, self.prices.get(self.earlier.model)) if self.earlier else None
+        return msgspec.structs.replace(end, price=self.price(end), earlier=first)
 
     def price(self, end: End) -> Price | None:
         """What tokens cost where the turn ended."""
@@ -102,6 +120,24 @@ class Job:
         return self.adapter.name if self.adapter else engine.pool.name
 
 
+class Billed(Struct, frozen=True):
+    """An answer that was given up, and is owed."""
+
+    answer: Earlier
+    price: Price | None
+
+    @property
+    def charged(self) -> Amounts:
+        """What counts against limits."""
+        usage = self.answer.usage
+        spend = 0 if self.price is None else cost(self.price, *_counts(usage))
+        return Amounts(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, spend=spend)
+
+    @property
+    def picodollars(self) -> int | None:
+        return None if self.price is None else picodollars(self.price, *_counts(self.answer.usage))
+
+
 class End(Struct, frozen=True):
     """How a turn ended, and who answered."""
 
@@ -114,26 +150,46 @@ class End(Struct, frozen=True):
     """A model on trial has answered."""
     price: Price | None = None
     """None: nothing is charged, and no cost is told."""
+    earlier: Billed | None = None
+    """What the rest took the place of; the rest does not count it unless it says so."""
 
     @property
     def charged(self) -> Amounts:
-        """What counts against limits: what was computed, and its cost."""
+        """What counts against limits: what was computed, and its cost, without what was computed earlier."""
         if self.cache == "hit":
             return Amounts()
         usage = self.streamed.usage
-        return Amounts(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, spend=self.cost or 0)
+        return Amounts(
+            input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, spend=_up(self.picodollars) or 0
+        )
 
     @property
     def picodollars(self) -> int | None:
-        """The exact cost; see `gateway.billing.cost`. An answer from the response cache is free."""
+        """The exact cost, see `gateway.billing.cost`; without what was computed earlier. A stored answer is free."""
         return None if self.price is None else picodollars(self.price, *self._billed)
 
     @property
     def cost(self) -> int | None:
-        """Micro-dollars, rounded up."""
-        return None if self.price is None else cost(self.price, *self._billed)
+        """Of everything, in micro-dollars, rounded up."""
+        parts = [self.picodollars, self.earlier.picodollars if self.earlier else None]
+        priced = [part for part in parts if part is not None]
+        return _up(sum(priced)) if priced else None
+
+    @property
+    def usage(self) -> Usage:
+        """Of everything."""
+        usage = self.streamed.usage
+        return usage + self.earlier.answer.usage if self.earlier else usage
 
     @property
     def _billed(self) -> tuple[int, int, int]:
-        usage = self.streamed.usage
-        return (0, 0, 0) if self.cache == "hit" else (usage.input_tokens, usage.cached_tokens, usage.output_tokens)
+        return (0, 0, 0) if self.cache == "hit" else _counts(self.streamed.usage)
+
+
+def _counts(usage: Usage) -> tuple[int, int, int]:
+    return usage.input_tokens, usage.cached_tokens, usage.output_tokens
+
+
+def _up(picodollars: int | None) -> int | None:
+    """Micro-dollars, rounded up."""
+    return None if picodollars is None else -(-picodollars // PICODOLLARS_PER_MICRODOLLAR)

@@ -19,20 +19,21 @@ from cache.statistics import CacheStatistics
 from gateway.accounting import OUTCOMES, Accounts
 from gateway.adapters import Adapters
 from gateway.answers import StoredAnswers
-from gateway.billing.cost import Price, cost
+from gateway.billing.cost import most
 from gateway.billing.ledger import Ledger
 from gateway.canaries import Canaries
 from gateway.directory.view import View
 from gateway.engine_answers import EngineAnswers, output_limit
 from gateway.engines import Engines
 from gateway.errors import ApiError, InvalidRequest, ModelNotFound, RateLimited
+from gateway.escalations import Escalations
 from gateway.flights import Flights
 from gateway.job import End, Job
 from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.subjects import mode_of, subjects_of
 from gateway.prompts import tokenise
-from gateway.protocol.stream import Finished
+from gateway.protocol.stream import Finished, LimitState, Usage
 from gateway.refusals import NAMED_ADAPTERS
 from gateway.routing import Routing
 from gateway.safety.guard import Guard
@@ -82,8 +83,9 @@ class Pipeline:
         self._tiers = tiers
         self._answers = StoredAnswers(cache, statistics, flights, guard, settings, tiers.policy.digest, secret)
         self._routing = Routing(view, engines, adapters, tiers)
-        self._engine_answers = EngineAnswers(settings, engines, self._routing, metrics, guard)
         self._accounts = Accounts(statistics, ledger, metrics, tracing)
+        escalations = Escalations(settings, engines, limiter, view, self._accounts, metrics)
+        self._engine_answers = EngineAnswers(settings, engines, self._routing, escalations, metrics, guard)
 
     async def run(self, turn: Turn) -> None:
         """See `gateway.turns.Road`. Measures what `_drive` does."""
@@ -152,7 +154,7 @@ class Pipeline:
                 self._canaries.observe(assigned, job, end, sys.exception())
             # Before anything else may go wrong, or the task be cancelled: what was delivered is owed.
             if end is not None:
-                end = msgspec.structs.replace(end, price=job.price(end))
+                end = job.billed(end)
                 turn.cost = end.cost
                 self._tiers.answered(job, end)
                 self._accounts.close(job, end)
@@ -162,7 +164,7 @@ class Pipeline:
                 tokens = end.streamed.usage.output_tokens
                 self._limiter.expectations.observe(turn.principal.tenant, turn.request.model, tokens)
             landing = self._answers.land(job, end)  # its round trip is that of the settlement
-            limits = await self._limiter.settle(reservation, end.charged if end else Amounts())
+            limits = await self._settle(job, reservation, end)
             mark(Stage.SETTLE)
         turn.append(limits)
         if landing is not None:
@@ -170,7 +172,8 @@ class Pipeline:
         if job.attempt is not None and self._similar is not None:
             self._similar.learn(job)
         mark(Stage.STORE)
-        turn.append(Finished(end.streamed.reason, end.streamed.usage, end.streamed.error, turn.cost))
+        earlier = end.earlier.answer.usage if end.earlier else Usage()
+        turn.append(Finished(end.streamed.reason, end.usage, end.streamed.error, turn.cost, earlier))
         return end
 
     async def _prepare(self, turn: Turn, began: float) -> Job:
@@ -222,6 +225,15 @@ class Pipeline:
         job.turn.limits = partial(self._limiter.state, reservation)
         return reservation
 
+    async def _settle(self, job: Job, reservation: Reservation, end: End | None) -> LimitState:
+        """Charge what was used; what another tier has used counts against its own model's limits."""
+        used = end.charged if end else Amounts()
+        if job.more is not None:
+            earlier = end.earlier if end else None
+            await self._limiter.settle(job.more, used if earlier else Amounts())
+            used = earlier.charged if earlier else used
+        return await self._limiter.settle(reservation, used)
+
     def _wanted(self, job: Job, *, expected: bool) -> Amounts:
         prompt = max(len(ids) for ids in job.prompts.values())
         room = max((engine.context for pool in job.pools for engine in pool.engines), default=0) - prompt
@@ -232,10 +244,5 @@ class Pipeline:
             output = output if learnt is None else min(output, learnt)
             job.expected = request.generate
         prices = [price for price in job.prices.values() if price is not None]
-        spend = max((_most(price, prompt, output) for price in prices), default=0)
+        spend = max((most(price, prompt, output) for price in prices), default=0)
         return Amounts(requests=1, turns=1, input_tokens=prompt, output_tokens=output, spend=spend)
-
-
-def _most(price: Price, input: int, output: int) -> int:
-    """Micro-dollars, whatever the prefix cache holds."""
-    return max(cost(price, input, 0, output), cost(price, input, input, output))

@@ -17,6 +17,7 @@ from engine.wire import SamplingParams
 from gateway import prompts
 from gateway.engines import Engine
 from gateway.errors import AnswerRedacted, ApiError, EngineFailed, InvalidRequest, Unavailable, retry_after_header
+from gateway.held import HeldAnswer
 from gateway.placement import salt_of
 from gateway.protocol.stream import EndReason, TurnEvent, Usage
 from gateway.safety.answer import AnswerFilter
@@ -68,6 +69,7 @@ async def relay(
     filter: AnswerFilter | None = None,
     hold_seconds: float = 2.0,
     append: Callable[[TurnEvent], None] | None = None,
+    held: HeldAnswer | None = None,
 ) -> Streamed:
     """Stream the answer of `engine` into `turn` until it ends or the turn is cancelled.
 
@@ -79,6 +81,7 @@ async def relay(
         filter: what the answer passes before anybody sees it.
         hold_seconds: how long that may hold text back.
         append: takes the answer's events instead of the turn.
+        held: the same, and is told how likely the tokens were.
         announce: tells the turn where it runs. Called at once, or, where the answer must match a grammar, when the
             engine has taken the request up: until then a grammar that it cannot compile may still refuse the turn.
 
@@ -87,14 +90,14 @@ async def relay(
         InvalidRequest: the engine cannot serve the request, and the turn was not announced.
     """
     request, text, format = turn.request, engine.pool.text, engine.pool.tools
-    held = constraint(request, format, text.special_token) if request.generate else None
+    bound = constraint(request, format, text.special_token) if request.generate else None
     reader = AnswerReader(request, format, _call_id)
     first: float | None = None
     last: float | None = None
-    append = append or turn.append
+    append = append or (held.append if held else turn.append)
     hold = Hold(filter, hold_seconds, append) if filter else None
     show = hold.pass_on if hold else partial(_append, append)
-    announced = held is None
+    announced = bound is None
     if announced:
         announce()
     engine.breaker.attempt(monotonic())
@@ -108,7 +111,7 @@ async def relay(
                 shown=shown_tokens(request, format, text.special_token),
                 adapter=adapter,
                 salt=salt_of(turn.principal.tenant),
-                grammar=held.grammar if held else None,
+                grammar=bound.grammar if bound else None,
                 tenant=share.tenant,
                 weight=share.weight,
                 service=share.service,
@@ -130,8 +133,11 @@ async def relay(
                         carried.prefilled()
                         _show_scores(turn, generation, prompt, text)
                     if request.generate:
-                        logprobs = tuple(prompts.logprob(entry, text) for entry in delta.logprobs or ())
+                        shown = delta.logprobs if request.sampling.logprobs is not None else None
+                        logprobs = tuple(prompts.logprob(entry, text) for entry in shown or ())
                         show(reader.read(delta.text, delta.token_ids, logprobs))
+                        if held is not None:
+                            held.computed(len(delta.token_ids), delta.logprobs)
                         if hold is not None and hold.blocked:
                             break
                 if first is None and not turn.cancelled:  # the first token has ended the answer
@@ -140,7 +146,7 @@ async def relay(
                 if hold is not None:
                     hold.end()
     except (EngineGone, RequestFailed) as failure:
-        error = _charge(engine, failure, held)
+        error = _charge(engine, failure, bound)
         if not failure.started and not isinstance(error, InvalidRequest):
             turn.delivered = Usage
             raise TryNext(error) from None
@@ -163,7 +169,7 @@ async def relay(
         engine.succeeded()
     blocked = hold is not None and hold.blocked
     whole = not (turn.cancelled or blocked)
-    broken = _broken(turn, filter) if filter and whole else None
+    broken = _broken(turn, filter, held) if filter and whole else None
     return Streamed(
         reason="error" if broken else "content_filter" if blocked else _reason(turn, generation),
         usage=turn.delivered(),
@@ -195,10 +201,11 @@ def _reason(turn: Turn, generation: Generation) -> EndReason:
     return "length" if reason == "timeout" else reason  # OpenAI's formats have one word for an answer cut short
 
 
-def _broken(turn: Turn, filter: AnswerFilter) -> AnswerRedacted | None:
+def _broken(turn: Turn, filter: AnswerFilter, held: HeldAnswer | None) -> AnswerRedacted | None:
     """The error of an answer that is not what was asked for any more, because something in it was replaced."""
     format = turn.request.format
-    if filter.broken or (filter.replaced and format is not None and not format.holds(turn.log.text)):
+    said = turn.log.text + (held.text if held else "")
+    if filter.broken or (filter.replaced and format is not None and not format.holds(said)):
         return AnswerRedacted("the answer held what this server takes out, and is not in the wanted format without it")
     return None
 

@@ -55,6 +55,29 @@ class Router(Section, frozen=True):
     sticky_seconds: Annotated[
         float, Meta(ge=0, description="Seconds in which a conversation's tier does not fall; 0: it may.")
     ] = 1800.0
+    escalate: Annotated[
+        bool,
+        Meta(
+            description="Have the next tier answer as well, once, where an answer for `auto` looks bad and another one "
+            "is worth its cost."
+        ),
+    ] = False
+    escalate_hold: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=256,
+            description="Tokens of an answer that those who read along wait for, so that one which ends within them "
+            "can be given up, too; 0: none.",
+        ),
+    ] = 0
+    escalate_logprob: Annotated[
+        Annotated[float, Meta(le=0)] | None,
+        Meta(
+            description="Mean log-probability of its tokens below which an answer looks bad. Engines compute them for "
+            "it. Empty: never by that."
+        ),
+    ] = None
     explore: Annotated[
         float, Meta(ge=0, le=0.2, description="Share of `auto` whose tier is drawn, so that others are known too.")
     ] = 0.0

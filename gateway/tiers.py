@@ -100,6 +100,9 @@ class Tiers:
             costs=self._costs,
             delay_price=router.queue_price,
             model=self._model.version if self._model else "",
+            escalate=router.escalate,
+            escalate_hold=router.escalate_hold,
+            escalate_logprob=router.escalate_logprob,
         )
 
     async def choose(self, job: Job, complexity: Complexity) -> Choice | None:
@@ -151,9 +154,12 @@ class Tiers:
         if job.choice is None or end.cache == "hit" or end.streamed.error is not None:
             return
         if (share := self._router.budget) is not None:
-            usage = end.streamed.usage
-            tokens = usage.input_tokens + usage.output_tokens
+            tokens = end.streamed.usage.total_tokens
             cost = self._costs[TIERS.index(end.tier)]
+            if end.earlier is not None and tokens:
+                # The dearest tier would have answered once.
+                first = end.earlier.answer
+                cost += self._costs[TIERS.index(first.tier)] * first.usage.total_tokens / tokens
             self._memory.budgets[share] = charge(self._memory.budgets[share], cost, tokens)
         if self._router.sticky_seconds and (conversation := _conversation(job, 0)):
             until = monotonic() + self._router.sticky_seconds
@@ -233,6 +239,9 @@ def _logged(job: Job, choice: Choice, end: End, model: str) -> LoggedDecision:
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         outcome=end.streamed.reason,
+        escalation=job.escalation,
+        earlier_input_tokens=job.earlier.usage.input_tokens if job.earlier else 0,
+        earlier_output_tokens=job.earlier.usage.output_tokens if job.earlier else 0,
     )
 
 

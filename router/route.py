@@ -77,6 +77,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     delay_price: float = 0.0
     model: str = ""
     """Version of the model of success, if one is used."""
+    escalate: bool = False
+    escalate_hold: int = 0
+    escalate_logprob: float | None = None
 
     def tier(self, complexity: float) -> str:
         if complexity >= self.large_from:
@@ -102,6 +105,8 @@ class Why(enum.StrEnum):
     """The tier wanted cannot hold the prompt."""
     FALLBACK = "fallback"
     """The tier wanted is down."""
+    ESCALATED = "escalated"
+    """The tier wanted has answered, and that looked bad."""
 
 
 class Decision(Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ async def create(request: Request) -> Response:
     principal = await gateway.authenticate(request, "chat")
     turn_request, stream = parse_response_create(await read_object(request), from_headers(request.headers))
     key = request.headers.get("idempotency-key")
-    viewer = await gateway.turns.start(turn_request, principal, idempotency_key=key)
+    viewer = await gateway.turns.start(turn_request, principal, idempotency_key=key, live=stream)
     return _stream(gateway, viewer) if stream else await _wait(viewer, request.receive)
 
 

@@ -54,6 +54,11 @@ def cost(price: Price, input: int, cached: int, output: int) -> int:
     return -(-picodollars(price, input, cached, output) // PICODOLLARS_PER_MICRODOLLAR)
 
 
+def most(price: Price, input: int, output: int) -> int:
+    """The cost of a turn in micro-dollars at most, whatever the prefix cache holds."""
+    return max(cost(price, input, 0, output), cost(price, input, input, output))
+
+
 def microdollars(picodollars: int) -> int:
     """A sum of exact costs in micro-dollars, rounded to the nearest; a half goes to the even one."""
     whole, rest = divmod(picodollars, PICODOLLARS_PER_MICRODOLLAR)

@@ -18,6 +18,7 @@ from gateway.protocol.output_format import TEXT
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.stream import (
     ArgumentsDelta,
+    Earlier,
     Finished,
     LimitState,
     Routed,
@@ -179,6 +180,7 @@ class ResponseView:
                         name: {part: round(value, 3) for part, value in msgspec.structs.asdict(score).items()}
                         for name, score in routed.scores.items()
                     },
+                    **({"earlier": _earlier(routed.earlier)} if routed.earlier else {}),
                 }
             case LimitState() as state:
                 tokens = state.tokens
@@ -298,6 +300,16 @@ def _usage(usage: Usage) -> Event:
         "output_tokens": usage.output_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.total_tokens,
+    }
+
+
+def _earlier(earlier: Earlier) -> Event:
+    return {
+        "tier": earlier.tier,
+        "model": earlier.model,
+        "signal": earlier.signal,
+        "input_tokens": earlier.usage.input_tokens,
+        "output_tokens": earlier.usage.output_tokens,
     }
 
 

@@ -1,6 +1,7 @@
 """The neutral events of one turn, from which every endpoint makes its own format.
 
-A turn's stream is: `Routed` (again after a fallback), then the answer, then `LimitState`, then exactly one `Finished`.
+A turn's stream is: `Routed` (again if another engine takes over), then the answer, then `LimitState`, then exactly one
+`Finished`.
 The answer is text and calls in any order: `TextDelta`s, and for each call `CallBegun`, `ArgumentsDelta`s and, unless it
 was cut off, `CallEnded`. `PromptScored` comes before all of it if the request asked for the prompt's log-probabilities.
 What goes wrong before `Routed` is no event but an `ApiError` raised by `Turns.start`, because nothing was streamed yet
@@ -32,6 +33,36 @@ class TokenLogprob(Struct, frozen=True):
     top: tuple[TokenLogprob, ...] = ()
 
 
+class Usage(Struct, frozen=True):
+    """Tokens of one turn."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    """Part of `input_tokens` that came from the prefix cache (all of them on a response-cache hit)."""
+    output_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+        )
+
+
+class Earlier(Struct, frozen=True):
+    """An answer that was given up for another one of the next tier, before anybody saw it."""
+
+    tier: str
+    model: str
+    signal: str
+    """What looked bad about it: see `router.cascade.Signal`."""
+    usage: Usage
+
+
 class Routed(Struct, frozen=True, kw_only=True, tag=True):
     """Where the turn runs and why."""
 
@@ -55,6 +86,8 @@ class Routed(Struct, frozen=True, kw_only=True, tag=True):
     """How soon it is served, in OpenAI's words."""
     scores: Mapping[str, Score] = {}
     """Of the replicas among which this one was chosen, if there were several."""
+    earlier: Earlier | None = None
+    """What this takes the place of."""
 
 
 class Replayed(Struct, frozen=True):
@@ -135,28 +168,18 @@ class LimitState(Struct, frozen=True, tag=True):
         return min(found, key=lambda reading: reading.remaining, default=None)
 
 
-class Usage(Struct, frozen=True):
-    """Tokens of one turn."""
-
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    """Part of `input_tokens` that came from the prefix cache (all of them on a response-cache hit)."""
-    output_tokens: int = 0
-
-    @property
-    def total_tokens(self) -> int:
-        return self.input_tokens + self.output_tokens
-
-
 class Finished(Struct, frozen=True, tag=True):
     """The end of the turn; always the last event."""
 
     reason: EndReason
     usage: Usage
+    """Of everything that was computed."""
     error: ApiError | None = None
     """With reason "error"."""
     cost: int | None = None
     """Micro-dollars, rounded up; None if the model has no price."""
+    earlier: Usage = Usage()
+    """Part of `usage` that went into an answer which was given up."""
 
 
 AnswerEvent = TextDelta | Replayed | CallBegun | ArgumentsDelta | CallEnded

@@ -280,7 +280,8 @@ def _message(role: str, text: str) -> dict[str, Any]:
 def _intervals(trace: TurnTrace) -> Iterator[tuple[str, float, float]]:
     """Name, beginning and end of a turn's children: its stages, the engine's divided into queue, prefill and decode."""
     for stage, begin, finish in trace.stages():
-        if stage is not Stage.ENGINE or trace.decoded is None:
+        # Of two answers the tokens of the one that was given are known.
+        if stage is not Stage.ENGINE or trace.decoded is None or not begin <= trace.decoded[1] <= finish:
             yield str(stage), begin, finish
             continue
         queued, first, last = trace.decoded

@@ -86,6 +86,11 @@ class Turn:
         return len(self._viewers)
 
     @property
+    def live(self) -> bool:
+        """Whether anybody reads along, instead of waiting for the end."""
+        return any(viewer.live for viewer in self._viewers)
+
+    @property
     def finished(self) -> bool:
         return self.state is TurnState.FINISHED
 
@@ -153,9 +158,9 @@ class Turn:
         if stop is not None and self.cancelled:
             stop()
 
-    def watch(self, after: int = -1, wake: Callable[[], None] | None = None) -> Viewer:
+    def watch(self, after: int = -1, wake: Callable[[], None] | None = None, *, live: bool = True) -> Viewer:
         """A viewer that has seen everything up to number `after`. Close it, or use it as a context manager."""
-        return Viewer(self, after, wake)
+        return Viewer(self, after, wake, live=live)
 
     def _joined(self, viewer: Viewer) -> None:
         self._viewers.add(viewer)
@@ -195,8 +200,10 @@ class Turn:
 class Viewer:
     """A cursor into a turn's log. The turn runs on for a while after its last viewer was closed."""
 
-    def __init__(self, turn: Turn, after: int, wake: Callable[[], None] | None = None) -> None:
+    def __init__(self, turn: Turn, after: int, wake: Callable[[], None] | None = None, *, live: bool = True) -> None:
+        """Args: live: it reads along; False: it only waits for the end."""
         self.turn = turn
+        self.live = live
         self.cursor = after
         """Number of the last entry read."""
         self.behind = False

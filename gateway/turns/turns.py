@@ -104,6 +104,7 @@ class Turns:
         orphan_timeout: float | None = None,
         own: Mapping[str, Turn] | None = None,
         idempotency_key: str | None = None,
+        live: bool = True,
     ) -> Viewer:
         """Start a turn and watch it from its first entry. Returns once it has been admitted and routed.
 
@@ -112,13 +113,14 @@ class Turns:
             orphan_timeout: seconds the turn runs on without a viewer, instead of the configured ones.
             own: turns of the caller's connection, which it may continue even if they are not stored.
             idempotency_key: the same key and request of the same caller give the same turn.
+            live: see `Viewer`.
 
         Raises:
             ApiError: the turn was refused: unknown model or previous response, too long, over a limit, no engine, ...
         """
         if idempotency_key is None or self._creations is None:
             id = new_response_id(self._gateway)
-            return await self._start(id, request, principal, wake, orphan_timeout, own or {})
+            return await self._start(id, request, principal, wake, orphan_timeout, own or {}, live)
         claim = self._creations.claim(principal, idempotency_key, request)
         while True:
             id = new_response_id(self._gateway)
@@ -126,13 +128,13 @@ class Turns:
                 existing = await self._creations.take(claim, id)
                 if existing is None:
                     try:
-                        return await self._start(id, request, principal, wake, None, own or {})
+                        return await self._start(id, request, principal, wake, None, own or {}, live)
                     except ApiError:
                         await self._creations.release(claim, id)
                         raise
             turn = await self._find(existing, principal)
             if turn is not None:
-                return await _admitted(turn.watch(wake=wake))
+                return await _admitted(turn.watch(wake=wake, live=live))
             await self._creations.release(claim, existing)
 
     def get(self, response_id: str) -> Turn | None:
@@ -226,6 +228,7 @@ class Turns:
         wake: Callable[[], None] | None,
         orphan_timeout: float | None,
         own: Mapping[str, Turn],
+        live: bool,
     ) -> Viewer:
         self._check_draining()
         history = await self._history(request, principal, own)
@@ -238,7 +241,7 @@ class Turns:
         task = asyncio.create_task(self._run(turn), name=f"turn {turn.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await _admitted(turn.watch(wake=wake))
+        return await _admitted(turn.watch(wake=wake, live=live))
 
     @contextlib.contextmanager
     def _coming(self, id: str) -> Iterator[None]:

@@ -23,6 +23,7 @@ from engine.wire import (
     Pin,
     Ready,
     Step,
+    TokenLogprob,
     Usage,
     decode_client_frame,
     encode,
@@ -51,6 +52,8 @@ class FrameEngine:
         """How answers end."""
         self.script: Callable[[Generate], list[list[int]]] | None = None
         """Answers instead: the tokens of each step. The end waits while the gate is closed."""
+        self.logprob = -0.1
+        """Of every token of a script, where requests ask for it."""
         self._path = path
         self._steps: set[asyncio.Task[None]] = set()
 
@@ -92,7 +95,7 @@ class FrameEngine:
         await connection.send(encode(Step([Output(frame.id, finish="cancelled")], self.load)))
 
     async def _answer(self, connection: ServerConnection, request: Generate) -> None:
-        if self.script is not None:
+        if self.script is not None and not self.failing:
             await self._perform(connection, request, self.script(request))
             return
         await self.gate.wait()
@@ -118,9 +121,10 @@ class FrameEngine:
         with contextlib.suppress(ConnectionClosed):
             for index, tokens in enumerate(steps):
                 first = index == 0
-                await connection.send(
-                    encode(Step([Output(request.id, tokens, usage=usage if first else None)], self.load))
-                )
+                likely = [TokenLogprob(token, self.logprob) for token in tokens]
+                asked = likely if request.sampling.logprobs is not None else None
+                output = Output(request.id, tokens, logprobs=asked, usage=usage if first else None)
+                await connection.send(encode(Step([output], self.load)))
                 await asyncio.sleep(0)
             await self.gate.wait()
             await connection.send(encode(Step([Output(request.id, finish=self.finish, usage=usage)], self.load)))

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine.wire import Load
 from gateway.telemetry.metrics import MAX_SERIES, Metrics
 from gateway.telemetry.trace import Stage, TurnTrace
+from router.cascade import Signal, decide
 from router.health import Circuit
 
 LOAD = Load(
@@ -94,7 +95,7 @@ def test_no_label_can_name_a_tenant_key_or_user() -> None:
         for sample in family.samples:
             assert set(sample.labels) <= {
                 "tier", "outcome", "cache", "model", "direction", "reason", "result", "code", "replica", "le", "stage",
-                "limit", "target", "rule", "action", "how", "kind",
+                "limit", "target", "rule", "action", "how", "kind", "signal", "followed",
             }  # fmt: skip
 
 
@@ -132,6 +133,8 @@ def exercised() -> Metrics:
     metrics.semantic.embedder("m", up=True)
     metrics.placements.answered("small", "prefix", prompt=9, expected=5, found=5)
     metrics.placements.index("small", 7)
+    made = decide(Signal.EMPTY, ("small", "medium"), (0.2, 0.3), price=0.1, cost=0.2)
+    metrics.escalations.looked(made, "escalated")
     trace = TurnTrace({})
     for stage in Stage:
         trace.mark(stage)

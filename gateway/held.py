@@ -1,0 +1,85 @@
+"""A first answer, kept back until it is known whether it will do, or until it is time that somebody sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+
+from engine.wire import TokenLogprob
+from gateway.protocol.output_format import OutputFormat
+from gateway.protocol.stream import CallBegun, CallEnded, EndReason, TextDelta, TurnEvent
+from gateway.turns import Turn
+from router.cascade import Seen
+
+
+class HeldAnswer:
+    """Takes an answer's events in place of its turn."""
+
+    def __init__(self, turn: Turn, *, tokens: int, seconds: float) -> None:
+        """
+        Args:
+            tokens: that somebody who reads along waits for.
+            seconds: after the first token that anybody waits for.
+        """
+        self._turn = turn
+        self._limit = tokens
+        self._seconds = seconds
+        self._until: float | None = None
+        self._events: list[TurnEvent] = []
+        self._tokens = 0
+        self._scored = 0
+        self._logprobs = 0.0
+        self.released = False
+        """It was shown: there is no way back."""
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self._events if isinstance(event, TextDelta))
+
+    def append(self, event: TurnEvent) -> None:
+        """The next event."""
+        if self.released:
+            self._turn.append(event)
+        else:
+            self._events.append(event)
+
+    def computed(self, tokens: int, logprobs: Sequence[TokenLogprob] | None) -> None:
+        """So many tokens have come, and the events that they became."""
+        if self.released:
+            return
+        self._tokens += tokens
+        self._scored += len(logprobs or ())
+        self._logprobs += sum(entry.logprob for entry in logprobs or ())
+        now = monotonic()
+        if self._until is None:
+            self._until = now + self._seconds
+        if now >= self._until or (self._tokens > self._limit and self._turn.live and self._visible):
+            self.release()
+
+    def release(self) -> None:
+        """Show it, and whatever follows."""
+        self.released = True
+        for event in self._events:
+            self._turn.append(event)
+        self._events.clear()
+
+    def seen(self, reason: EndReason, stop: str | None, format: OutputFormat | None, refuses: bool) -> Seen:
+        """What it looks like now that it has ended.
+
+        Args:
+            stop: the client's stop string that has ended it, if one did: wherever it stands is right then.
+            refuses: its text begins as refusals do.
+        """
+        calls = any(isinstance(event, CallBegun) for event in self._events)
+        whole = all(event.complete for event in self._events if isinstance(event, CallEnded))
+        asked = format is None or calls or stop is not None or format.holds(self.text)
+        return Seen(
+            empty=reason == "stop" and stop is None and not calls and not self.text.strip(),
+            valid=asked and whole,
+            refusal=refuses and format is None and not calls,
+            logprob=self._logprobs / self._scored if self._scored else None,
+        )
+
+    @property
+    def _visible(self) -> bool:
+        return any(not isinstance(event, TextDelta) or event.text for event in self._events)

@@ -1,0 +1,186 @@
+"""Whether an answer that looks bad is worth asking the next larger tier for another one.
+
+What looks bad is cheap to see: no text, text that is not in the wanted format, a refusal, tokens that the model itself
+found unlikely. Each leaves a part of the probability that the answer is good after all. Against it stands the
+probability that the larger tier does better. That is less than its usual one: where a smaller tier fails, a larger one
+fails more often, too. How much more is measured (`DEPENDENCE`). The larger tier is asked if what it is expected to gain
+is more than what its whole answer costs at the price of the choice (`router.tier`); the first answer is paid already.
+
+An answer in no wanted form says nothing of how hard the question was, so there the larger tier has its usual
+probability. Pure, and made again from what it returns.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from msgspec import Struct
+
+from router.tier import TIERS, Choice, Source
+
+DEPENDENCE = 0.4
+"""Where a tier fails, the share of cases in which the next one has its lead only; else its chances are the usual ones.
+On the frozen suite 0.38 [0.26, 0.50] from small to medium, 0.37 [0.25, 0.50] from medium to large, as
+`tests/router/test_cascade.py` measures it."""
+
+
+class Signal(enum.StrEnum):
+    """What looks bad about an answer."""
+
+    EMPTY = "empty"
+    """Neither text nor a call."""
+    SCHEMA = "schema"
+    """Not in the format that was asked for, or a call that is cut off."""
+    REFUSAL = "refusal"
+    """It begins as refusals do."""
+    DOUBT = "doubt"
+    """The mean log-probability of its tokens is low."""
+
+
+LEFT = {Signal.EMPTY: 0.0, Signal.SCHEMA: 0.0, Signal.REFUSAL: 0.25, Signal.DOUBT: 0.5}
+"""Part of the probability of a good answer that each signal leaves. Judgement: no data with such signals is at hand."""
+OF_FORM = (Signal.EMPTY, Signal.SCHEMA)
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """What is seen of a whole answer."""
+
+    empty: bool
+    valid: bool
+    """In the format that was asked for, if one was."""
+    refusal: bool
+    logprob: float | None
+    """Mean log-probability of its tokens; None if it is not known."""
+
+
+class Escalation(Struct, frozen=True, kw_only=True):
+    """A decision, and everything it was made from."""
+
+    signal: Signal
+    tier: str
+    """That has answered."""
+    next: str
+    success: tuple[float, float]
+    """Probability that each of the two answers well, before the signal was seen."""
+    price: float
+    """See `router.tier.Terms`; of the next two as well."""
+    cost: float
+    delay_price: float
+    delay: float
+    gain: float
+    """In probability of a good answer."""
+    paid: float
+    """For it, in the same unit."""
+
+    @property
+    def pays(self) -> bool:
+        return self.gain > self.paid
+
+
+def signal(seen: Seen, doubt_below: float | None) -> Signal | None:
+    """The strongest signal. Args: doubt_below: mean log-probability; None: that is no signal."""
+    if seen.empty:
+        return Signal.EMPTY
+    if not seen.valid:
+        return Signal.SCHEMA
+    if seen.refusal:
+        return Signal.REFUSAL
+    if doubt_below is not None and seen.logprob is not None and seen.logprob < doubt_below:
+        return Signal.DOUBT
+    return None
+
+
+def next_tier(choice: Choice) -> str | None:
+    """The tier above the chosen one. None if there is none, or if the choice was drawn to see how its tier does."""
+    if choice.draw < choice.terms.explore:
+        return None
+    above = [tier for tier in TIERS[TIERS.index(choice.tier) + 1 :] if tier in choice.offered]
+    return above[0] if above else None
+
+
+def escalate(choice: Choice, next: str, found: Signal, typical: tuple[float, float, float]) -> Escalation:
+    """Whether to ask the tier `next`, too.
+
+    Args:
+        typical: probability that each tier answers well, of requests of which nothing is known.
+    """
+    prediction = choice.outlook.prediction
+    known = prediction.probabilities if prediction and choice.outlook.source is Source.LEARNT else None
+    success = known or typical
+    this, that = TIERS.index(choice.tier), TIERS.index(next)
+    return decide(
+        found,
+        (choice.tier, next),
+        (success[this], success[that]),
+        price=choice.terms.price,
+        cost=choice.terms.costs[that],
+        delay_price=choice.terms.delay_price,
+        delay=choice.delays[that],
+    )
+
+
+def decide(
+    found: Signal,
+    tiers: tuple[str, str],
+    success: tuple[float, float],
+    *,
+    price: float,
+    cost: float,
+    delay_price: float = 0.0,
+    delay: float = 0.0,
+) -> Escalation:
+    """See `Escalation`."""
+    left = success[0] * LEFT[found]
+    return Escalation(
+        signal=found,
+        tier=tiers[0],
+        next=tiers[1],
+        success=success,
+        price=price,
+        cost=cost,
+        delay_price=delay_price,
+        delay=delay,
+        gain=_after(success, left, 0.0 if found in OF_FORM else DEPENDENCE) - left,
+        paid=price * cost + delay_price * delay,
+    )
+
+
+def again(escalation: Escalation) -> Escalation:
+    """The same decision, made anew from what it holds."""
+    return decide(
+        escalation.signal,
+        (escalation.tier, escalation.next),
+        escalation.success,
+        price=escalation.price,
+        cost=escalation.cost,
+        delay_price=escalation.delay_price,
+        delay=escalation.delay,
+    )
+
+
+def sentence(escalation: Escalation) -> str:
+    """Why the larger tier was asked, for people."""
+    return (
+        f"the {escalation.tier} tier's answer {_SAID[escalation.signal]}: the {escalation.next} tier is expected to do "
+        f"better by {escalation.gain:.0%}, and {escalation.paid:.0%} would have been enough at this price of quality"
+    )
+
+
+_SAID = {
+    Signal.EMPTY: "was empty",
+    Signal.SCHEMA: "was not in the format that was asked for",
+    Signal.REFUSAL: "was a refusal",
+    Signal.DOUBT: "was of tokens that it found unlikely itself",
+}
+
+
+def _after(success: tuple[float, float], left: float, dependence: float) -> float:
+    """Probability that the larger tier answers well, if the smaller one has done so with probability `left`.
+
+    A mixture: with `dependence` the larger tier answers well whatever the smaller one does, and more; else what the
+    smaller one did says nothing.
+    """
+    this, that = success
+    beyond = max(0.0, that - this) / (1.0 - this) if this < 1.0 else 1.0
+    nested = left + (1.0 - left) * beyond
+    return dependence * nested + (1.0 - dependence) * that
