@@ -5,14 +5,19 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import load, save
 from sklearn.neighbors import NearestNeighbors
 
 from router.features import Features, Message, extract
 from router.fit import Examples, fit
 from router.success import (
+    COUNTS,
     FORMAT,
+    SHARES,
     Basis,
+    FeatureModel,
     Metadata,
     SuccessModel,
     neighbours,
@@ -78,6 +83,26 @@ def test_one_request_is_predicted_as_among_many(model: SuccessModel) -> None:
     alone = [model.predict_all(others.vectors[i : i + 1], others.embeddings[i : i + 1])[0] for i in range(5)]
     for one, all in zip(alone, together, strict=True):
         assert one.probabilities == pytest.approx(all.probabilities, abs=1e-5)
+
+
+counts = st.integers(0, 100_000) | st.integers(0, 40)
+lengths = st.floats(0, 1e4)
+shares = st.floats(0, 1)
+kinds = dict.fromkeys(COUNTS, counts) | dict.fromkeys(SHARES, shares)
+kinds |= {"asks": st.booleans(), "middle_line": lengths, "word_length": lengths}
+anything = st.fixed_dictionaries(kinds).map(lambda values: Features(**values))
+
+
+@given(anything)
+def test_without_an_embedding_a_request_alone_is_predicted_as_among_many(features: Features) -> None:
+    """Whatever it is like, by the model of this release."""
+    probabilities, strangeness, _ = shipped().estimate(vector(features)[None], None)
+    alone = FeatureModel(shipped().arrays).judge(features)
+    assert alone[0] == pytest.approx(probabilities[0], abs=1e-4)
+    assert alone[1] == pytest.approx(strangeness[0], rel=1e-3, abs=1e-3)
+    predicted = shipped().predict(features)
+    assert predicted.strangeness == alone[1]
+    assert predicted.probabilities == (alone[0] if alone[1] <= 1 else None)
 
 
 def test_neighbours_are_those_of_scikit_learn() -> None:
