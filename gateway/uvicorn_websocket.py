@@ -49,7 +49,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
         Raises:
             SlowConsumer: the client has read nothing for `patience` seconds.
+            ClientDisconnected: it has left, or was parted from because of what it sent.
         """
+        if self.handshake_complete and self.close_sent and self.initial_response is None:
+            # Closed by the protocol, which the application has not heard yet: uvicorn would call that its error.
+            raise ClientDisconnected
         if message["type"] == "websocket.close":
             self.writable.set()
             self.loop.call_later(self.close_timeout, self.transport.abort)

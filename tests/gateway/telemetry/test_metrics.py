@@ -129,6 +129,8 @@ def exercised() -> Metrics:
     metrics.shared(followed=1, feeds=1, unstored=1)
     metrics.directory(age=1.0)
     metrics.watch_ledger(lambda: 0.0, lambda: 0.0)
+    metrics.canary_out("error")
+    metrics.shadow_copy("answered")
     metrics.semantic.asked("serve", 0.01)
     metrics.semantic.embedder("m", up=True)
     metrics.placements.answered("small", "prefix", prompt=9, expected=5, found=5)
