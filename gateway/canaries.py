@@ -109,8 +109,10 @@ class Canaries:
     def assign(self, turn: Turn) -> Assigned | None:
         """Where the turn's model name leads, if it is a route, all of which its tenant may use."""
         route = self._view.route(turn.request.model)
+        if route is None:
+            return None
         tenant = self._view.tenant(turn.principal.tenant)
-        if route is None or not exists(route, tenant):
+        if not exists(route, tenant):
             return None
         conversation = _beginning(turn)
         shares = [Share(target.model, target.weight) for target in route.targets]

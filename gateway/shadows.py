@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -30,9 +29,6 @@ from gateway.prompts import tokenise
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.answer import constraint
 from router.canary import Failures, Share, evidence, split
-
-if TYPE_CHECKING:
-    from gateway.directory.records import Replica
 
 log = logging.getLogger("roundhouse.canaries")
 
@@ -156,7 +152,12 @@ class Shadows:
             return
         task = asyncio.create_task(self._copy(route, route.shadow, job, None if failed else end, count))
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.error("a turn could not be copied", exc_info=fault)
 
     async def _copy(self, route: Route, shadow: Shadow, job: Job, end: End | None, count: Count) -> None:
         news = {_COPIES: 1} if end is not None else {_COPIES: 1, _STABLE_ERROR: 1}
@@ -231,13 +232,9 @@ class Shadows:
 
     def _engine(self, pool: Pool) -> Engine:
         """The least loaded one that may be used."""
-        now, controls = monotonic(), self._view.replicas()
-
-        def drained(engine: Engine) -> bool:
-            control: Replica | None = controls.get(engine.name)
-            return control is not None and control.drained
-
-        up = [each for each in pool.engines if each.client.connected and not drained(each)]
+        now = monotonic()
+        drained = {name for name, control in self._view.replicas().items() if control.drained}
+        up = [each for each in pool.engines if each.client.connected and each.name not in drained]
         up = [each for each in up if each.breaker.allows(now)] or up
         if not up:
             raise EngineGone(f"no engine of {pool.name!r} is up", started=False)
