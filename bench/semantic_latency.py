@@ -3,8 +3,10 @@
     ROUNDHOUSE_BENCH_DATA=/path/to/data python -m bench.semantic_latency
 
 runs the embedded demo (gateway, Redis, three engines, embedder), once with the cache and once without, and asks
-labelled questions one after the other. Look-ups (embedding, hints, entry read again, decision) are read from the
-gateway's own histogram; the time to the first token is a client's. Results in `bench/results/semantic-latency.*`.
+labelled questions one after the other, with a pause in between: what a turn teaches is embedded after it, and would
+make the next question wait. Look-ups (embedding, hints, entry read again, decision) are read from the gateway's own
+histogram; the time to the first token is a client's. Results in `bench/results/semantic-latency.*`; they need a quiet
+machine.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def ask(port: int, question: str) -> Asked:
         "model": "small",
         "messages": [{"role": "user", "content": question}],
         "temperature": 0,
-        "max_tokens": 16,
+        "max_tokens": 400,  # an answer that is cut off is not stored
         "stream": True,
     }
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
@@ -108,7 +110,7 @@ def within(counts: dict[float, float], share: float) -> float:
 
 
 def run(
-    folder: Path, first: Sequence[str], then: Sequence[str], *, enabled: bool
+    folder: Path, first: Sequence[str], then: Sequence[str], *, enabled: bool, pause: float
 ) -> tuple[list[Asked], dict[float, float]]:
     """Have `first` stored, then ask `then`; what was asked then, and its look-ups."""
     port = free_port()
@@ -126,7 +128,10 @@ def run(
         for question in first:
             ask(port, question)
         before = buckets(port)
-        asked = [ask(port, question) for question in then]
+        asked = []
+        for question in then:
+            time.sleep(pause)
+            asked.append(ask(port, question))
         after = buckets(port)
     return asked, {limit: count - before.get(limit, 0.0) for limit, count in after.items()}
 
@@ -204,13 +209,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=Path, help=f"instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
     parser.add_argument("--turns", type=int, default=400)
+    parser.add_argument("--pause", type=float, default=0.25, help="seconds between two turns")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     arguments = parser.parse_args(argv)
     pairs = question_pairs.read(question_pairs.find(arguments.pairs))
     first, then = questions(pairs, arguments.turns, 0)
     with tempfile.TemporaryDirectory(prefix="rh-") as folder:
-        asked, look_ups = run(Path(folder) / "on", first, then, enabled=True)
-        without, _ = run(Path(folder) / "off", [], then, enabled=False)
+        asked, look_ups = run(Path(folder) / "on", first, then, enabled=True, pause=arguments.pause)
+        without, _ = run(Path(folder) / "off", [], then, enabled=False, pause=arguments.pause)
     result = summarise(asked, look_ups, without)
     text = markdown(result, conditions())
     arguments.output.mkdir(parents=True, exist_ok=True)
