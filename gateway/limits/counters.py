@@ -115,7 +115,7 @@ class Counters(Struct):
     day: int = 0
     """Days since 1970."""
     spent_day: int = 0
-    month: int = 0
+    month: int = 197001
     """Such as 202611."""
     spent_month: int = 0
 

@@ -192,6 +192,7 @@ async def test_the_ledger_is_what_was_delivered(
         entries = {entry.turn: entry async for entry in report.turns(redis, _always())}
         assert [problem async for day in report.verify(redis, _always()) for problem in day.problems] == []
     outcomes = [outcome for some in every for outcome in some]
+    assert outcomes, "nothing was admitted"
     assert entries.keys() == {outcome.id for outcome in outcomes}
     for outcome in outcomes:
         _check(outcome, entries[outcome.id])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import openai
 import pytest
 from websockets.exceptions import InvalidStatus
 
@@ -9,8 +10,9 @@ from gateway.directory.records import Tenant
 from gateway.identity import Principal
 from gateway.limits.counters import DAY, UNIT, Amounts, Counters, Subject, bounds_of
 from gateway.limits.quota import Quota
-from gateway.limits.readings import duration, headers, read, refusal
+from gateway.limits.readings import check_size, duration, headers, read, refusal
 from gateway.limits.subjects import mode_of, share_of_quota, socket_subjects, subjects_of
+from gateway.settings import Price
 from tests.gateway.conftest import Serve
 
 KEY_QUOTA = Quota(requests_per_minute=2, open_sockets=1)
@@ -91,6 +93,32 @@ def test_a_refusal_says_whose_limit_it_is_and_what_was_wanted() -> None:
     )
     sockets = refusal([Subject("key:ci", KEY_QUOTA)], [Counters(sockets=1)], Amounts(sockets=1), 0.8)
     assert sockets.message == "open_sockets of key:ci is reached: 1 of 1 are open; try again in 1s"
+
+
+@pytest.mark.parametrize("field", Quota.__struct_fields__)
+def test_every_limit_lets_through_what_fits(field: str) -> None:
+    """Each alone, from its smallest value."""
+    if field not in ("burst_seconds", "mode"):
+        check_size([Subject("tenant", Quota(**{field: 20}))], Amounts(1, 1, 1, 1, 1, 1))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("field", ["spend_per_day", "spend_per_month"])
+async def test_a_budget_is_used_up_and_then_refuses(serve: Serve, field: str) -> None:
+    """Alone, a micro-dollar a token."""
+    price = Price(name="tiny-small", input=1_000_000, output=1_000_000)
+    answers = []
+    async with serve(limits={field: 30}, prices=[price]) as served:
+        for number in range(30):
+            try:
+                made = await served.client.responses.create(model="small", input=f"{number}", max_output_tokens=1)
+            except openai.RateLimitError as refused:
+                answers.append((refused.code, refused.response.json()["error"]["message"].split()[0]))
+                break
+            answers.append(("spent", (made.model_extra or {})["roundhouse"]["cost_microdollars"]))
+    spent = [cost for what, cost in answers if what == "spent"]
+    assert 0 < sum(spent) <= 30
+    assert answers[-1] == ("insufficient_quota", field)
 
 
 def test_a_key_counts_as_the_one_that_it_replaced() -> None:
