@@ -32,19 +32,17 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, LeaveOneGroupOut
 
 from bench.questions import FILE, TIERS, Questions, embed, path_of, read
+from bench.spending import BUDGET, COSTS, KNOB, budget_table, budgets, knob, knob_table
 from router import evaluation
-from router.budget import Budget, charge
 from router.complexity import score
 from router.evaluation import Interval, Routed, Values, interval
 from router.features import Message, extract
 from router.fit import trained
-from router.success import Array, Basis, Prediction, neighbours, shipped, vector
-from router.tier import NOMINAL, Outlook, Source, Terms, choose, price_table, relative
+from router.success import Array, neighbours, shipped, vector
 
 RESAMPLES = 1000
 FOLDS = 5
 OURS = "ours"
-COSTS = relative(NOMINAL)
 PAIRS = (("small", "large"), ("small", "medium"), ("medium", "large"))
 METHODS = {
     "static mixture": "the mean outcome of each tier, the same for every question",
@@ -55,7 +53,6 @@ METHODS = {
     "ours, no embedding": "the features alone",
     OURS: "",
 }
-BUDGETS = (0.2, 0.35, 0.5, 0.65, 0.8)
 _RESULTS = Path(__file__).parent / "results"
 Rows = NDArray[np.intp]
 
@@ -185,53 +182,6 @@ def judge(questions: Questions, split: Split, drawn: Values) -> tuple[list[Line]
     return lines, curves
 
 
-class Spent(msgspec.Struct):
-    """What a budget came to."""
-
-    budget: float
-    order: str
-    realised: float
-    quality: float
-    fixed: float
-    """Share that a price fixed beforehand would have spent."""
-
-
-def budgets(questions: Questions, believed: Values) -> list[Spent]:
-    """Streams of questions through the budget's price, shuffled and with one category after the other.
-
-    It starts at the price that calibration suggests: of the frozen questions, whose budget is judged on the others.
-    """
-    outcomes = questions.examples.outcomes
-    table = price_table(believed[questions.frozen], COSTS)
-    stream = np.flatnonzero(~questions.frozen)
-    tokens = questions.prompt_tokens[:, None] + questions.output_tokens
-    orders = {
-        "shuffled": np.random.default_rng(0).permutation(stream),
-        "by category": stream[np.argsort(questions.categories[stream], kind="stable")],
-    }
-    results = []
-    for share in BUDGETS:
-        knob = round(100 * (share - COSTS[0]) / (1 - COSTS[0]))
-        for order, rows in orders.items():
-            state, right, fixed = Budget(share, table[knob]), 0.0, 0.0
-            for row in rows:
-                prediction = _prediction(believed[row])
-                choice = choose(Outlook(Source.LEARNT, 0.0, prediction), Terms(state.price, table[50], COSTS))
-                tier = TIERS.index(choice.tier)
-                state = charge(state, COSTS[tier], float(tokens[row, tier]))
-                right += float(outcomes[row, tier])
-                still = choose(choice.outlook, Terms(table[knob], table[50], COSTS))
-                fixed += COSTS[TIERS.index(still.tier)] * float(tokens[row, TIERS.index(still.tier)])
-            dearest = float(tokens[rows, -1].sum())
-            # Judged by what the same questions would have cost at the dearest tier, not by the tokens that were used.
-            results.append(Spent(share, order, state.spent / dearest, right / len(rows), fixed / dearest))
-    return results
-
-
-def _prediction(row: Values) -> Prediction:
-    return Prediction((float(row[0]), float(row[1]), float(row[2])), Basis.EMBEDDING, 0.0)
-
-
 def table(lines: Sequence[Line], outcomes: Values | Array) -> str:
     """One split as Markdown."""
     text = [
@@ -337,6 +287,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     questions = read(path_of(FILE))
     outcomes = questions.examples.outcomes.astype(np.float64)
     drawn = evaluation.resamples(len(questions), options.resamples)
+    suite = np.flatnonzero(questions.frozen)
+    drawn_suite = evaluation.resamples(len(suite), options.resamples)
     rows = np.arange(len(questions))
     splits = [
         probabilities(questions, KFold(FOLDS, shuffle=True, random_state=0).split(rows), "by question"),
@@ -352,15 +304,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         plot(curves, split.methods[OURS].probabilities, outcomes, f"kept apart {split.name}", options.output / picture)
         page += ["", f"![quality over cost, and reliability]({picture})"]
     page += ["", "## What the methods are", "", notes(lines)]
-    spent = budgets(questions, splits[0].methods[OURS].probabilities)
-    record["budgets"] = msgspec.to_builtins(spent)
-    page += ["", "## Budgets", "", _BUDGETS, "", "| budget | order | spent | right answers | spent at a fixed price |"]
-    page += ["|---|---|---|---|---|"]
-    page += [f"| {s.budget:.0%} | {s.order} | {s.realised:.1%} | {s.quality:.3f} | {s.fixed:.1%} |" for s in spent]
+    turned = knob(questions.take(suite), drawn_suite)
+    spent = budgets(questions, splits[0].methods[OURS].probabilities, max(2, options.resamples // 10))
+    record["knob"], record["budgets"] = msgspec.to_builtins(turned), msgspec.to_builtins(spent)
+    page += ["", "## The knob", "", KNOB, "", knob_table(turned), "", "## Budgets", "", BUDGET, "", budget_table(spent)]
     page += ["", "## What is taken for familiar", "", _FAMILIAR, "", familiarity(questions, splits)]
-    suite = np.flatnonzero(questions.frozen)
     frozen = questions.take(suite)
-    lines, _ = judge(frozen, held_out(frozen), evaluation.resamples(len(suite), options.resamples))
+    lines, _ = judge(frozen, held_out(frozen), drawn_suite)
     record["frozen suite"] = msgspec.to_builtins(lines)
     page += ["", "## The model file of this release on the frozen suite", "", table(lines, frozen.examples.outcomes)]
     text = "\n".join(page) + "\n"
@@ -373,9 +323,6 @@ _ABOUT = """`python -m bench.router`: MMLU-Pro questions with the outcomes of Ll
 (large). Area: between all-small quality and the quality-cost curve, as a share of the box up to all-large; 0.5 is a
 coin. APGR: the same over the share of questions sent on, for two tiers. ECE: expected calibration error, ten bins. All
 with 95 % intervals (paired bootstrap over questions)."""
-
-_BUDGETS = """Questions as a stream; the price starts where the frozen questions put it and follows what is spent
-(`router/budget.py`). Spent: of what the dearest tier would have cost for the same questions."""
 
 _FAMILIAR = """Share of requests for which the model gives probabilities. The rest is routed by the complexity score."""
 

@@ -121,7 +121,7 @@ class Escalations:
             why=Why.ESCALATED,
             scores={},
         )
-        # A turn that follows this one for its answer must not take it for one that stands still.
+        # Turns that follow this one for its answer must not take it for one that stands still.
         seconds = self._settings.cache.follow_seconds / 2
         return FirstAttempt(HeldAnswer(job.turn, tokens=router.escalate_hold, seconds=seconds), decision, following)
 

@@ -19,7 +19,7 @@ class HeldAnswer:
         """
         Args:
             tokens: that somebody who reads along waits for.
-            seconds: after the first token that anybody waits for.
+            seconds: after the first token that those wait who follow the turn for its answer.
         """
         self._turn = turn
         self._limit = tokens
@@ -53,7 +53,8 @@ class HeldAnswer:
         now = monotonic()
         if self._until is None:
             self._until = now + self._seconds
-        if now >= self._until or (self._tokens > self._limit and self._turn.live and self._visible):
+        followed = self._turn.viewers > 1 and now >= self._until
+        if followed or (self._tokens > self._limit and self._turn.live and self._visible):
             self.release()
 
     def release(self) -> None:

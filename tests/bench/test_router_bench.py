@@ -9,9 +9,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bench import questions, router, router_model
-from router.success import MODEL, SuccessModel
+from bench import questions, router, router_model, spending
+from router.success import MODEL, Basis, Prediction, SuccessModel
+from router.tier import TIERS, Outlook, Source, Terms, choose
+
+shares = st.floats(0, 1)
 
 
 @pytest.fixture
@@ -49,7 +54,20 @@ def test_every_method_is_judged_in_both_splits(data: Path, capsys: pytest.Captur
         assert lines["ours, no embedding"].area.value > lines["static mixture"].area.value
         assert lines["random"].area.value == pytest.approx(0.5)
         assert (data / f"router-{split.replace(' ', '-')}.png").read_bytes().startswith(b"\x89PNG")
-    assert len(record["budgets"]) == 2 * len(router.BUDGETS)
+    spent = msgspec.convert(record["budgets"], list[spending.Spent])
+    assert len(spent) == 2 * len(spending.BUDGETS)
+    turned = msgspec.convert(record["knob"], list[spending.Position])
+    assert [each.quality for each in turned] == list(spending.POSITIONS)
+    # At no price of quality the dearest tier answers, unless another one is believed to be as good.
+    assert turned[0].tiers == (1, 0, 0) and 0.9 < turned[-1].spent.value <= 1
+    assert all(each.realised.low <= each.realised.high and 0 < each.quality.value < 1 for each in spent)
+
+
+@given(st.tuples(shares, shares, shares), st.floats(0, 10))
+def test_a_stream_takes_what_the_router_takes(probabilities: tuple[float, float, float], price: float) -> None:
+    outlook = Outlook(Source.LEARNT, 0.0, Prediction(probabilities, Basis.EMBEDDING, 0.0))
+    choice = choose(outlook, Terms(price, 0.1, spending.COSTS))
+    assert TIERS[spending.cheapest_best(probabilities, price)] == choice.tier
 
 
 def test_the_model_file_is_made_with_its_suite(data: Path) -> None:

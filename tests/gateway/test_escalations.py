@@ -244,13 +244,19 @@ class TestStreams:
             held.append(TextDelta(".", (1,)))
             assert turn.log.text == "It keeps what was."
 
-    async def test_nobody_waits_for_longer_than_followers_do(self) -> None:
+    async def test_those_who_follow_wait_for_some_time_only(self) -> None:
+        """Who asked waits for the whole answer, however long it takes, while nobody else wants it."""
         turn = Turn("resp_1", DEMO, easy(), (), 1.0)
         turn.append(Routed(tier="small", model="m", replica="small-0", reason="complexity", complexity=0.1))
         held = HeldAnswer(turn, tokens=256, seconds=0.0)
-        held.append(TextDelta("It", (1,)))
-        held.computed(1, None)
-        assert turn.log.text == "It"
+        with turn.watch(live=False):
+            held.append(TextDelta("It ", (1,)))
+            held.computed(1, None)
+            assert (turn.log.text, held.text) == ("", "It ")
+            with turn.watch(live=False):
+                held.append(TextDelta("keeps", (1,)))
+                held.computed(1, None)
+        assert turn.log.text == "It keeps"
 
 
 class TestAccounts:
