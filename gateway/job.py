@@ -151,7 +151,7 @@ class End(Struct, frozen=True):
     price: Price | None = None
     """None: nothing is charged, and no cost is told."""
     earlier: Billed | None = None
-    """What the rest took the place of; the rest does not count it unless it says so."""
+    """The answer that this one took the place of. Figures leave it out unless they say otherwise."""
 
     @property
     def charged(self) -> Amounts:

@@ -259,6 +259,26 @@ class TestStreams:
         assert turn.log.text == "It keeps"
 
 
+class TestChatCompletions:
+    """OpenAI's older endpoint."""
+
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_only_the_second_answer_is_seen(self, serve: Serve, voices: Voices, stream: bool) -> None:
+        """Under its model's name, also in a stream."""
+        voices["small"].text = ""
+        asked: Any = {"model": "auto", "messages": [{"role": "user", "content": "hello"}]}
+        async with speaking(serve, voices) as served:
+            create = served.client.chat.completions.create
+            if stream:
+                chunks = [chunk async for chunk in await create(**asked, stream=True)]
+                models = {chunk.model for chunk in chunks}
+                text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+            else:
+                completion = await create(**asked)
+                models, text = {completion.model}, completion.choices[0].message.content or ""
+        assert (models, text) == ({"tiny-medium"}, GOOD)
+
+
 class TestAccounts:
     """Both answers are owed."""
 
