@@ -190,7 +190,7 @@ class Canaries:
         except (PreconditionFailed, NotFound):
             return  # somebody has changed it meanwhile, perhaps another gateway for the same reason: this trial is over
         for model, reason in out.items():
-            self._metrics.canary_out(reason.signal)
+            self._metrics.trials.canary_out(reason.signal)
             log.warning("canary taken out", extra={"route": route.name, "canary": model, "signal": reason.signal})
         known = {each.model: each.taken_out for each in standings if each.taken_out is not None} | out
         key = KEY.format(route=route.name, revision=written.revision)

@@ -175,7 +175,7 @@ class Shadows:
         self._ended(route, count, news, outcome)
 
     def _ended(self, route: Route, count: Count, news: Mapping[str, int], outcome: str) -> None:
-        self._metrics.shadow_copy(outcome)
+        self._metrics.trials.shadow_copy(outcome)
         count(route, {_PREFIX + name: number for name, number in news.items()})
 
     async def _answer(self, shadow: Shadow, job: Job) -> _Answer:

@@ -21,6 +21,7 @@ from gateway.telemetry.activity import Activity
 from gateway.telemetry.escalations import EscalationMetrics
 from gateway.telemetry.placements import PlacementMetrics
 from gateway.telemetry.trace import Stage, TurnTrace
+from gateway.telemetry.trials import TrialMetrics
 from router.health import Circuit
 
 MAX_SERIES = 200
@@ -66,6 +67,7 @@ class Metrics:
         """Per tenant, and therefore not on the page."""
         self.placements = PlacementMetrics(registry)
         self.escalations = EscalationMetrics(registry)
+        self.trials = TrialMetrics(registry)
         self._turns = Series(
             Counter(
                 "roundhouse_turns",
@@ -190,18 +192,6 @@ class Metrics:
                 ["rule", "action", "direction"],
                 registry=registry,
             )
-        )
-        self._canaries_out = Counter(
-            "roundhouse_canaries_out",
-            "Canaries of routes taken out because they were worse, by what was wrong (error, slow, poor).",
-            ["signal"],
-            registry=registry,
-        )
-        self._shadow_copies = Counter(
-            "roundhouse_shadow_copies",
-            "Copies of turns for a model that is tried, by what came of them (answered, error, given_up).",
-            ["outcome"],
-            registry=registry,
         )
         self._config_reloads = Counter(
             "roundhouse_config_reloads",
@@ -374,14 +364,6 @@ class Metrics:
         for gauge in self._engine.values():
             with contextlib.suppress(KeyError):
                 gauge.remove(replica)
-
-    def canary_out(self, signal: str) -> None:
-        """A canary was taken out."""
-        self._canaries_out.labels(signal).inc()
-
-    def shadow_copy(self, outcome: str) -> None:
-        """A copy of a turn has ended."""
-        self._shadow_copies.labels(outcome).inc()
 
     def configuration(self, outcome: str) -> None:
         """It was read again."""

@@ -1,0 +1,31 @@
+"""Metrics of models on trial: canaries of routes, and copies of turns."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter
+
+
+class TrialMetrics:
+    """Nothing is counted while nothing is on trial."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._canaries_out = Counter(
+            "roundhouse_canaries_out",
+            "Canaries of routes taken out because they were worse, by what was wrong (error, slow, poor).",
+            ["signal"],
+            registry=registry,
+        )
+        self._shadow_copies = Counter(
+            "roundhouse_shadow_copies",
+            "Copies of turns for a model that is tried, by what came of them (answered, error, given_up).",
+            ["outcome"],
+            registry=registry,
+        )
+
+    def canary_out(self, signal: str) -> None:
+        """A canary was taken out."""
+        self._canaries_out.labels(signal).inc()
+
+    def shadow_copy(self, outcome: str) -> None:
+        """A copy of a turn has ended."""
+        self._shadow_copies.labels(outcome).inc()
