@@ -63,7 +63,7 @@ class Served(msgspec.Struct):
             f"the small demo model with {KV_TOKENS:,} KV tokens each. One cache that all share would hold "
             f"{self.ceiling:.1%} of the blocks. Medians of {self.runs} runs, another rule first in each. *By load "
             "alone* and *by prefix alone* are the gateway's rule with other settings. Two busy cores for all engines: "
-            "what is found is sure, times are not.",
+            "times differ from run to run, and what load alone finds differs with them.",
             "",
             *table(self.lines),
         ]
