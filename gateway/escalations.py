@@ -130,10 +130,9 @@ class Escalations:
         streamed, held, choice = end.streamed, first.held, job.choice
         if held.released or streamed.error is not None or streamed.reason not in ("stop", "length"):
             return None
-        if end.tier != first.decision.tier or choice is None:
+        if end.tier != first.decision.tier or choice is None or job.turn.cancelled:
             return None
-        text = held.text
-        seen = held.seen(streamed.reason, streamed.stop, job.turn.request.format, refuses(text))
+        seen = held.seen(streamed.reason, streamed.stop, job.turn.request.format, refuses(held.text))
         found = signal(seen, self._settings.router.escalate_logprob)
         if found is None:
             return None
