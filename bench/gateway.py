@@ -35,7 +35,7 @@ from bench.measure import quantile
 from bench.report import Environment
 from bench.stub import TIERS, WORD
 from engine.text import TextProcessor
-from gateway.redis_server import binary
+from gateway.processes.redis_server import binary
 from gateway.settings import DEMO
 
 ROOT = Path(__file__).parent.parent
@@ -104,7 +104,7 @@ class Stage:
             lines += [f'engines = ["{address}"]']
         file = self.folder / "roundhouse.toml"
         file.write_text("\n".join(lines))
-        command = [sys.executable, "-c", "from gateway.cli import main; main()"]
+        command = [sys.executable, "-c", "from gateway.cli.root import main; main()"]
         return [*command, "serve", "--config", str(file)], {}
 
     def _litellm(self, port: int) -> tuple[list[str], dict[str, str]]:

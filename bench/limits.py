@@ -48,7 +48,7 @@ from engine.wire import encode as frame
 from gateway.limits.counters import Amounts, Subject
 from gateway.limits.quota import Quota
 from gateway.limits.script import SCRIPT, arguments, keys
-from gateway.redis_server import binary
+from gateway.processes.redis_server import binary
 from gateway.settings import DEMO
 
 SUBJECTS = ("roundhouse", "litellm")
@@ -150,7 +150,7 @@ class Stage:
             f'[[tenants]]\nname = "bench"\nkeys = [{{ id = "bench", sha256 = "{digest}" }}]\n'
             f'[[pools]]\ntier = "small"\nname = "stub"\nmodel = "{MODEL}"\nengines = ["unix://{self._folder}/engine.sock"]\n'
         )
-        command = [sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--config", str(file)]
+        command = [sys.executable, "-c", "from gateway.cli.root import main; main()", "serve", "--config", str(file)]
         with process(command):
             wait_for(port, ready="/readyz")
             yield port

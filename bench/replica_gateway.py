@@ -29,7 +29,7 @@ from bench.replica_simulation import Arrival, ceiling
 from bench.replica_workload import TRACE_BLOCK
 from engine.prefix_keys import BLOCK_SIZE
 from engine.text import TextProcessor
-from gateway.redis_server import binary
+from gateway.processes.redis_server import binary
 
 RULES: dict[str, dict[str, float]] = {
     "ours": {},
@@ -157,7 +157,7 @@ def _gateway(folder: Path, addresses: Sequence[str], router: Mapping[str, float]
     ]
     file = folder / "roundhouse.toml"
     file.write_text("\n".join(lines))
-    command = [*("-c", "from gateway.cli import main; main()"), "serve", "--config", str(file)]
+    command = [*("-c", "from gateway.cli.root import main; main()"), "serve", "--config", str(file)]
     with process([sys.executable, *command]):
         wait_for(port, ready="/readyz")
         yield port

@@ -121,7 +121,7 @@ def run(
         "[limits]\ninput_tokens_per_minute = 100000000\noutput_tokens_per_minute = 100000000\n"
         f"[embedder]\nenabled = true\n[semantic_cache]\nenabled = {str(enabled).lower()}\ndelta = 0.05\n"
     )
-    command = [sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--config", str(file)]
+    command = [sys.executable, "-c", "from gateway.cli.root import main; main()", "serve", "--config", str(file)]
     with process(command):
         wait_for(port, ready="/readyz")
         _wait_for_embedder(port)

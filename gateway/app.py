@@ -19,7 +19,6 @@ from cache.embedding.client import EmbedderClient
 from cache.response import ResponseCache
 from cache.statistics import CacheStatistics
 from engine.adapters.registry import Registry
-from gateway import redis_server
 from gateway.adapters import Adapters, registry_url
 from gateway.admin import handlers
 from gateway.admin.app import create_admin_app
@@ -31,15 +30,13 @@ from gateway.api import chat_completions, completions, embeddings, feedback, hea
 from gateway.api.http import on_api_error, on_exception, on_http_exception
 from gateway.batching_redis import BatchingRedis
 from gateway.billing.ledger import Ledger
-from gateway.canaries import Canaries
+from gateway.caching.flights import Flights
 from gateway.configuration import Apply, Configuration, Prepare
 from gateway.context import Gateway
-from gateway.decisions import DecisionLog
 from gateway.directory.store import Directory
 from gateway.directory.view import View, configured
 from gateway.engines import Engines
 from gateway.errors import ApiError
-from gateway.flights import Flights
 from gateway.identity.authenticate import Identity
 from gateway.identity.guesses import Guesses
 from gateway.identity.issuers import Issuers
@@ -50,18 +47,21 @@ from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.periodic import Periodic
 from gateway.pipeline import Pipeline
 from gateway.presence import Presence
+from gateway.processes import redis_server
+from gateway.routing.canaries import Canaries
+from gateway.routing.decisions import DecisionLog
+from gateway.routing.shadows import Shadows
+from gateway.routing.tiers import TierMemory, Tiers
 from gateway.safety.anomaly import Anomalies
 from gateway.safety.guard import Guard
 from gateway.safety.violations import Violations
 from gateway.semantic.parts import semantic_cache
 from gateway.settings import Settings, SettingsError
-from gateway.shadows import Shadows
 from gateway.telemetry import logs, tracing
 from gateway.telemetry.heartbeat import Heartbeat
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tracing import TraceRequests
 from gateway.tickets import Tickets
-from gateway.tiers import TierMemory, Tiers
 from gateway.turns import Turns
 from gateway.turns.mailbox import READ_TIMEOUT
 from gateway.websocket import Connections

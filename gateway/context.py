@@ -13,7 +13,6 @@ from gateway.adapters import Adapters
 from gateway.admin.parts import AdminParts
 from gateway.billing.ledger import Ledger
 from gateway.configuration import Configuration
-from gateway.decisions import DecisionLog
 from gateway.directory.store import Directory
 from gateway.directory.view import View
 from gateway.engines import Engines
@@ -21,6 +20,7 @@ from gateway.identity import Principal, Scope
 from gateway.identity.authenticate import Identity
 from gateway.limits.limiter import Limiter
 from gateway.presence import Presence
+from gateway.routing.decisions import DecisionLog
 from gateway.semantic.answers import SimilarAnswers
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics

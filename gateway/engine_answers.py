@@ -8,17 +8,17 @@ from functools import partial
 
 import msgspec
 
-from gateway.answers import diverged
+from gateway.caching.answers import diverged
+from gateway.caching.repetition import Repetition
 from gateway.engines import Engine, Engines
 from gateway.errors import ApiError
-from gateway.escalations import Escalations, Takeover
-from gateway.held import HeldAnswer
 from gateway.job import End, Job
-from gateway.placement import NO_BLOCKS
 from gateway.protocol.stream import Routed, Usage
 from gateway.relay import Streamed, TryNext, relay
-from gateway.repetition import Repetition
-from gateway.routing import Routing
+from gateway.routing.choice import Routing
+from gateway.routing.escalations import Escalations, Takeover
+from gateway.routing.held import HeldAnswer
+from gateway.routing.placement import NO_BLOCKS
 from gateway.safety.guard import Guard
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
@@ -147,7 +147,7 @@ class EngineAnswers:
         reason = str(Why.FALLBACK if fallback else decision.why)
         self._metrics.routed(engine.pool.tier, reason)
         if job.turn.log.items:
-            return  # it goes on with text that was shown before, see `gateway.flights`
+            return  # it goes on with text that was shown before, see `gateway.caching.flights`
         job.turn.append(
             Routed(
                 tier=engine.pool.tier,

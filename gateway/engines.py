@@ -18,7 +18,7 @@ from engine.client import EngineClient
 from engine.text import TextProcessor
 from engine.tls import Certificate
 from gateway.directory.records import Replica
-from gateway.placement import Placement, Placer, Question
+from gateway.routing.placement import Placement, Placer, Question
 from gateway.settings import Pool as PoolSettings
 from gateway.settings import Router as RouterSettings
 from gateway.tools.formats import tool_format

@@ -18,24 +18,25 @@ from cache.response import ResponseCache
 from cache.statistics import CacheStatistics
 from gateway.accounting import OUTCOMES, Accounts
 from gateway.adapters import Adapters
-from gateway.answers import StoredAnswers
 from gateway.billing.cost import most
 from gateway.billing.ledger import Ledger
-from gateway.canaries import Canaries
+from gateway.caching.answers import StoredAnswers
+from gateway.caching.flights import Flights
 from gateway.directory.view import View
 from gateway.engine_answers import EngineAnswers, output_limit
 from gateway.engines import Engines
 from gateway.errors import ApiError, InvalidRequest, ModelNotFound, RateLimited
-from gateway.escalations import Escalations
-from gateway.flights import Flights
 from gateway.job import End, Job
 from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.subjects import mode_of, subjects_of
 from gateway.prompts import tokenise
 from gateway.protocol.stream import Finished, LimitState, Usage
-from gateway.refusals import NAMED_ADAPTERS
-from gateway.routing import Routing
+from gateway.routing.canaries import Canaries
+from gateway.routing.choice import Routing
+from gateway.routing.escalations import Escalations
+from gateway.routing.refusals import NAMED_ADAPTERS
+from gateway.routing.tiers import Tiers
 from gateway.safety.guard import Guard
 from gateway.semantic.answers import SimilarAnswers
 from gateway.service import share_of
@@ -44,7 +45,6 @@ from gateway.telemetry.logs import bind_task
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.trace import Stage
 from gateway.telemetry.tracing import Tracing
-from gateway.tiers import Tiers
 from gateway.turns import Turn
 
 

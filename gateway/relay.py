@@ -17,9 +17,9 @@ from engine.wire import SamplingParams
 from gateway import prompts
 from gateway.engines import Engine
 from gateway.errors import AnswerRedacted, ApiError, EngineFailed, InvalidRequest, Unavailable, retry_after_header
-from gateway.held import HeldAnswer
-from gateway.placement import salt_of
 from gateway.protocol.stream import EndReason, TurnEvent, Usage
+from gateway.routing.held import HeldAnswer
+from gateway.routing.placement import salt_of
 from gateway.safety.answer import AnswerFilter
 from gateway.safety.hold import Hold
 from gateway.service import Share

@@ -21,12 +21,12 @@ from engine.wire import PolicyName, ServiceClass
 from gateway.admin.sources import normalise
 from gateway.billing.settings import Price as Price
 from gateway.billing.settings import Usage as Usage
-from gateway.cache_settings import Cache
+from gateway.caching.settings import Cache
 from gateway.directory.records import Scope
 from gateway.identity.settings import EngineTls, IdentityProviders, check_issuers
 from gateway.limits.quota import Quota, Rate
 from gateway.limits.quota import Seconds as BurstSeconds
-from gateway.router_settings import Router as Router
+from gateway.routing.settings import Router as Router
 from gateway.safety.settings import Safety, check_safety
 from gateway.section import Positive, Seconds, apply_environment
 from gateway.section import Section as Section

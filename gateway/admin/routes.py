@@ -11,11 +11,11 @@ from redis.exceptions import RedisError
 from gateway.admin import records, shapes
 from gateway.admin.endpoints import Access, Answer, Call, Endpoints
 from gateway.admin.shapes import Page, PublicNamePath
-from gateway.canaries import Standing, TakenOut, read
 from gateway.directory.audit_log import unavailable
 from gateway.directory.records import Route
 from gateway.errors import Conflict, InvalidRequest
-from gateway.shadows import Comparison
+from gateway.routing.canaries import Standing, TakenOut, read
+from gateway.routing.shadows import Comparison
 from router.canary import Signal
 from router.route import AUTO
 

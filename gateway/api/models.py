@@ -11,12 +11,12 @@ from starlette.routing import BaseRoute, Route
 
 from engine.adapters.registry import Pointer
 from gateway.api.http import JsonResponse
-from gateway.canaries import exists
 from gateway.context import Gateway, gateway_of
 from gateway.directory.records import Tenant
 from gateway.engines import Pool
 from gateway.errors import ModelNotFound
 from gateway.identity import Principal
+from gateway.routing.canaries import exists
 from router.route import AUTO
 
 _STARTED = int(time.time())

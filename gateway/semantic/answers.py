@@ -34,7 +34,7 @@ from cache.semantic.model import Model
 from cache.semantic.monitor import Control, Mode
 from cache.semantic.profile import profile, seal
 from cache.statistics import CacheStatistics
-from gateway.answers import StoredAnswers
+from gateway.caching.answers import StoredAnswers
 from gateway.identity.secret import derive
 from gateway.job import End, Job
 from gateway.semantic.attempt import Attempt

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from engine.adapters.config import _CHANGES_BASE, _REFUSED, MAX_RANK, AdapterConfig
 from engine.adapters.format import MAX_WEIGHTS_BYTES
 from engine.adapters.tensors import MAX_TENSORS
-from gateway.cli import main
-from gateway.cli_adapters import adapter
-from gateway.demo import ADAPTERS
+from gateway.cli.adapters import adapter
+from gateway.cli.root import main
+from gateway.processes.demo import ADAPTERS
 
 PAGE = Path("docs/adapters.md").read_text("utf-8")
 SUPPORTED, REFUSED = PAGE.split("## What is refused")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.canaries import KEY
+from gateway.routing.canaries import KEY
 from tests.gateway.admin.conftest import Administer, problem
 from tests.gateway.conftest import EngineThread
 

@@ -21,7 +21,7 @@ from gateway.billing import report
 from gateway.billing.entry import Entry, Group, Totals, counters_key, entries_key, group, totals
 from gateway.billing.report import Query, Row, periods
 from gateway.billing.store import LedgerStore, Numbered
-from gateway.cli import main
+from gateway.cli.root import main
 from gateway.settings import Usage
 from tests.gateway.billing.test_ledger import AT, DAY, HOUR, client, entry
 

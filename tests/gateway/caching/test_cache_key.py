@@ -11,7 +11,7 @@ from cache.keys import response_digest
 from cache.policy import Scope
 from engine.text import SamplingDefaults
 from engine.wire import Grammar
-from gateway.cache_key import HARMLESS, owner, parts
+from gateway.caching.key import HARMLESS, owner, parts
 from gateway.identity import Principal
 from gateway.protocol.caching import Caching
 from gateway.protocol.output_format import OutputFormat

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.caching.repetition import Repetition
 from gateway.protocol.stream import TextDelta, TurnEvent
-from gateway.repetition import Repetition
 
 PIECES = st.lists(st.text("ab", max_size=3), max_size=8)
 

@@ -18,7 +18,7 @@ from gateway.directory.change import Caps, Idempotency
 from gateway.directory.records import Key, Tenant, User
 from gateway.directory.store import Directory
 from gateway.directory.view import View
-from gateway.redis_server import binary
+from gateway.processes.redis_server import binary
 from tests.gateway.directory.conftest import SECRET, key
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ import redis
 from click.testing import CliRunner
 from msgspec.structs import fields
 
-from gateway.cli import main
+from gateway.cli.root import main
 from gateway.directory.change import Caps
 from gateway.limits.quota import Quota
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gateway.cli import main
+from gateway.cli.root import main
 from gateway.safety.blocked import Blocked, line, read
 from gateway.safety.settings import read_phrases
 from gateway.settings import SettingsError, load

@@ -1,0 +1,174 @@
+"""`roundhouse cache`: what the caches did, what they hold, and how to forget it. Reads and writes what gateways do."""
+
+from __future__ import annotations
+
+import time
+
+import click
+import msgspec
+from redis.asyncio import Redis
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.connection import config_option, json_option, load_settings, with_redis
+
+
+@click.group()
+def cache() -> None:
+    """The caches: what they did, what they hold, and how to forget it."""
+
+
+@cache.command("stats")
+@config_option
+@click.option(
+    "--hours", type=click.IntRange(1, 840), default=24, show_default=True, help="How far back, this hour included."
+)
+@click.option("--tenant", help="Only this tenant.")
+@json_option
+def stats(config: str | None, hours: int, tenant: str | None, as_json: bool) -> None:
+    """Hits, misses and what they saved, per tenant."""
+    from cache import statistics
+
+    sums = with_redis(load_settings(config), lambda redis: statistics.read(redis, hours=hours, tenant=tenant))
+    if as_json:
+        click.echo(msgspec.json.encode(sums).decode())
+        return
+    table = Table(title=f"Caches, last {hours} h")
+    for column in ("tenant", "counter", "count", "meaning"):
+        table.add_column(column, justify="right" if column == "count" else "left")
+    for name, counters in sums.items():
+        for counter, amount in sorted(counters.items()):
+            table.add_row(Text(name), Text(counter), str(amount), statistics.meaning(counter))
+    Console().print(table if table.rows else "nothing has been counted yet")
+
+
+@cache.command("ls")
+@config_option
+@click.argument("tenant")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most answers, newest first."
+)
+@json_option
+def ls(config: str | None, tenant: str, limit: int, as_json: bool) -> None:
+    """What is stored of a TENANT, without the texts."""
+    from cache import inspection
+
+    found = with_redis(load_settings(config), lambda redis: inspection.holding(redis, tenant, limit=limit))
+    if as_json:
+        click.echo(msgspec.json.encode(found).decode())
+        return
+    table = Table(title=f"Stored answers of {tenant}: {found.entries}, {found.bytes:,} bytes")
+    for column in ("digest", "model", "scope", "tags", "tokens", "bytes", "made", "valid"):
+        table.add_column(column, justify="right" if column in ("tokens", "bytes") else "left")
+    for each in found.data:
+        table.add_row(
+            each.digest,
+            Text(each.model),
+            each.scope,
+            Text(" ".join(each.tags)),
+            f"{each.input_tokens} + {each.output_tokens}",
+            str(each.bytes),
+            _moment(each.created),
+            "yes" if each.valid else "no",
+        )
+    Console().print(table if table.rows else f"nothing is stored of {tenant}")
+
+
+@cache.command("show")
+@config_option
+@click.argument("tenant")
+@click.argument("digest")
+@json_option
+def show(config: str | None, tenant: str, digest: str, as_json: bool) -> None:
+    """One stored answer of a TENANT with its text; `roundhouse cache ls` lists the DIGESTs."""
+    from cache import inspection
+
+    found = with_redis(load_settings(config), lambda redis: inspection.stored(redis, tenant, digest))
+    if found is None:
+        raise click.ClickException(f"{tenant} has no stored answer {digest}; see: roundhouse cache ls {tenant}")
+    if as_json:
+        click.echo(msgspec.json.encode(found).decode())
+        return
+    table = Table(show_header=False)
+    for name, value in msgspec.to_builtins(found).items():
+        if name != "text":
+            table.add_row(name, Text(_moment(value) if name in ("created", "expires") else _plain(value)))
+    console = Console()
+    console.print(table)
+    console.print(Text(found.text or ""))
+
+
+@cache.command("rm")
+@config_option
+@click.argument("tenant")
+@click.argument("digests", nargs=-1, required=True)
+def rm(config: str | None, tenant: str, digests: tuple[str, ...]) -> None:
+    """Forget single answers of a TENANT, at once and on every gateway."""
+    from cache.response import ResponseCache
+
+    settings = load_settings(config)
+
+    async def remove(redis: Redis) -> list[bool]:
+        stored = ResponseCache(redis, **settings.cache.bounds)
+        return [await stored.remove(tenant, digest) for digest in digests]
+
+    removed = with_redis(settings, remove)
+    unknown = [digest for digest, done in zip(digests, removed, strict=True) if not done]
+    click.echo(f"{sum(removed)} forgotten")
+    if unknown:
+        raise click.ClickException(f"{tenant} has no stored answer {', '.join(unknown)}")
+
+
+@cache.command("revoke")
+@config_option
+@click.argument("tenant")
+@click.argument("answers", nargs=-1, required=True)
+def revoke(config: str | None, tenant: str, answers: tuple[str, ...]) -> None:
+    """Never give stored ANSWERS of a TENANT to similar questions again; their own questions keep them.
+
+    An answer is named by its digest, or by the id of a response that it was given in within the last day."""
+    from cache.questions.corrections import Corrections
+
+    async def take_back(redis: Redis) -> list[bool]:
+        corrections = Corrections(redis)
+        return [await corrections.revoke(tenant, answer) for answer in answers]
+
+    known = with_redis(load_settings(config), take_back)
+    unknown = [answer for answer, done in zip(answers, known, strict=True) if not done]
+    click.echo(f"{sum(known)} revoked")
+    if unknown:
+        raise click.ClickException(f"the semantic cache of {tenant} knows no answer {', '.join(unknown)}")
+
+
+@cache.command("invalidate")
+@config_option
+@click.argument("tenant")
+@click.option("--tag", "tags", multiple=True, help="Only answers with this tag; may be repeated.")
+def invalidate(config: str | None, tenant: str, tags: tuple[str, ...]) -> None:
+    """Forget all stored answers of a TENANT, or those with a tag, at once and on every gateway."""
+    from cache.response import ALL, ResponseCache
+    from gateway.errors import InvalidRequest
+    from gateway.protocol.caching import checked_tags
+
+    settings = load_settings(config)
+    try:
+        names = checked_tags(tags, "--tag")
+    except InvalidRequest as error:
+        raise click.ClickException(error.message) from error
+
+    async def forget(redis: Redis) -> None:
+        stored = ResponseCache(redis, **settings.cache.bounds)
+        for name in names or (ALL,):
+            await stored.invalidate(tenant, name)
+
+    with_redis(settings, forget)
+    click.echo(f"stored answers of {tenant}{' with ' + ' or '.join(names) if names else ''} are forgotten")
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _plain(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

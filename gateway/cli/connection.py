@@ -1,0 +1,76 @@
+"""What the commands share that work on Redis: options, the connection, and errors as messages."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+import uvloop
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from gateway.settings import Settings, SettingsError, load
+
+T = TypeVar("T")
+
+config_option = click.option(
+    "--config",
+    type=click.Path(dir_okay=False),
+    help="TOML file; see docs/configuration.md.",
+    envvar="ROUNDHOUSE_CONFIG",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+def load_settings(config: str | None) -> Settings:
+    """The configuration, or an error message."""
+    try:
+        return load(config)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def with_redis(settings: Settings, act: Callable[[Redis], Coroutine[Any, Any, T]]) -> T:
+    """Do something with the Redis that the configuration names, also the one of a running `serve`."""
+    from gateway.processes.redis_server import redis_url
+
+    address = redis_url(settings)
+
+    async def run_it() -> T:
+        async with Redis.from_url(address, socket_timeout=5, socket_connect_timeout=5) as redis:
+            await redis.ping()  # what is called later may take a Redis that is away for one that knows nothing
+            return await act(redis)
+
+    try:
+        return run(run_it())
+    except (RedisError, OSError) as error:
+        remedy = (
+            "check redis.url" if settings.redis.url else "start `roundhouse serve`, or name its folder as redis.data"
+        )
+        raise click.ClickException(
+            f"Redis at {without_password(address)} does not answer ({error}); {remedy}"
+        ) from error
+
+
+def without_password(address: str) -> str:
+    """An address that may be shown."""
+    parts = urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if parts.password else address
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(coroutine)
+
+
+def actor() -> str:
+    """Who uses the command line, for the audit log."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return "cli:unknown"

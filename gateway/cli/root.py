@@ -1,0 +1,212 @@
+"""The `roundhouse` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+import msgspec
+from redis.asyncio import Redis
+from rich.console import Console
+
+from gateway import __version__
+from gateway.cli.adapters import adapter
+from gateway.cli.audit import audit
+from gateway.cli.cache import cache
+from gateway.cli.connection import config_option, load_settings, run, with_redis, without_password
+from gateway.cli.keys import key
+from gateway.cli.route import route
+from gateway.cli.safety import safety
+from gateway.cli.tenants import tenant, user
+from gateway.cli.usage import usage
+from gateway.settings import Settings, SettingsError, file_of, load
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=_CONTEXT)
+@click.version_option(__version__, prog_name="roundhouse")
+def main() -> None:
+    """A chat gateway for language models that you run yourself.
+
+    \b
+    Start everything on this machine, with three small demo models:
+        roundhouse serve
+    Chat in the terminal, in another window:
+        roundhouse chat
+        roundhouse chat --once "What is a prefix cache?"
+    Use it from any OpenAI client:
+        OpenAI(base_url="http://127.0.0.1:8080/v1", api_key="roundhouse-demo")
+    Serve your own models: write a roundhouse.toml (docs/configuration.md), then
+        roundhouse config check
+        roundhouse serve
+    Serve your own LoRA adapters beside their base model:
+        roundhouse adapter add pirate runs/pirate --model llama-8b
+    Share it among tenants, with keys and limits of their own:
+        roundhouse tenant add acme
+        roundhouse key add acme
+    Watch engines, tenants and caches:
+        roundhouse top
+    See what the caches save, and what was used:
+        roundhouse cache stats
+        roundhouse usage
+    """
+
+
+@main.command()
+@config_option
+@click.option("--host", help="Address to listen on instead of server.host.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on instead of server.port; 0 picks one.")
+def serve(config: str | None, host: str | None, port: int | None) -> None:
+    """Start Redis (unless one is configured), the engines and the gateway; print one URL.
+
+    Ctrl-C or SIGTERM lets running answers finish, then stops everything; a second one stops at once. SIGHUP reads the
+    configuration again, see `roundhouse reload`.
+    """
+    from gateway.processes import supervisor
+    from gateway.server import PortTaken
+    from gateway.telemetry import logs
+
+    changes = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
+    console = Console(highlight=False)
+
+    def read() -> Settings:
+        settings = load(config)
+        return msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, **changes))
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True, markup=False)
+
+    try:
+        settings = read()
+        logs.configure(settings.log)
+        run(supervisor.serve(settings, say, read, file_of(config)))
+    except (SettingsError, PortTaken, supervisor.Failed) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@config_option
+def reload(config: str | None) -> None:
+    """Have a running `roundhouse serve` with the same data folder read its configuration again.
+
+    A configuration that cannot be used changes nothing, and this says why. Running answers keep what they began with.
+    """
+    from gateway.processes import control
+
+    data = control.data_folder(config)
+    try:
+        answer = control.ask(data, "reload")
+    except OSError as error:
+        where = control.path(data)
+        raise click.ClickException(
+            f"no gateway answers at {where} ({error.strerror or error}); is it running?"
+        ) from error
+    if answer.error is not None:
+        raise click.ClickException(f"refused, the old configuration stays in force: {answer.error}")
+    click.echo(f"changed: {', '.join(answer.changed)}" if answer.changed else "nothing has changed")
+
+
+@main.command()
+@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="Address of the server.")
+@click.option("--key", default="roundhouse-demo", show_default=True, envvar="ROUNDHOUSE_API_KEY", help="API key.")
+@click.option("--model", default="auto", show_default=True, help="auto, small, medium, large or a model's name.")
+@click.option("--once", metavar="QUESTION", help="Ask this, print the answer, end.")
+def chat(url: str, key: str, model: str, once: str | None) -> None:
+    """Chat in the terminal; Ctrl-C stops an answer, an empty line ends."""
+    from gateway.cli.chat import ChatError
+    from gateway.cli.chat import chat as talk
+
+    try:
+        run(talk(url, key, model, once))
+    except ChatError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.group()
+def engine() -> None:
+    """One model replica, without a gateway."""
+
+
+@engine.command(
+    "serve", context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def engine_serve(options: tuple[str, ...]) -> None:
+    """Serve one model over a socket; `roundhouse engine serve --help` lists the options."""
+    # Replaces this process: an engine needs torch, which nothing else here may import.
+    os.execv(sys.executable, [sys.executable, "-m", "engine.server", *options])
+
+
+@main.group()
+def config() -> None:
+    """The configuration: check it, show it."""
+
+
+@config.command("check")
+@config_option
+def config_check(config: str | None) -> None:
+    """Say whether the configuration can be used, and if not, which field is wrong."""
+    settings = load_settings(config)
+    tiers = ", ".join(f"{pool.tier}: {pool.name}" for pool in settings.pools)
+    click.echo(f"the configuration is valid ({len(settings.tenants)} tenants; {tiers})")
+
+
+@config.command("show")
+@config_option
+def config_show(config: str | None) -> None:
+    """Print the configuration in force as JSON: defaults, file and environment together."""
+    plain = msgspec.to_builtins(load_settings(config))
+    if plain["redis"]["url"]:
+        plain["redis"]["url"] = without_password(plain["redis"]["url"])
+    click.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
+
+
+@main.command()
+@config_option
+@click.option("--url", help="Address of a gateway whose times are shown too: first token, overhead, Redis.")
+@click.option(
+    "--sort", type=click.Choice(["tokens", "turns", "running", "refused"]), default="tokens", help="Of tenants."
+)
+@click.option("--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, help="Seconds.")
+@click.option("--once", is_flag=True, help="Print one table and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object and end.")
+def top(config: str | None, url: str | None, sort: str, interval: float, once: bool, as_json: bool) -> None:
+    """Watch engines, tenants and caches of all gateways; q ends, s sorts, p pauses."""
+    from gateway.cli import top as cli_top
+    from gateway.cli.directory import print_whole
+    from gateway.telemetry import latencies
+
+    console = Console()
+
+    async def show(redis: Redis) -> None:
+        if not (once or as_json):
+            await cli_top.watch(redis, interval=interval, sort=sort, url=url, console=console)
+            return
+        seen = await cli_top.read(redis)
+        if as_json:
+            click.echo(msgspec.json.encode(seen).decode())
+            return
+        times = latencies.read(await cli_top.read_page(url)) if url else None
+        print_whole(console, cli_top.render(seen, sort=sort, times=times))
+
+    try:
+        with_redis(load_settings(config), show)
+    except cli_top.TopError as error:
+        raise click.ClickException(str(error)) from error
+
+
+main.add_command(adapter)
+main.add_command(audit)
+main.add_command(cache)
+main.add_command(key)
+main.add_command(route)
+main.add_command(safety)
+main.add_command(tenant)
+main.add_command(usage)
+main.add_command(user)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""`roundhouse route`: why a prompt goes to a tier, and whether logged decisions can be made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+from redis.asyncio import Redis
+from rich.console import Console
+from rich.table import Table
+
+from gateway.cli.connection import config_option, json_option, load_settings, with_redis
+from gateway.settings import SettingsError
+from router.refit import Opinion
+
+
+@click.group()
+def route() -> None:
+    """Which tier answers `auto`, and why."""
+
+
+@route.command()
+@config_option
+@json_option
+@click.option("--quality", type=click.IntRange(0, 100), help="Turn the knob for this prompt.")
+@click.argument("prompt")
+def explain(config: str | None, as_json: bool, quality: int | None, prompt: str) -> None:
+    """Decide about PROMPT as a first message, without a server: no queue, no embedding, all tiers there."""
+    from gateway.routing.tiers import TierMemory, Tiers
+    from router.complexity import score
+    from router.features import Message, extract
+    from router.tier import TIERS, sentences
+
+    seen = extract([Message("user", prompt)])
+    complexity = score(seen)
+    tiers = Tiers(load_settings(config), TierMemory(), None)
+    choice = tiers.choice(seen, complexity, tiers.predict(seen), quality=quality)
+    if as_json:
+        click.echo(msgspec.json.encode(choice).decode())
+        return
+    console = Console(highlight=False)
+    prediction = choice.outlook.prediction
+    table = Table("tier", "value", "cost", f"value - {choice.terms.price:.4g} x cost")
+    for number, tier in enumerate(TIERS):
+        shown = (choice.values[number], choice.terms.costs[number], choice.utilities[number])
+        mark = "[bold]" if tier == choice.tier else ""
+        table.add_row(*(f"{mark}{cell}" for cell in (tier, *(f"{value:.3f}" for value in shown))))
+    console.print(table)
+    console.print(f"chosen: {choice.tier}, by {choice.outlook.source.value}")
+    for sentence in sentences(choice):
+        console.print(f"- {sentence}")
+    if prediction is not None:
+        familiar = "up to 1 is familiar"
+        console.print(f"strangeness {prediction.strangeness:.2f} ({familiar}), model {tiers.policy.model}")
+    for reason in complexity.reasons:
+        console.print(f"complexity +{reason.contribution:.2f}: {reason.sentence}")
+    counted = {name: value for name, value in msgspec.structs.asdict(seen).items() if value}
+    console.print("features: " + ", ".join(f"{name} {value:g}" for name, value in counted.items()), soft_wrap=True)
+
+
+@route.command()
+@config_option
+@click.option("--tenant", required=True, help="Whose decisions.")
+@click.option("--count", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Newest ones to read.")
+@click.option("--show", is_flag=True, help="Print each decision as a line of JSON.")
+def replay(config: str | None, tenant: str, count: int, show: bool) -> None:
+    """Make logged decisions again, and fail if one comes out differently."""
+    from gateway.routing.decisions import read
+
+    try:
+        found = with_redis(load_settings(config), lambda redis: read(redis, tenant, count))
+    except ValueError as error:
+        raise click.ClickException(f"the log of {tenant} holds something else: {error}") from None
+    if show:
+        for each in found:
+            click.echo(msgspec.json.encode(each).decode())
+    different = [each.response for each in found if not each.reproducible]
+    click.echo(f"{len(found)} decisions, {len(found) - len(different)} made again alike", err=show)
+    if different:
+        raise click.ClickException(f"decided otherwise: {', '.join(different[:20])}")
+
+
+@route.command()
+@config_option
+@click.option("--tenant", "tenants", required=True, multiple=True, help="Whose feedback to learn from; several times.")
+@click.option("--output", required=True, type=click.Path(dir_okay=False), help="Where to write the new model file.")
+@click.option("--count", type=click.IntRange(1, 1_000_000), default=100_000, show_default=True, help="Newest entries.")
+def refit(config: str | None, tenants: tuple[str, ...], output: str, count: int) -> None:
+    """Correct the model of success by feedback; nothing is written if that makes it worse on the frozen suite.
+
+    Set `router.model` to the new file to use it.
+    """
+    from gateway.routing.decisions import opinions, read, read_feedback
+    from gateway.routing.tiers import read_model
+    from router.refit import judge, read_suite
+    from router.refit import refit as corrected
+    from router.success import SuccessModel
+
+    settings = load_settings(config)
+
+    async def collect(redis: Redis) -> list[Opinion]:
+        found: list[Opinion] = []
+        for tenant in tenants:
+            decisions, feedback = await read(redis, tenant, count), await read_feedback(redis, tenant, count)
+            found += opinions(decisions, feedback, model.version)
+        return found
+
+    try:
+        model = read_model(settings.router.model)
+        suite = read_suite(model)
+        thought = with_redis(settings, collect)
+    except (SettingsError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+    if not thought:
+        raise click.ClickException(f"no feedback about decisions of the model {model.version}: nothing to learn from")
+    content = corrected(model, thought)
+    new = SuccessModel.read(content)
+    verdict = judge(new, model, suite)
+    click.echo(f"{len(thought)} opinions; on the frozen suite, new less old:")
+    click.echo(f"  area {verdict.area} (more is better)")
+    click.echo(f"  Brier {verdict.brier} (less is better)")
+    if verdict.worse:
+        raise click.ClickException(f"the new model is worse on the frozen suite: {output} was not written")
+    Path(output).write_bytes(content)
+    click.echo(f"model {new.version} written to {output}; set router.model to use it")

@@ -1,0 +1,73 @@
+"""`roundhouse safety`: lists of blocked phrases, trying rules on a text, what rules have found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import click
+import msgspec
+from redis import Redis
+from redis.exceptions import RedisError
+
+from gateway.identity.secret import derive, installation_secret
+from gateway.settings import SettingsError, load
+
+_config = click.option(
+    "--config",
+    type=click.Path(dir_okay=False),
+    help="TOML file; see docs/configuration.md.",
+    envvar="ROUNDHOUSE_CONFIG",
+)
+
+
+@click.group()
+def safety() -> None:
+    """Rules for what clients send and models answer."""
+
+
+@safety.command("digest")
+@_config
+def safety_digest(config: str | None) -> None:
+    """Turn phrases on standard input, one a line, into a list for `safety.blocked`.
+
+    The digests are keyed with the installation's secret: the list discloses nothing, and works nowhere else.
+    """
+    from gateway.safety.blocked import line
+    from gateway.safety.guard import PHRASES
+
+    try:
+        key = derive(installation_secret(load(config)), PHRASES)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
+    for number, phrase in enumerate(sys.stdin, 1):
+        if phrase.strip():
+            try:
+                click.echo(line(phrase, key))
+            except ValueError as error:
+                raise click.ClickException(f"line {number}: {error}") from None
+
+
+@safety.command("findings")
+@_config
+@click.option("--tenant", required=True, help="Whose.")
+@click.option("--count", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Most to show.")
+def safety_findings(config: str | None, tenant: str, count: int) -> None:
+    """What rules have found for a tenant, newest first, one JSON object a line. Texts are shown as digests."""
+    for finding in _findings(config, tenant, count):
+        click.echo(msgspec.json.encode(finding).decode())
+
+
+def _findings(config: str | None, tenant: str, count: int) -> Iterator[dict[str, str]]:
+    from gateway.processes.redis_server import redis_url
+    from gateway.safety.violations import KEY
+
+    try:
+        with Redis.from_url(redis_url(load(config)), socket_timeout=5, decode_responses=True) as client:
+            entries = client.xrevrange(KEY.format(tenant=tenant), count=count)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
+    except (RedisError, OSError) as error:
+        raise click.ClickException(f"Redis does not answer: {type(error).__name__}") from error
+    for id, fields in msgspec.convert(entries, list[tuple[str, dict[str, str]]]):
+        yield {"time": id.partition("-")[0], **fields}

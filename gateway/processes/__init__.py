@@ -1,0 +1,1 @@
+"""The processes of `roundhouse serve`: started, watched, told to reload, and ended in order."""

@@ -1,0 +1,105 @@
+"""A door for whoever may read the data folder: `roundhouse reload` comes in here, and gets an answer.
+
+A unix socket that only its owner can open; one JSON object in, one out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import tomllib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from gateway.configuration import Configuration
+from gateway.processes.redis_server import socket_path
+from gateway.settings import Redis, Settings, SettingsError, file_of
+
+PATIENCE = 5.0
+"""Seconds that a command may take to arrive."""
+MAX_COMMAND = 1024
+"""Bytes."""
+
+
+class Command(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is wanted."""
+
+    command: Literal["reload"]
+
+
+class Answer(Struct, frozen=True):
+    """What came of it."""
+
+    changed: list[str] = []
+    error: str | None = None
+
+
+def data_folder(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """`redis.data`, also of a configuration that cannot be used: whatever else is wrong with it."""
+    found = environ.get("ROUNDHOUSE_REDIS_DATA")
+    if found is None:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found = tomllib.loads(file_of(path, environ).read_text("utf-8"))["redis"]["data"]
+    return found if isinstance(found, str) else Redis().data
+
+
+def path(data: str) -> Path:
+    """The socket of the gateway with this data folder."""
+    return socket_path(Settings(redis=Redis(data=data)), "control")
+
+
+@contextlib.asynccontextmanager
+async def listening(configuration: Configuration) -> AsyncIterator[None]:
+    """Answer commands while the body runs."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            async with asyncio.timeout(PATIENCE):
+                line = await reader.readuntil(b"\n")
+            writer.write(msgspec.json.encode(await _answer(line, configuration)) + b"\n")
+            await writer.drain()
+        writer.close()
+
+    at = path(configuration.settings.redis.data)
+    at.unlink(missing_ok=True)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    bound.bind(str(at))
+    os.chmod(at, 0o600)  # nobody is let in before it listens
+    async with await asyncio.start_unix_server(serve, sock=bound, limit=MAX_COMMAND):
+        try:
+            yield
+        finally:
+            at.unlink(missing_ok=True)
+
+
+async def _answer(line: bytes, configuration: Configuration) -> Answer:
+    try:
+        msgspec.json.decode(line, type=Command)
+        return Answer(changed=await configuration.reload())
+    except msgspec.DecodeError as error:
+        return Answer(error=f"no command: {error}")
+    except SettingsError as error:
+        return Answer(error=str(error))
+
+
+def ask(data: str, command: Literal["reload"], timeout: float = 60.0) -> Answer:
+    """Send a command to the gateway with this data folder, and wait for what comes of it.
+
+    Raises:
+        OSError: none runs there, or it does not answer.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(timeout)
+        client.connect(str(path(data)))
+        client.sendall(msgspec.json.encode(Command(command)) + b"\n")
+        with client.makefile("rb") as file:
+            line = file.readline()
+    if not line:
+        raise ConnectionResetError("the gateway has gone")
+    return msgspec.json.decode(line, type=Answer)

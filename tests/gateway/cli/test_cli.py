@@ -1,0 +1,69 @@
+"""The command line, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway.cli.root import main
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(main, arguments, env=environment)
+
+
+def test_help_teaches_the_first_steps() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    for words in (
+        "roundhouse serve",
+        "roundhouse chat",
+        'base_url="http://127.0.0.1:8080/v1"',
+        "roundhouse cache stats",
+    ):
+        assert words in result.output
+
+
+@pytest.mark.parametrize(
+    "command", [["serve"], ["chat"], ["config", "check"], ["cache", "stats"], ["cache", "invalidate"]]
+)
+def test_every_command_has_help(command: list[str]) -> None:
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    assert result.output.startswith("Usage:")
+
+
+def test_the_command_line_never_loads_torch() -> None:
+    """It must start in a moment, and the gateway must stay free of it."""
+    program = "import sys, gateway.cli.root, gateway.processes.supervisor; raise SystemExit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_config_check_names_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "roundhouse.toml"
+    file.write_text("[server]\nport = 'high'\n")
+    result = run("config", "check", "--config", str(file))
+    assert result.exit_code == 1
+    assert "server.port" in result.output
+
+
+def test_config_show_hides_the_password_of_redis() -> None:
+    result = run("config", "show", REDIS_URL="redis://user:secret@host:6379/0")
+    assert json.loads(result.output)["redis"]["url"] == "redis://host:6379/0"
+
+
+def test_a_redis_that_is_not_there_is_named() -> None:
+    result = run("cache", "stats", REDIS_URL="unix:///nonexistent/redis.sock")
+    assert result.exit_code == 1
+    assert "/nonexistent/redis.sock does not answer" in result.output
+
+
+def test_chat_says_how_to_start_a_server() -> None:
+    result = run("chat", "--once", "hello", "--url", "http://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "roundhouse serve" in result.output

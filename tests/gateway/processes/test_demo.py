@@ -1,0 +1,71 @@
+"""The demo's adapters are there from the first start on, and what an operator did to them stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine.adapters.registry import Registry
+from engine.checkpoint import revision_digest
+from gateway.adapters import registry_url
+from gateway.processes.demo import ADAPTERS, register_adapters
+from gateway.settings import DEMO, Adapters, Redis, Settings, demo_settings
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return msgspec.structs.replace(demo_settings(), redis=Redis(data=str(tmp_path)))
+
+
+def registry_of(settings: Settings) -> Registry:
+    return Registry(registry_url(settings))
+
+
+def test_all_of_them_are_registered_on_their_model(settings: Settings) -> None:
+    register_adapters(settings, registry_of(settings))
+    names = registry_of(settings).names()
+    assert sorted(names) == sorted(ADAPTERS) == sorted(p.name for p in (DEMO / "adapters").iterdir() if p.is_dir())
+    assert {pointer.model for pointer in names.values()} == {"roundhouse-demo-6m"}
+    assert all(pointer.description for pointer in names.values())
+
+
+def test_what_an_operator_changed_stays(settings: Settings) -> None:
+    register_adapters(settings, registry_of(settings))
+    registry = registry_of(settings)
+    registry.remove("json")
+    registry.swap("pirate", registry.resolve("formal").version)
+    changed = registry.names()
+    register_adapters(settings, registry_of(settings))
+    assert registry.names() == changed
+
+
+def test_a_name_given_before_the_first_start_is_kept(settings: Settings) -> None:
+    registry = registry_of(settings)
+    version = registry.add(DEMO / "adapters" / "json", DEMO / "models" / "medium").version
+    registry.point("pirate", version, model="roundhouse-demo-6m")
+    register_adapters(settings, registry_of(settings))
+    assert registry.resolve("pirate").version == version
+    assert sorted(registry.names()) == sorted(ADAPTERS)
+
+
+def test_they_follow_a_demo_model_that_was_trained_anew(settings: Settings, tmp_path: Path) -> None:
+    register_adapters(settings, registry_of(settings))
+    registry = registry_of(settings)
+    manifest = registry.manifest(registry.resolve("pirate").version)
+    stale = msgspec.structs.replace(manifest, bases=("0" * 32,))
+    path = tmp_path / "adapters" / "objects" / manifest.version / "manifest.json"
+    path.write_bytes(msgspec.json.encode(stale))
+    register_adapters(settings, registry_of(settings))
+    assert revision_digest(DEMO / "models" / "medium") in registry.manifest(registry.resolve("pirate").version).bases
+
+
+@pytest.mark.parametrize("other", ["registry", "pools"])
+def test_another_installation_gets_none_of_them(settings: Settings, tmp_path: Path, other: str) -> None:
+    if other == "registry":
+        settings = msgspec.structs.replace(settings, adapters=Adapters(registry=str(tmp_path / "own")))
+    else:
+        settings = msgspec.structs.replace(settings, pools=settings.pools[:1])
+    register_adapters(settings, registry_of(settings))
+    assert registry_of(settings).names() == {}
