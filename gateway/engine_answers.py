@@ -146,6 +146,8 @@ class EngineAnswers:
     def _announce(self, job: Job, decision: Decision, engine: Engine, *, fallback: bool) -> None:
         reason = str(Why.FALLBACK if fallback else decision.why)
         self._metrics.routed(engine.pool.tier, reason)
+        first = decision.replica
+        instead = (f"{first} did not answer, {engine.name} stands in",) if engine.name != first else ()
         if job.turn.log.items:
             return  # it goes on with text that was shown before, see `gateway.caching.flights`
         job.turn.append(
@@ -155,7 +157,7 @@ class EngineAnswers:
                 replica=engine.name,
                 reason=reason,
                 complexity=decision.complexity,
-                reasons=(*decision.reasons, *job.remarks),
+                reasons=(*decision.reasons, *instead, *job.remarks),
                 probabilities=_probabilities(decision),
                 cache=job.outcome,
                 cache_reason=job.found.reason,

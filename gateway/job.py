@@ -67,7 +67,7 @@ class Job:
     attempt: Attempt | None = None
     """What the semantic cache has found out."""
     remarks: tuple[str, ...] = ()
-    """Of the semantic cache, for the route's reasons."""
+    """Of a route's name and of the semantic cache, for the reasons."""
     outcome: CacheOutcome = "bypass"
     """Of the response cache, as far as it is known."""
     seen: Features = NOTHING_SEEN

@@ -124,6 +124,7 @@ class Pipeline:
         job = await self._prepare(turn, began)
         if assigned is not None:
             job.trial, job.canary = assigned.trial, assigned.canary
+            job.remarks = (assigned.sentence,)
         mark(Stage.PREPARE)
         # Neither needs the other's answer: together they are one round trip to Redis.
         looking = asyncio.create_task(self._answers.look_up(job))

@@ -51,10 +51,10 @@ _SIGNS: tuple[tuple[str, float, Callable[[Features], float], str], ...] = (
     ("procedure", 0.35, lambda f: _HALF(f.procedure), "asks how to do something"),
     ("constraints", 0.35, lambda f: _saturating(2.0)(f.constraints), "sets conditions"),
     ("parts", 0.35, lambda f: _saturating(2.0)(f.parts + max(0, f.questions - 1)), "has several parts"),
-    ("length", 0.50, lambda f: _saturating(60.0)(f.words), "is long"),
+    ("length", 0.50, lambda f: _saturating(60.0)(f.words), "its length"),
     ("terms", 0.35, lambda f: _saturating(4.0)(f.terms), "uses technical terms"),
     ("question", 0.20, lambda f: float(f.asks), "is a question"),
-    ("history", 0.25, lambda f: _saturating(400.0)(f.history_words), "continues a long conversation"),
+    ("history", 0.25, lambda f: _saturating(400.0)(f.history_words), "continues a conversation"),
 )
 
 

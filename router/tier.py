@@ -137,25 +137,37 @@ def again(choice: Choice) -> Choice:
 
 
 def sentences(choice: Choice) -> tuple[str, ...]:
-    """Why this tier, for people."""
-    outlook, prediction = choice.outlook, choice.outlook.prediction
-    if choice.draw < choice.terms.explore:
+    """Why this tier, for people: what its worth asks for, then what has changed that."""
+    outlook, terms, prediction = choice.outlook, choice.terms, choice.outlook.prediction
+    worth = [value - terms.price * cost for value, cost in zip(choice.values, terms.costs, strict=True)]
+    wanted, possible = _best(TIERS, worth), _best(choice.offered, worth)
+    soonest = _best(choice.offered, choice.utilities)
+    explored = choice.draw < terms.explore
+    if explored:
         first = f"the {choice.tier} tier was drawn, to see how it does"
     elif outlook.source is Source.LEARNT:
         shown = ", ".join(f"{tier} {value:.0%}" for tier, value in zip(TIERS, choice.values, strict=True))
-        first = f"expected to be answered well: {shown}; at this price of quality that asks for {choice.tier}"
+        first = f"expected to be answered well: {shown}; at this price of quality that asks for {wanted}"
     elif outlook.source is Source.COMPLEXITY:
-        first = f"complexity {outlook.complexity:.2f} asks for the {choice.tier} tier"
+        price = "" if terms.price == terms.middle else "at this price of quality "
+        first = f"complexity {outlook.complexity:.2f} {price}asks for the {wanted} tier"
     else:
-        first = f"little is known of requests like this one: the {choice.tier} tier"
+        first = f"little is known of requests like this one: the {wanted} tier"
     grounds = [first]
     if prediction is not None and prediction.probabilities is None:
         grounds.append("it is unlike the questions that success was learnt from")
-    if choice.floor is not None and choice.tier == choice.floor:
-        best = max(choice.offered, key=lambda tier: (choice.utilities[TIERS.index(tier)], -TIERS.index(tier)))
-        if best != choice.tier:
-            grounds.append(f"the conversation has used the {choice.floor} tier and does not go below it")
+    if not explored and possible != wanted:
+        grounds.append(f"the {wanted} tier is not open to this request, the {possible} tier is next")
+    if not explored and soonest != possible:
+        grounds.append(f"the {possible} tier has a queue, the {soonest} tier answers sooner")
+    if not explored and choice.tier != soonest:
+        grounds.append(f"the conversation has used the {choice.floor} tier and does not go below it")
     return tuple(grounds)
+
+
+def _best(tiers: Sequence[str], utilities: Sequence[float]) -> str:
+    """Of equally useful ones the cheaper."""
+    return max(tiers, key=lambda tier: (utilities[TIERS.index(tier)], -TIERS.index(tier)))
 
 
 def values(outlook: Outlook, terms: Terms) -> tuple[float, float, float]:

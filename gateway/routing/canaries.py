@@ -67,6 +67,11 @@ class Assigned(Struct, frozen=True):
         """Whether it goes to one of those on trial."""
         return self.trial and self.model != self.route.targets[0].model
 
+    @property
+    def sentence(self) -> str:
+        """For the route's reasons."""
+        return f"the name {self.route.name} leads this conversation to {self.model}"
+
 
 class TakenOut(Struct, frozen=True):
     """Why a canary was taken out: what was known of it then."""

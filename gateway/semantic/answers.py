@@ -111,7 +111,7 @@ class SimilarAnswers:
             self._statistics.add(tenant, _counter(decision))
         job.found = msgspec.structs.replace(job.found, reason=_REASONS.get(decision.action, job.found.reason))
         if decision.judgement is not None:
-            job.remarks = (_remark(decision),)
+            job.remarks = (*job.remarks, _remark(decision))
         if decision.action is not Action.SERVE:
             return None
         assert decision.answer is not None

@@ -143,6 +143,7 @@ class TestFallback:
             ("small", "requested"),
             ("large", "fallback"),
         ]
+        assert "small-0 did not answer, large-0 stands in" in routes(events)[1].reasons
         assert text(events)
 
     async def test_an_engine_that_dies_while_it_answers_fails_the_turn_only(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -9,7 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.success import Basis, Prediction
-from router.tier import NEVER, NOMINAL, TIERS, Choice, Outlook, Source, Terms, again, choose, price_table, relative
+from router.tier import (
+    NEVER,
+    NOMINAL,
+    TIERS,
+    Choice,
+    Outlook,
+    Source,
+    Terms,
+    again,
+    choose,
+    price_table,
+    relative,
+    sentences,
+)
 
 COSTS = (0.1, 0.3, 1.0)
 MIDDLE = 0.2
@@ -118,3 +133,52 @@ def test_costs_that_do_not_rise_with_the_tier_are_replaced() -> None:
     assert relative([1, 3, 9]) == pytest.approx((1 / 9, 1 / 3, 1))
     for costs in ([1, 1, 1], [3, 2, 1], [1, 2]):
         assert relative(costs) == pytest.approx([cost / NOMINAL[-1] for cost in NOMINAL])
+
+
+@given(OUTLOOKS, UNIT, st.lists(st.sampled_from(TIERS), min_size=1, unique=True), st.sampled_from([None, *TIERS]), UNIT)
+def test_the_last_tier_that_the_reasons_name_is_the_one_taken(
+    outlook: Outlook, price: float, offered: list[str], floor: str | None, queue: float
+) -> None:
+    choice = choose(outlook, terms(price, delay_price=0.2), delays=(queue, 0, 0), offered=tuple(offered), floor=floor)
+    said = " ".join(sentences(choice)).replace("does not go below it", "")
+    named = [word.strip(";,:") for word in said.split("; at")[-1].split() if word.strip(";,:") in TIERS]
+    # A floor that is not offered is named, too: there the highest tier that is offered answers.
+    assert named[-1] in (choice.tier, floor)
+
+
+@pytest.mark.parametrize(
+    ("complexity", "price", "changed", "said"),
+    [
+        (0.6, MIDDLE, {}, ["complexity 0.60 asks for the large tier"]),
+        (0.6, NEVER, {}, ["complexity 0.60 at this price of quality asks for the small tier"]),
+        (
+            0.1,
+            MIDDLE,
+            {"floor": "large"},
+            [
+                "complexity 0.10 asks for the small tier",
+                "the conversation has used the large tier and does not go below it",
+            ],
+        ),
+        (
+            0.6,
+            MIDDLE,
+            {"offered": ("small", "medium")},
+            [
+                "complexity 0.60 asks for the large tier",
+                "the large tier is not open to this request, the medium tier is next",
+            ],
+        ),
+        (
+            0.1,
+            MIDDLE,
+            {"delays": (9.0, 0.0, 0.0)},
+            ["complexity 0.10 asks for the small tier", "the small tier has a queue, the medium tier answers sooner"],
+        ),
+    ],
+)
+def test_reasons_tell_the_wish_and_what_has_changed_it(
+    complexity: float, price: float, changed: dict[str, Any], said: list[str]
+) -> None:
+    choice = choose(Outlook(Source.COMPLEXITY, complexity), terms(price, delay_price=0.02), **changed)
+    assert list(sentences(choice)) == said

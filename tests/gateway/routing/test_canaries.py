@@ -50,6 +50,8 @@ async def test_a_route_shares_its_conversations(serve: Serve, engine: EngineThre
             homes[number], answer = await answered(served, number)
             again, _ = await answered(served, number, Message("assistant", answer), Message("user", "Why?"))
             assert again == homes[number]
+        told = routes(await run(served, request(model="assistant")))[0]
+        assert f"the name assistant leads this conversation to {told.model}" in told.reasons
         assert min(Counter(homes.values())[tier] for tier in ("small", "medium")) >= 4
         one = [Target(model="tiny-small", weight=0), Target(model="tiny-medium", weight=3)]
         changed = await served.gateway.directory.write(

@@ -144,6 +144,23 @@ async def test_thumbs_and_what_is_done_next_are_noted(serve: Serve, tiers: Any, 
     assert noted == [(answer.id, "up"), (decisions[0], "regenerate"), (decisions[2], "edit")]
 
 
+async def test_thumbs_know_completions_by_their_ids(serve: Serve, tiers: Any, redis_url: str) -> None:
+    """Of several choices the first one's response counts."""
+    async with serve(engines=tiers) as served:
+        said: list[Any] = [{"role": "user", "content": "Hello"}]
+        chat = await served.client.chat.completions.create(model="auto", messages=said, max_tokens=4)
+        text = await served.client.completions.create(model="auto", prompt="Hello", max_tokens=4, n=2)
+        async with httpx2.AsyncClient(headers={"authorization": f"Bearer {KEY_OF_DEMO}"}) as client:
+            for id in (chat.id, text.id):
+                url = f"{served.base_url}/responses/{id}/feedback"
+                answer = await client.post(url, json={"rating": "down"})
+                assert answer.json()["response_id"] == "resp_" + id.rpartition("-")[2]
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        noted = {each.response for each in await read_feedback(client, "demo", 10) if each.signal == "down"}
+        assert noted == {"resp_" + id.rpartition("-")[2] for id in (chat.id, text.id)}
+        assert noted <= {each.response for each in await read(client, "demo", 10)}
+
+
 async def test_opinions_are_about_decisions_of_the_same_model(serve: Serve, tiers: Any, redis_url: str) -> None:
     """A thumb outweighs what was done next; decisions by complexity say nothing."""
     async with serve(engines=tiers) as served:
