@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway import child as child_module
+from gateway.processes import child as child_module
 from gateway.processes.child import Child, ChildFailed
 
 pytestmark = pytest.mark.anyio
