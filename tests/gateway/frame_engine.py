@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from websockets.asyncio.server import ServerConnection, unix_serve
@@ -52,6 +52,8 @@ class FrameEngine:
         """How answers end."""
         self.script: Callable[[Generate], list[list[int]]] | None = None
         """Answers instead: the tokens of each step. The end waits while the gate is closed."""
+        self.pace: Callable[[], Awaitable[None]] | None = None
+        """Awaited after each step of a script."""
         self.logprob = -0.1
         """Of every token of a script, where requests ask for it."""
         self._path = path
@@ -125,6 +127,6 @@ class FrameEngine:
                 asked = likely if request.sampling.logprobs is not None else None
                 output = Output(request.id, tokens, logprobs=asked, usage=usage if first else None)
                 await connection.send(encode(Step([output], self.load)))
-                await asyncio.sleep(0)
+                await (self.pace() if self.pace else asyncio.sleep(0))
             await self.gate.wait()
             await connection.send(encode(Step([Output(request.id, finish=self.finish, usage=usage)], self.load)))

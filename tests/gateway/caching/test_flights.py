@@ -322,11 +322,16 @@ async def _remove_all(served: Served) -> None:
 
 async def test_deltas_are_not_merged_for_a_follower_that_keeps_up(serve: Serve, speaker: Speaker) -> None:
     """It sees the stream as the leader's client does."""
-    speaker.engine.gate.clear()
     async with speaking(serve, speaker) as served:
         leader, follower = ask(served), ask(served)
-        await said(leader)
-        await said(follower)
-        speaker.engine.gate.set()
+        shown = 0
+
+        async def both_have_seen_it() -> None:
+            nonlocal shown
+            await eventually(lambda: len(leader.text) > shown and follower.text == leader.text, lambda: leader.text)
+            shown = len(leader.text)
+
+        speaker.engine.pace = both_have_seen_it
         first, second = await leader.ended(), await follower.ended()
-    assert len(deltas_of(second)) > len(deltas_of(first)) / 2
+    assert len(deltas_of(first)) > 3
+    assert [delta.text for delta in deltas_of(second)] == [delta.text for delta in deltas_of(first)]
