@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.api import page, responses, tickets
+from gateway.api import feedback, page, responses, tickets
 from gateway.api.http import JsonResponse, on_api_error
 from gateway.configuration import Configuration
 from gateway.context import Gateway
@@ -50,6 +50,7 @@ from gateway.protocol.stream import (
     TextDelta,
     Usage,
 )
+from gateway.routing.decisions import DecisionLog
 from gateway.settings import Settings, demo_settings
 from gateway.telemetry.metrics import Metrics
 from gateway.tickets import Tickets
@@ -220,6 +221,7 @@ class ScriptedServer:
         app = Starlette(
             routes=[
                 *responses.routes,
+                *feedback.routes,
                 *tickets.routes,
                 *page.routes,
                 Route("/v1/models", _models),
@@ -258,6 +260,7 @@ class ScriptedServer:
             "connections": connections,
             "metrics": metrics,
             "view": view,
+            "decisions": DecisionLog(redis),
         }
         # No route of this application asks for the others.
         self.gateway = Gateway(**{field.name: parts.get(field.name) for field in dataclasses.fields(Gateway)})
@@ -274,6 +277,10 @@ class ScriptedServer:
             return function(*arguments)
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(20)
+
+    def write_feedback(self) -> None:
+        """As a gateway does every second."""
+        asyncio.run_coroutine_threadsafe(self.gateway.decisions.flush(), self._loop).result(20)
 
     def release(self) -> None:
         """Let the held answer go on."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import subprocess
 import sys
 
 import pytest
+import redis
 from playwright.sync_api import Browser, WebSocket, expect
 
 from gateway.errors import EngineFailed, RateLimited
@@ -276,6 +278,36 @@ def test_answers_and_code_can_be_copied(browser: Browser, server: ScriptedServer
             assert tab.page.evaluate("navigator.clipboard.readText()") == wanted
             expect(tab.page.get_by_role("button", name="Copied")).to_have_count(0)
         expect(answer(tab.page).locator(".hljs-string")).to_have_text("'hi'")
+
+
+def test_thumbs_reach_the_server_and_survive_a_reload(tab: Visit, server: ScriptedServer, redis_url: str) -> None:
+    """The last one counts; what the server does not take is not shown as taken. An answer that failed has none."""
+    server.road.answers["broken"] = Answer(failure=EngineFailed("it broke"))
+    ask(tab.page, "broken")
+    answered(tab.page)
+    good, bad = (tab.page.get_by_role("button", name=name) for name in ("Good answer", "Bad answer"))
+    expect(good).to_have_count(0)
+    ask(tab.page, "question")
+    answered(tab.page)
+    for thumb, other in ((good, bad), (bad, good)):
+        thumb.click()
+        expect(thumb).to_have_attribute("aria-pressed", "true")
+        expect(other).to_have_attribute("aria-pressed", "false")
+        expect(thumb).to_be_focused()
+    tab.page.reload()
+    connected(tab.page)
+    expect(bad).to_have_attribute("aria-pressed", "true")
+    server.write_feedback()
+    with redis.Redis.from_url(redis_url) as client:
+        noted = [json.loads(fields[b"feedback"]) for _, fields in client.xrange("rh1:route-feedback:{demo}")]
+    response = server.road.turns[-1].id
+    assert [(each["response"], each["signal"]) for each in noted[-2:]] == [(response, "up"), (response, "down")]
+
+    tab.context.route("**/feedback", lambda route: route.abort())
+    good.click()
+    expect(tab.page.get_by_text("Not taken", exact=True)).to_be_visible()
+    expect(bad).to_have_attribute("aria-pressed", "true")
+    expect(tab.page.get_by_text("Not taken", exact=True)).to_have_count(0)
 
 
 def test_the_theme_follows_the_system_until_the_user_chooses(browser: Browser, server: ScriptedServer) -> None:

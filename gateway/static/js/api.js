@@ -1,4 +1,4 @@
-/** The page's HTTP requests: its configuration, the models, tickets. */
+/** The page's HTTP requests: its configuration, the models, tickets, feedback. */
 
 const TIMEOUT = 10_000;
 
@@ -49,6 +49,21 @@ export async function loadModels(key) {
  */
 export async function getTicket(key) {
   return (await request("v1/tickets", { method: "POST", headers: authorization(key) })).ticket;
+}
+
+/**
+ * Say what the user thinks of an answer; the last rating counts.
+ *
+ * @param {string} key
+ * @param {string} responseId
+ * @param {"up" | "down"} rating
+ */
+export async function sendFeedback(key, responseId, rating) {
+  await request(`v1/responses/${encodeURIComponent(responseId)}/feedback`, {
+    method: "POST",
+    headers: { ...authorization(key), "content-type": "application/json" },
+    body: JSON.stringify({ rating }),
+  });
 }
 
 const authorization = (key) => ({ authorization: `Bearer ${key}` });

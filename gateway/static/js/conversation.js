@@ -69,6 +69,12 @@ export class Conversation {
     this.ask(question, model, { fresh: true });
   }
 
+  /** The server has noted what the user thinks of an answer. */
+  rated(turn, rating) {
+    turn.rating = rating;
+    this.#save();
+  }
+
   /** End the answer under way; what is there of it stays. */
   stop() {
     const turn = this.active;

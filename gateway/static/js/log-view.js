@@ -10,16 +10,21 @@ const SAID = {
   failed: "Answer failed",
 };
 
+const NOT_TAKEN = "Not taken";
+
 export class LogView {
   /**
    * @param {{log: HTMLElement, welcome: HTMLElement, status: HTMLElement}} elements
-   * @param {{context: object, onretry: () => void}} options context: see `TurnView`
+   * @param {{context: object, onretry: () => void,
+   *   onrate: (turn: object, rating: string) => Promise<boolean>}} options context: see `TurnView`;
+   *   onrate: whether the server has noted it
    */
-  constructor({ log, welcome, status }, { context, onretry }) {
+  constructor({ log, welcome, status }, { context, onretry, onrate }) {
     this.log = log;
     this.welcome = welcome;
     this.status = status;
     this.context = context;
+    this.onrate = onrate;
     /** @type {Map<string, TurnView>} */
     this.views = new Map();
     log.addEventListener("click", (event) => {
@@ -27,6 +32,7 @@ export class LogView {
       if (!button) return;
       const { action } = button.dataset;
       if (action === "retry") onretry();
+      else if (action === "rate") this.#rate(button);
       else this.#copy(button, action);
     });
   }
@@ -64,9 +70,32 @@ export class LogView {
     if (this.status.textContent !== text) this.status.textContent = text;
   }
 
-  async #copy(button, action) {
+  #viewOf(button) {
     const article = button.closest("article");
-    const view = [...this.views.values()].find((one) => one.element === article);
+    return [...this.views.values()].find((one) => one.element === article);
+  }
+
+  async #rate(button) {
+    const view = this.#viewOf(button);
+    if (!view || button.getAttribute("aria-pressed") === "true") return;
+    const { rating } = button.dataset;
+    const noted = await this.onrate(view.turn, rating);
+    if (noted) view.setRating(rating);
+    this.status.textContent = noted ? "Feedback noted" : "Feedback not taken";
+    if (noted) return;
+    const label = button.querySelector("span");
+    const name = label.textContent;
+    if (name === NOT_TAKEN) return;
+    label.textContent = NOT_TAKEN;
+    label.className = "";
+    setTimeout(() => {
+      label.textContent = name;
+      label.className = "visually-hidden";
+    }, 1500);
+  }
+
+  async #copy(button, action) {
+    const view = this.#viewOf(button);
     const text =
       action === "copy-code" ? button.closest(".code").querySelector("code").textContent : (view?.turn.text ?? "");
     const label = button.querySelector("span") ?? button;

@@ -1,6 +1,6 @@
 /** Puts the parts of the page together. */
 
-import { getTicket, loadConfig, loadModels } from "./api.js";
+import { getTicket, loadConfig, loadModels, sendFeedback } from "./api.js";
 import { Composer } from "./composer.js";
 import { connectionBadge } from "./connection-badge.js";
 import { Connection } from "./connection.js";
@@ -74,7 +74,7 @@ const composer = new Composer(
 
 const view = new LogView(
   { log: byId("log"), welcome: byId("welcome"), status: byId("status") },
-  { context, onretry: () => conversation.retry(models.value()) },
+  { context, onretry: () => conversation.retry(models.value()), onrate: rate },
 );
 const { toEnd } = followEnd(byId("scroller"), byId("log"), byId("jump"));
 
@@ -95,6 +95,17 @@ function ask(question) {
   conversation.ask(question, models.value());
   toEnd();
   composer.focus();
+}
+
+/** Whether the server has taken the rating. */
+async function rate(turn, rating) {
+  try {
+    await sendFeedback(key.get(), turn.responseId, rating);
+  } catch {
+    return false;
+  }
+  conversation.rated(turn, rating);
+  return true;
 }
 
 /** A connection that was closed for lack of use is opened while the user still writes. */

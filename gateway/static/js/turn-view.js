@@ -11,6 +11,8 @@ const NOTES = {
   incomplete: "Cut off: the answer reached its length limit, or a rule of this server ended it",
 };
 
+const RATINGS = { up: "Good answer", down: "Bad answer" };
+
 /** What a failure's code means for a reader, where the server's message speaks to programs. */
 const WORDS = {
   response_not_found: "The connection was away for too long: the rest of this answer is no longer on the server.",
@@ -79,6 +81,7 @@ export class TurnView {
       const actions = el("div", { class: "turn-actions" });
       if (turn.text) actions.append(button("copy-answer", "copy", "Copy"));
       if (this.last && turn.status !== "failed") actions.append(button("retry", "retry", "Retry"));
+      if (turn.text && turn.responseId && turn.status !== "failed") actions.append(...this.#thumbs());
       parts.push(actions);
     }
     if (turn.route) {
@@ -86,6 +89,24 @@ export class TurnView {
       parts.push(routeCard(turn, { tiers, open: cards.open, ontoggle: (open) => (cards.open = open) }));
     }
     this.foot.replaceChildren(...parts);
+  }
+
+  /** @param {"up" | "down"} rating what the server has noted */
+  setRating(rating) {
+    for (const thumb of this.foot.querySelectorAll("[data-rating]")) {
+      thumb.setAttribute("aria-pressed", String(thumb.dataset.rating === rating));
+    }
+  }
+
+  #thumbs() {
+    return Object.entries(RATINGS).map(([rating, label]) => {
+      const thumb = button("rate", `thumb-${rating}`, label);
+      thumb.lastChild.className = "visually-hidden";
+      thumb.title = label;
+      thumb.dataset.rating = rating;
+      thumb.setAttribute("aria-pressed", String(this.turn.rating === rating));
+      return thumb;
+    });
   }
 
   #showFailure() {

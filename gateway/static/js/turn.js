@@ -26,6 +26,7 @@
  * @property {object | null} usage
  * @property {object | null} limits
  * @property {Failure | null} failure
+ * @property {"up" | "down" | null} rating what the user has told the server of the answer
  * @property {number | null} sentAt milliseconds
  * @property {number | null} firstAt milliseconds; when the first text came
  * @property {number | null} endedAt milliseconds
@@ -61,6 +62,7 @@ export function newTurn({ id, question, model, fresh = false, now }) {
     usage: null,
     limits: null,
     failure: null,
+    rating: null,
     sentAt: now,
     firstAt: null,
     endedAt: null,
