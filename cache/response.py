@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from cache.keys import bytes_key, epochs_key, flight_key, index_key, response_key
+from cache.policy import Reject
 from cache.shape import Shape, decode, encode
 
 log = logging.getLogger("roundhouse.cache")
@@ -169,14 +170,15 @@ class ResponseCache:
             case other:
                 return Lookup(other, reason, epochs)
 
-    async def put(self, tenant: str, digest: str, entry: Entry, found: Lookup, turn: str = "") -> int | None:
+    async def put(self, tenant: str, digest: str, entry: Entry, found: Lookup, turn: str = "") -> int | Reject:
         """Store an answer, and let those who wait for turn `turn`, if it leads, find it; returns how many old answers
         it pushed out.
 
-        None if nothing was stored: it was invalidated or deleted since it was looked up, or Redis does not answer.
+        `OUTDATED` or `UNAVAILABLE` if nothing was stored: it was invalidated or deleted since it was looked up, or
+        Redis did not answer, then or now.
         """
         if not found.epochs:
-            return None
+            return Reject.UNAVAILABLE
         arguments = [part for pair in entry.fields.items() for part in pair]
         keys = [
             response_key(tenant, digest),
@@ -197,8 +199,8 @@ class ResponseCache:
             evicted = int(await self._store(keys=keys, args=[digest, *bounds, size_of(entry), *arguments]))
         except (RedisError, OSError) as error:
             log.warning("response cache store failed", extra={"error": type(error).__name__})
-            return None
-        return evicted if evicted >= 0 else None
+            return Reject.UNAVAILABLE
+        return evicted if evicted >= 0 else Reject.OUTDATED
 
     async def release(self, tenant: str, digest: str, turn: str) -> None:
         """Wait for the answer of `turn` no more. Never raises: the lease ends too."""

@@ -84,8 +84,8 @@ class SemanticStore:
         """Keep so many from now on."""
         self._max_questions = max_questions
 
-    async def read(self, name: Name, hints: Sequence[Hint]) -> Found:
-        """What the hints lead to now, in one round trip."""
+    async def read(self, name: Name, hints: Sequence[Hint]) -> Found | None:
+        """What the hints lead to now, in one round trip; None if Redis does not answer."""
         tenant, partition = name
         answers = list(dict.fromkeys(hint.answer for hint in hints))
         keys = [epochs_key(tenant), monitor_key(tenant)]
@@ -95,7 +95,7 @@ class SemanticStore:
             monitor, phrasings, known = await self._look_up(keys=keys, args=[len(hints), ""])
         except (RedisError, OSError) as error:
             log.warning("semantic cache look-up failed", extra={"error": type(error).__name__})
-            return Found()
+            return None
         records: dict[str, list[bytes | None]] = {}
         stored: dict[str, Entry] = {}
         for answer, (record, fields) in zip(answers, known, strict=True):

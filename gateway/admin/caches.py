@@ -13,6 +13,7 @@ from cache.statistics import read
 from gateway.admin.endpoints import Access, Answer, Call, Endpoints, Input
 from gateway.admin.shapes import TenantPath
 from gateway.errors import Conflict, NotFound
+from gateway.turns.ids import response_id
 
 endpoints = Endpoints("cache", "The response cache, the semantic cache and the engines' prefix caches.")
 
@@ -33,7 +34,7 @@ class Revocation(Input, frozen=True):
     answer: Annotated[
         str,
         Meta(
-            pattern="^(?:[0-9a-f]{32}|resp_[0-9a-f]{48})$",
+            pattern="^(?:[0-9a-f]{32}|(?:resp_|chatcmpl-|cmpl-)[0-9a-f]{48})$",
             description="Identity of a stored answer, or id of a response that was answered from a similar question "
             "within the last day.",
         ),
@@ -96,7 +97,7 @@ async def delete_stored_answer(call: Call, path: AnswerPath) -> Answer[None]:
 async def revoke_answer(call: Call, path: TenantPath, query: Revocation) -> Answer[None]:
     """Never give a stored answer to another question again; its own question keeps it."""
     replayed = await call.note("cache.revoke", query.answer, path.tenant, once=call.once(query))
-    if not await Corrections(call.gateway.redis).revoke(path.tenant, query.answer) and not replayed:
+    if not await Corrections(call.gateway.redis).revoke(path.tenant, response_id(query.answer)) and not replayed:
         raise NotFound(f"answer: the semantic cache knows no answer {query.answer}")
     return Answer(None, replayed=replayed)
 

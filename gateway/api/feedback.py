@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from gateway.api.http import JsonResponse, read_object
 from gateway.context import gateway_of
 from gateway.protocol.requests import invalid_body
+from gateway.turns.ids import response_id
 
 
 class FeedbackCreate(Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,19 +33,11 @@ async def create(request: Request) -> Response:
         body = msgspec.convert(await read_object(request), FeedbackCreate)
     except msgspec.ValidationError as error:
         raise invalid_body(error) from None
-    turn = await gateway.turns.find(_response_id(request.path_params["id"]), principal)
+    turn = await gateway.turns.find(response_id(request.path_params["id"]), principal)
     gateway.decisions.think(principal.tenant, turn.id, body.rating)
     if body.rating == "down" and gateway.similar is not None:
         gateway.similar.disliked(principal.tenant, turn.id)
     return JsonResponse({"object": "response.feedback", "response_id": turn.id, "rating": body.rating})
-
-
-def _response_id(id: str) -> str:
-    """Completions have the id of their response under a prefix of their own; of several choices that of the first."""
-    for prefix in ("chatcmpl-", "cmpl-"):
-        if id.startswith(prefix):
-            return "resp_" + id.removeprefix(prefix)
-    return id
 
 
 routes: list[BaseRoute] = [Route("/v1/responses/{id}/feedback", create, methods=["POST"])]

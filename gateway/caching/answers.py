@@ -282,9 +282,8 @@ class StoredAnswers:
                     await self._cache.release(tenant, digest, leads)
                 return
         evicted = await self._cache.put(tenant, digest, entry, job.found, leads)
-        if evicted is None:
-            reason = Reject.OUTDATED if job.found.epochs else Reject.UNAVAILABLE
-            self._statistics.add(tenant, f"exact_reject.{reason}")
+        if isinstance(evicted, Reject):
+            self._statistics.add(tenant, f"exact_reject.{evicted}")
             return
         job.admitted = entry
         self._statistics.add(tenant, "exact_store")

@@ -59,7 +59,8 @@ def ls(config: str | None, tenant: str, limit: int, as_json: bool) -> None:
         click.echo(msgspec.json.encode(found).decode())
         return
     table = Table(title=f"Stored answers of {tenant}: {found.entries}, {found.bytes:,} bytes")
-    for column in ("digest", "model", "scope", "tags", "tokens", "bytes", "made", "valid"):
+    table.add_column("digest", no_wrap=True, min_width=32)  # whole, however narrow the terminal: other commands take it
+    for column in ("model", "scope", "tags", "tokens", "bytes", "made", "valid"):
         table.add_column(column, justify="right" if column in ("tokens", "bytes") else "left")
     for each in found.data:
         table.add_row(
@@ -129,10 +130,11 @@ def revoke(config: str | None, tenant: str, answers: tuple[str, ...]) -> None:
 
     An answer is named by its digest, or by the id of a response that it was given in within the last day."""
     from cache.questions.corrections import Corrections
+    from gateway.turns.ids import response_id
 
     async def take_back(redis: Redis) -> list[bool]:
         corrections = Corrections(redis)
-        return [await corrections.revoke(tenant, answer) for answer in answers]
+        return [await corrections.revoke(tenant, response_id(answer)) for answer in answers]
 
     known = with_redis(load_settings(config), take_back)
     unknown = [answer for answer, done in zip(answers, known, strict=True) if not done]
@@ -147,6 +149,7 @@ def revoke(config: str | None, tenant: str, answers: tuple[str, ...]) -> None:
 @click.option("--tag", "tags", multiple=True, help="Only answers with this tag; may be repeated.")
 def invalidate(config: str | None, tenant: str, tags: tuple[str, ...]) -> None:
     """Forget all stored answers of a TENANT, or those with a tag, at once and on every gateway."""
+    from cache import inspection
     from cache.response import ALL, ResponseCache
     from gateway.errors import InvalidRequest
     from gateway.protocol.caching import checked_tags
@@ -157,13 +160,15 @@ def invalidate(config: str | None, tenant: str, tags: tuple[str, ...]) -> None:
     except InvalidRequest as error:
         raise click.ClickException(error.message) from error
 
-    async def forget(redis: Redis) -> None:
+    async def forget(redis: Redis) -> int:
         stored = ResponseCache(redis, **settings.cache.bounds)
         for name in names or (ALL,):
             await stored.invalidate(tenant, name)
+        return (await inspection.holding(redis, tenant, limit=1)).entries
 
-    with_redis(settings, forget)
-    click.echo(f"stored answers of {tenant}{' with ' + ' or '.join(names) if names else ''} are forgotten")
+    entries = with_redis(settings, forget)
+    none = "" if entries else " (none were stored)"  # a name may be misspelt
+    click.echo(f"stored answers of {tenant}{' with ' + ' or '.join(names) if names else ''} are forgotten{none}")
 
 
 def _moment(seconds: float) -> str:

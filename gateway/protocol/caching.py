@@ -19,7 +19,9 @@ MAX_TAGS = 8
 MAX_TAG = 64
 """Characters."""
 _TAG = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
-_MAX_AGE = re.compile(r"max-age=([0-9]{1,9})")
+_MAX_AGE = re.compile(r'max-age="?([0-9]+)"?')
+_FOREVER = 10**9
+"""Seconds; no answer is older."""
 _DIRECTIVES = "no-store, no-cache, max-age=<seconds>, only-if-cached"
 
 Directives = Annotated[str, Meta(max_length=128)]
@@ -44,7 +46,8 @@ class Caching(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def from_headers(headers: Mapping[str, str]) -> Caching:
-    """What an HTTP request's headers say. Directives that mean nothing here are ignored, as HTTP has it.
+    """What an HTTP request's headers say. Directives that mean nothing here are ignored, as HTTP has it; an age that
+    cannot be read lets no stored answer be fresh enough.
 
     Raises:
         InvalidRequest: a tag has another form, or there are too many.
@@ -96,7 +99,8 @@ def _made(control: str, tags: list[str], *, param: str, strict: bool) -> Caching
     for directive in (part.strip().lower() for part in control.split(",")):
         age = _MAX_AGE.fullmatch(directive)
         if age is not None:
-            max_age = int(age[1]) if max_age is None else min(max_age, int(age[1]))
+            seconds = int(age[1]) if len(age[1]) < 10 else _FOREVER
+            max_age = seconds if max_age is None else min(max_age, seconds)
         elif directive == "no-store":
             no_store = True
         elif directive == "no-cache":
@@ -109,6 +113,8 @@ def _made(control: str, tags: list[str], *, param: str, strict: bool) -> Caching
                 param="roundhouse.cache",
                 code="invalid_value",
             )
+        elif directive.startswith("max-age"):
+            refresh = True
     return Caching(
         no_store=no_store,
         refresh=refresh or max_age == 0,

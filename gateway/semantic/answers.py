@@ -154,6 +154,8 @@ class SimilarAnswers:
     def _refusal(self, job: Job) -> str | None:
         """Why this turn does not look up, beside what the exact cache has refused already."""
         request, conversation = job.turn.request, job.turn.conversation
+        if job.found.reason == "unavailable":
+            return "unavailable"  # without Redis nothing that is similar can be given, and nothing is learnt
         if request.prompt is not None or not conversation or conversation[-1].role != "user":
             return "form"
         if request.tools is not None:
@@ -187,6 +189,8 @@ class SimilarAnswers:
         hints = await self._hints.nearest(name, vector, CANDIDATES)
         hints = [hint for hint in hints if hint.similarity >= self._model.floor]
         found = await self._store.read(name, hints) if hints else Found()
+        if found is None:
+            return None, Found()
         if found.gone:
             await self._hints.gone(name, found.gone)
         decision = decide(

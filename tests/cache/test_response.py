@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from cache.keys import bytes_key, epochs_key, flight_key, index_key, response_key
+from cache.policy import Reject
 from cache.response import Entry, Lookup, Outcome, ResponseCache, Wish, size_of
 from cache.shape import Shape
 from tests.conftest import redis_server
@@ -31,7 +32,7 @@ def cache_over(redis: Redis, *, ttl: float = 60, max_entries: int = 100, max_byt
     return ResponseCache(redis, ttl=ttl, max_entries=max_entries, max_bytes=max_bytes)
 
 
-async def store(cache: ResponseCache, digest: str = "d1", tenant: str = "acme", entry: Entry = ENTRY) -> int | None:
+async def store(cache: ResponseCache, digest: str = "d1", tenant: str = "acme", entry: Entry = ENTRY) -> int | Reject:
     """As a turn does that found nothing."""
     found = await cache.get(tenant, digest, Wish(tags=entry.tags))
     return await cache.put(tenant, digest, entry, found)
@@ -119,7 +120,7 @@ class TestInvalidation:
         cache = cache_over(redis)
         found = await cache.get("acme", "d1", Wish(turn="resp_1", tags=ENTRY.tags))
         await cache.invalidate("acme", tag)
-        assert await cache.put("acme", "d1", ENTRY, found, "resp_1") is None
+        assert await cache.put("acme", "d1", ENTRY, found, "resp_1") is Reject.OUTDATED
         assert not await redis.exists(response_key("acme", "d1"))
 
     @pytest.mark.parametrize("tag", ["*", "faq"])
@@ -176,7 +177,7 @@ class TestRemoval:
         cache = cache_over(redis)
         found = await cache.get("acme", "d1", Wish(turn="resp_1"))
         await cache.remove("acme", "d1")
-        assert await cache.put("acme", "d1", ENTRY, found, "resp_1") is None
+        assert await cache.put("acme", "d1", ENTRY, found, "resp_1") is Reject.OUTDATED
 
 
 class TestCaps:
@@ -300,7 +301,7 @@ class TestFlights:
         found = [await cache.get("acme", "d1", Wish(turn=f"resp_{n}", failed="resp_0")) for n in range(1, 4)]
         assert [each.outcome for each in found] == [Outcome.LEAD, Outcome.JOIN, Outcome.JOIN]
         assert found[1].leader == found[2].leader == "resp_1"
-        assert await cache.put("acme", "d1", ENTRY, old, "resp_0") is None
+        assert await cache.put("acme", "d1", ENTRY, old, "resp_0") is Reject.OUTDATED
 
     async def test_ends_unless_its_lease_is_renewed(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("cache.response.LEASE", 0.05)
@@ -343,7 +344,7 @@ async def test_keys_of_another_type_are_a_miss(redis: Redis) -> None:
     await redis.set(response_key("acme", "d1"), "what is this")
     found = await cache.get("acme", "d1")
     assert found == Lookup(Outcome.MISS, "unavailable")
-    assert await cache.put("acme", "d1", ENTRY, found) is None
+    assert await cache.put("acme", "d1", ENTRY, found) is Reject.UNAVAILABLE
 
 
 async def test_a_dead_redis_is_a_miss_and_never_an_error() -> None:
@@ -354,7 +355,7 @@ async def test_a_dead_redis_is_a_miss_and_never_an_error() -> None:
         found = await cache.get("acme", "d1", Wish(turn="resp_1"))
         server.stop()
         assert await cache.get("acme", "d1") == Lookup(Outcome.MISS, "unavailable")
-        assert await cache.put("acme", "d2", ENTRY, found, "resp_1") is None
+        assert await cache.put("acme", "d2", ENTRY, found, "resp_1") is Reject.UNAVAILABLE
         await cache.release("acme", "d1", "resp_1")
         await cache.renew([("acme", "d1")])
         with pytest.raises((RedisError, OSError)):

@@ -151,7 +151,7 @@ async def test_without_redis_nothing_is_found_and_nothing_raises() -> None:
         pass
     async with Redis.from_url(url, socket_timeout=1) as gone:
         store = SemanticStore(gone)
-        assert not (await store.read(NAME, [HINT])).candidates
+        assert await store.read(NAME, [HINT]) is None
         assert await store.admit(NAME, "q1", "d1", SEALED, vector(1)) is None
         assert await store.record("acme", Check(answer="d1", correct=True, logit=1, propensity=1), **LEARN) is None  # type: ignore[arg-type]
 

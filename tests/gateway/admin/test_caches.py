@@ -60,6 +60,8 @@ async def test_a_revoked_answer_is_named_by_itself_or_by_a_response(administer: 
         assert await redis.hget(answer_key("acme", answer), "state") == b"verified"
         assert (await api.acme.post(path, params={"answer": response})).status_code == 204
         assert await redis.hget(answer_key("acme", answer), "state") == b"revoked"
+        chat = response.replace("resp_", "chatcmpl-")
+        assert (await api.acme.post(path, params={"answer": chat})).status_code == 204
         assert (await api.operator.post(path, params={"answer": answer})).status_code == 204
         problem(await api.acme.post(path, params={"answer": "ab" * 15}), 400, "invalid_value")
         problem(await api.acme.post(path, params={"answer": f"resp_{'00' * 24}"}), 404, "not_found")

@@ -21,7 +21,9 @@ WITHOUT_TTL = ("rh1:{directory}:", "rh1:usage")
 
 def documented() -> list[tuple[re.Pattern[str], str, str]]:
     """Pattern of the key, its type, what it holds."""
-    rows = ROW.findall(Path("docs/redis-keys.md").read_text("utf-8"))
+    page = Path("docs/redis-keys.md").read_text("utf-8")
+    assert "\n\n| `" not in page, "a row without a table's head is shown as text"
+    rows = ROW.findall(page)
     assert len(rows) > 30
     return [(re.compile(_pattern(key)), kind.lower(), holds) for key, kind, holds, _ in rows]
 

@@ -29,6 +29,8 @@ CACHING = st.builds(
         ("max-age=60, max-age=5", Caching(max_age=5)),
         ("max-age=0", Caching(refresh=True, max_age=0)),
         ("only-if-cached, max-age=9", Caching(only_if_cached=True, max_age=9)),
+        ('max-age="60"', Caching(max_age=60)),
+        (f"max-age={'9' * 100}", Caching(max_age=10**9)),
         ("", Caching()),
     ],
 )
@@ -41,6 +43,13 @@ def test_directives_that_mean_nothing_here_are_ignored_in_a_header_only() -> Non
     with pytest.raises(InvalidRequest, match="no-store, no-cache, max-age") as caught:
         from_body("no-transform", None)
     assert caught.value.param == "roundhouse.cache"
+
+
+@pytest.mark.parametrize("control", ["max-age", "max-age=", "max-age=-1", "max-age=1.5", "max-age=abc", "max-age = 5"])
+def test_an_age_that_cannot_be_read_is_not_taken_for_any_age(control: str) -> None:
+    assert from_headers({"cache-control": control}) == Caching(refresh=True)
+    with pytest.raises(InvalidRequest):
+        from_body(control, None)
 
 
 def test_tags_are_sorted_and_named_once() -> None:
