@@ -185,6 +185,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     decisions = DecisionLog(redis)
     await started(Periodic("decisions", decisions.flush, 1.0, at_end=decisions.flush))
     memory = TierMemory(decisions)
+    metrics.budgets.watch(memory.spent)
     similar = await semantic_cache(settings, embedder, redis, reader, statistics, metrics.semantic, secret)
     if similar is not None:
         await started(similar)

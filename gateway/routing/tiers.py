@@ -8,6 +8,7 @@ goes on at another gateway is judged anew there.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import time
 from collections import OrderedDict
@@ -55,9 +56,16 @@ class TierMemory:
         self.decisions = decisions
         self.budgets: dict[float, Budget] = {}
         """By share: of every one that a configuration has had."""
+        self.share: float | None = None
+        """That of the budget in force."""
         self.asked: OrderedDict[bytes, str] = OrderedDict()
         """By what was said before it: the response to the last message that followed."""
         self._used: OrderedDict[bytes, Used] = OrderedDict()
+
+    def spent(self) -> float:
+        """Share of the dearest tier's cost that was spent under the budget in force; not a number if none was."""
+        budget = self.budgets.get(self.share) if self.share is not None else None
+        return math.nan if budget is None or budget.realised is None else budget.realised
 
     def used(self, conversation: bytes | None) -> Used | None:
         found = self._used.get(conversation) if conversation else None
@@ -151,6 +159,7 @@ class Tiers:
 
     def answered(self, job: Job, end: End) -> None:
         """Take account of who answered a request that left it open."""
+        self._memory.share = self._router.budget
         if job.choice is None or end.cache == "hit" or end.streamed.error is not None:
             return
         if (share := self._router.budget) is not None:

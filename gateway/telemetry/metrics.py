@@ -18,6 +18,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from engine.wire import Load
 from gateway.semantic.metrics import SemanticMetrics
 from gateway.telemetry.activity import Activity
+from gateway.telemetry.budgets import BudgetMetrics
 from gateway.telemetry.escalations import EscalationMetrics
 from gateway.telemetry.placements import PlacementMetrics
 from gateway.telemetry.trace import Stage, TurnTrace
@@ -67,6 +68,7 @@ class Metrics:
         """Per tenant, and therefore not on the page."""
         self.placements = PlacementMetrics(registry)
         self.escalations = EscalationMetrics(registry)
+        self.budgets = BudgetMetrics(registry)
         self.trials = TrialMetrics(registry)
         self._turns = Series(
             Counter(

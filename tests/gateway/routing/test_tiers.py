@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -106,10 +108,15 @@ async def test_a_conversation_does_not_fall_below_a_tier_that_it_has_used(serve:
 async def test_a_budget_makes_quality_dearer_when_it_is_overspent(serve: Serve, tiers: Any) -> None:
     """The same hard question again and again: large until the price has risen, then as often as the budget allows."""
     async with serve(engines=tiers, router=Router(budget=0.5, sticky_seconds=0)) as served:
+        spent = partial(served.gateway.metrics.registry.get_sample_value, "roundhouse_route_budget_spent_ratio")
+        assert math.isnan(spent() or 0.0)
         chosen = [(await routed(served, HARD)).tier for _ in range(60)]
+        await served.settle()
+        told = spent()
     steady = chosen[next(number for number, tier in enumerate(chosen) if tier != "large") :]
     costs = dict(zip(TIERS, relative(NOMINAL), strict=True))
     assert chosen[0] == "large" and len(steady) > 20
+    assert told == pytest.approx(sum(costs[tier] for tier in chosen) / len(chosen), abs=0.02)
     assert sum(costs[tier] for tier in steady) / len(steady) == pytest.approx(0.5, abs=0.1)
 
 

@@ -1,0 +1,24 @@
+"""What `auto` has spent of its budget, for the metrics page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Gauge
+
+
+class BudgetMetrics:
+    """Not a number while there is no budget, or nothing was spent under it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._spent = Gauge(
+            "roundhouse_route_budget_spent_ratio",
+            "What `auto` has spent of what the dearest tier would have cost, under the budget in force, since this "
+            "gateway first had it; to compare with `router.budget`.",
+            registry=registry,
+        )
+        self._spent.set(float("nan"))
+
+    def watch(self, spent: Callable[[], float]) -> None:
+        """Ask this when the page is read."""
+        self._spent.set_function(spent)
