@@ -132,6 +132,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     complexity: float | None = 0.12
     reasons: tuple[str, ...] = ("complexity 0.12 asks for the small tier", "is a question (+0.12)")
     cache: CacheOutcome = "miss"
+    cache_reason: str = ""
     refusal: ApiError | None = None
     """Raised before the turn is routed."""
     failure: ApiError | None = None
@@ -169,6 +170,7 @@ class ScriptedRoad:
                 complexity=answer.complexity,
                 reasons=answer.reasons,
                 cache=answer.cache,
+                cache_reason=answer.cache_reason,
             )
         )
         written = await self._write(turn, answer)

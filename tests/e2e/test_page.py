@@ -68,14 +68,19 @@ def test_an_example_question_is_answered_with_a_card_that_says_why(tab: Visit, s
     expect(tab.page.get_by_role("status")).to_have_text("Answer complete")
 
 
-def test_an_answer_from_the_cache_is_marked(tab: Visit, server: ScriptedServer) -> None:
-    """A hit has no speed and no complexity."""
-    server.road.answers["again"] = Answer(cache="hit", complexity=None, reasons=())
+@pytest.mark.parametrize(
+    ("reason", "told"), [("stored", "replayed"), ("similar", "a similar question"), ("joined", "at the same time")]
+)
+def test_an_answer_from_the_cache_is_marked(tab: Visit, server: ScriptedServer, reason: str, told: str) -> None:
+    """A hit has no speed and no complexity; whose answer it was is said."""
+    server.road.answers["again"] = Answer(cache="hit", cache_reason=reason, complexity=None, reasons=())
     ask(tab.page, "again")
     answered(tab.page)
     summary = tab.page.locator("details.route summary")
     expect(summary).to_contain_text("from the cache")
     expect(summary).not_to_contain_text("tokens/s")
+    summary.click()
+    expect(tab.page.locator("details.route")).to_contain_text(told)
 
 
 @pytest.mark.parametrize("text", ["I look.", ""])

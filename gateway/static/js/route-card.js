@@ -8,6 +8,11 @@ const CACHE = {
   miss: "Miss: a model wrote this",
   bypass: "Not used for this request",
 };
+/** By reason. */
+const HITS = {
+  similar: "Hit: the stored answer to a similar question",
+  joined: "Hit: written for the same question, asked at the same time",
+};
 
 /** @param {number} count */
 const grouped = (count) => count.toLocaleString("en");
@@ -55,7 +60,8 @@ function facts(turn, tiers) {
   const rows = [];
   if (route.reasons.length > 0) rows.push(row("Why", el("ul", {}, ...route.reasons.map((text) => el("li", {}, text)))));
   if (route.complexity !== null) rows.push(row("Complexity", complexityBar(route.complexity, tiers)));
-  rows.push(row("Cache", CACHE[route.cache] ?? route.cache));
+  const hit = route.cache === "hit" ? HITS[route.cache_reason] : undefined;
+  rows.push(row("Cache", hit ?? CACHE[route.cache] ?? route.cache));
   if (firstMs !== null) {
     const rate = tokensPerSecond !== null && isOver(turn) ? `, then ${pace(tokensPerSecond)}` : "";
     rows.push(row("Time", `First text after ${duration(firstMs)}${rate}`));
