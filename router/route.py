@@ -184,7 +184,7 @@ def route(request: RouteRequest, candidates: Sequence[Candidate], policy: Policy
         why=why,
         complexity=request.complexity.score,
         choice=request.choice,
-        reasons=_sentences(request, wanted, chosen, why),
+        reasons=_sentences(request, wanted, chosen, why, full=any(c.tier == wanted and c.full for c in up)),
         fallbacks=tuple(c.replica for c in order[1:]),
     )
 
@@ -228,7 +228,7 @@ _SOURCES = {
 }
 
 
-def _sentences(request: RouteRequest, wanted: str, chosen: Candidate, why: Why) -> tuple[str, ...]:
+def _sentences(request: RouteRequest, wanted: str, chosen: Candidate, why: Why, *, full: bool) -> tuple[str, ...]:
     if request.model == AUTO:
         score = request.complexity.score
         chosen_by = request.choice
@@ -240,7 +240,8 @@ def _sentences(request: RouteRequest, wanted: str, chosen: Candidate, why: Why) 
         if request.adapter:
             grounds.append(f"it is an adapter of {request.model}")
     if why is Why.FALLBACK:
-        grounds.append(f"the {wanted} tier is not available, the {chosen.tier} tier stands in")
+        state = "full" if full else "not available"
+        grounds.append(f"the {wanted} tier is {state}, the {chosen.tier} tier stands in")
     if why is Why.CONTEXT:
         grounds.append(f"the prompt does not fit the {wanted} tier's context")
     return tuple(grounds)

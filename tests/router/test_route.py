@@ -173,3 +173,10 @@ def test_the_order_of_the_snapshot_does_not_matter(candidates: list[Candidate], 
         except NoRoute as refusal:
             outcomes.append({"refusal": refusal.refusal})
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(("facts", "state"), [({"full": True}, "full"), ({"connected": False}, "not available")])
+def test_who_stands_in_says_what_is_wrong_with_the_tier(facts: dict[str, bool], state: str) -> None:
+    decision = decide(ask(), [engine("small", **facts), engine("medium")])
+    assert decision.why is Why.FALLBACK
+    assert decision.reasons[-1] == f"the small tier is {state}, the medium tier stands in"
