@@ -30,7 +30,7 @@ def explain(config: str | None, as_json: bool, quality: int | None, prompt: str)
     from gateway.routing.tiers import TierMemory, Tiers
     from router.complexity import score
     from router.features import Message, extract
-    from router.tier import TIERS, sentences
+    from router.tier import NEVER, TIERS, sentences
 
     seen = extract([Message("user", prompt)])
     complexity = score(seen)
@@ -41,9 +41,12 @@ def explain(config: str | None, as_json: bool, quality: int | None, prompt: str)
         return
     console = Console(highlight=False)
     prediction = choice.outlook.prediction
-    table = Table("tier", "value", "cost", f"value - {choice.terms.price:.4g} x cost")
+    price, costs = choice.terms.price, choice.terms.costs
+    # At the knob's lower end no value outweighs a cost: the sum would be a number without meaning.
+    table = Table("tier", "value", "cost", f"value - {price:.4g} x cost" if price < NEVER else "cost alone counts")
+    sums = choice.utilities if price < NEVER else tuple(-cost for cost in costs)
     for number, tier in enumerate(TIERS):
-        shown = (choice.values[number], choice.terms.costs[number], choice.utilities[number])
+        shown = (choice.values[number], costs[number], sums[number])
         mark = "[bold]" if tier == choice.tier else ""
         table.add_row(*(f"{mark}{cell}" for cell in (tier, *(f"{value:.3f}" for value in shown))))
     console.print(table)

@@ -113,6 +113,7 @@ def test_explain_shows_values_costs_and_the_choice(quality: str, tier: str) -> N
     result = CliRunner().invoke(main, ["route", "explain", "--quality", quality, EXAM])
     assert result.exit_code == 0
     assert f"chosen: {tier}, by learnt" in result.output
+    assert ("cost alone counts" in result.output) == (quality == "0") and "e+0" not in result.output
     for shown in ("value", "cost", "strangeness", "features: words", "small", "medium", "large"):
         assert shown in result.output
 
