@@ -10,7 +10,7 @@ import msgspec
 from redis.asyncio import Redis
 from rich.console import Console
 
-from gateway import __version__
+from gateway import __version__, checkpoints
 from gateway.cli.adapters import adapter
 from gateway.cli.audit import audit
 from gateway.cli.cache import cache
@@ -149,6 +149,10 @@ def config() -> None:
 def config_check(config: str | None) -> None:
     """Say whether the configuration can be used, and if not, which field is wrong."""
     settings = load_settings(config)
+    try:
+        checkpoints.check(settings.pools)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
     tiers = ", ".join(f"{pool.tier}: {pool.name}" for pool in settings.pools)
     click.echo(f"the configuration is valid ({len(settings.tenants)} tenants; {tiers})")
 

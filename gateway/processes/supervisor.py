@@ -21,7 +21,7 @@ from typing import Protocol
 import msgspec
 
 from engine.adapters.registry import Registry, RegistryError
-from gateway import __version__
+from gateway import __version__, checkpoints
 from gateway.adapters import registry_url
 from gateway.app import create_app
 from gateway.configuration import Configuration
@@ -65,6 +65,7 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         PortTaken, SettingsError: before anything was started.
     """
     began = monotonic()
+    await asyncio.to_thread(checkpoints.check, settings.pools)
     data = Path(settings.redis.data)
     with _claim(data), listen(settings) as bound:
         bound.listen(2048)

@@ -29,6 +29,26 @@ def test_help_teaches_the_first_steps() -> None:
         assert words in result.output
 
 
+@pytest.mark.parametrize("content", [None, "not JSON"])
+@pytest.mark.parametrize("command", [["config", "check"], ["serve", "--port", "0"]])
+def test_a_model_folder_that_cannot_be_used_is_named_before_anything_starts(
+    command: list[str], content: str | None, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    if content is not None:
+        (model / "config.json").write_text(content)
+    config = tmp_path / "roundhouse.toml"
+    config.write_text(
+        f'[redis]\ndata = "{tmp_path / "data"}"\n[[pools]]\ntier = "small"\nname = "mine"\nmodel = "{model}"\n'
+        '[[tenants]]\nname = "acme"\n'
+    )
+    result = run(*command, "--config", str(config))
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: pools: mine: model: ") and "config.json" in result.output
+    assert "starting" not in result.output and not (tmp_path / "data").exists()
+
+
 @pytest.mark.parametrize(
     "command", [["serve"], ["chat"], ["config", "check"], ["cache", "stats"], ["cache", "invalidate"]]
 )
