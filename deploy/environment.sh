@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes or updates the virtual environment in .venv: `deploy/environment.sh [EXTRA]`, EXTRA being an extra of pyproject.toml.
-# Does nothing when pyproject.toml and constraints.txt have not changed since the last time.
+# Does nothing when pyproject.toml, constraints.txt and the kernels' sources have not changed since the last time.
 set -eu
 cd "$(dirname "$0")/.."
 extra="${1:-}"
@@ -11,6 +11,11 @@ fail() { printf 'roundhouse: %s\n' "$*" >&2; exit 1; }
 
 stamp="$venv/.installed-${extra:-serve}"
 if [ -e "$stamp" ] && [ "$stamp" -nt pyproject.toml ] && [ "$stamp" -nt constraints.txt ]; then
+    if [ -n "$(find CMakeLists.txt kernels/csrc -newer "$stamp" -print -quit)" ]; then
+        say "compiling the kernels again"
+        "$venv/bin/python" -m kernels.build >"$venv/kernels.log" 2>&1 || fail "the kernels do not compile, see $venv/kernels.log"
+        touch "$stamp"
+    fi
     exit 0
 fi
 
@@ -30,7 +35,7 @@ if [ ! -x "$venv/bin/python" ]; then
     say "making the virtual environment in $venv with $("$python" --version)"
     "$python" -m venv "$venv"
 fi
-say "installing dependencies (the first time takes a minute or two; torch is the large one)"
+say "installing dependencies (the first time takes a minute or two; torch is the large one; the kernels are compiled)"
 # `train` and `dev` include what `serve` needs, so one install suffices.
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check ${PIP_ARGS:-} \
     --constraint constraints.txt --editable ".${extra:+[$extra]}" ||

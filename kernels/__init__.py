@@ -13,14 +13,13 @@ from kernels.attention import AttentionPlan, plan_attention
 from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite
 from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_linear
 from kernels.lora.plan import LoraPlan, LoraWorkspace
+from kernels.ops.norm import add_rms_norm, rms_norm
 from kernels.reference import (
-    add_rms_norm,
     apply_token_bitmask,
     argmax,
     embedding,
     moe,
     paged_attention,
-    rms_norm,
     rotary_embedding,
     silu_and_mul,
     sort_descending,

@@ -1,0 +1,38 @@
+"""Builds the libraries of this source tree: `python -m kernels.build`. Only what has changed is compiled."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_BUILD = ROOT / "build" / "kernels"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m kernels.build", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="compilers at a time")
+    parser.add_argument("--no-cuda", action="store_true", help="leave the CUDA bodies out even where nvcc is")
+    arguments = parser.parse_args()
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        sys.exit("kernels: cmake is missing; install it with: pip install cmake ninja")
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    configure = [cmake, "-S", str(ROOT), "-B", str(_BUILD), *generator, f"-DPython_EXECUTABLE={sys.executable}"]
+    configure += [f"-DROUNDHOUSE_CUDA={'OFF' if arguments.no_cuda else 'AUTO'}", "-DROUNDHOUSE_STRICT=ON"]
+    configure += ["-DCMAKE_MESSAGE_LOG_LEVEL=WARNING"]
+    for command in (
+        configure,
+        [cmake, "--build", str(_BUILD), "--parallel", str(arguments.jobs)],
+        [cmake, "--install", str(_BUILD), "--prefix", str(ROOT)],
+    ):
+        if subprocess.run(command).returncode != 0:
+            sys.exit("kernels: the build failed (see above)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+// Work shared among the threads that torch uses: the libraries are compiled with OpenMP and find torch's at run time.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace roundhouse {
+
+// What one more thread should at least have to do, in bytes moved: less is done sooner than another thread has woken.
+constexpr int64_t kBytesPerThread = 32 * 1024;
+
+// Calls body(begin, end) for consecutive parts of [0, count), one per thread, of work that moves `bytes` bytes in all.
+// What an element computes must not depend on which part it is in.
+template <class Body>
+void parallel_for(int64_t count, int64_t bytes, const Body& body) {
+  const int64_t threads = std::min<int64_t>({omp_get_max_threads(), count, bytes / kBytesPerThread});
+  if (threads <= 1) {
+    if (count > 0) body(int64_t{0}, count);
+    return;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    const int64_t number = omp_get_thread_num(), total = omp_get_num_threads();
+    body(count * number / total, count * (number + 1) / total);
+  }
+}
+
+}  // namespace roundhouse

@@ -1,0 +1,1 @@
+"""One module per group of ops: what they are, which body computes them, and what they cost."""

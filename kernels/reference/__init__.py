@@ -1,0 +1,28 @@
+"""Every op of the engine in plain torch: the specification that faster bodies must equal, and what runs without them.
+
+Notation: T tokens of a batch, H query heads, K key/value heads, D head dimension, e bytes per element. Each op states
+the bytes that it must at least move and the floating-point operations that it must at least do.
+"""
+
+from kernels.reference.activation import silu_and_mul
+from kernels.reference.attention import paged_attention
+from kernels.reference.linear import embedding, linear
+from kernels.reference.moe import moe
+from kernels.reference.norm import add_rms_norm, rms_norm
+from kernels.reference.rotary import rotary_embedding, store_kv
+from kernels.reference.sampling import apply_token_bitmask, argmax, sort_descending
+
+__all__ = [
+    "add_rms_norm",
+    "apply_token_bitmask",
+    "argmax",
+    "embedding",
+    "linear",
+    "moe",
+    "paged_attention",
+    "rms_norm",
+    "rotary_embedding",
+    "silu_and_mul",
+    "sort_descending",
+    "store_kv",
+]

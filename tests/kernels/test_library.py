@@ -1,0 +1,37 @@
+"""Which built library serves, and what is said where none does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kernels import library
+
+
+def chosen(isa: str) -> str:
+    """What a process says that is told to use an instruction set."""
+    code = "from kernels import library; print(library.cpu.isa if library.cpu else library.reason)"
+    environment = {**os.environ, "ROUNDHOUSE_CPU_ISA": isa}
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    return (process.stdout or process.stderr).strip()
+
+
+@pytest.mark.parametrize("isa", library.ISAS)
+def test_an_instruction_set_can_be_forced(isa: str) -> None:
+    if isa not in library.supported():
+        assert "which this CPU does not have" in chosen(isa)
+    elif (library.FOLDER / f"libroundhouse_cpu_{isa}.so").exists():
+        assert chosen(isa) == isa
+    else:
+        assert "has not been built" in chosen(isa)
+
+
+def test_the_plain_torch_bodies_can_be_forced() -> None:
+    assert chosen("reference") == "ROUNDHOUSE_CPU_ISA asks for it"
+
+
+def test_an_unknown_instruction_set_is_named() -> None:
+    assert chosen("avx1024").endswith("ROUNDHOUSE_CPU_ISA is 'avx1024'; it may be avx2, avx512, amx or reference")
