@@ -84,7 +84,7 @@ class Pipeline:
         self._answers = StoredAnswers(cache, statistics, flights, guard, settings, tiers.policy.digest, secret)
         self._routing = Routing(view, engines, adapters, tiers)
         self._accounts = Accounts(statistics, ledger, metrics, tracing)
-        escalations = Escalations(settings, engines, limiter, view, self._accounts, metrics)
+        escalations = Escalations(settings, engines, limiter, view, self._accounts, metrics, tiers.typical)
         self._engine_answers = EngineAnswers(settings, engines, self._routing, escalations, metrics, guard)
 
     async def run(self, turn: Turn) -> None:

@@ -28,7 +28,6 @@ from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from router.cascade import Escalation, Signal, escalate, next_tier, sentence, signal
 from router.route import Decision, Why
-from router.success import shipped
 
 
 class FirstAttempt(Struct, frozen=True):
@@ -84,15 +83,16 @@ class Escalations:
         view: View,
         accounts: Accounts,
         metrics: Metrics,
+        typical: tuple[float, float, float],
     ) -> None:
+        """`typical`: each tier's share of good answers to questions at large."""
         self._settings = settings
         self._engines = engines
         self._limiter = limiter
         self._view = view
         self._accounts = accounts
         self._metrics = metrics.escalations
-        small, medium, large = shipped().calibration.mean(axis=0).tolist()
-        self._typical = (small, medium, large)
+        self._typical = typical
 
     @property
     def scores(self) -> bool:

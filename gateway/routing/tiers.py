@@ -13,7 +13,7 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from time import monotonic
 
@@ -95,7 +95,12 @@ class Tiers:
         self._model = read_model(router.model) if router.learnt else None
         priced = {pool.tier: pool.cost for pool in settings.pools}
         self._costs = relative([priced[tier] for tier in TIERS if tier in priced])
-        self._prices = _table(self._costs)
+        # Also where no model is asked, prices and averages are those of one.
+        known = self._model or shipped()
+        self._prices = _table(known, self._costs)
+        small, medium, large = known.calibration.mean(axis=0).tolist()
+        self.typical: tuple[float, float, float] = (small, medium, large)
+        """Each tier's share of good answers to questions at large."""
         share, cheapest = router.budget, self._costs[0]
         if share is not None and share not in memory.budgets:
             knob = round(100 * max(0.0, share - cheapest) / (1 - cheapest))
@@ -254,10 +259,10 @@ def _logged(job: Job, choice: Choice, end: End, model: str) -> LoggedDecision:
     )
 
 
-@cache
-def _table(costs: tuple[float, float, float]) -> tuple[float, ...]:
-    """The quality knob's prices. They come from the learnt model also where it is not asked."""
-    return price_table(shipped().calibration[::_SAMPLE], costs)
+@lru_cache(maxsize=4)
+def _table(model: SuccessModel, costs: tuple[float, float, float]) -> tuple[float, ...]:
+    """The quality knob's prices."""
+    return price_table(model.calibration[::_SAMPLE], costs)
 
 
 def _delays(pools: Sequence[Pool]) -> tuple[float, float, float]:

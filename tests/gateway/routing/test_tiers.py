@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message
 from gateway.protocol.stream import Routed
-from gateway.settings import Embedder, Router
+from gateway.routing.tiers import TierMemory, Tiers
+from gateway.settings import Embedder, Pool, Router, Settings
 from router import features
 from router.features import extract
+from router.refit import Opinion, refit
 from router.success import shipped
 from router.tier import NOMINAL, TIERS, relative
 from tests.embedder import EmbedderProcess
@@ -123,3 +126,17 @@ async def test_a_budget_makes_quality_dearer_when_it_is_overspent(serve: Serve, 
 async def test_without_the_medium_tier_there_are_two(serve: Serve, engine: EngineThread) -> None:
     async with serve(engines={"small": [engine.address], "large": [engine.address]}) as served:
         assert [(await routed(served, text)).tier for text in ("hello", HARD)] == ["small", "large"]
+
+
+def test_prices_and_averages_are_those_of_the_configured_model(tmp_path: Path) -> None:
+    """One that was refitted to opinions that find the small tier bad."""
+    file = tmp_path / "router.safetensors"
+    file.write_bytes(refit(shipped(), [Opinion("small", 0.9, 1.0, False)] * 50))
+    pools = (Pool(tier="small", name="a", model="m"), Pool(tier="large", name="b", model="m"))
+    before, after = (
+        Tiers(Settings(pools=list(pools), router=Router(model=model)), TierMemory(), None)
+        for model in (None, str(file))
+    )
+    assert after.typical[0] < 0.9 * before.typical[0]
+    assert after.typical[2] == pytest.approx(before.typical[2], abs=0.01)
+    assert after.policy.model != before.policy.model
