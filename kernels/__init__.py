@@ -13,15 +13,15 @@ from kernels.attention import AttentionPlan, plan_attention
 from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite
 from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_linear
 from kernels.lora.plan import LoraPlan, LoraWorkspace
+from kernels.ops.activation import gelu_and_mul, silu_and_mul
+from kernels.ops.embedding import embedding
 from kernels.ops.norm import add_rms_norm, rms_norm
 from kernels.reference import (
     apply_token_bitmask,
     argmax,
-    embedding,
     moe,
     paged_attention,
     rotary_embedding,
-    silu_and_mul,
     sort_descending,
     store_kv,
 )
@@ -43,6 +43,7 @@ __all__ = [
     "apply_token_bitmask",
     "argmax",
     "embedding",
+    "gelu_and_mul",
     "linear",
     "moe",
     "pack_weight",

@@ -4,7 +4,7 @@ Notation: T tokens of a batch, H query heads, K key/value heads, D head dimensio
 the bytes that it must at least move and the floating-point operations that it must at least do.
 """
 
-from kernels.reference.activation import silu_and_mul
+from kernels.reference.activation import gelu_and_mul, silu_and_mul
 from kernels.reference.attention import paged_attention
 from kernels.reference.linear import embedding, linear
 from kernels.reference.moe import moe
@@ -17,6 +17,7 @@ __all__ = [
     "apply_token_bitmask",
     "argmax",
     "embedding",
+    "gelu_and_mul",
     "linear",
     "moe",
     "paged_attention",

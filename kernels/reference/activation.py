@@ -13,3 +13,9 @@ def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """
     gate, up = x.chunk(2, dim=-1)
     return F.silu(gate).mul_(up)
+
+
+def gelu_and_mul(x: torch.Tensor, tanh: bool) -> torch.Tensor:
+    """The same with GELU (Hendrycks and Gimpel, 2016), or with its approximation by the hyperbolic tangent."""
+    gate, up = x.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh" if tanh else "none").mul_(up)

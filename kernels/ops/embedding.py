@@ -1,0 +1,33 @@
+"""Rows of a table: the embeddings of tokens, and of hidden states those that get logits."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels import library, reference
+from kernels.registry import Cost, register
+
+
+def embedding(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """`reference.embedding`: tokens [T] int64, weight [height, width] of any type -> [T, width].
+
+    Raises:
+        IndexError: a token is not below the height.
+    """
+    body = library.of(weight)
+    if body is None:
+        return reference.embedding(tokens, weight)
+    out = _rows(tokens, weight)
+    body.embedding(out, tokens, weight)
+    return out
+
+
+def _rows(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tokens.shape[0], weight.shape[1], dtype=weight.dtype, device=weight.device)
+
+
+def embedding_cost(rows: int, width: int, itemsize: int) -> Cost:
+    return Cost(2 * rows * width * itemsize, 0)
+
+
+register("embedding(Tensor tokens, Tensor weight) -> Tensor", embedding, fake=_rows, cost=embedding_cost)
