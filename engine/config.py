@@ -18,6 +18,14 @@ from engine.wire import RopeRegimes
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 T = TypeVar("T")
 Positive = Annotated[int, msgspec.Meta(gt=0)]
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+"""By their names in transformers; the last two are one function."""
 ROPE_TYPES: tuple[RopeType, ...] = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
@@ -131,7 +139,7 @@ _FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """One decoder-only transformer: RMSNorm, rotary attention with grouped KV heads, SwiGLU or a mixture of it."""
+    """A decoder-only transformer: RMSNorm, rotary attention with grouped KV heads, gated MLPs or mixtures of them."""
 
     architecture: str
     vocabulary: int
@@ -145,6 +153,7 @@ class ModelConfig:
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
+    activation: Activation
     qk_norm: bool
     tied_embeddings: bool
     windows: tuple[int | None, ...]
@@ -183,6 +192,7 @@ class ModelConfig:
             qkv_bias=raw.attention_bias if family.qkv_bias is None else family.qkv_bias,
             output_bias=raw.attention_bias if family.output_bias is None else family.output_bias,
             mlp_bias=raw.mlp_bias if family.mlp_bias is None else family.mlp_bias,
+            activation=_activation(raw, family),
             qk_norm=family.qk_norm,
             tied_embeddings=raw.tie_word_embeddings,
             windows=_windows(raw, family),
@@ -269,11 +279,19 @@ def _refuse_unsupported(raw: _Config) -> None:
             f"config.json: quantization_config (quant_method {method!r}) is not supported; "
             "name the unquantised checkpoint in float32, bfloat16 or float16"
         )
-    if raw.hidden_act != "silu":
-        raise CheckpointError(f"config.json: hidden_act {raw.hidden_act!r} is not supported; only 'silu' is")
     dtype = raw.dtype or raw.torch_dtype
     if dtype not in (None, "float32", "bfloat16", "float16"):
         raise CheckpointError(f"config.json: dtype {dtype!r} is not supported; store float32, bfloat16 or float16")
+
+
+def _activation(raw: _Config, family: _Family) -> Activation:
+    found = _ACTIVATIONS.get(raw.hidden_act)
+    if found is None:
+        names = ", ".join(_ACTIVATIONS)
+        raise CheckpointError(f"config.json: hidden_act {raw.hidden_act!r} is not supported; these are: {names}")
+    if family.experts and found != "silu":
+        raise CheckpointError(f"config.json: hidden_act {raw.hidden_act!r} is not supported for experts; 'silu' is")
+    return found
 
 
 def _kv_heads(raw: _Config, family: _Family) -> int:

@@ -7,14 +7,16 @@ weights into the device's preferred layout once they are loaded (`pack`), and ru
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 
 import kernels
 from engine.adapters.manifest import Module
-from engine.config import ModelConfig
+from engine.config import Activation, ModelConfig
 from kernels import AttentionPlan, LoraExperts, LoraPlan
 
 Targets = dict[str, torch.Tensor]
@@ -142,13 +144,21 @@ class Attention:
         return self._output(seen, step.lora)
 
 
+_ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": kernels.silu_and_mul,
+    "gelu": partial(kernels.gelu_and_mul, tanh=False),
+    "gelu_tanh": partial(kernels.gelu_and_mul, tanh=True),
+}
+
+
 class Mlp:
-    """SwiGLU."""
+    """SwiGLU, or the same with another activation."""
 
     def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
         width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
         self._gate_up = Linear(f"{layer}.gate_up", width, (inner, inner), bias=bias, device=device, dtype=dtype)
         self._down = Linear(f"{layer}.down", inner, (width,), bias=bias, device=device, dtype=dtype)
+        self._activate = _ACTIVATIONS[config.activation]
 
     def targets(self, prefix: str) -> Targets:
         prefix += ".mlp"
@@ -163,7 +173,7 @@ class Mlp:
         return self._down.base(0) if module == "down_proj" else self._gate_up.base(_GATE_UP.index(module))
 
     def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
-        return self._down(kernels.silu_and_mul(self._gate_up(x, lora)), lora)
+        return self._down(self._activate(self._gate_up(x, lora)), lora)
 
 
 class MixtureOfExperts:

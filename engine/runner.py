@@ -129,7 +129,7 @@ class ModelRunner:
         logprobs: list[TokenLogprob | None] = []
         if sampled:
             positions, requests, drafts = zip(*sampled, strict=True)
-            last = hidden.index_select(0, self._to_device(torch.tensor(positions)))
+            last = kernels.embedding(self._to_device(torch.tensor(positions)), hidden)
             logits = self._model.logits(last, self._head_plan(batch, requests, np.ones(len(requests), np.int64)))
             tokens, logprobs = self._sampler(logits, requests, drafts, masks)
         results: list[Sampled] = [Sampled()] * len(plan.rows)
@@ -159,7 +159,7 @@ class ModelRunner:
             return []
         ends = dict(zip(batch.order, batch.ends, strict=True))
         last = self._to_device(torch.tensor([ends[place] - 1 for place in sampling]))
-        logits = self._model.logits(hidden.index_select(0, last))
+        logits = self._model.logits(kernels.embedding(last, hidden))
         return self._sampler.choose(logits, [rows[place].request for place in sampling], drafted)
 
     def release(self, request: Request) -> None:

@@ -146,7 +146,11 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "wrong type": ({"hidden_size": "64"}, r"Expected `int`, got `str` - at `\$\.hidden_size`"),
     "missing": ({"vocab_size": None}, "vocab_size"),
     "negative": ({"num_hidden_layers": 0}, "num_hidden_layers"),
-    "activation": ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+    "activation": ({"hidden_act": "relu"}, "hidden_act 'relu'"),
+    "activation of experts": (
+        {"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4, "hidden_act": "gelu"},
+        "hidden_act 'gelu' is not supported for experts",
+    ),
     "quantised": ({"quantization_config": {"quant_method": "gptq"}}, "'gptq'.*unquantised"),
     "dtype": ({"torch_dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
     "heads": ({"num_key_value_heads": 3}, "multiple of num_key_value_heads"),
