@@ -357,7 +357,9 @@ class EngineCore:
             return plan
         drafts = speculator.propose(plan, self._scheduler.reserve(plan, depths))
         rows = [
-            replace(row, draft=_legal(row.request, drafts[row.request.id])) if row.request.id in drafts else row
+            msgspec.structs.replace(row, draft=_legal(row.request, drafts[row.request.id]))
+            if row.request.id in drafts
+            else row
             for row in plan.rows
         ]
         return StepPlan(rows, plan.preempted)

@@ -20,7 +20,12 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from engine.host_tier import HostTier
 from engine.prefix_keys import BLOCK_SIZE, block_hash, root_hash
 
-__all__ = ["BLOCK_SIZE", "BlockPool", "block_hash", "root_hash"]
+__all__ = ["BLOCK_SIZE", "BlockPool", "block_hash", "blocks_of", "root_hash"]
+
+
+def blocks_of(tokens: int) -> int:
+    """How many blocks so many tokens fill or begin."""
+    return -(-tokens // BLOCK_SIZE)
 
 
 class BlockPool:

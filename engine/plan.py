@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -13,8 +14,7 @@ from engine.request import Request
 from engine.wire import TokenLogprob
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, gc=False):
     """One request's share of a step: run its tokens `[start, start + count)`.
 
     `sample` is true when the row reaches the request's last known token, so that the logits of that position yield the
@@ -33,6 +33,10 @@ class Row:
         """Positions that the row runs."""
         return self.count + len(self.draft)
 
+    def with_draft(self, draft: tuple[int, ...]) -> Row:
+        """The same with another draft."""
+        return Row(self.request, self.start, self.count, self.sample, draft)
+
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
@@ -49,8 +53,7 @@ class StepPlan:
         return sum(row.tokens for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(msgspec.Struct, frozen=True, gc=False):
     """The runner's answer for one row, in the plan's order.
 
     `tokens` is empty for a row that did not sample; else the confirmed part of its draft and the token after it, with

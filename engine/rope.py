@@ -26,6 +26,8 @@ class RotaryEmbedding:
         self._scale = attention_scale(config)
         positions = torch.arange(context)
         tables = [self._angles(positions, inverse_frequencies(config))]
+        self.depends_on_length = rope.rope_type in ("dynamic", "longrope")
+        """Whether a token's angles depend on the length of its sequence too."""
         self._long_offset = 0
         if rope.rope_type == "longrope":
             self._long_offset = context
@@ -33,19 +35,23 @@ class RotaryEmbedding:
         cos, sin = self._cos_sin(torch.cat(tables))
         self._cos, self._sin = cos.to(device), sin.to(device)
 
-    def cos_sin(self, positions: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def cos_sin(
+        self, positions: torch.Tensor, lengths: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines [T, 1, head_dim] for tokens at `positions` [T] of sequences of `lengths` [T].
 
-        Both are on the host; the result is on the device. The first half of the sines is negated.
+        Both are on the host; the result is on the device. The first half of the sines is negated. Lengths may be left
+        out unless the angles depend on them.
         """
-        rope_type = self._config.rope.rope_type
-        if rope_type == "dynamic" and int(lengths.max()) > self._config.max_position_embeddings:
-            cos, sin = self._cos_sin(self._angles(positions, dynamic_frequencies(self._config, lengths)))
-            return cos.to(self._device), sin.to(self._device)
         rows = positions
-        if rope_type == "longrope":
-            pretrained = self._config.rope.original_max_position_embeddings or 0
-            rows = positions + self._long_offset * (lengths > pretrained)
+        if self.depends_on_length:
+            assert lengths is not None
+            if self._long_offset:
+                pretrained = self._config.rope.original_max_position_embeddings or 0
+                rows = positions + self._long_offset * (lengths > pretrained)
+            elif int(lengths.max()) > self._config.max_position_embeddings:
+                cos, sin = self._cos_sin(self._angles(positions, dynamic_frequencies(self._config, lengths)))
+                return cos.to(self._device), sin.to(self._device)
         rows = rows.to(self._device, non_blocking=True)
         return self._cos.index_select(0, rows), self._sin.index_select(0, rows)
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 import kernels
 from engine.adapters.bank import AdapterBank, AdapterSource
 from engine.adapters.layout import HEAD
+from engine.batch import BatchBuilder, Ints
 from engine.checkpoint import revision_digest
 from engine.config import ModelConfig
 from engine.host_loader import HostMemory
@@ -36,15 +36,16 @@ from kernels import LoraAdapter, LoraPlan, LoraWorkspace
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 
+_NOTHING = Sampled()
 _LOGITS_BYTES = 64 * 1024 * 1024
 """Most memory for the logits of prompt positions at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
-    """The rows of a step in the order in which their tokens lie in the batch."""
+class _Launch:
+    """The rows of a step as the model runs them, in the order in which their tokens lie in the batch."""
 
-    rows: list[Row]
+    rows: Sequence[Row]
     order: list[int]
     """rows[i] is the plan's row order[i]."""
     ends: list[int]
@@ -88,6 +89,8 @@ class ModelRunner:
         self._model = Decoder.from_directory(directory, config, self._device, self._dtype)
         self._rope = RotaryEmbedding(config, context, self._device, self._dtype)
         self._cache = KVCache(config, blocks, self._device, self._dtype)
+        self._windows = set(config.windows)
+        self._batches = BatchBuilder()
         self._sampler = Sampler(config.vocabulary, config.eos_token_ids, self._device)
         self.info = ModelInfo(
             name=name or directory.resolve().name,
@@ -116,35 +119,52 @@ class ModelRunner:
     @torch.inference_mode()
     def execute(self, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
         """Run one step; one `Sampled` per row, in the plan's order."""
-        batch = self._batch(plan.rows)
-        hidden = self._model(batch.tokens, self._cache, batch.step)
-        # The last known position of every row that samples, and the positions of its draft behind it.
-        sampled = [
-            (end - len(row.draft) + ahead - 1, row.request, row.draft[:ahead])
-            for row, end in zip(batch.rows, batch.ends, strict=True)
-            if row.sample
-            for ahead in range(1 + len(row.draft))
-        ]
-        tokens: list[int] = []
-        logprobs: list[TokenLogprob | None] = []
-        if sampled:
-            positions, requests, drafts = zip(*sampled, strict=True)
-            last = kernels.embedding(self._to_device(torch.tensor(positions)), hidden)
-            logits = self._model.logits(last, self._head_plan(batch, requests, np.ones(len(requests), np.int64)))
-            tokens, logprobs = self._sampler(logits, requests, drafts, masks)
-        results: list[Sampled] = [Sampled()] * len(plan.rows)
+        launch = self._prepare(plan.rows)
+        hidden = self._model(launch.tokens, self._cache, launch.step)
+        tokens, logprobs = self._sample(launch, hidden, masks)
+        results: list[Sampled] = [_NOTHING] * len(plan.rows)
         first = 0
-        for row, end, place in zip(batch.rows, batch.ends, batch.order, strict=True):
-            prompt = self._prompt_logprobs(batch, hidden[end - row.tokens : end - len(row.draft)], row)
+        for row, end, place in zip(launch.rows, launch.ends, launch.order, strict=True):
+            prompt = None
+            if row.request.sampling.prompt_logprobs is not None:
+                prompt = self._prompt_logprobs(launch, hidden[end - row.tokens : end - len(row.draft)], row)
             if not row.sample:
-                results[place] = Sampled(prompt_logprobs=prompt)
+                if prompt is not None:
+                    results[place] = Sampled(prompt_logprobs=prompt)
                 continue
-            drawn = tokens[first : first + 1 + len(row.draft)]
-            gained = 1 + confirmed(row.draft, drawn)
-            found = [logprob for logprob in logprobs[first : first + gained] if logprob is not None]
-            results[place] = Sampled(drawn[:gained], found or None, prompt)
-            first += len(drawn)
+            last = first + 1 + len(row.draft)
+            gained = tokens[first:last]
+            if row.draft:
+                gained = gained[: 1 + confirmed(row.draft, gained)]
+            found = None
+            if row.request.sampling.logprobs is not None:
+                found = [each for each in logprobs[first : first + len(gained)] if each is not None]
+            results[place] = Sampled(gained, found, prompt)
+            first = last
         return results
+
+    def _sample(
+        self, launch: _Launch, hidden: torch.Tensor, masks: TokenMasks | None
+    ) -> tuple[list[int], list[TokenLogprob | None]]:
+        """Tokens after the last known position of every row that samples, and after those of its draft behind it."""
+        if len(launch.rows) == len(hidden) and all([row.sample for row in launch.rows]):
+            # A step of decodes, as most are: every position is wanted once.
+            requests: Sequence[Request] = [row.request for row in launch.rows]
+            drafts: Sequence[Sequence[int]] | None = None
+            last = hidden
+        else:
+            wanted = [
+                (end - len(row.draft) + ahead - 1, row.request, row.draft[:ahead])
+                for row, end in zip(launch.rows, launch.ends, strict=True)
+                if row.sample
+                for ahead in range(1 + len(row.draft))
+            ]
+            if not wanted:
+                return [], []
+            positions, requests, drafts = zip(*wanted, strict=True)
+            last = kernels.embedding(self._to_device(torch.tensor(positions)), hidden)
+        logits = self._model.logits(last, self._head_plan(launch, requests, np.ones(len(requests), np.int64)))
+        return self._sampler(logits, requests, drafts, masks)
 
     @torch.inference_mode()
     def guess(self, rows: Sequence[Row], drafted: Sequence[Sequence[int]]) -> list[int]:
@@ -152,59 +172,47 @@ class ModelRunner:
 
         Such a row may lie behind the request's known tokens (count == 0): then its draft is what it runs.
         """
-        batch = self._batch(rows, adapted=False)
-        hidden = self._model(batch.tokens, self._cache, batch.step)
+        launch = self._prepare(rows, adapted=False)
+        hidden = self._model(launch.tokens, self._cache, launch.step)
         sampling = [place for place, row in enumerate(rows) if row.sample]
         if not sampling:
             return []
-        ends = dict(zip(batch.order, batch.ends, strict=True))
+        ends = dict(zip(launch.order, launch.ends, strict=True))
         last = self._to_device(torch.tensor([ends[place] - 1 for place in sampling]))
         logits = self._model.logits(kernels.embedding(last, hidden))
         return self._sampler.choose(logits, [rows[place].request for place in sampling], drafted)
 
     def release(self, request: Request) -> None:
-        """Forget what sampling keeps of a finished or preempted request."""
+        """Forget what is kept of a finished or preempted request."""
+        self._batches.release(request)
         self._sampler.release(request)
 
-    def _batch(self, rows: Sequence[Row], *, adapted: bool = True) -> _Batch:
+    def _prepare(self, rows: Sequence[Row], *, adapted: bool = True) -> _Launch:
         # Decodes first, longest first; then drafts and prompts by length: neighbours share calls of the attention.
         order = sorted(range(len(rows)), key=lambda i: (rows[i].tokens, -rows[i].start))
         rows = [rows[i] for i in order]
-        starts = np.array([row.start for row in rows])
-        counts = np.array([row.tokens for row in rows])
-        ends = counts.cumsum()
-        row_of_token = np.repeat(np.arange(len(rows)), counts)
-        positions = np.arange(ends[-1]) - np.repeat(ends - counts - starts, counts)
-        tables = np.zeros((len(rows), -(-int((starts + counts).max()) // BLOCK_SIZE)), np.int64)
-        tokens: list[int] = []
-        for table, row in zip(tables, rows, strict=True):
-            blocks = row.request.block_table[: len(table)]
-            table[: len(blocks)] = blocks
-            tokens += row.request.tokens(row.start, row.start + row.count)
-            tokens += row.draft
-        tables *= self._cache.stride
-        slots = tables[row_of_token, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-        prompts = np.array([len(row.request.prompt) for row in rows])
-        lengths = np.maximum(prompts[row_of_token], positions + 1)
-        cos, sin = self._rope.cos_sin(torch.from_numpy(positions), torch.from_numpy(lengths))
+        batch = self._batches(rows)
+        lengths = torch.from_numpy(batch.lengths) if self._rope.depends_on_length else None
+        cos, sin = self._rope.cos_sin(torch.from_numpy(batch.positions), lengths)
         plans = {
             window: kernels.plan_attention(
-                starts,
-                counts,
-                tables,
+                batch.starts,
+                batch.counts,
+                batch.tables * self._cache.stride,
                 block_size=BLOCK_SIZE,
                 block_bytes=self._cache.block_bytes,
                 window=window,
                 device=self._device,
                 dtype=self._dtype,
             )
-            for window in set(self.config.windows)
+            for window in self._windows
         }
-        lora = self._adapt([row.request for row in rows], counts) if adapted else None
-        step = Step(cos, sin, self._to_device(torch.from_numpy(slots)), plans, lora)
-        return _Batch(rows, order, ends.tolist(), self._to_device(torch.tensor(tokens)), step)
+        lora = self._adapt([row.request for row in rows], batch.counts) if adapted else None
+        slots = self._to_device(torch.from_numpy(batch.slots(self._cache.stride)))
+        step = Step(cos, sin, slots, plans, lora)
+        return _Launch(rows, order, batch.ends, self._to_device(torch.from_numpy(batch.tokens)), step)
 
-    def _adapt(self, requests: Sequence[Request], counts: npt.NDArray[np.int64]) -> LoraPlan | None:
+    def _adapt(self, requests: Sequence[Request], counts: Ints) -> LoraPlan | None:
         """The plan of a step in which `requests[i]` has `counts[i]` tokens."""
         if all(request.adapter is None for request in requests):
             return None
@@ -212,9 +220,9 @@ class ModelRunner:
         self._lora.hold(adapters)
         return self._lora.plan(adapters, counts)
 
-    def _head_plan(self, batch: _Batch, requests: Sequence[Request], counts: npt.NDArray[np.int64]) -> LoraPlan | None:
+    def _head_plan(self, launch: _Launch, requests: Sequence[Request], counts: Ints) -> LoraPlan | None:
         """The plan for logits of some of the batch's requests, if an adapter of the batch changes them."""
-        if batch.step.lora is None or not batch.step.lora.reaches(HEAD):
+        if launch.step.lora is None or not launch.step.lora.reaches(HEAD):
             return None
         return self._lora.plan(self._adapters(requests), counts)
 
@@ -229,18 +237,16 @@ class ModelRunner:
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
 
-    def _prompt_logprobs(self, batch: _Batch, hidden: torch.Tensor, row: Row) -> list[TokenLogprob] | None:
+    def _prompt_logprobs(self, launch: _Launch, hidden: torch.Tensor, row: Row) -> list[TokenLogprob]:
         """Log-probabilities of the prompt tokens that follow the row's positions; hidden is [row.count, hidden]."""
         request = row.request
-        tops = request.sampling.prompt_logprobs
-        if tops is None:
-            return None
+        tops = request.sampling.prompt_logprobs or 0
         targets = request.prompt[row.start + 1 : row.start + row.count + 1]
         size = max(1, _LOGITS_BYTES // (4 * self.config.vocabulary))
         found: list[TokenLogprob] = []
         for begin in range(0, len(targets), size):
             piece = targets[begin : begin + size]
-            lora = self._head_plan(batch, [request], np.array([len(piece)]))
+            lora = self._head_plan(launch, [request], np.array([len(piece)]))
             logits = self._model.logits(hidden[begin : begin + len(piece)], lora)
             found += token_logprobs(logits, piece, [tops] * len(piece))
         return found

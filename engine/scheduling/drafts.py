@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.kv import BLOCK_SIZE, BlockPool
+from engine.kv import BLOCK_SIZE, BlockPool, blocks_of
 from engine.plan import StepPlan
 from engine.request import Request
-from engine.scheduling.preemption import blocks_of
 
 
 def reserve_drafts(

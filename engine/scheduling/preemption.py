@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from engine.kv import BLOCK_SIZE, BlockPool
+from engine.kv import BLOCK_SIZE, BlockPool, blocks_of
 from engine.request import Request
 
 
@@ -85,7 +85,3 @@ class Preemption:
         """Blocks of a request's longest possible answer, whose last token is never run."""
         longest = min(len(request.prompt) + request.sampling.max_tokens, self._context) - 1
         return blocks_of(max(longest, request.length))
-
-
-def blocks_of(tokens: int) -> int:
-    return -(-tokens // BLOCK_SIZE)

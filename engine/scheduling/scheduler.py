@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from engine.adapters.residency import BASE_ONLY, Residency, ResidencyConfig
 from engine.host_tier import HostTier
-from engine.kv import BLOCK_SIZE, BlockPool
+from engine.kv import BLOCK_SIZE, BlockPool, blocks_of
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request, RequestError, State
 from engine.scheduling.adapters import AdapterAdmission
@@ -37,7 +37,7 @@ from engine.scheduling.forecast import Forecast, refuse_if_hopeless
 from engine.scheduling.host_loads import HostLoads
 from engine.scheduling.policies import policy_named
 from engine.scheduling.policy import Policy, Shortage, Victim, by_rank
-from engine.scheduling.preemption import Preemption, blocks_of
+from engine.scheduling.preemption import Preemption
 from engine.scheduling.prefixes import Prefixes
 from engine.scheduling.shares import PromptTokens
 from engine.scheduling.stopping import accept

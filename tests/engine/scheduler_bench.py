@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from engine.adapters.residency import BASE_ONLY, ResidencyConfig
@@ -67,7 +66,7 @@ class Bench:
         self.plan = self.scheduler.schedule(self.now)
         if self.draft is not None:
             granted = self.scheduler.reserve(self.plan, {row.request.id: 9 for row in self.plan.rows})
-            rows = [replace(row, draft=self.draft(row)[: granted.get(row.request.id, 0)]) for row in self.plan.rows]
+            rows = [row.with_draft(self.draft(row)[: granted.get(row.request.id, 0)]) for row in self.plan.rows]
             self.plan = StepPlan(rows, self.plan.preempted)
         self._before_execution()
         self._assert_only_private_blocks_are_written()
