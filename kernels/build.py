@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_BUILD = ROOT / "build" / "kernels"
+BUILD = ROOT / "build" / "kernels"
+"""Where the compilers work."""
 
 
 def main() -> None:
@@ -22,13 +23,14 @@ def main() -> None:
     if cmake is None:
         sys.exit("kernels: cmake is missing; install it with: pip install cmake ninja")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    configure = [cmake, "-S", str(ROOT), "-B", str(_BUILD), *generator, f"-DPython_EXECUTABLE={sys.executable}"]
+    configure = [cmake, "-S", str(ROOT), "-B", str(BUILD), *generator, f"-DPython_EXECUTABLE={sys.executable}"]
     configure += [f"-DROUNDHOUSE_CUDA={'OFF' if arguments.no_cuda else 'AUTO'}", "-DROUNDHOUSE_STRICT=ON"]
+    configure += ["-DROUNDHOUSE_EMULATOR=ON", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
     configure += ["-DCMAKE_MESSAGE_LOG_LEVEL=WARNING"]
     for command in (
         configure,
-        [cmake, "--build", str(_BUILD), "--parallel", str(arguments.jobs)],
-        [cmake, "--install", str(_BUILD), "--prefix", str(ROOT)],
+        [cmake, "--build", str(BUILD), "--parallel", str(arguments.jobs)],
+        [cmake, "--install", str(BUILD), "--prefix", str(ROOT)],
     ):
         if subprocess.run(command).returncode != 0:
             sys.exit("kernels: the build failed (see above)")

@@ -52,6 +52,7 @@ class Library:
         setattr(self, name, function)
         return function
 
+    @cache  # noqa: B019 - libraries are never unloaded
     def has(self, name: str) -> bool:
         """Whether it has a function of this name."""
         return self._module.implements_function(name)
@@ -110,13 +111,44 @@ cpu, reason = _choose()
 """The library whose bodies serve on the CPU, None for the plain torch bodies; and why."""
 
 
-cuda: Library | None = None
-"""The library whose bodies serve on CUDA."""
+EMULATOR = "emulator"
+"""The CUDA bodies as host code, one thread after the other: for tests only."""
 
 
-def of(x: torch.Tensor) -> Library | None:
-    """The library that serves where x is, None for the plain torch bodies."""
-    return cpu if x.is_cpu else cuda
+@cache
+def load_cuda(name: str = "cuda") -> Library:
+    """The CUDA library, or with `EMULATOR` the one that runs the same sources on tensors of the CPU.
+
+    Raises:
+        OSError, RuntimeError: it has not been built, or cannot be loaded here.
+    """
+    path = FOLDER / f"libroundhouse_{name}.so"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} has not been built; install the CUDA toolkit, then run: python -m kernels.build"
+        )
+    return Library(name, path)
+
+
+def _choose_cuda() -> tuple[Library | None, str]:
+    if not torch.cuda.is_available():
+        return None, "torch finds no CUDA device"
+    if torch.cuda.get_device_capability() < (8, 0):
+        return None, "the device is older than sm_80"
+    try:
+        return load_cuda(), "there is a CUDA device"
+    except (OSError, RuntimeError) as error:
+        return None, str(error)
+
+
+cuda, cuda_reason = _choose_cuda()
+"""The library whose bodies serve on CUDA, None for the plain torch bodies; and why."""
+
+
+def of(x: torch.Tensor, function: str | None = None) -> Library | None:
+    """The library that serves where x is, None for the plain torch bodies; which also serve if it lacks `function`."""
+    found = cpu if x.is_cpu else cuda
+    return None if found is None or (function is not None and not found.has(function)) else found
 
 
 @contextmanager

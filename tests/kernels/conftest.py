@@ -12,13 +12,38 @@ from kernels import library
 torch.set_num_threads(1)
 
 
+def _load(name: str) -> library.Library:
+    """A library for tensors of the CPU; skips the test where there is none."""
+    if name in library.ISAS and name not in library.supported():
+        pytest.skip(f"this CPU has no {name}")
+    try:
+        return library.load_cuda(name) if name == library.EMULATOR else library.load(name)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture(params=library.ISAS)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each instruction set in turn, its library serving."""
+    with library.using(_load(request.param)):
+        yield request.param
+
+
+@pytest.fixture
+def emulator() -> Iterator[library.Library]:
+    """The emulator's library serving tensors of the CPU. Its threads advance in step until the test sets a seed."""
+    loaded = _load(library.EMULATOR)
+    with library.using(loaded):
+        yield loaded
+    loaded.set_seed(0)
+
+
+@pytest.fixture(params=[*library.ISAS, library.EMULATOR, *(["cuda"] if library.cuda else [])])
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """The device of each built library in turn, which serves there: for ops that have a body in all of them."""
     name: str = request.param
-    if name not in library.supported():
-        pytest.skip(f"this CPU has no {name}")
-    if not (library.FOLDER / f"libroundhouse_cpu_{name}.so").exists():
-        pytest.skip("the libraries are not built: install a C++ compiler, then run `python -m kernels.build`")
-    with library.using(library.load(name)):
-        yield name
+    if name == "cuda":
+        yield torch.device("cuda")
+    else:
+        with library.using(_load(name)):
+            yield torch.device("cpu")

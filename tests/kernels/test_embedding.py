@@ -1,4 +1,4 @@
-"""Gathering rows on every instruction set."""
+"""Gathering rows on every instruction set, under the emulator and on CUDA."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ every_shape = settings(max_examples=30, deadline=None, suppress_health_check=[He
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
 @every_shape
-@given(tokens=st.lists(st.integers(0, 10), max_size=40), width=st.integers(1, 70) | st.just(4096))
-def test_rows_are_copied_bit_for_bit(isa: str, dtype: torch.dtype, tokens: list[int], width: int) -> None:
-    weight = (50 * torch.randn(11, width + 3)).to(dtype)[:, :width]
-    index = torch.tensor(tokens, dtype=torch.long)
-    guarded = torch.full((len(tokens) + 2, width), 7, dtype=dtype)
+@given(
+    tokens=st.lists(st.integers(0, 10), max_size=40),
+    width=st.integers(1, 70) | st.just(4096),
+    gap=st.sampled_from([0, 3, 16]),
+)
+def test_rows_are_copied_bit_for_bit(
+    device: torch.device, dtype: torch.dtype, tokens: list[int], width: int, gap: int
+) -> None:
+    weight = (50 * torch.randn(11, width + gap)).to(device, dtype)[:, :width]
+    index = torch.tensor(tokens, dtype=torch.long, device=device)
+    guarded = torch.full((len(tokens) + 2, width), 7, dtype=dtype, device=device)
     body = library.of(weight)
     assert body is not None
     body.embedding(guarded[1:-1], index, weight)
@@ -29,15 +35,23 @@ def test_rows_are_copied_bit_for_bit(isa: str, dtype: torch.dtype, tokens: list[
 
 
 @pytest.mark.parametrize("token", [-1, 11])
+def test_a_row_that_is_not_there_stops_a_kernel(emulator: library.Library, token: int) -> None:
+    with pytest.raises(RuntimeError, match="a kernel trapped"):
+        kernels.embedding(torch.tensor([3, token]), torch.randn(11, 4))
+
+
+@pytest.mark.parametrize("token", [-1, 11])
 def test_a_row_that_is_not_there_is_refused(isa: str, token: int) -> None:
     with pytest.raises(IndexError, match="of 11 rows"):
         kernels.embedding(torch.tensor([3, token]), torch.randn(11, 4))
 
 
-def test_the_op_keeps_torchs_rules(isa: str) -> None:
-    torch.library.opcheck(torch.ops.roundhouse.embedding.default, (torch.tensor([1, 0]), torch.randn(3, 8)))
+def test_the_op_keeps_torchs_rules(device: torch.device) -> None:
+    torch.library.opcheck(
+        torch.ops.roundhouse.embedding.default, (torch.tensor([1, 0], device=device), torch.randn(3, 8, device=device))
+    )
 
 
-def test_a_wrong_argument_is_named(isa: str) -> None:
+def test_a_wrong_argument_is_named(device: torch.device) -> None:
     with pytest.raises(ValueError, match="tokens has another type"):
-        kernels.embedding(torch.tensor([1.0]), torch.randn(3, 8))
+        kernels.embedding(torch.tensor([1.0], device=device), torch.randn(3, 8, device=device))

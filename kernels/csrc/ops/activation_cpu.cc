@@ -1,7 +1,7 @@
-#include "cpu/activation.h"
+#include "ops/activation.h"
 
+#include "cpu/activation.h"
 #include "cpu/types.h"
-#include "ops/check.h"
 
 namespace roundhouse {
 namespace {
@@ -13,16 +13,7 @@ void run(TensorView out, TensorView x, Activation activation) {
 }
 
 void dispatch(TensorView out, TensorView x, Activation activation) {
-  check_cpu(out, "out");
-  check_cpu(x, "x");
-  ROUNDHOUSE_CHECK(is(x, kFloat32) || is(x, kBfloat16)) << "x must be float32 or bfloat16";
-  check_type(out, x.dtype(), "out");
-  check_dimensions(x, 2, "x");
-  check_dimensions(out, 2, "out");
-  check_dense(out, "out");
-  ROUNDHOUSE_CHECK(is_dense(x, 1)) << "x must have rows without gaps";
-  check_size(out, 0, x.size(0), "out");
-  check_size(x, 1, 2 * out.size(1), "x");
+  check_activation(out, x, check_cpu);
   if (is(x, kFloat32)) return run<float>(out, x, activation);
   run<bfloat16>(out, x, activation);
 }

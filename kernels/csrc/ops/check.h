@@ -26,6 +26,9 @@ inline bool is(const TensorView& tensor, DLDataType type) {
 #define ROUNDHOUSE_CHECK(condition) \
   if (!(condition)) TVM_FFI_THROW(ValueError)
 
+// Refuses a tensor that is elsewhere; the name is the argument's.
+using CheckDevice = void (*)(const TensorView& tensor, const char* name);
+
 inline void check_cpu(const TensorView& tensor, const char* name) {
   ROUNDHOUSE_CHECK(tensor.device().device_type == kDLCPU) << name << " must be on the CPU";
   // A tensor without memory, as torch's fake ones are.

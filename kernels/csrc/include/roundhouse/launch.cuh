@@ -1,0 +1,52 @@
+// Launching a kernel body: on a CUDA stream, or in the emulator.
+//
+// A body is a struct with `Params` (plain data), `kThreads` (of a block), `kSharedBytes` and the device function
+// `run(const Params&, unsigned char* shared)`. Nothing is allocated and nothing waits, so a launch can be captured.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "roundhouse/platform.cuh"
+
+namespace roundhouse::cuda {
+
+#if defined(ROUNDHOUSE_EMULATOR)
+
+template <class Body>
+void launch(dim3 blocks, const typename Body::Params& params, Stream) {
+  emulator::run(
+      blocks, Body::kThreads, Body::kSharedBytes,
+      [](const void* p, unsigned char* shared) { Body::run(*static_cast<const typename Body::Params*>(p), shared); }, &params);
+}
+
+#else
+
+inline void check(cudaError_t error) {
+  if (error != cudaSuccess) throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
+}
+
+template <class Body>
+__global__ __launch_bounds__(Body::kThreads) void kernel(const __grid_constant__ typename Body::Params params) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  Body::run(params, shared);
+}
+
+template <class Body>
+void launch(dim3 blocks, const typename Body::Params& params, Stream stream) {
+  int device = 0;
+  check(cudaGetDevice(&device));
+  if (device != stream.device) check(cudaSetDevice(stream.device));
+  // More than a block has without asking. Asking is cheap, and is no part of a graph.
+  if constexpr (Body::kSharedBytes > 48 * 1024) {
+    check(cudaFuncSetAttribute(kernel<Body>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(Body::kSharedBytes)));
+  }
+  kernel<Body><<<blocks, Body::kThreads, Body::kSharedBytes, static_cast<cudaStream_t>(stream.handle)>>>(params);
+  const cudaError_t error = cudaGetLastError();
+  if (device != stream.device) check(cudaSetDevice(device));
+  check(error);
+}
+
+#endif
+
+}  // namespace roundhouse::cuda

@@ -1,0 +1,82 @@
+"""Compiles the CUDA sources with a fault in them for the emulator, to see that the tests notice it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from tvm_ffi import libinfo
+
+from kernels import library
+from kernels.build import BUILD, ROOT
+
+SEEDS = range(7)
+"""Schedules: 0 is in step, the odd ones let warps run ahead, and a third of them let copies arrive at once."""
+_CSRC = ROOT / "kernels" / "csrc"
+_HOST = BUILD / "kernels" / "csrc" / "emulator" / "libroundhouse_emulator_host.a"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A line of a header that is changed."""
+
+    name: str
+    header: str
+    """Below `include/roundhouse`."""
+    old: str
+    new: str
+    message: str | None = None
+    """What the error must say, if it is one of the emulator's."""
+
+
+def check(run: Callable[[library.Library], torch.Tensor], body: library.Library) -> None:
+    """Run an op under every schedule; it must give the same bits each time.
+
+    Raises:
+        AssertionError, RuntimeError: it does not, or `run` or the emulator finds a fault.
+    """
+    results: list[torch.Tensor] = []
+    try:
+        for seed in SEEDS:
+            body.set_seed(seed)
+            results.append(run(body))
+            assert torch.equal(results[0], results[-1]), "the result depends on the schedule"
+    finally:
+        body.set_seed(0)
+
+
+def compile_with(fault: Fault, source: str, functions: list[str], folder: Path) -> library.Library:
+    """The library of `cuda/<source>.cu` with a fault, which has these functions only."""
+    if not _HOST.exists():
+        pytest.skip("the emulator is not built: install the CUDA toolkit's headers, then run `python -m kernels.build`")
+    shutil.copytree(_CSRC / "include", folder / "include")
+    shutil.copytree(_CSRC / "cuda", folder / "cuda")
+    header = folder / "include" / "roundhouse" / fault.header
+    text = header.read_text()
+    assert text.count(fault.old) == 1, f"{fault.header} has no such line, or several: {fault.old}"
+    header.write_text(text.replace(fault.old, fault.new))
+    for command in _commands(source, functions, folder):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    return library.Library(fault.name, folder / "faulty.so")
+
+
+def _commands(source: str, functions: list[str], folder: Path) -> list[list[str]]:
+    """Compile as the build does, but for the place of the sources and less optimised; then link."""
+    original = str(_CSRC / "cuda" / f"{source}.cu")
+    entries = json.loads((BUILD / "compile_commands.json").read_text())
+    (entry,) = [e for e in entries if e["file"] == original and "ROUNDHOUSE_EMULATOR" in e["command"]]
+    words = shlex.split(entry["command"])
+    compiler, flags = words[0], words[1 : words.index("-o")]
+    includes = [f"-I{folder / 'include'}", f"-I{folder}"]
+    compile_ = [compiler, *includes, *flags, "-O1", "-Wno-error", "-c", str(folder / "cuda" / f"{source}.cu")]
+    wanted = [f"-Wl,-u,__tvm_ffi_{name}" for name in ("initialize", "set_seed", *functions)]
+    link = [compiler, "-shared", *wanted, str(folder / "faulty.o"), str(_HOST), libinfo.find_libtvm_ffi()]
+    return [[*compile_, "-o", str(folder / "faulty.o")], [*link, "-o", str(folder / "faulty.so")]]
