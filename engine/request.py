@@ -108,7 +108,7 @@ class Request:
 
     @property
     def uncomputed(self) -> int:
-        return self.length - self.computed
+        return len(self.prompt) + len(self.output) - self.computed
 
     def tokens(self, start: int, end: int) -> list[int]:
         """Token ids of positions `[start, end)` over prompt and output."""

@@ -52,6 +52,8 @@ class Prefixes:
         """Tokens `[0, computed)` are in the cache now: register the blocks that became full."""
         full = range(request.computed // BLOCK_SIZE, computed // BLOCK_SIZE)
         request.computed = computed
+        if not full:
+            return
         _extend_hashes(request, full.stop)
         for index in full:
             digest = request.block_hashes[index]

@@ -49,8 +49,8 @@ class _Step:
     """A step in the making."""
 
     now: float
-    decodes: dict[str, int] = field(default_factory=dict)
-    """Tokens of the requests that decode, by id."""
+    decodes: dict[Request, None] = field(default_factory=dict)
+    """The requests that decode, in order."""
     prompts: PromptTokens | None = None
     """The requests in their prompts, once the decodes are known."""
     preempted: list[Request] = field(default_factory=list)
@@ -156,20 +156,26 @@ class Scheduler:
         """Choose the next step's rows and give them the blocks they write to."""
         step = _Step(now)
         self._move_adapters(step)
-        for request in [request for request in self._running if request.uncomputed == 1]:
-            if request.state is State.RUNNING and self._make_room(request, step):  # not a victim of this very loop
-                step.decodes[request.id] = 1
-        prompts = PromptTokens(self.config.step_tokens - len(step.decodes), self._policy.share)
+        decoding, prefilling = [], []
         for request in self._running:
-            if request.uncomputed > 1 and request.load is None:
+            (decoding if request.uncomputed == 1 else prefilling).append(request)
+        for request in decoding:
+            if request.state is State.RUNNING and self._make_room(request, step):  # not a victim of this very loop
+                step.decodes[request] = None
+        prompts = PromptTokens(self.config.step_tokens - len(step.decodes), self._policy.share)
+        for request in prefilling:
+            if request.state is State.RUNNING and request.load is None:
                 prompts.add(request)
         step.prompts = prompts
         self._admit(step, prompts)
-        counts = step.decodes | prompts.counts()
-        rows = [self._row(self._requests[id], count) for id, count in counts.items()]
-        rows.sort(key=lambda row: row.count > 1)
+        rows = [Row(request, request.computed, 1, sample=True) for request in step.decodes]
+        chunks = [
+            Row(request, request.computed, count, sample=count == request.uncomputed)
+            for request, count in prompts.counts().items()
+        ]
+        rows += sorted(chunks, key=lambda row: row.count > 1)
         plan = StepPlan(rows, step.preempted)
-        self._forecast.step(now, plan.tokens)
+        self._forecast.step(now, len(step.decodes) + sum(row.count for row in chunks))
         return plan
 
     def reserve(self, plan: StepPlan, depths: Mapping[str, int]) -> dict[str, int]:
@@ -190,10 +196,11 @@ class Scheduler:
             if request.state is not State.RUNNING:
                 continue
             result, reason = accept(request, result, self._model.eos_token_ids, self.context)
-            self.output_tokens += len(result.tokens)
-            self._policy.generated(request, len(result.tokens))
+            said = len(result.tokens)
+            self.output_tokens += said
+            self._policy.generated(request, said)
             # All of these but the last have run: they are the confirmed part of the draft.
-            ahead = max(len(result.tokens) - 1, 0)
+            ahead = said - 1 if said else 0
             confirmed += ahead
             self._prefixes.publish(request, row.start + row.count + ahead)
             if reason is not None:
@@ -308,6 +315,8 @@ class Scheduler:
         Only who decodes can be in need: a prompt gets all its blocks at admission.
         """
         missing = blocks_of(request.length) - len(request.block_table)
+        if missing <= 0:
+            return True
         while missing > self.pool.available:
             if (aside := self.adapters.give_way()) is not None:
                 self._withdraw(aside)
@@ -322,12 +331,11 @@ class Scheduler:
             if not victims:
                 return False
             self._preempt(victims[0], step)
-        if missing > 0:
-            request.block_table += self.pool.allocate(missing)
+        request.block_table += self.pool.allocate(missing)
         return True
 
     def _preempt(self, victim: Request, step: _Step) -> None:
-        step.decodes.pop(victim.id, None)
+        step.decodes.pop(victim, None)
         if step.prompts is not None:
             step.prompts.discard(victim)
         self._release(victim)
@@ -361,9 +369,6 @@ class Scheduler:
     def _withdraw(self, requests: Iterable[Request]) -> None:
         for request in requests:
             self._policy.withdraw(request)
-
-    def _row(self, request: Request, count: int) -> Row:
-        return Row(request, request.computed, count, sample=count == request.uncomputed)
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         """End a request wherever it is."""

@@ -73,8 +73,8 @@ class PromptTokens:
             if not group:
                 del self._groups[key]
 
-    def counts(self) -> dict[str, int]:
-        """Tokens by id of the requests that get any."""
+    def counts(self) -> dict[Request, int]:
+        """Tokens of the requests that get any."""
         groups = list(self._groups.values())
         given = [sum(request.uncomputed for request in group) for group in groups]
         if self._demand > self._budget > 0:
@@ -85,12 +85,12 @@ class PromptTokens:
             starts = [share.paid - demand / share.weight for share, demand in zip(shares, given, strict=True)]
             given = fair_shares(given, weights, starts, self._budget - 1)
             given[0] += 1
-        counts = {}
+        counts: dict[Request, int] = {}
         for group, left in zip(groups, given, strict=True):
             for request in group:
                 count = min(request.uncomputed, left)
                 if count == 0:
                     break
-                counts[request.id] = count
+                counts[request] = count
                 left -= count
         return counts
