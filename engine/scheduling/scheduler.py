@@ -156,7 +156,8 @@ class Scheduler:
         """Choose the next step's rows and give them the blocks they write to."""
         step = _Step(now)
         self._move_adapters(step)
-        decoding, prefilling = [], []
+        decoding: list[Request] = []
+        prefilling: list[Request] = []
         for request in self._running:
             (decoding if request.uncomputed == 1 else prefilling).append(request)
         for request in decoding:
