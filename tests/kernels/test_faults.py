@@ -16,16 +16,17 @@ from tests.kernels.faults import Fault, check, compile_with
 
 
 def rms_norm(body: library.Library) -> torch.Tensor:
-    """Of a block per row."""
+    """Of a block per row. What a fault may read or write beside the rows is still the tensors' memory."""
     torch.manual_seed(0)
-    rows = torch.randn(4, 1160)
-    x, weight = rows[:3], torch.randn(1160)
-    rows[3] = torch.nan
-    out = torch.full((5, 1160), torch.nan)
-    body.rms_norm(out[1:4], x, weight, 1e-5)
-    torch.testing.assert_close(out[1:4], torch.nn.functional.rms_norm(x, (1160,), weight, 1e-5))
-    assert out[0].isnan().all() and out[4].isnan().all()
-    return out[1:4]
+    width, reach = 1160, 32 * 256
+    memory = torch.full((3, reach), torch.nan)
+    memory[:, :width] = torch.randn(3, width)
+    (x, weight), out = (memory[:2, :width], memory[2, :width]), torch.full((2 * width + reach,), torch.nan)
+    found = out[: 2 * width].view(2, width)
+    body.rms_norm(found, x, weight, 1e-5)
+    torch.testing.assert_close(found, torch.nn.functional.rms_norm(x, (width,), weight, 1e-5))
+    assert out[2 * width :].isnan().all()
+    return found
 
 
 Case = tuple[str, list[str], Callable[[library.Library], torch.Tensor]]
