@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parent / "lib"
 ISAS = ("avx2", "avx512", "amx")
 """Instruction sets that the CPU bodies are built for, each a superset of the ones before."""
 REFERENCE = "reference"
-_VARIABLE = "ROUNDHOUSE_CPU_ISA"
+VARIABLE = "ROUNDHOUSE_CPU_ISA"
 
 _NEEDS: dict[str, tuple[str, ...]] = {
     "avx2": ("avx2", "fma3", "f16c", "bmi2"),
@@ -89,15 +89,15 @@ def _choose() -> tuple[Library | None, str]:
     Raises:
         ValueError: the environment asks for one that cannot serve.
     """
-    forced = os.environ.get(_VARIABLE, "")
+    forced = os.environ.get(VARIABLE, "")
     if forced == REFERENCE:
-        return None, f"{_VARIABLE} asks for it"
+        return None, f"{VARIABLE} asks for it"
     if forced and forced not in ISAS:
-        raise ValueError(f"{_VARIABLE} is {forced!r}; it may be {', '.join(ISAS)} or {REFERENCE}")
+        raise ValueError(f"{VARIABLE} is {forced!r}; it may be {', '.join(ISAS)} or {REFERENCE}")
     if forced and forced not in supported():
-        raise ValueError(f"{_VARIABLE} is {forced!r}, which this CPU does not have; it has {', '.join(supported())}")
+        raise ValueError(f"{VARIABLE} is {forced!r}, which this CPU does not have; it has {', '.join(supported())}")
     if forced:
-        return load(forced), f"{_VARIABLE} asks for it"
+        return load(forced), f"{VARIABLE} asks for it"
     reason = "this CPU has no AVX2"
     for isa in supported()[::-1]:
         try:

@@ -15,6 +15,7 @@ from gateway.cli.adapters import adapter
 from gateway.cli.audit import audit
 from gateway.cli.cache import cache
 from gateway.cli.connection import config_option, load_settings, run, with_redis, without_password
+from gateway.cli.doctor import doctor
 from gateway.cli.keys import key
 from gateway.cli.route import route
 from gateway.cli.safety import safety
@@ -48,6 +49,8 @@ def main() -> None:
         roundhouse key add acme
     Watch engines, tenants and caches:
         roundhouse top
+    Find out what is wrong, or why it is slow:
+        roundhouse doctor
     See what the caches save, and what was used:
         roundhouse cache stats
         roundhouse usage
@@ -204,6 +207,7 @@ def top(config: str | None, url: str | None, sort: str, interval: float, once: b
 main.add_command(adapter)
 main.add_command(audit)
 main.add_command(cache)
+main.add_command(doctor)
 main.add_command(key)
 main.add_command(route)
 main.add_command(safety)

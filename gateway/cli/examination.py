@@ -1,0 +1,270 @@
+"""Examines an installation: what is there, what is missing, and what to do about it.
+
+Everything is looked at, nothing is changed, and no finding hides another one: what cannot be looked at is a finding
+too. What needs torch is examined by processes of their own (`kernels/doctor.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import http.client
+import importlib.metadata
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from engine.adapters.registry import Registry, RegistryError
+from engine.checkpoint import weight_files
+from engine.client import EngineClient
+from engine.config import CheckpointError
+from gateway import __version__, checkpoints
+from gateway.adapters import registry_url
+from gateway.cli.connection import without_password
+from gateway.processes import redis_server
+from gateway.server import PortTaken, listen
+from gateway.settings import Pool, Settings, SettingsError, file_of
+
+State = Literal["ok", "note", "warning", "broken"]
+_PACKAGES = ("starlette", "uvicorn", "redis", "tokenizers")
+_PATIENCE = 2.0
+"""Seconds that a service has to answer."""
+_EXAMINATION = 120.0
+"""Seconds that loading torch may take on a busy machine."""
+_ROOM = 1 << 30
+"""Bytes that a data folder should have left."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    area: str
+    name: str
+    value: str
+    state: State = "ok"
+    remedy: str = ""
+    """What to do about it, unless it is ok."""
+
+
+async def examine(config: str | None, read: Callable[[], Settings]) -> AsyncIterator[Finding]:
+    """All findings, as they come. `read` gives the settings of the configuration file `config`."""
+    for finding in _versions():
+        yield finding
+    settings: Settings | None = None
+    try:
+        settings = read()
+    except SettingsError as error:
+        yield Finding(
+            "configuration", "settings", str(error), "broken", "correct it; docs/configuration.md has all fields"
+        )
+    else:
+        yield _configuration(settings, file_of(config))
+        for finding in _installation(settings):
+            yield finding
+        async for finding in _services(settings):
+            yield finding
+    found = await asyncio.to_thread(kernels)
+    for finding in found:
+        yield finding
+    if settings is not None:
+        for finding in _devices(settings, found):
+            yield finding
+
+
+def _devices(settings: Settings, found: Sequence[Finding]) -> Iterator[Finding]:
+    """Pools whose engines `serve` cannot start for want of a GPU."""
+    if any(finding.area == "cuda" and finding.name.startswith("device ") for finding in found):
+        return
+    for pool in settings.pools:
+        if pool.device == "cuda" and not pool.engines:
+            remedy = 'see what is said of the device above, or set device = "cpu" in its pool'
+            value = "its engine is to run on CUDA, which is not there"
+            yield Finding("cuda", f"pool {pool.tier}", value, "broken", remedy)
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("versions", "roundhouse", __version__)
+    yield Finding("versions", "python", f"{platform.python_version()} on {platform.platform()}")
+    for package in _PACKAGES:
+        yield Finding("versions", package, importlib.metadata.version(package))
+
+
+def _configuration(settings: Settings, file: Path) -> Finding:
+    where = str(file.resolve()) if file.is_file() else "the embedded demo, as there is no roundhouse.toml"
+    return Finding(
+        "configuration", "settings", f"{where}; {len(settings.tenants)} tenants, {len(settings.pools)} pools"
+    )
+
+
+def _installation(settings: Settings) -> Iterator[Finding]:
+    """What is on this machine."""
+    yield _data_folder(Path(settings.redis.data))
+    yield _port(settings)
+    yield _open_files(settings)
+    for pool in settings.pools:
+        yield _model(pool)
+    yield _registry(settings)
+
+
+def _data_folder(folder: Path) -> Finding:
+    name, folder = "data folder", folder.resolve()
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        remedy = "let this user write there, or name another folder: ROUNDHOUSE_REDIS_DATA=/tmp/roundhouse"
+        return Finding("installation", name, f"{folder} cannot be written", "broken", remedy)
+    free = shutil.disk_usage(there).free
+    value = f"{folder}, {free / (1 << 30):.1f} GiB free"
+    if free < _ROOM:
+        return Finding("installation", name, value, "warning", "make room: Redis stores conversations and usage there")
+    return Finding("installation", name, value)
+
+
+def _port(settings: Settings) -> Finding:
+    where = f"{settings.server.host}:{settings.server.port}"
+    try:
+        bound = listen(settings)
+    except PortTaken as error:
+        taken = error.__cause__
+    else:
+        with bound:
+            return Finding("installation", "port", f"{where} is free" if settings.server.port else "any free one")
+    if isinstance(taken, OSError) and taken.errno == errno.EADDRINUSE:
+        if _is_gateway(where):
+            return Finding("installation", "port", f"a gateway runs at {where}")
+        remedy = "stop what uses it, or choose another port: roundhouse serve --port 9000"
+        return Finding("installation", "port", f"{where} is in use by something else", "broken", remedy)
+    remedy = "set server.host to an address of this machine, and server.port to one that this user may open"
+    return Finding("installation", "port", f"cannot listen on {where}: {taken}", "broken", remedy)
+
+
+def _is_gateway(where: str) -> bool:
+    """Whether a gateway answers at `host:port`."""
+    try:
+        with urllib.request.urlopen(f"http://{where}/healthz", timeout=_PATIENCE) as answer:
+            return bool(msgspec.json.decode(answer.read(4096)) == {"status": "alive"})
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
+
+
+def _open_files(settings: Settings) -> Finding:
+    limit, wanted = resource.getrlimit(resource.RLIMIT_NOFILE)[0], settings.server.max_connections
+    if limit == resource.RLIM_INFINITY:
+        return Finding("installation", "open files", "no limit")
+    value = f"at most {limit} for up to {wanted} connections (server.max_connections)"
+    if limit < wanted + 256:
+        return Finding(
+            "installation", "open files", value, "note", f"ulimit -n {wanted + 1024} before roundhouse serve"
+        )
+    return Finding("installation", "open files", value)
+
+
+def _model(pool: Pool) -> Finding:
+    """The folder of a pool, which a gateway reads the tokenizer from, and an engine that it starts the weights."""
+    name = f"model of {pool.tier}"
+    try:
+        checkpoints.check([pool])
+        weights = [] if pool.engines else weight_files(Path(pool.model))
+    except (SettingsError, CheckpointError) as error:
+        return Finding("installation", name, str(error), "broken", "set pools.model to a folder in Hugging Face format")
+    size = sum(path.stat().st_size for path in weights)
+    return Finding("installation", name, f"{pool.name} in {pool.model}" + (f", {size / 1e6:.0f} MB" if weights else ""))
+
+
+def _registry(settings: Settings) -> Finding:
+    address = registry_url(settings)
+    try:
+        count = len(Registry(address).names())
+    except RegistryError as error:
+        return Finding(
+            "installation", "adapters", str(error), "broken", "correct adapters.registry, or make it readable"
+        )
+    return Finding("installation", "adapters", f"{count} in {address}")
+
+
+async def _services(settings: Settings) -> AsyncIterator[Finding]:
+    """What has to answer."""
+    yield await _redis(settings)
+    for pool in settings.pools:
+        for address in pool.engines:
+            yield await _engine(settings, pool, address)
+
+
+async def _redis(settings: Settings) -> Finding:
+    embedded = settings.redis.url is None
+    address = settings.redis.url or ""
+    try:
+        address = redis_server.redis_url(settings)
+        async with Redis.from_url(address, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE) as redis:
+            loop = asyncio.get_running_loop()
+            version = (await redis.info("server"))["redis_version"]
+            begun = loop.time()
+            await redis.ping()
+            took = loop.time() - begun
+    except SettingsError as error:
+        return Finding("services", "redis", str(error), "broken", "choose a shorter path for redis.data")
+    except (RedisError, OSError, ValueError) as error:
+        if embedded:
+            return _redis_binary()
+        where = without_password(address)
+        remedy = "start it, or correct redis.url; without it limits are local, and nothing is cached or stored"
+        return Finding("services", "redis", f"{where} does not answer: {error}", "broken", remedy)
+    value = f"{version} at {without_password(address)}, {took * 1000:.1f} ms"
+    if took > settings.redis.timeout:
+        remedy = (
+            f"commands may take {settings.redis.timeout * 1000:g} ms (redis.timeout): move it closer, or wait longer"
+        )
+        return Finding("services", "redis", value, "warning", remedy)
+    return Finding("services", "redis", value)
+
+
+def _redis_binary() -> Finding:
+    """The server that `serve` would start."""
+    binary = redis_server.binary()
+    try:
+        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        remedy = "apt-get install redis-server, or set redis.url"
+        return Finding("services", "redis", f"{binary} cannot be run: {error}", "broken", remedy)
+    return Finding("services", "redis", f"not running; serve starts {binary} ({said.split(' sha=')[0].strip()})")
+
+
+async def _engine(settings: Settings, pool: Pool, address: str) -> Finding:
+    name = f"engine of {pool.tier}"
+    try:
+        async with EngineClient(address, tls=settings.engine_tls.files()) as client, asyncio.timeout(_PATIENCE):
+            await client.wait_connected()
+    except SettingsError as error:
+        return Finding("services", name, str(error), "broken", "correct [engine_tls]; the files are PEM")
+    except TimeoutError:
+        remedy = "start it (roundhouse engine serve --help), or correct pools.engines"
+        return Finding("services", name, f"{address} does not answer", "broken", remedy)
+    info = client.info
+    assert info is not None
+    return Finding("services", name, f"{info.name} at {address}, {info.dtype} on {info.device}")
+
+
+def kernels(program: str = "kernels.doctor") -> list[Finding]:
+    """What `python -m kernels.doctor` finds; it needs torch, which the gateway does without."""
+    command = [sys.executable, "-m", program]
+    try:
+        process = subprocess.run(command, capture_output=True, text=True, timeout=_EXAMINATION)
+    except subprocess.TimeoutExpired:
+        value = f"no answer within {_EXAMINATION:g} s"
+        return [Finding("kernels", "engines", value, "broken", f"see what keeps it: {' '.join(command)}")]
+    if process.returncode != 0:
+        reason = (process.stderr.strip().splitlines() or ["no reason given"])[-1]
+        remedy = "engines cannot start like this; set right what it says, or install the package again"
+        return [Finding("kernels", "engines", reason, "broken", remedy)]
+    decoder = msgspec.json.Decoder(Finding)
+    return [decoder.decode(line) for line in process.stdout.splitlines()]
