@@ -1,4 +1,4 @@
-"""The bodies of the LoRA ops over slots; `kernels.lora.reference` says what they compute."""
+"""The LoRA ops: the built bodies, and those over slots; `kernels.lora.reference` says what they compute."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from kernels.lora import bodies
 from kernels.lora.layout import CHUNK, EMBEDDING
 from kernels.lora.plan import Batched, LoraPlan, Rows, Single
 from kernels.lora.slots import LoraSlots, Span, Views
+from kernels.lora.tables import TablePlan, site_number
 
 
 def adapt_linear(x: torch.Tensor, out: torch.Tensor, plan: LoraPlan, site: str) -> None:
@@ -19,6 +21,10 @@ def adapt_linear(x: torch.Tensor, out: torch.Tensor, plan: LoraPlan, site: str) 
     p: moves (R width + sum r_p c_p) e bytes per adapter and (width + 2 sum c_p) e per row; twice as many FLOPs per row
     as an adapter has elements.
     """
+    if isinstance(plan, TablePlan):
+        number = site_number(site)
+        bodies.adapt_linear(out, x, plan.arena, plan.tables.table, plan.segments, plan.scratch, number)
+        return
     for slots, runs in plan.groups:
         for run in runs:
             if isinstance(run, Single):
@@ -41,6 +47,10 @@ def adapt_embedding(tokens: torch.Tensor, out: torch.Tensor, plan: LoraPlan) -> 
 
     With rank r: moves r width e bytes per adapter and (r + 2 width) e per row; 2 r width FLOPs per row.
     """
+    if isinstance(plan, TablePlan):
+        number = site_number(EMBEDDING)
+        bodies.adapt_embedding(out, tokens, plan.arena, plan.tables.table, plan.segments, plan.scratch, number)
+        return
     for slots, runs in plan.groups:
         if slots.layout.embedding is None:
             continue
@@ -65,6 +75,9 @@ def adapt_experts(
 
     The k rows of token t are at `places[t]` ([T, k]). Moves what `adapt_linear` does, of the experts that are hit only.
     """
+    if isinstance(plan, TablePlan):
+        _adapt_experts(x, out, plan, site, experts, places)
+        return
     for slots, runs in plan.groups:
         for run in runs:
             if not isinstance(run, Single):
@@ -82,6 +95,29 @@ def adapt_experts(
                     ends = torch.searchsorted(chosen, numbers, right=True, out_int32=True)
                     delta = F.grouped_mm(F.grouped_mm(inputs, piece.down, offs=ends), piece.up, offs=ends)
                     out[:, piece.begin : piece.end].index_add_(0, rows, delta)
+
+
+def _adapt_experts(
+    x: torch.Tensor, out: torch.Tensor, plan: TablePlan, site: str, experts: torch.Tensor, places: torch.Tensor
+) -> None:
+    layouts = {adapter.layout for adapter in plan.tables.adapters}
+    count = max(layout.sites[site].experts for layout in layouts if site in layout.sites)
+    segments, k = int(plan.segments[0]), experts.shape[1]
+    split = torch.empty(4 * segments * count + experts.numel(), dtype=torch.int64)
+    scratch = torch.empty(k * len(plan.scratch))
+    bodies.adapt_experts(
+        out,
+        x,
+        plan.arena,
+        plan.tables.table,
+        plan.segments,
+        scratch,
+        site_number(site),
+        experts,
+        places,
+        split,
+        count,
+    )
 
 
 @dataclass(frozen=True, slots=True)

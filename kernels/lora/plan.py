@@ -13,11 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kernels import library
 from kernels.lora.layout import LoraAdapter, LoraLayout
 from kernels.lora.slots import LoraSlots
+from kernels.lora.tables import LoraTables, TablePlan, plan_rows
 
 Ints = npt.NDArray[np.int64]
 
+_TYPES = (torch.float32, torch.bfloat16)
+"""Of arenas that built bodies read."""
 _CALL_ROWS = 16
 """What a product of its own costs, in rows of padding that it spares."""
 _LONG = 64
@@ -53,8 +57,8 @@ class Batched:
 
 
 @dataclass(frozen=True, slots=True)
-class LoraPlan:
-    """What the ops need to know of a batch: for each layout its slots and how they are served."""
+class SlotPlan:
+    """What the bodies over slots need to know of a batch: for each layout its slots and how they are served."""
 
     groups: tuple[tuple[LoraSlots, tuple[Single | Batched, ...]], ...]
 
@@ -63,18 +67,30 @@ class LoraPlan:
         return any(site in slots.layout.sites for slots, _ in self.groups)
 
 
-class LoraWorkspace:
-    """The copies of the adapters that the current step needs, in an arena [sectors, elements].
+LoraPlan = SlotPlan | TablePlan
+"""What the ops need to know of a batch."""
 
-    Its memory follows the distinct adapters of a step: at most four times their size, in the type of the copies.
+
+class LoraWorkspace:
+    """What the current step needs of the adapters in an arena [sectors, elements].
+
+    Where a built body serves, that is where they lie. Elsewhere it is copies: its memory follows the distinct adapters
+    of a step, at most four times their size, in the type of the copies.
     """
 
     def __init__(self, arena: torch.Tensor) -> None:
         self._arena = arena
         self._slots: dict[LoraLayout, LoraSlots] = {}
+        self._tables = LoraTables.of((), arena.dtype)
 
     def hold(self, adapters: Sequence[LoraAdapter | None]) -> None:
         """Have the adapters of a step, None being the base model, and nothing else."""
+        if self._reads_arena():
+            self._slots = {}
+            distinct = {adapter: None for adapter in adapters if adapter is not None}
+            if distinct.keys() != self._tables.adapters.keys():
+                self._tables = LoraTables.of(distinct, self._arena.dtype)
+            return
         wanted: dict[LoraLayout, dict[LoraAdapter, None]] = {}
         for adapter in dict.fromkeys(adapters):
             if adapter is not None:
@@ -87,6 +103,8 @@ class LoraWorkspace:
 
     def plan(self, adapters: Sequence[LoraAdapter | None], counts: Ints) -> LoraPlan | None:
         """Plan a batch whose row i has `counts[i]` tokens for `adapters[i]`, all of which are held; None: only base."""
+        if self._reads_arena():
+            return plan_rows(self._arena, self._tables, adapters, counts)
         segments = _segments(adapters, counts)
         groups = []
         for slots in self._slots.values():
@@ -97,7 +115,10 @@ class LoraWorkspace:
             if found:
                 batched = all(site.experts == 1 for site in slots.layout.sites.values())
                 groups.append((slots, tuple(_runs(found, batched, self._arena.device))))
-        return LoraPlan(tuple(groups)) if groups else None
+        return SlotPlan(tuple(groups)) if groups else None
+
+    def _reads_arena(self) -> bool:
+        return self._arena.is_cpu and library.of(self._arena) is not None and self._arena.dtype in _TYPES
 
 
 def _segments(adapters: Sequence[LoraAdapter | None], counts: Ints) -> list[tuple[LoraAdapter, Ints]]:

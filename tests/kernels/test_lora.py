@@ -1,93 +1,45 @@
-"""The LoRA ops over slots equal the specification, which reads every chunk in the arena."""
+"""The LoRA ops equal the specification, which reads every chunk in the arena, with every body that there is."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kernels
-from kernels import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite, LoraWorkspace
+from kernels import LoraAdapter, LoraLayout, LoraWorkspace, library
 from kernels.lora import reference
-from kernels.lora.layout import CHUNK
 from kernels.lora.plan import Batched, Single, best_depth
 from kernels.lora.slots import LoraSlots
+from tests.kernels.lora_arenas import EXPERTS, SECTOR, SIZES, VOCABULARY, WIDTH, Arena, layout, segments
 
-SECTOR = 13 * CHUNK
-"""Elements: neither a part nor a row of one ends with a sector."""
-WIDTH, SIZES, VOCABULARY, EXPERTS = 24, (16, 8, 8), 11, 3
 DTYPES = pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"]
 )
 
 
-def layout(
-    dtype: torch.dtype, ranks: Sequence[int], embedding: int = 0, experts: int = 0, scale: bool = False
-) -> LoraLayout:
-    """One linear layer "a" of three parts, "e" with experts, and the embedding; a rank of 0 is no part."""
-    end = 0
-
-    def take(count: int) -> int:
-        nonlocal end
-        end += count
-        return end - count
-
-    begins = np.cumsum((0, *SIZES)).tolist()
-    columns = sum(SIZES)
-    downs = [take(rank * WIDTH) for rank in ranks]
-    parts = tuple(
-        LoraPart(begin, begin + size, rank, down, take(rank * size))
-        for begin, size, rank, down in zip(begins, SIZES, ranks, downs, strict=False)
-        if rank
-    )
-    sites = {"a": LoraSite(WIDTH, columns, parts, *((0, columns) if scale else (None, None)))}
-    if experts:
-        down = take(EXPERTS * experts * WIDTH)
-        part = LoraPart(0, columns, experts, down, take(EXPERTS * experts * columns))
-        sites["e"] = LoraSite(WIDTH, columns, (part,), experts=EXPERTS)
-    lookup = None
-    if embedding:
-        part = LoraPart(0, WIDTH, embedding, 0, take(embedding * WIDTH))
-        lookup = LoraSite(0, WIDTH, (part,), scale=2 * columns if scale else None)
-    factors, vectors = end, 3 * columns
-    take(vectors * 4 // dtype.itemsize)
-    rows = take(VOCABULARY * embedding)
-    return LoraLayout(sites, factors, vectors, LoraEmbedding(lookup, rows) if lookup else None, end)
+@pytest.fixture(params=["slots", *library.ISAS])
+def body(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Copies in slots, as where no library is built, or each instruction set's library."""
+    name: str = request.param
+    if name == "slots":
+        with library.using(None):
+            yield name
+        return
+    if name not in library.supported() or not (library.FOLDER / f"libroundhouse_cpu_{name}.so").exists():
+        pytest.skip(f"this CPU has no {name}, or its library is not built")
+    with library.using(library.load(name)):
+        yield name
 
 
-class Arena:
-    """Adapters with random weights in shuffled sectors."""
-
-    def __init__(self, layouts: Sequence[LoraLayout], dtype: torch.dtype, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        counts = [-(-one.elements // SECTOR) for one in layouts]
-        self.memory = torch.full((sum(counts) + 2, SECTOR), 7.0, dtype=dtype)
-        free = random.Random(seed).sample(range(len(self.memory)), sum(counts))
-        self.adapters = []
-        for one, count in zip(layouts, counts, strict=True):
-            image = torch.zeros(count * SECTOR, dtype=dtype)
-            image[: one.elements] = torch.randn(one.elements, generator=generator).to(dtype)
-            width = 4 // dtype.itemsize
-            vectors = image[one.factors : one.factors + width * one.vectors].view(torch.float32)
-            vectors.copy_(torch.randn(one.vectors, generator=generator))
-            sectors = torch.tensor([free.pop() for _ in range(count)])
-            self.memory[sectors] = image.view(count, SECTOR)
-            self.adapters.append(LoraAdapter(one, sectors))
-
-
-def segments(adapters: Sequence[LoraAdapter | None], counts: Sequence[int]) -> reference.Segments:
-    """Rows by adapter."""
-    owners = [adapter for adapter, count in zip(adapters, counts, strict=True) for _ in range(count)]
-    return [
-        (adapter, torch.tensor([row for row, owner in enumerate(owners) if owner is adapter]))
-        for adapter in dict.fromkeys(adapters)
-        if adapter is not None
-    ]
+@pytest.fixture
+def slots() -> Iterator[None]:
+    with library.using(None):
+        yield
 
 
 def random_layouts(dtype: torch.dtype) -> list[LoraLayout]:
@@ -101,11 +53,12 @@ def random_layouts(dtype: torch.dtype) -> list[LoraLayout]:
 
 
 @DTYPES
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**20), steps=st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 90)), min_size=1))
 )
 def test_adapted_rows_equal_the_specification(
-    dtype: torch.dtype, tolerance: float, seed: int, steps: list[list[tuple[int, int]]]
+    body: str, dtype: torch.dtype, tolerance: float, seed: int, steps: list[list[tuple[int, int]]]
 ) -> None:
     """Over steps with ever other adapters, ranks and numbers of tokens, in one workspace."""
     arena = Arena([one for one in random_layouts(dtype) for _ in range(2)], dtype, seed)
@@ -130,14 +83,15 @@ def test_adapted_rows_equal_the_specification(
             continue
         kernels.adapt_linear(x, out, plan, "a")
         kernels.adapt_embedding(ids, embedded, plan)
-        torch.testing.assert_close(out, expected, rtol=tolerance, atol=10 * tolerance)
-        torch.testing.assert_close(embedded, expected_embedded, rtol=tolerance, atol=10 * tolerance)
+        torch.testing.assert_close(out, expected, rtol=tolerance, atol=20 * tolerance)
+        torch.testing.assert_close(embedded, expected_embedded, rtol=tolerance, atol=20 * tolerance)
 
 
 @DTYPES
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**20), counts=st.lists(st.integers(1, 9), min_size=3, max_size=8))
 def test_adapted_experts_equal_the_specification(
-    dtype: torch.dtype, tolerance: float, seed: int, counts: list[int]
+    body: str, dtype: torch.dtype, tolerance: float, seed: int, counts: list[int]
 ) -> None:
     arena = Arena([layout(dtype, (), experts=rank) for rank in (8, 8, 16)], dtype, seed)
     people = [*arena.adapters, None]
@@ -154,10 +108,10 @@ def test_adapted_experts_equal_the_specification(
     plan = workspace.plan(adapters, np.array(counts))
     assert plan is not None
     kernels.adapt_experts(x, out, plan, "e", experts, places)
-    torch.testing.assert_close(out, expected, rtol=tolerance, atol=10 * tolerance)
+    torch.testing.assert_close(out, expected, rtol=tolerance, atol=20 * tolerance)
 
 
-def test_rows_of_the_base_are_not_touched() -> None:
+def test_rows_of_the_base_are_not_touched(body: str) -> None:
     arena = Arena([layout(torch.float32, (8, 8, 8), scale=True)], torch.float32, 0)
     adapters = [None, arena.adapters[0], None]
     workspace = LoraWorkspace(arena.memory)
@@ -171,13 +125,13 @@ def test_rows_of_the_base_are_not_touched() -> None:
     assert changed.tolist() == [False] * 3 + [True] * 2 + [False] * 4
 
 
-def test_a_batch_without_adapters_has_no_plan() -> None:
+def test_a_batch_without_adapters_has_no_plan(body: str) -> None:
     workspace = LoraWorkspace(torch.zeros(1, SECTOR))
     workspace.hold([None, None])
     assert workspace.plan([None, None], np.array([3, 1])) is None
 
 
-def test_a_layer_that_no_adapter_has_is_left_alone() -> None:
+def test_a_layer_that_no_adapter_has_is_left_alone(body: str) -> None:
     arena = Arena([layout(torch.float32, (8, 8, 8))], torch.float32, 0)
     workspace = LoraWorkspace(arena.memory)
     workspace.hold(arena.adapters)
@@ -190,7 +144,7 @@ def test_a_layer_that_no_adapter_has_is_left_alone() -> None:
     assert (out == 1).all()
 
 
-def test_an_adapter_that_moved_in_the_arena_is_read_where_it_is_now() -> None:
+def test_an_adapter_that_moved_in_the_arena_is_read_where_it_is_now(body: str) -> None:
     one = layout(torch.float32, (8, 0, 0), embedding=8)
     arena = Arena([one, one], torch.float32, 0)
     workspace = LoraWorkspace(arena.memory)
@@ -207,7 +161,7 @@ def test_an_adapter_that_moved_in_the_arena_is_read_where_it_is_now() -> None:
             torch.testing.assert_close(out, expected)
 
 
-def test_the_memory_of_a_workspace_follows_the_step() -> None:
+def test_the_memory_of_a_workspace_follows_the_step(slots: None) -> None:
     one = layout(torch.float32, (8, 8, 8))
     arena = Arena([one] * 20, torch.float32, 0)
     workspace = LoraWorkspace(arena.memory)
@@ -227,7 +181,7 @@ def test_batching_never_pads_more_than_calls_would_cost(counts: list[int]) -> No
     assert depth == 0 or padding <= 16 * sum(count <= depth for count in counts)
 
 
-def test_decodes_share_one_product_and_a_prompt_goes_alone() -> None:
+def test_decodes_share_one_product_and_a_prompt_goes_alone(slots: None) -> None:
     one = layout(torch.float32, (8, 8, 8))
     arena = Arena([one] * 4, torch.float32, 0)
     first, *_ = arena.adapters
@@ -248,7 +202,9 @@ def test_padding_is_worth_a_call_as_long_as_it_is_short() -> None:
     assert best_depth([3, 1, 2, 3]) == 3
 
 
-def test_an_adapter_that_could_not_be_copied_is_copied_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_that_could_not_be_copied_is_copied_the_next_time(
+    slots: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = layout(torch.float32, (8, 8, 8))
     arena = Arena([one, one], torch.float32, 0)
     workspace = LoraWorkspace(arena.memory)
