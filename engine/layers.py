@@ -17,7 +17,7 @@ import torch
 import kernels
 from engine.adapters.manifest import Module
 from engine.config import Activation, ModelConfig
-from kernels import AttentionPlan, LoraExperts, LoraPlan
+from kernels import AttentionPlan, LoraExperts, LoraPlan, PackedWeight
 
 Targets = dict[str, torch.Tensor]
 Base = tuple[torch.Tensor, torch.Tensor | None]
@@ -52,18 +52,21 @@ class Linear:
     `site` is what adapters call it (`engine.adapters.layout`).
     """
 
-    __slots__ = ("bias", "site", "sizes", "weight")
+    __slots__ = ("_packed", "bias", "site", "sizes", "weight")
 
     def __init__(
         self, site: str, inputs: int, sizes: tuple[int, ...], *, bias: bool, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.site = site
         self.sizes = list(sizes)
-        self.weight = torch.empty(sum(sizes), inputs, device=device, dtype=dtype)
+        self.weight: torch.Tensor | None = torch.empty(sum(sizes), inputs, device=device, dtype=dtype)
+        """Until it is packed."""
+        self._packed: PackedWeight | None = None
         self.bias = torch.empty(sum(sizes), device=device, dtype=dtype) if bias else None
 
     def targets(self, *names: str) -> Targets:
         """One name per stacked part."""
+        assert self.weight is not None
         found = {f"{name}.weight": part for name, part in zip(names, torch.split(self.weight, self.sizes), strict=True)}
         if self.bias is not None:
             found |= {
@@ -72,16 +75,19 @@ class Linear:
         return found
 
     def pack(self) -> None:
-        self.weight = kernels.pack_weight(self.weight)
+        assert self.weight is not None
+        self._packed = kernels.pack_weight(self.weight)
+        self.weight = None
 
     def base(self, part: int) -> Base:
         """One of the stacked parts as it was loaded."""
-        weight = self.weight.to_dense() if self.weight.is_mkldnn else self.weight
+        assert self._packed is not None
         bias = None if self.bias is None else torch.split(self.bias, self.sizes)[part]
-        return torch.split(weight, self.sizes)[part], bias
+        return torch.split(self._packed.dense(), self.sizes)[part], bias
 
     def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
-        out = kernels.linear(x, self.weight, self.bias)
+        assert self._packed is not None
+        out = kernels.linear(x, self._packed, self.bias)
         if lora is not None:
             kernels.adapt_linear(x, out, lora, self.site)
         return out

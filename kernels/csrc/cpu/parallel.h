@@ -27,4 +27,19 @@ void parallel_for(int64_t count, int64_t bytes, const Body& body) {
   }
 }
 
+// Calls body(number, total) on `total` threads at once, as many as `bytes` of work and `most` parts are worth; they may
+// meet at barrier(), all of them or none.
+template <class Body>
+void parallel_region(int64_t most, int64_t bytes, const Body& body) {
+  const int64_t threads = std::min<int64_t>({omp_get_max_threads(), most, bytes / kBytesPerThread});
+  if (threads <= 1) return body(int64_t{0}, int64_t{1});
+#pragma omp parallel num_threads(threads)
+  { body(static_cast<int64_t>(omp_get_thread_num()), static_cast<int64_t>(omp_get_num_threads())); }
+}
+
+// An orphaned barrier belongs to the region around it, as OpenMP defines it.
+inline void barrier() {
+#pragma omp barrier
+}
+
 }  // namespace roundhouse

@@ -33,6 +33,12 @@ struct Vector {
     std::memcpy(padded, p, sizeof(bfloat16) * count);
     return load(padded);
   }
+  // 16 numbers, those at even and those at odd places.
+  static void load_even_odd(const bfloat16* p, Vector& even, Vector& odd) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    even = {_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))};
+    odd = {_mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
+  }
   void store(float* p) const { _mm256_storeu_ps(p, lanes); }
   void store(float* p, int count) const { _mm256_maskstore_ps(p, mask(count), lanes); }
   void store(bfloat16* p) const {
@@ -86,6 +92,12 @@ struct Vector {
   static Vector widen(__m256i bits) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))}; }
   static Vector load(const bfloat16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static Vector load(const bfloat16* p, int count) { return widen(_mm256_maskz_loadu_epi16(mask(count), p)); }
+  // 32 numbers, those at even and those at odd places.
+  static void load_even_odd(const bfloat16* p, Vector& even, Vector& odd) {
+    const __m512i bits = _mm512_loadu_si512(p);
+    even = {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16))};
+    odd = {_mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+  }
   // Not VCVTNEPS2BF16: it flushes denormals, and all instruction sets should round alike.
   __m256i narrow() const {
     const __m512i word = _mm512_castps_si512(lanes);

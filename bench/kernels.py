@@ -1,0 +1,198 @@
+"""The kernels against this machine's limits and torch: `python -m bench.kernels [--ops linear]`.
+
+A figure is the fastest of many calls. Weights that would lie in memory in a running model are read from there: calls go
+round enough copies of them. The limits are measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import torch
+import torch.nn.functional as F
+
+import kernels
+from bench.measure import probe
+from bench.report import Environment
+from kernels import library
+from kernels.registry import OPS
+
+RESULTS = Path(__file__).parent / "results"
+_PROBE_BYTES = 1 << 29
+_SECONDS = 0.3
+"""For each figure."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One op at one size."""
+
+    op: str
+    shape: str
+    bytes: int
+    """That it must at least move; none where caches hold everything."""
+    flops: int
+    """That it must at least do."""
+    run: Callable[[], object]
+    peer: Callable[[], object] | None = None
+    """The fastest way to the same result in torch."""
+    rate: str = "bfloat16"
+    """What its FLOPs are limited by: a key of `Limits.rates`."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What the machine can do with all threads."""
+
+    read_bandwidth: float
+    """Bytes per second."""
+    rates: dict[str, float]
+    """FLOP per second of a square product, by type."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What was measured. Times in seconds."""
+
+    op: str
+    shape: str
+    time: float
+    bytes: int
+    flops: int
+    share: float
+    """Of the machine's limit: the time that it would need for the bytes or the FLOPs, whichever is longer."""
+    peer_time: float | None
+
+
+Cases = Callable[[], Iterator[Case]]
+
+
+def linear() -> Iterator[Case]:
+    """Products with weights: the layers of TinyLlama's shape from memory, and those of the small model from caches."""
+    large = [(2560, 2048), (2048, 2048), (11264, 2048), (2048, 5632), (32000, 2048)]
+    small = [(864, 288), (288, 288), (3072, 288), (288, 1536), (8192, 288)]
+    for outputs, inputs in large + small:
+        weight = torch.randn(outputs, inputs).bfloat16()
+        copies = -(-_PROBE_BYTES // 4 // weight.nbytes) if (outputs, inputs) in large else 1
+        packed = itertools.cycle([kernels.pack_weight(weight) for _ in range(copies)])
+        theirs = itertools.cycle([_reorder(weight) for _ in range(copies)])
+        for rows in (1, 8, 32, 128, 2048) if outputs < 32000 else (1, 8, 32):
+            x = torch.randn(rows, inputs).bfloat16()
+            cost = OPS["linear"].cost(rows, outputs, inputs, 2)
+            yield Case(
+                "linear bf16",
+                f"{rows} x {inputs} -> {outputs}",
+                cost.bytes if copies > 1 else 0,
+                cost.flops,
+                partial(_ours, x, packed),
+                partial(_theirs, x, theirs),
+            )
+
+
+def _ours(x: torch.Tensor, weights: Iterator[kernels.PackedWeight]) -> torch.Tensor:
+    return kernels.linear(x, next(weights))
+
+
+def _reorder(weight: torch.Tensor) -> torch.Tensor:
+    """A weight as oneDNN likes it best, where it has bf16."""
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return weight
+    reordered: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, 32)
+    return reordered
+
+
+def _theirs(x: torch.Tensor, weights: Iterator[torch.Tensor]) -> torch.Tensor:
+    weight = next(weights)
+    if not weight.is_mkldnn:
+        return F.linear(x, weight)
+    result: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, None, "none", [], "")
+    return result
+
+
+CASES: dict[str, Cases] = {"linear": linear}
+
+
+def best(run: Callable[[], object], seconds: float = _SECONDS) -> float:
+    """Seconds of the fastest of as many calls as fit into `seconds`, three at least."""
+    run()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times) < 3:
+        begun = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def measure_limits() -> Limits:
+    machines = {dtype: probe(dtype, _PROBE_BYTES) for dtype in ("bfloat16", "float32")}
+    bandwidth = max(machine.read_bandwidth for machine in machines.values())
+    return Limits(bandwidth, {dtype: machine.matmul for dtype, machine in machines.items()})
+
+
+def measure(case: Case, limits: Limits) -> Row:
+    ours, theirs = best(case.run), None if case.peer is None else best(case.peer)
+    least = max(case.bytes / limits.read_bandwidth, case.flops / limits.rates[case.rate])
+    return Row(case.op, case.shape, ours, case.bytes, case.flops, least / ours, theirs)
+
+
+def markdown(rows: list[Row], limits: Limits, environment: Environment, body: str, threads: int) -> str:
+    rates = ", ".join(f"{dtype} products {rate / 1e12:.2f} TFLOP/s" for dtype, rate in limits.rates.items())
+    lines = [
+        "### Kernels on the CPU",
+        "",
+        "| op | shape | µs | GB/s | GFLOP/s | share of the limit | torch µs | times as fast |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        cells = [
+            row.op,
+            row.shape,
+            f"{row.time * 1e6:,.1f}",
+            f"{row.bytes / row.time / 1e9:.1f}" if row.bytes else "in caches",
+            f"{row.flops / row.time / 1e9:,.0f}",
+            f"{row.share:.0%}",
+            "" if row.peer_time is None else f"{row.peer_time * 1e6:,.1f}",
+            "" if row.peer_time is None else f"{row.peer_time / row.time:.2f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        f"- measured in the same run: reading {limits.read_bandwidth / 1e9:.1f} GB/s, {rates}",
+        f"- {environment.date}, revision {environment.revision}, {body} bodies, {threads} threads, torch "
+        f"{environment.torch}, {environment.cpu}, {environment.cores} cores; the fastest of many calls",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__)
+    parser.add_argument("--ops", default=",".join(CASES), help="which, separated by commas (%(default)s)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the table and its JSON")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    limits = measure_limits()
+    rows = []
+    for op in arguments.ops.split(","):
+        for case in CASES[op]():
+            rows.append(measure(case, limits))
+            print(rows[-1], flush=True)
+    body = library.REFERENCE if library.cpu is None else library.cpu.isa
+    text = markdown(rows, limits, Environment.here(), body, arguments.threads)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "kernels-cpu.md").write_text(text)
+    (arguments.out / "kernels-cpu.json").write_bytes(
+        msgspec.json.format(msgspec.json.encode({"limits": limits, "rows": rows}), indent=1)
+    )
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

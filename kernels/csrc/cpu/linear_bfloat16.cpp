@@ -1,0 +1,125 @@
+// Products with bf16 weights in vector registers, where AMX is not: numbers become fp32 and so are their sums.
+//
+// A register of sums belongs to one output of one row of x, and its lanes are added at the end.
+#include "cpu/linear.h"
+
+#if !defined(ROUNDHOUSE_AMX)
+
+#include <algorithm>
+
+#include "cpu/parallel.h"
+#include "cpu/vector.h"
+
+namespace roundhouse {
+namespace {
+
+constexpr int kWidth = Vector::kWidth;
+constexpr int64_t kInputs = kTileBytes / 2;  // of a tile
+// Outputs of a block at a time, for one row of x and for several: as many sums as there are registers for.
+constexpr int kLinesOfOne = kWidth == 16 ? 16 : 8;
+constexpr int kLines = kWidth == 16 ? 4 : 2;
+constexpr int kRows = 4;
+// Rows of x that are multiplied with one weight after another should stay in the second-level cache.
+constexpr int64_t kCachedBytes = 1024 * 1024;
+constexpr int64_t kAhead = 4096;  // bytes of a weight that are asked for in advance
+
+// A row of x as fp32, in the order in which a line of a tile comes into registers: the numbers at even places of as many
+// as two registers hold, those at odd places, and so on; zero beyond its inputs.
+void spread(float* to, const bfloat16* x, int64_t inputs, int64_t padded) {
+  int64_t i = 0;
+  for (; i + 2 * kWidth <= inputs; i += 2 * kWidth) {
+    Vector even, odd;
+    Vector::load_even_odd(x + i, even, odd);
+    even.store(to + i);
+    odd.store(to + i + kWidth);
+  }
+  for (; i < padded; i += 2 * kWidth) {
+    for (int64_t j = 0; j < 2 * kWidth; ++j) {
+      to[i + j % 2 * kWidth + j / 2] = i + j < inputs ? to_float(x[i + j]) : 0.0f;
+    }
+  }
+}
+
+// kOutputs lines of one block times kCount rows of x, `stride` apart -> sums [row][16 outputs].
+template <int kOutputs, int kCount>
+void multiply(const bfloat16* weight, const float* x, int64_t stride, int64_t tiles, float* sums) {
+  Vector total[kOutputs][kCount];
+  for (auto& line : total) std::fill(line, line + kCount, Vector::zero());
+  for (int64_t t = 0; t < tiles; ++t, weight += kBlock * kInputs, x += kInputs) {
+    for (int64_t i = 0; i < kInputs; i += 2 * kWidth) {
+      Vector even[kCount], odd[kCount];
+      for (int m = 0; m < kCount; ++m) {
+        even[m] = Vector::load(x + i + m * stride);
+        odd[m] = Vector::load(x + i + kWidth + m * stride);
+      }
+#pragma GCC unroll 16
+      for (int n = 0; n < kOutputs; ++n) {
+        Vector w_even, w_odd;
+        Vector::load_even_odd(weight + n * kInputs + i, w_even, w_odd);
+        for (int m = 0; m < kCount; ++m) {
+          total[n][m] = multiply_add(w_odd, odd[m], multiply_add(w_even, even[m], total[n][m]));
+        }
+      }
+    }
+    for (int n = 0; n < kOutputs; ++n) {
+      _mm_prefetch(reinterpret_cast<const char*>(weight + n * kInputs) + kAhead, _MM_HINT_T0);
+    }
+  }
+  for (int n = 0; n < kOutputs; ++n) {
+    for (int m = 0; m < kCount; ++m) sums[m * kBlock + n] = total[n][m].sum();
+  }
+}
+
+// One block of outputs of kCount rows.
+template <int kCount>
+void block_of(const Linear<bfloat16>& p, const bfloat16* weight, const float* x, int64_t stride, int64_t row, int64_t block) {
+  constexpr int kOutputs = kCount == 1 ? kLinesOfOne : kLines;
+  alignas(64) float sums[kCount][kBlock];
+  for (int n = 0; n < kBlock; n += kOutputs) {
+    multiply<kOutputs, kCount>(weight + n * kInputs, x, stride, ceil_div(p.inputs, kInputs), &sums[0][n]);
+  }
+  const int64_t first = block * kBlock, count = std::min(kBlock, p.outputs - first);
+  for (int m = 0; m < kCount; ++m) {
+    bfloat16* to = p.out + (row + m) * p.outputs + first;
+    for (int64_t n = 0; n < count; n += kWidth) {
+      const int width = static_cast<int>(std::min<int64_t>(kWidth, count - n));
+      Vector sum = Vector::load(sums[m] + n);
+      if (p.bias != nullptr) sum = sum + Vector::load(p.bias + first + n, width);
+      sum.store(to + n, width);
+    }
+  }
+}
+
+}  // namespace
+
+template <>
+void linear<bfloat16>(const Linear<bfloat16>& p) {
+  const int64_t tiles = ceil_div(p.inputs, kInputs), blocks = ceil_div(p.outputs, kBlock), padded = tiles * kInputs;
+  float* const spread_x = static_cast<float*>(p.workspace);
+  const int64_t chunk = std::max<int64_t>(kRows, kCachedBytes / (padded * 4) / kRows * kRows);
+  const int64_t bytes = blocks * tiles * kBlock * kTileBytes * ceil_div(p.rows, kRows);
+  parallel_region(blocks, bytes, [&](int64_t number, int64_t total) {
+    for (int64_t i = p.rows * number / total; i < p.rows * (number + 1) / total; ++i) {
+      spread(spread_x + i * padded, p.x + i * p.x_stride, p.inputs, padded);
+    }
+    if (total > 1) barrier();
+    for (int64_t begin = 0; begin < p.rows; begin += chunk) {
+      const int64_t end = std::min(p.rows, begin + chunk);
+      for (int64_t block = blocks * number / total; block < blocks * (number + 1) / total; ++block) {
+        const bfloat16* weight = p.weight + block * tiles * kBlock * kInputs;
+        for (int64_t row = begin; row < end; row += kRows) {
+          const float* x = spread_x + row * padded;
+          const int64_t left = end - row;
+          if (left >= 4) block_of<4>(p, weight, x, padded, row, block);
+          if (left == 3) block_of<3>(p, weight, x, padded, row, block);
+          if (left == 2) block_of<2>(p, weight, x, padded, row, block);
+          if (left == 1) block_of<1>(p, weight, x, padded, row, block);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace roundhouse
+
+#endif

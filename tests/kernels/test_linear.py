@@ -1,0 +1,150 @@
+"""Products with weights on every instruction set, against fp64."""
+
+from __future__ import annotations
+
+import mmap
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import kernels
+from kernels import library, memory
+
+DTYPES = [torch.float32, torch.bfloat16]
+every_shape = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+rows = st.one_of(st.integers(0, 6), st.sampled_from([15, 16, 17, 31, 32, 33, 50]))
+outputs = st.one_of(st.integers(1, 70), st.sampled_from([96, 128]))
+inputs = st.one_of(st.integers(1, 70), st.sampled_from([128, 288]))
+
+
+def random(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x, weight and bias."""
+    return tuple(torch.randn(*shape).to(dtype) for shape in ((rows, inputs), (outputs, inputs), (outputs,)))  # type: ignore[return-value]
+
+
+def check_close(found: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """Within one rounding to the type, and what fp32 sums lose of the sum of magnitudes."""
+    wide = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    magnitude = x.double().abs() @ weight.double().abs().T + (0 if bias is None else bias.double().abs())
+    rounding = 2**-8 if found.dtype == torch.bfloat16 else 2**-23
+    excess = (found.double() - wide).abs() - rounding * wide.abs() - 2**-20 * magnitude
+    assert found.shape == wide.shape and bool((excess <= 0).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_shape
+@given(rows=rows, outputs=outputs, inputs=inputs, bias=st.booleans(), seed=st.integers(0, 99))
+def test_linear_is_that_of_fp64(
+    isa: str, dtype: torch.dtype, rows: int, outputs: int, inputs: int, bias: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    x, weight, offset = random(rows, outputs, inputs, dtype)
+    found = kernels.linear(x, kernels.pack_weight(weight), offset if bias else None)
+    check_close(found, x, weight, offset if bias else None)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_many_rows_are_cut_into_parts_that_fit_the_cache(isa: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = random(150, 40, 4100, dtype)
+    check_close(kernels.linear(x, kernels.pack_weight(weight), bias), x, weight, bias)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_shape
+@given(outputs=outputs, inputs=inputs, seed=st.integers(0, 99))
+def test_a_row_does_not_depend_on_its_batch(isa: str, dtype: torch.dtype, outputs: int, inputs: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    x, weight, bias = random(50, outputs, inputs, dtype)
+    packed = kernels.pack_weight(weight)
+    alone = torch.cat([kernels.linear(row[None], packed, bias) for row in x])
+    for count in (2, 5, 16, 17, 31, 33, 50):
+        assert torch.equal(kernels.linear(x[:count], packed, bias), alone[:count])
+    order = torch.randperm(50)
+    assert torch.equal(kernels.linear(x[order], packed, bias), alone[order])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_result_does_not_depend_on_the_number_of_threads(isa: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for count in (1, 3, 40, 70):
+        x, weight, bias = random(count, 1000, 200, dtype)
+        packed = kernels.pack_weight(weight)
+        expected = kernels.linear(x, packed, bias)
+        try:
+            for threads in (2, 3):
+                torch.set_num_threads(threads)
+                assert torch.equal(kernels.linear(x, packed, bias), expected)
+        finally:
+            torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_nothing_is_read_beyond_x_or_written_around_the_result(isa: str, dtype: torch.dtype, count: int) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = random(count, 50, 40, dtype)
+    among_others = torch.full((count, 72), torch.nan).to(dtype)
+    among_others[:, 16:56] = x
+    packed = kernels.pack_weight(weight)
+    expected = kernels.linear(x, packed, bias)
+    assert torch.equal(kernels.linear(among_others[:, 16:56], packed, bias), expected)
+    guarded = torch.full((count + 2, 50), torch.nan).to(dtype)
+    workspace = torch.full((2**16,), 0xFF, dtype=torch.uint8)  # not a number in either type
+    body = library.of(x)
+    assert body is not None
+    body.linear(guarded[1:-1], x, packed.data, bias, workspace)
+    assert torch.equal(guarded[1:-1], expected)
+    assert guarded[0].isnan().all() and guarded[-1].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_packed_weight_gives_back_what_it_was_packed_from(isa: str, dtype: torch.dtype) -> None:
+    for shape in ((1, 1), (16, 32), (50, 40)):
+        weight = torch.randn(shape).to(dtype)
+        assert torch.equal(kernels.pack_weight(weight).dense(), weight)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_plain_body_takes_weights_that_were_packed_for_another(isa: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = random(3, 50, 40, dtype)
+    packed = kernels.pack_weight(weight)
+    with library.using(None):
+        check_close(kernels.linear(x, packed, bias), x, weight, bias)
+        check_close(kernels.linear(x, kernels.pack_weight(weight), bias), x, weight, bias)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_op_keeps_torchs_rules(isa: str, dtype: torch.dtype) -> None:
+    x, weight, bias = random(3, 50, 40, dtype)
+    torch.library.opcheck(torch.ops.roundhouse.linear.default, (x, kernels.pack_weight(weight).data, bias, 50))
+
+
+def test_a_wrong_argument_is_named(isa: str) -> None:
+    body = library.cpu
+    assert body is not None
+    x, weight, bias = random(3, 50, 40, torch.float32)
+    packed, out, workspace = kernels.pack_weight(weight).data, torch.empty(3, 50), torch.empty(2**16, dtype=torch.uint8)
+    for arguments, message in (
+        ((out, x.double(), packed, bias, workspace), "out has another type"),
+        ((out.double(), x.double(), packed, bias, workspace), "x must be float32 or bfloat16"),
+        ((out[:2], x, packed, bias, workspace), "out has 2 elements"),
+        ((out, x.T.contiguous().T, packed, bias, workspace), "x must be contiguous but for its rows"),
+        ((out, x, packed[:-1], bias, workspace), "weight has 10239 elements"),
+        ((out, x, packed, bias[:-1], workspace), "bias has 49 elements"),
+        ((out, x, packed, bias, workspace[:1000]), "workspace has 1000 bytes instead of"),
+        ((out, x, packed, bias, workspace[1:]), "workspace must lie at a multiple of 64"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            body.linear(*arguments)
+
+
+@pytest.mark.parametrize("size", [1, 2**21 - 1, 2**21, 2**22 + 5])
+def test_memory_in_huge_pages_begins_at_one(size: int) -> None:
+    found = memory.empty_in_huge_pages(size)
+    found.fill_(7)
+    assert found.shape == (size,) and bool((found == 7).all())
+    assert found.data_ptr() % (2**21 if size >= 2**21 and hasattr(mmap, "MADV_HUGEPAGE") else 64) == 0
