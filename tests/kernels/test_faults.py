@@ -13,6 +13,7 @@ import torch
 
 from kernels import library
 from tests.kernels.faults import Fault, check, compile_with
+from tests.kernels.paged import SPLIT, batch
 
 
 def rms_norm(body: library.Library) -> torch.Tensor:
@@ -29,8 +30,31 @@ def rms_norm(body: library.Library) -> torch.Tensor:
     return found
 
 
+def decode(body: library.Library) -> torch.Tensor:
+    """Rows of several tiles and splits, with and without a window."""
+    plain = attention(body, [(SPLIT + 200, 1), (63, 2), (SPLIT - 1, 1)], 0)
+    return torch.cat((plain, attention(body, [(2 * SPLIT + 100, 1), (100, 1)], 150)))
+
+
+def prefill(body: library.Library) -> torch.Tensor:
+    plain = attention(body, [(SPLIT - 40, 50), (1, 1), (2 * SPLIT - 9, 20)], 0)
+    return torch.cat((plain, attention(body, [(SPLIT + 60, 40)], 90)))
+
+
+def attention(body: library.Library, rows: list[tuple[int, int]], window: int) -> torch.Tensor:
+    one = batch(rows, 4, 2, 64, window)
+    found = one.run(body)
+    torch.testing.assert_close(found.double(), one.expected(), rtol=2**-7, atol=2**-7)
+    return found
+
+
 Case = tuple[str, list[str], Callable[[library.Library], torch.Tensor]]
-CASES: dict[str, Case] = {"norm": ("norm", ["rms_norm"], rms_norm)}
+_ATTENTION = ("attention", ["paged_attention", "paged_attention_scratch"])
+CASES: dict[str, Case] = {
+    "norm": ("norm", ["rms_norm"], rms_norm),
+    "decode": (*_ATTENTION, decode),
+    "prefill": (*_ATTENTION, prefill),
+}
 """By name: the source, its functions, and a run that checks its result."""
 
 FAULTS = [
@@ -69,6 +93,123 @@ FAULTS = [
             "kThreadsOfRow;\n  static constexpr size_t kSharedBytes = 0 * sizeof",
             message="written beyond its end",
         ),
+    ),
+    (
+        "decode",
+        Fault(
+            "waits for one copy too few",
+            "attention/decode.cuh",
+            "cp_async_wait<kStages - 2>",
+            "cp_async_wait<kStages - 1>",
+        ),
+    ),
+    (
+        "decode",
+        Fault(
+            "no barrier around tiles",
+            "attention/decode.cuh",
+            "      __syncthreads();  // the tile is there",
+            "      // the tile is there",
+        ),
+    ),
+    (
+        "decode",
+        Fault(
+            "no barrier around scores",
+            "attention/decode.cuh",
+            "    __syncthreads();\n#pragma unroll\n    for (int n = 0; n < kTile / 8; ++n) {",
+            "#pragma unroll\n    for (int n = 0; n < kTile / 8; ++n) {",
+        ),
+    ),
+    (
+        "decode",
+        Fault(
+            "loads into the stage in use", "attention/decode.cuh", "load(tile + kStages - 1);", "load(tile + kStages);"
+        ),
+    ),
+    (
+        "decode",
+        Fault(
+            "no zeros for values that are not seen",
+            "attention/tile.cuh",
+            "p.values + from, inside)",
+            "p.values + from, true)",
+        ),
+    ),
+    (
+        "decode",
+        Fault(
+            "values swizzled otherwise",
+            "attention/tile.cuh",
+            "swizzle<kPieces>(16 * k + row, first / 8 + n + half)",
+            "swizzle<kPieces>(16 * k + (row ^ 1), first / 8 + n + half)",
+        ),
+    ),
+    (
+        "decode",
+        Fault(
+            "keys of the tail not hidden",
+            "attention/tile.cuh",
+            "key >= visible.begin && key < visible.end ?",
+            "key >= visible.begin ?",
+        ),
+    ),
+    (
+        "decode",
+        Fault(
+            "keys before the window not hidden",
+            "attention/tile.cuh",
+            "key >= visible.begin && key < visible.end ?",
+            "key < visible.end ?",
+        ),
+    ),
+    (
+        "decode",
+        Fault("splits not ended", "attention/decode.cuh", "visible.end = min(visible.end, (split + 1) * kSplit);", ""),
+    ),
+    (
+        "decode",
+        Fault(
+            "merges splits that nobody computed", "attention/merge.cuh", "begin = visible.begin / kSplit", "begin = 0"
+        ),
+    ),
+    ("decode", Fault("sums of a lane instead of a row", "attention/decode.cuh", "softmax.finish();\n", "")),
+    ("decode", Fault("does not rescale what came before", "tile/softmax.cuh", "scale(row, factor);", "")),
+    (
+        "decode",
+        Fault(
+            "tokens of rows before not counted",
+            "attention/decode.cuh",
+            "row.token = tokens_before<kThreads>(p, number, shared.counts);",
+            "row.token = number;",
+        ),
+    ),
+    ("prefill", Fault("does not wait for copies", "attention/prefill.cuh", "cp_async_wait<0>", "cp_async_wait<1>")),
+    (
+        "prefill",
+        Fault(
+            "no barrier around tiles",
+            "attention/prefill.cuh",
+            "      __syncthreads();  // the tile is there",
+            "      // the tile is there",
+        ),
+    ),
+    (
+        "prefill",
+        Fault("no barrier after the search", "attention/prefill.cuh", "shared);\n    __syncthreads();\n", "shared);\n"),
+    ),
+    (
+        "prefill",
+        Fault(
+            "sums in the wrong order of lanes",
+            "attention/prefill.cuh",
+            "if (lane >= distance) {",
+            "if (lane > distance) {",
+        ),
+    ),
+    (
+        "prefill",
+        Fault("forgets the splits before", "attention/prefill.cuh", "if (any) take_merged", "if (false) take_merged"),
     ),
 ]
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from kernels import library
 
@@ -35,3 +36,13 @@ def test_the_plain_torch_bodies_can_be_forced() -> None:
 
 def test_an_unknown_instruction_set_is_named() -> None:
     assert chosen("avx1024").endswith("ROUNDHOUSE_CPU_ISA is 'avx1024'; it may be avx2, avx512, amx or reference")
+
+
+@pytest.mark.skipif(not (library.FOLDER / "libroundhouse_cuda.so").exists(), reason="the CUDA library is not built")
+def test_the_cuda_library_is_loaded_also_where_there_is_no_device() -> None:
+    assert library.load_cuda().has("paged_attention")
+
+
+def test_the_emulator_serves_only_where_a_test_asks_for_it(emulator: library.Library) -> None:
+    assert library.of(torch.empty(0), "rms_norm") is emulator
+    assert library.of(torch.empty(0), "no such op") is None

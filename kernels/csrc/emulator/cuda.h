@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
+#include <vector_functions.h>
 
 #include <algorithm>
 #include <cmath>
@@ -65,6 +66,9 @@ template <class T>
 T __shfl_down_sync(uint32_t mask, T value, unsigned distance) {
   return roundhouse::emulator::exchange(mask, value, roundhouse::emulator::position().lane + distance);
 }
+
+using std::max;
+using std::min;
 
 // Fibers do not interrupt each other.
 template <class T>

@@ -1,0 +1,49 @@
+// Causal attention over a paged cache, for decodes, drafts and prompts' chunks alike, on CUDA.
+//
+// The query heads that share a KV head, and a few tokens of a row, are the rows of one matrix product (GQA packing), so
+// that keys and values are read once for all of them. A query's keys are taken in splits of kSplit at absolute
+// positions, and within one in tiles of kTile, with a running softmax (FlashAttention-2: Dao, 2023); splits are merged in
+// order (FlashDecoding). Rows of few queries have a block per split, others a block for all splits, which does the same
+// arithmetic in the same order: what a query gets does not depend on the batch or on how its prompt was cut into chunks.
+#pragma once
+
+#include "roundhouse/types.h"
+
+namespace roundhouse::cuda {
+
+constexpr int kBlock = 16;   // tokens per block of the cache
+constexpr int kTile = 64;    // keys
+constexpr int kSplit = 256;  // keys
+constexpr int kFew = 16;     // packed queries (tokens times heads per KV head) of a row that is shared out by splits
+
+// Row r runs tokens [starts[r], starts[r] + counts[r]) of its sequence, whose keys and values are in the blocks
+// tables[r * width ...]. Its tokens follow those of row r - 1 in `query` and `out`.
+struct PagedAttention {
+  bfloat16* out;          // [tokens, heads, dim]
+  const bfloat16* query;  // [tokens, heads, dim], tokens query_stride elements apart
+  int64_t query_stride;
+  // Token t of block b of KV head h is at b * block_stride + t * token_stride + h * head_stride, in elements.
+  const bfloat16 *keys, *values;
+  int64_t block_stride, token_stride, head_stride;
+  const int32_t* tables;
+  int64_t width;
+  const int32_t *starts, *counts;
+  int tokens, rows, heads, kv_heads, dim;
+  int most;     // no row has more tokens
+  int splits;   // no row has keys beyond these
+  int window;   // positions that a query sees, itself included; 0 is all
+  float scale;  // of the scores
+  void* scratch;
+
+  int group() const { return heads / kv_heads; }
+  // The most packed queries of a row that is shared out.
+  int packed() const { return most * group() < kFew ? most * group() : kFew; }
+  int64_t partials() const { return splits == 1 ? 0 : static_cast<int64_t>(rows) * kv_heads * packed() * splits; }
+  // What `scratch` must hold: for each row, KV head, packed query and split an output, then as many maxima and sums.
+  int64_t scratch_bytes() const { return partials() * (dim + 2) * static_cast<int64_t>(sizeof(float)); }
+};
+
+// dim is 64 or 128; addresses and strides are multiples of 16 bytes.
+void paged_attention(const PagedAttention& p, Stream stream);
+
+}  // namespace roundhouse::cuda
