@@ -1,7 +1,7 @@
 """Ops with one meaning on every device; `reference` is the specification and this module what the engine sees.
 
-A weight may be packed once, at load, into the layout that its device's body of `linear` prefers; nothing else may look
-into a packed weight.
+A weight is packed once, at load, into the layout that its device's body of `linear` prefers, quantised or not; nothing
+else may look into a packed weight.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_
 from kernels.lora.plan import LoraPlan, LoraWorkspace
 from kernels.ops.activation import gelu_and_mul, silu_and_mul
 from kernels.ops.embedding import embedding
-from kernels.ops.linear import PackedWeight, linear, pack_weight
+from kernels.ops.linear import linear
 from kernels.ops.norm import add_rms_norm, rms_norm
+from kernels.packing import PackedWeight, pack_weight
+from kernels.quantization import Quantization
 from kernels.reference import (
     apply_token_bitmask,
     argmax,
@@ -35,6 +37,7 @@ __all__ = [
     "LoraSite",
     "LoraWorkspace",
     "PackedWeight",
+    "Quantization",
     "adapt_embedding",
     "adapt_experts",
     "adapt_linear",

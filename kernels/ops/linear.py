@@ -1,78 +1,61 @@
-"""Products with weights, which are packed once for the body that will serve."""
+"""Products with weights, which `kernels.packing` has packed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-import torch.nn.functional as F
 
 from kernels import library, reference
-from kernels.memory import Workspace, empty_in_huge_pages
+from kernels.memory import Workspace
+from kernels.packing import PackedWeight
+from kernels.quantization import INT4_GROUP
 from kernels.registry import Cost, register
 
-_BLOCK = 16
-"""Outputs of a block, see kernels/csrc/cpu/linear.h."""
-_WIDTH = {torch.float32: 1, torch.bfloat16: 32}
-"""Inputs of a tile."""
-_LINE = 64
-"""Inputs that the workspace counts as a whole number of."""
 _workspace = Workspace()
 
 
-@dataclass(frozen=True, slots=True)
-class PackedWeight:
-    """A weight [outputs, inputs] in the form that `linear` takes on its device; only this module looks into it."""
-
-    outputs: int
-    inputs: int
-    dtype: torch.dtype
-    """Of what it was packed from, and of the activations."""
-    data: torch.Tensor
-    tiled: bool
-    """Whether `data` is in tiles for the CPU's bodies; it is the weight itself otherwise."""
-
-    def dense(self) -> torch.Tensor:
-        """The weight that `linear` multiplies with -> [outputs, inputs]."""
-        if not self.tiled:
-            return self.data
-        tiles = self.data.view(self.dtype).view(-(-self.outputs // _BLOCK), -1, _BLOCK, _WIDTH[self.dtype])
-        return tiles.transpose(1, 2).flatten(2).flatten(0, 1)[: self.outputs, : self.inputs].contiguous()
-
-
-def pack_weight(weight: torch.Tensor) -> PackedWeight:
-    """Bring a weight [outputs, inputs] into the form that is fastest on its device, which may be itself."""
-    outputs, inputs = weight.shape
-    tiled = weight.is_cpu and library.cpu is not None and weight.dtype in _WIDTH
-    return PackedWeight(outputs, inputs, weight.dtype, _tile(weight) if tiled else weight, tiled)
-
-
-def _tile(weight: torch.Tensor) -> torch.Tensor:
-    """Into tiles, filled up with zeros -> bytes."""
-    outputs, inputs = weight.shape
-    width = _WIDTH[weight.dtype]
-    blocks, tiles = -(-outputs // _BLOCK), -(-inputs // width)
-    whole = F.pad(weight, (0, tiles * width - inputs, 0, blocks * _BLOCK - outputs))
-    packed = empty_in_huge_pages(whole.nbytes)
-    shape = blocks, tiles, _BLOCK, width
-    packed.view(weight.dtype).view(shape).copy_(whole.view(blocks, _BLOCK, tiles, width).transpose(1, 2))
-    return packed
-
-
 def linear(x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`reference.linear` for x [T, inputs], dense but for its rows -> [T, outputs]."""
-    if not weight.tiled or library.cpu is None:
-        return reference.linear(x, weight.dense(), bias)
-    return _linear(x, weight.data, bias, weight.outputs)
+    """`reference.linear`, or `reference.linear_int8`: x [T, inputs], dense but for its rows, -> [T, outputs]."""
+    kind = weight.kind
+    if kind == "plain" or library.of(x) is None or not x.is_cpu or x.dtype != weight.dtype:
+        return _reference(x, weight, bias)
+    if kind == "tiles":
+        return _linear(x, weight.data, bias, weight.outputs)
+    if kind == "int4":
+        return _linear_int4(x, weight.data, bias, weight.outputs)
+    assert weight.scales is not None and weight.totals is not None
+    return _linear_int8(x, weight.data, weight.scales, weight.totals, bias)
+
+
+def _reference(x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> torch.Tensor:
+    if weight.kind == "int8":
+        assert weight.scales is not None
+        return reference.linear_int8(x, weight.numbers(), weight.scales, bias)
+    return reference.linear(x, weight.dense(), bias)
+
+
+def _space(x: torch.Tensor) -> torch.Tensor:
+    """As much as `linear_workspace` in kernels/csrc/cpu/linear.h says; the bodies check it."""
+    rows, inputs = x.shape
+    return _workspace.of((-(-rows // 16) + torch.get_num_threads()) * 64 * -(-inputs // INT4_GROUP) * INT4_GROUP)
 
 
 def _linear(x: torch.Tensor, tiles: torch.Tensor, bias: torch.Tensor | None, outputs: int) -> torch.Tensor:
-    rows, inputs = x.shape
-    out = torch.empty(rows, outputs, dtype=x.dtype)
-    body = library.cpu
-    assert body is not None
-    # As `linear_workspace` in kernels/csrc/cpu/linear.h counts, which checks it.
-    body.linear(out, x, tiles, bias, _workspace.of(-(-rows // _BLOCK) * _BLOCK * -(-inputs // _LINE) * _LINE * 4))
+    out = torch.empty(len(x), outputs, dtype=x.dtype)
+    library.cpu.linear(out, x, tiles, bias, _space(x))  # type: ignore[union-attr]
+    return out
+
+
+def _linear_int8(
+    x: torch.Tensor, tiles: torch.Tensor, scales: torch.Tensor, totals: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    out = torch.empty(len(x), len(scales), dtype=x.dtype)
+    library.cpu.linear_int8(out, x, tiles, scales, totals, bias, _space(x))  # type: ignore[union-attr]
+    return out
+
+
+def _linear_int4(x: torch.Tensor, groups: torch.Tensor, bias: torch.Tensor | None, outputs: int) -> torch.Tensor:
+    out = torch.empty(len(x), outputs, dtype=x.dtype)
+    library.cpu.linear_int4(out, x, groups, bias, _space(x))  # type: ignore[union-attr]
     return out
 
 
@@ -80,9 +63,34 @@ def linear_cost(rows: int, outputs: int, inputs: int, itemsize: int) -> Cost:
     return Cost((rows * (inputs + outputs) + inputs * outputs) * itemsize, 2 * rows * inputs * outputs)
 
 
+def linear_int8_cost(rows: int, outputs: int, inputs: int) -> Cost:
+    return Cost(2 * rows * (inputs + outputs) + (inputs + 8) * outputs, 2 * rows * inputs * outputs)
+
+
+def linear_int4_cost(rows: int, outputs: int, inputs: int) -> Cost:
+    weight = outputs * (inputs // 2 + 4 * -(-inputs // INT4_GROUP))
+    return Cost(2 * rows * (inputs + outputs) + weight, 2 * rows * inputs * outputs)
+
+
+def _fake(x: torch.Tensor, outputs: int) -> torch.Tensor:
+    return torch.empty(x.shape[0], outputs, dtype=x.dtype, device=x.device)
+
+
 register(
     "linear(Tensor x, Tensor tiles, Tensor? bias, int outputs) -> Tensor",
     _linear,
-    fake=lambda x, tiles, bias, outputs: torch.empty(x.shape[0], outputs, dtype=x.dtype, device=x.device),
+    fake=lambda x, tiles, bias, outputs: _fake(x, outputs),
     cost=linear_cost,
+)
+register(
+    "linear_int8(Tensor x, Tensor tiles, Tensor scales, Tensor totals, Tensor? bias) -> Tensor",
+    _linear_int8,
+    fake=lambda x, tiles, scales, totals, bias: _fake(x, scales.shape[0]),
+    cost=linear_int8_cost,
+)
+register(
+    "linear_int4(Tensor x, Tensor groups, Tensor? bias, int outputs) -> Tensor",
+    _linear_int4,
+    fake=lambda x, groups, bias, outputs: _fake(x, outputs),
+    cost=linear_int4_cost,
 )

@@ -6,7 +6,7 @@ the bytes that it must at least move and the floating-point operations that it m
 
 from kernels.reference.activation import gelu_and_mul, silu_and_mul
 from kernels.reference.attention import paged_attention
-from kernels.reference.linear import embedding, linear
+from kernels.reference.linear import embedding, linear, linear_int8
 from kernels.reference.moe import moe
 from kernels.reference.norm import add_rms_norm, rms_norm
 from kernels.reference.rotary import rotary_embedding, store_kv
@@ -19,6 +19,7 @@ __all__ = [
     "embedding",
     "gelu_and_mul",
     "linear",
+    "linear_int8",
     "moe",
     "paged_attention",
     "rms_norm",

@@ -1,9 +1,11 @@
 // Products with weights: out = x weight^T + bias.
 //
-// A weight [outputs, inputs] is packed once (kernels/ops/linear.py) into blocks of 16 outputs, which a thread reads as one
+// A weight [outputs, inputs] is packed once (kernels/packing.py) into blocks of 16 outputs, which a thread reads as one
 // stream; outputs that the last block lacks are zero. The same layout serves every instruction set.
-// - bf16: a block is a row of tiles along the inputs, and a tile 16 outputs by 64 bytes of consecutive inputs, zero where
-//   they have ended. It is one AMX tile, and each of its lines one or two vector registers.
+// - bf16, int8: a block is a row of tiles along the inputs, and a tile 16 outputs by 64 bytes of consecutive inputs, zero
+//   where they have ended. It is one AMX tile, and each of its lines one or two vector registers.
+// - int4: a block is a row of groups of 128 inputs: first 16 pairs of bf16, the output's step and what level 0 stands for,
+//   then a line of 32 words of 16 bits per output, where the j-th lowest 4 bits of word i are the level of input 32 j + i.
 // - fp32: a block is, for each input, its 16 weights.
 //
 // A result does not depend, bit for bit, on the other rows of x or the number of threads: every element is one sum over
@@ -16,27 +18,54 @@
 
 namespace roundhouse {
 
-constexpr int64_t kBlock = 16;      // outputs of a tile
-constexpr int64_t kTileBytes = 64;  // of the inputs in one line of a tile
+constexpr int64_t kBlock = 16;       // outputs of a tile
+constexpr int64_t kTileBytes = 64;   // of the inputs in one line of a tile
+constexpr int64_t kInt4Group = 128;  // inputs with one step
+constexpr int64_t kInt4GroupBytes = kBlock * (4 + kTileBytes);  // of a block
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// x and out are rows one behind the other, those of x x_stride elements apart. `workspace` is linear_workspace() bytes that
+// begin at a multiple of 64.
 template <class T>
 struct Linear {
-  T* out;         // [rows, outputs]
-  const T* x;     // [rows, inputs], rows x_stride elements apart
-  const T* bias;  // [outputs] or null
+  T* out;          // [rows, outputs]
+  const T* x;      // [rows, inputs]
+  const T* bias;   // [outputs] or null
   const T* weight;  // packed
-  void* workspace;  // linear_workspace(...) bytes, at multiples of 64
+  void* workspace;
   int64_t rows, outputs, inputs, x_stride;
 };
 
-// Bytes of the workspace: x once more, as fp32 or in tiles, whole in both dimensions.
-inline int64_t linear_workspace(int64_t rows, int64_t inputs) {
-  return ceil_div(rows, kBlock) * kBlock * ceil_div(inputs, kTileBytes) * kTileBytes * 4;
+// Rows of x become int8 with a scale of their own, max |x| / 127, and products are sums of integers, which are exact:
+// out = (float(sum) * scale of the row) * scale of the output + bias.
+struct LinearInt8 {
+  bfloat16* out;
+  const bfloat16 *x, *bias;
+  const int8_t* weight;   // packed
+  const float* scales;    // [outputs]
+  const int32_t* totals;  // [outputs]: the sum of an output's weights
+  void* workspace;
+  int64_t rows, outputs, inputs, x_stride;
+};
+
+// Weights become bf16(step * level + zero), and the product is that of bf16.
+struct LinearInt4 {
+  bfloat16* out;
+  const bfloat16 *x, *bias;
+  const uint8_t* weight;  // packed
+  void* workspace;
+  int64_t rows, outputs, inputs, x_stride;
+};
+
+// Bytes of x once more, as fp32 or in tiles, and of a block or two of weights per thread, as bf16.
+inline int64_t linear_workspace(int64_t rows, int64_t inputs, int64_t threads) {
+  return (ceil_div(rows, kBlock) + threads) * kBlock * ceil_div(inputs, kInt4Group) * kInt4Group * 4;
 }
 
 template <class T>
 void linear(const Linear<T>& p);
+void linear_int8(const LinearInt8& p);
+void linear_int4(const LinearInt4& p);
 
 }  // namespace roundhouse

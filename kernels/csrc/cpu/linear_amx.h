@@ -7,6 +7,7 @@
 #if defined(ROUNDHOUSE_AMX)
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cpu/linear.h"
 #include "cpu/parallel.h"
@@ -26,6 +27,21 @@ struct Columns {
   int64_t step, line;
 };
 
+// Blocks of tiles along the inputs, `apart` bytes from each other.
+struct Blocks {
+  const uint8_t* data;
+  int64_t apart;
+};
+
+// Memory for sixteens of rows of x as bytes in every form that they take on their way.
+struct Region {
+  uint8_t *columns, *rows;
+  float* scales;  // of rows
+
+  Region(uint8_t* base, int64_t groups, int64_t padded)
+      : columns(base), rows(base + groups * 32 * padded), scales(reinterpret_cast<float*>(base + groups * 48 * padded)) {}
+};
+
 inline void prefetch_tile(const uint8_t* tile) {
   for (int i = 0; i < 16; ++i) _mm_prefetch(reinterpret_cast<const char*>(tile + kAhead + 64 * i), _MM_HINT_T0);
 }
@@ -33,53 +49,55 @@ inline void prefetch_tile(const uint8_t* tile) {
 struct Bfloat16Product {};
 struct Int8Product {};
 
-// sums[0..3] += weights[5..7] * x[4], by number format; AMX's intrinsics take nothing but literals.
-#define ROUNDHOUSE_MULTIPLY(Format, sum, weight, x)                  \
-  if constexpr (std::is_same_v<Format, Int8Product>) {               \
-    _tile_dpbssd(sum, weight, x);                                    \
-  } else {                                                           \
-    _tile_dpbf16ps(sum, weight, x);                                  \
+// sum += weight * x by number format; AMX's intrinsics take nothing but literals.
+#define ROUNDHOUSE_MULTIPLY(Format, sum, weight, x)    \
+  if constexpr (std::is_same_v<Format, Int8Product>) { \
+    _tile_dpbssd(sum, weight, x);                      \
+  } else {                                             \
+    _tile_dpbf16ps(sum, weight, x);                    \
   }
 
-// Blocks of weights `apart` bytes from each other times one tile of rows -> tiles 0 to kBlocks - 1.
-template <class Format, int kBlocks, bool kAgain>
-void multiply_narrow(const uint8_t* weight, int64_t apart, Columns x, int64_t tiles) {
-  for (int64_t t = 0; t < tiles; ++t, weight += kTile, x.data += x.step) {
+// kBlocks blocks times one tile of rows, added to tiles 0 to kBlocks - 1.
+template <class Format, int kBlocks, bool kPrefetch>
+void multiply_narrow(Blocks weights, Columns x, int64_t tiles) {
+  const uint8_t* tile = weights.data;
+  for (int64_t t = 0; t < tiles; ++t, tile += kTile, x.data += x.step) {
     _tile_loadd(4, x.data, x.line);
-    _tile_loadd(5, weight, 64);
-    if constexpr (!kAgain) prefetch_tile(weight);
+    _tile_loadd(5, tile, 64);
+    if constexpr (kPrefetch) prefetch_tile(tile);
     ROUNDHOUSE_MULTIPLY(Format, 0, 5, 4)
     if constexpr (kBlocks > 1) {
-      _tile_loadd(6, weight + apart, 64);
-      if constexpr (!kAgain) prefetch_tile(weight + apart);
+      _tile_loadd(6, tile + weights.apart, 64);
+      if constexpr (kPrefetch) prefetch_tile(tile + weights.apart);
       ROUNDHOUSE_MULTIPLY(Format, 1, 6, 4)
     }
     if constexpr (kBlocks > 2) {
-      _tile_loadd(7, weight + 2 * apart, 64);
-      if constexpr (!kAgain) prefetch_tile(weight + 2 * apart);
+      _tile_loadd(7, tile + 2 * weights.apart, 64);
+      if constexpr (kPrefetch) prefetch_tile(tile + 2 * weights.apart);
       ROUNDHOUSE_MULTIPLY(Format, 2, 7, 4)
     }
     if constexpr (kBlocks > 3) {
-      _tile_loadd(5, weight + 3 * apart, 64);
-      if constexpr (!kAgain) prefetch_tile(weight + 3 * apart);
+      _tile_loadd(5, tile + 3 * weights.apart, 64);
+      if constexpr (kPrefetch) prefetch_tile(tile + 3 * weights.apart);
       ROUNDHOUSE_MULTIPLY(Format, 3, 5, 4)
     }
   }
 }
 
-// One or two blocks of weights times two tiles of rows -> tiles 0 and 1 for the first block, 2 and 3 for the second.
-template <class Format, int kBlocks, bool kAgain>
-void multiply_wide(const uint8_t* weight, int64_t apart, Columns x, int64_t x_apart, int64_t tiles) {
-  for (int64_t t = 0; t < tiles; ++t, weight += kTile, x.data += x.step) {
+// kBlocks (one or two) blocks times two tiles of rows, added to tiles 0 and 1 for the first block, 2 and 3 for the second.
+template <class Format, int kBlocks, bool kPrefetch>
+void multiply_wide(Blocks weights, Columns x, int64_t x_apart, int64_t tiles) {
+  const uint8_t* tile = weights.data;
+  for (int64_t t = 0; t < tiles; ++t, tile += kTile, x.data += x.step) {
     _tile_loadd(4, x.data, x.line);
-    _tile_loadd(5, weight, 64);
-    if constexpr (!kAgain) prefetch_tile(weight);
+    _tile_loadd(5, tile, 64);
+    if constexpr (kPrefetch) prefetch_tile(tile);
     ROUNDHOUSE_MULTIPLY(Format, 0, 5, 4)
     _tile_loadd(6, x.data + x_apart, x.line);
     ROUNDHOUSE_MULTIPLY(Format, 1, 5, 6)
     if constexpr (kBlocks > 1) {
-      _tile_loadd(7, weight + apart, 64);
-      if constexpr (!kAgain) prefetch_tile(weight + apart);
+      _tile_loadd(7, tile + weights.apart, 64);
+      if constexpr (kPrefetch) prefetch_tile(tile + weights.apart);
       ROUNDHOUSE_MULTIPLY(Format, 2, 7, 4)
       ROUNDHOUSE_MULTIPLY(Format, 3, 7, 6)
     }
@@ -87,6 +105,21 @@ void multiply_wide(const uint8_t* weight, int64_t apart, Columns x, int64_t x_ap
 }
 
 #undef ROUNDHOUSE_MULTIPLY
+
+// Whichever of these a number of blocks and of tiles of rows asks for.
+template <class Format, bool kPrefetch>
+void multiply_tiles(int blocks, bool wide, Blocks weights, Columns x, int64_t x_apart, int64_t tiles) {
+  if (wide) {
+    if (blocks == 2) return multiply_wide<Format, 2, kPrefetch>(weights, x, x_apart, tiles);
+    return multiply_wide<Format, 1, kPrefetch>(weights, x, x_apart, tiles);
+  }
+  switch (blocks) {
+    case 4: return multiply_narrow<Format, 4, kPrefetch>(weights, x, tiles);
+    case 3: return multiply_narrow<Format, 3, kPrefetch>(weights, x, tiles);
+    case 2: return multiply_narrow<Format, 2, kPrefetch>(weights, x, tiles);
+    default: return multiply_narrow<Format, 1, kPrefetch>(weights, x, tiles);
+  }
+}
 
 inline void zero_sums() {
   _tile_zero(0);
@@ -120,74 +153,108 @@ void each_row(const uint32_t* tile, int64_t rows, int64_t line, const Put& put) 
   }
 }
 
-// Puts rows [begin, end) of x, bytes, into tiles [rows / 16][tiles][16 lines][columns] of 4 bytes; all zero beyond x.
-void pack_columns(uint8_t* to, const uint8_t* x, int64_t stride, int64_t bytes, int64_t rows, int64_t begin, int64_t end);
-
-// The whole product. `put(row, block, sums)` takes 16 outputs of one row.
-template <class Format, class Put>
-void multiply_amx(const uint8_t* weight, const uint8_t* x, int64_t stride, int64_t bytes, int64_t rows, int64_t outputs,
-                  uint8_t* workspace, const Put& put) {
-  const int64_t tiles = ceil_div(bytes, kTileBytes), blocks = ceil_div(outputs, kBlock), apart = tiles * kTile;
-  const int64_t groups = ceil_div(rows, kBlock);
-  const int columns = static_cast<int>(std::min<int64_t>(rows, kBlock));
-  const bool packed = rows > 1 || bytes % kTileBytes != 0;
-  const Columns whole{packed ? workspace : x, 64 * columns, 4 * columns};
-  const int64_t x_apart = tiles * 64 * columns;
-  const int64_t chunk = std::max<int64_t>(2, kCachedBytes / x_apart / 2 * 2);  // groups of 16 rows
-
-  parallel_region(blocks, blocks * apart * groups, [&](int64_t number, int64_t total) {
-    const Tiles configured(columns);
-    if (packed) {
-      pack_columns(workspace, x, stride, bytes, rows, groups * tiles * number / total, groups * tiles * (number + 1) / total);
-      if (total > 1) barrier();
+// Up to 16 rows of x, as bytes `stride` apart -> tiles of [16 lines][columns] of 4 bytes, zero beyond the rows' ends.
+inline void pack_columns(uint8_t* to, const uint8_t* x, int64_t stride, int64_t bytes, int64_t rows, int64_t columns) {
+  const __mmask16 mask = static_cast<__mmask16>(_bzhi_u32(0xffffu, static_cast<unsigned>(columns)));
+  for (int64_t begin = 0; begin < bytes; begin += kTileBytes, to += 64 * columns) {
+    const int64_t width = std::min(kTileBytes, bytes - begin);
+    const __mmask64 within = _bzhi_u64(~uint64_t{0}, static_cast<unsigned>(width));
+    __m512i lines[16];
+    for (int64_t row = 0; row < 16; ++row) {
+      lines[row] = row < rows ? _mm512_maskz_loadu_epi8(within, x + row * stride + begin) : _mm512_setzero_si512();
     }
+    transpose(lines);
+    for (int line = 0; line < 16; ++line) _mm512_mask_storeu_epi32(to + line * 4 * columns, mask, lines[line]);
+  }
+}
+
+// Weights that lie in memory as tiles.
+struct TiledWeights {
+  static constexpr bool kUnpacked = false;
+  const uint8_t* data;
+  int64_t apart;
+
+  Blocks whole(int64_t block, int64_t, uint8_t*) const { return {data + block * apart, apart}; }
+};
+
+// The whole product.
+//
+// Rows are x: `take(region, begin, end)` gives their bytes and the distance between rows, and `put(region, row, block,
+// sums)` takes 16 outputs of one. Weights give `count` blocks as tiles, `whole(block, count, scratch)`; if that is work
+// (kUnpacked), then also some tiles of them at a time, `parts(block, count, scratch, body)`.
+template <class Format, class Weights, class Rows>
+void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int64_t outputs, int64_t inputs, void* workspace) {
+  const int64_t tiles = ceil_div(source.bytes(), kTileBytes), blocks = ceil_div(outputs, kBlock);
+  const int64_t groups = ceil_div(rows, kBlock), columns = std::min(rows, kBlock), line = 4 * columns;
+  const int64_t x_apart = tiles * 64 * columns;
+  const int64_t padded = ceil_div(inputs, kInt4Group) * kInt4Group, private_bytes = padded * 64;
+  const bool packed = rows > 1 || (!Rows::kPadded && source.bytes() % kTileBytes != 0);
+  const int64_t chunk = std::max<int64_t>(2, kCachedBytes / x_apart / 2 * 2);  // groups of 16 rows
+  // A few rows every thread prepares for itself, which is sooner done than waiting for others.
+  const bool shared = groups > 1;
+
+  parallel_region(ceil_div(blocks, 2), blocks * tiles * kTile * groups, [&](int64_t number, int64_t total) {
+    uint8_t* const scratch = static_cast<uint8_t*>(workspace) + (groups + number) * private_bytes;
+    const Region region(shared ? static_cast<uint8_t*>(workspace) : scratch, groups, padded);
+    Columns x{region.columns, 64 * columns, line};
+    for (int64_t group = shared ? groups * number / total : 0; group < (shared ? groups * (number + 1) / total : 1); ++group) {
+      const int64_t begin = group * kBlock, end = std::min(rows, begin + kBlock);
+      const auto [bytes, stride] = source.take(region, begin, end);
+      if (packed) pack_columns(region.columns + group * x_apart, bytes, stride, source.bytes(), end - begin, columns);
+      if (!packed) x.data = bytes;
+    }
+    if (shared && total > 1) barrier();
+
+    const Tiles configured(static_cast<int>(columns));
     const int64_t units = ceil_div(blocks, 2);
     const int64_t first = 2 * (units * number / total), last = std::min(blocks, 2 * (units * (number + 1) / total));
     Sums sums;
-    const int64_t line = 4 * columns;
     const auto finish = [&](int tile, int64_t block, int64_t group) {
       each_row(sums.tiles[tile], std::min(kBlock, rows - group * kBlock), line,
-               [&](int64_t row, __m512i lanes) { put(group * kBlock + row, block, lanes); });
+               [&](int64_t row, __m512i lanes) { source.put(region, group * kBlock + row, block, lanes); });
     };
-    if (groups == 1) {
-      for (int64_t block = first; block < last; block += 4) {
-        const int count = static_cast<int>(std::min<int64_t>(4, last - block));
-        const uint8_t* start = weight + block * apart;
+    const auto finish_all = [&](int count, bool wide, int64_t block, int64_t group) {
+      store_sums(sums, wide ? 2 * count : count, columns == 1 ? 4 : 64);
+      for (int i = 0; i < count; ++i) {
+        finish(wide ? 2 * i : i, block + i, group);
+        if (wide) finish(2 * i + 1, block + i, group + 1);
+      }
+    };
+    // Weights that are used once are multiplied as they come.
+    if (groups <= 2) {
+      const bool wide = groups == 2;
+      const int64_t step = wide ? 2 : 4;
+      for (int64_t block = first; block < last; block += step) {
+        const int count = static_cast<int>(std::min(step, last - block));
         zero_sums();
-        if (count == 4) multiply_narrow<Format, 4, false>(start, apart, whole, tiles);
-        if (count == 3) multiply_narrow<Format, 3, false>(start, apart, whole, tiles);
-        if (count == 2) multiply_narrow<Format, 2, false>(start, apart, whole, tiles);
-        if (count == 1) multiply_narrow<Format, 1, false>(start, apart, whole, tiles);
-        store_sums(sums, count, columns == 1 ? 4 : 64);
-        for (int i = 0; i < count; ++i) finish(i, block + i, 0);
+        if constexpr (Weights::kUnpacked) {
+          alignas(64) uint8_t some[4 * Weights::kPartTiles * kTile];
+          weights.parts(block, count, some, [&](Blocks part, int64_t begin, int64_t number_of_tiles) {
+            const Columns there{x.data + begin * x.step, x.step, x.line};
+            multiply_tiles<Format, false>(count, wide, part, there, x_apart, number_of_tiles);
+          });
+        } else {
+          multiply_tiles<Format, true>(count, wide, weights.whole(block, count, nullptr), x, x_apart, tiles);
+        }
+        finish_all(count, wide, block, 0);
       }
       return;
     }
     for (int64_t begin = 0; begin < groups; begin += chunk) {
       const int64_t end = std::min(groups, begin + chunk);
       for (int64_t block = first; block < last; block += 2) {
-        const bool pair = block + 1 < last;
-        const uint8_t* start = weight + block * apart;
+        const int count = static_cast<int>(std::min<int64_t>(2, last - block));
+        const Blocks pair = weights.whole(block, count, scratch);
         for (int64_t group = begin; group < end; group += 2) {
-          const Columns part{whole.data + group * x_apart, whole.step, whole.line};
-          const bool again = group != begin;
+          const Columns part{x.data + group * x_apart, x.step, x.line};
+          const bool wide = group + 1 < end;
           zero_sums();
-          if (group + 1 < end) {
-            if (pair && again) multiply_wide<Format, 2, true>(start, apart, part, x_apart, tiles);
-            if (pair && !again) multiply_wide<Format, 2, false>(start, apart, part, x_apart, tiles);
-            if (!pair) multiply_wide<Format, 1, false>(start, apart, part, x_apart, tiles);
-            store_sums(sums, pair ? 4 : 2, 64);
-            finish(0, block, group);
-            finish(1, block, group + 1);
-            if (pair) finish(2, block + 1, group);
-            if (pair) finish(3, block + 1, group + 1);
+          if (group == begin && !Weights::kUnpacked) {
+            multiply_tiles<Format, true>(count, wide, pair, part, x_apart, tiles);
           } else {
-            if (pair) multiply_narrow<Format, 2, true>(start, apart, part, tiles);
-            if (!pair) multiply_narrow<Format, 1, true>(start, apart, part, tiles);
-            store_sums(sums, pair ? 2 : 1, 64);
-            finish(0, block, group);
-            if (pair) finish(1, block + 1, group);
+            multiply_tiles<Format, false>(count, wide, pair, part, x_apart, tiles);
           }
+          finish_all(count, wide, block, group);
         }
       }
     }

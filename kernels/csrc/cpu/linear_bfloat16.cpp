@@ -1,4 +1,4 @@
-// Products with bf16 weights in vector registers, where AMX is not: numbers become fp32 and so are their sums.
+// Products of bf16 in vector registers, where AMX is not: numbers become fp32 and so are their sums.
 //
 // A register of sums belongs to one output of one row of x, and its lanes are added at the end.
 #include "cpu/linear.h"
@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "cpu/int4.h"
 #include "cpu/parallel.h"
 #include "cpu/vector.h"
 
@@ -71,8 +72,8 @@ void multiply(const bfloat16* weight, const float* x, int64_t stride, int64_t ti
 }
 
 // One block of outputs of kCount rows.
-template <int kCount>
-void block_of(const Linear<bfloat16>& p, const bfloat16* weight, const float* x, int64_t stride, int64_t row, int64_t block) {
+template <int kCount, class P>
+void block_of(const P& p, const bfloat16* weight, const float* x, int64_t stride, int64_t row, int64_t block) {
   constexpr int kOutputs = kCount == 1 ? kLinesOfOne : kLines;
   alignas(64) float sums[kCount][kBlock];
   for (int n = 0; n < kBlock; n += kOutputs) {
@@ -90,23 +91,24 @@ void block_of(const Linear<bfloat16>& p, const bfloat16* weight, const float* x,
   }
 }
 
-}  // namespace
-
-template <>
-void linear<bfloat16>(const Linear<bfloat16>& p) {
-  const int64_t tiles = ceil_div(p.inputs, kInputs), blocks = ceil_div(p.outputs, kBlock), padded = tiles * kInputs;
+// The whole product; `tiles_of(block, scratch)` gives the tiles of a block.
+template <class P, class TilesOf>
+void multiply_all(const P& p, const TilesOf& tiles_of) {
+  const int64_t blocks = ceil_div(p.outputs, kBlock), padded = ceil_div(p.inputs, kInputs) * kInputs;
   float* const spread_x = static_cast<float*>(p.workspace);
+  const int64_t private_bytes = linear_workspace(0, p.inputs, 1);
   const int64_t chunk = std::max<int64_t>(kRows, kCachedBytes / (padded * 4) / kRows * kRows);
-  const int64_t bytes = blocks * tiles * kBlock * kTileBytes * ceil_div(p.rows, kRows);
+  const int64_t bytes = blocks * padded * kBlock * 2 * ceil_div(p.rows, kRows);
   parallel_region(blocks, bytes, [&](int64_t number, int64_t total) {
     for (int64_t i = p.rows * number / total; i < p.rows * (number + 1) / total; ++i) {
       spread(spread_x + i * padded, p.x + i * p.x_stride, p.inputs, padded);
     }
     if (total > 1) barrier();
+    uint8_t* const scratch = static_cast<uint8_t*>(p.workspace) + (ceil_div(p.rows, kBlock) + number) * private_bytes;
     for (int64_t begin = 0; begin < p.rows; begin += chunk) {
       const int64_t end = std::min(p.rows, begin + chunk);
       for (int64_t block = blocks * number / total; block < blocks * (number + 1) / total; ++block) {
-        const bfloat16* weight = p.weight + block * tiles * kBlock * kInputs;
+        const bfloat16* weight = tiles_of(block, scratch);
         for (int64_t row = begin; row < end; row += kRows) {
           const float* x = spread_x + row * padded;
           const int64_t left = end - row;
@@ -117,6 +119,25 @@ void linear<bfloat16>(const Linear<bfloat16>& p) {
         }
       }
     }
+  });
+}
+
+}  // namespace
+
+template <>
+void linear<bfloat16>(const Linear<bfloat16>& p) {
+  const int64_t size = ceil_div(p.inputs, kInputs) * kInputs * kBlock;
+  multiply_all(p, [&](int64_t block, uint8_t*) { return p.weight + block * size; });
+}
+
+void linear_int4(const LinearInt4& p) {
+  const int64_t groups = ceil_div(p.inputs, kInt4Group);
+  multiply_all(p, [&](int64_t block, uint8_t* scratch) {
+    bfloat16* const tiles = reinterpret_cast<bfloat16*>(scratch);
+    for (int64_t group = 0; group < groups; ++group) {
+      unpack_int4(tiles + group * kBlock * kInt4Group, p.weight + (block * groups + group) * kInt4GroupBytes);
+    }
+    return static_cast<const bfloat16*>(tiles);
   });
 }
 

@@ -1,5 +1,7 @@
 #include "cpu/linear.h"
 
+#include <omp.h>
+
 #include <type_traits>
 
 #include "ops/check.h"
@@ -7,8 +9,10 @@
 namespace roundhouse {
 namespace {
 
-// What all kinds of weights ask for; returns whether there is a bias.
-void check(const TensorView& out, const TensorView& x, const TensorView& weight, const TensorView& workspace) {
+using Bias = tvm::ffi::Optional<TensorView>;
+
+// What all kinds of weights ask for.
+void check(const TensorView& out, const TensorView& x, const TensorView& weight, const Bias& bias, const TensorView& workspace) {
   check_cpu(out, "out");
   check_cpu(x, "x");
   check_cpu(weight, "weight");
@@ -25,39 +29,80 @@ void check(const TensorView& out, const TensorView& x, const TensorView& weight,
   ROUNDHOUSE_CHECK(x.size(1) > 0) << "x has no inputs";
   ROUNDHOUSE_CHECK(is_dense(x, 1)) << "x must be contiguous but for its rows";
   ROUNDHOUSE_CHECK(reinterpret_cast<uintptr_t>(workspace.data_ptr()) % 64 == 0) << "workspace must lie at a multiple of 64";
-  const int64_t needed = linear_workspace(x.size(0), x.size(1));
+  const int64_t needed = linear_workspace(x.size(0), x.size(1), omp_get_max_threads());
   ROUNDHOUSE_CHECK(workspace.numel() >= needed) << "workspace has " << workspace.numel() << " bytes instead of " << needed;
-}
-
-template <class T>
-const T* check_bias(const tvm::ffi::Optional<TensorView>& bias, const TensorView& out) {
-  if (!bias.has_value()) return nullptr;
+  if (!bias.has_value()) return;
   check_cpu(*bias, "bias");
   check_type(*bias, out.dtype(), "bias");
   check_dimensions(*bias, 1, "bias");
   check_size(*bias, 0, out.size(1), "bias");
   check_dense(*bias, "bias");
-  return data<T>(*bias);
 }
 
 template <class T>
-void run(const TensorView& out, const TensorView& x, const TensorView& weight, const tvm::ffi::Optional<TensorView>& bias,
-         const TensorView& workspace) {
-  const int64_t line = std::is_same_v<T, float> ? x.size(1) * 4 : ceil_div(x.size(1) * 2, kTileBytes) * kTileBytes;
-  check_size(weight, 0, ceil_div(out.size(1), kBlock) * kBlock * line, "weight");
-  linear(Linear<T>{data<T>(out), data<T>(x), check_bias<T>(bias, out), data<T>(weight), workspace.data_ptr(), x.size(0),
-                   out.size(1), x.size(1), x.stride(0)});
+const T* optional(const Bias& bias) {
+  return bias.has_value() ? data<T>(*bias) : nullptr;
 }
 
-void linear_op(TensorView out, TensorView x, TensorView weight, tvm::ffi::Optional<TensorView> bias, TensorView workspace) {
-  check(out, x, weight, workspace);
+// Bytes of a weight whose blocks have `size` of them.
+void check_weight(const TensorView& weight, const TensorView& out, int64_t size) {
+  check_size(weight, 0, ceil_div(out.size(1), kBlock) * size, "weight");
+}
+
+void check_bfloat16(const TensorView& x) { ROUNDHOUSE_CHECK(is(x, kBfloat16)) << "x must be bfloat16"; }
+
+// Bytes of a block of tiles of inputs of `itemsize` bytes.
+int64_t tiled(const TensorView& x, int64_t itemsize) {
+  return kBlock * ceil_div(x.size(1) * itemsize, kTileBytes) * kTileBytes;
+}
+
+template <class T>
+void run(const TensorView& out, const TensorView& x, const TensorView& weight, const Bias& bias, const TensorView& workspace) {
+  check_weight(weight, out, std::is_same_v<T, float> ? kBlock * x.size(1) * 4 : tiled(x, 2));
+  linear(Linear<T>{data<T>(out), data<T>(x), optional<T>(bias), data<T>(weight), workspace.data_ptr(), x.size(0), out.size(1),
+                   x.size(1), x.stride(0)});
+}
+
+void linear_op(TensorView out, TensorView x, TensorView weight, Bias bias, TensorView workspace) {
+  check(out, x, weight, bias, workspace);
   ROUNDHOUSE_CHECK(is(x, kFloat32) || is(x, kBfloat16)) << "x must be float32 or bfloat16";
   if (x.size(0) == 0) return;
   if (is(x, kFloat32)) return run<float>(out, x, weight, bias, workspace);
   run<bfloat16>(out, x, weight, bias, workspace);
 }
 
+void linear_int8_op(TensorView out, TensorView x, TensorView weight, TensorView scales, TensorView totals, Bias bias,
+                    TensorView workspace) {
+  check(out, x, weight, bias, workspace);
+  check_bfloat16(x);
+  check_weight(weight, out, tiled(x, 1));
+  check_cpu(scales, "scales");
+  check_cpu(totals, "totals");
+  check_type(scales, kFloat32, "scales");
+  check_type(totals, kInt32, "totals");
+  check_dimensions(scales, 1, "scales");
+  check_dimensions(totals, 1, "totals");
+  check_size(scales, 0, out.size(1), "scales");
+  check_size(totals, 0, out.size(1), "totals");
+  check_dense(scales, "scales");
+  check_dense(totals, "totals");
+  if (x.size(0) == 0) return;
+  linear_int8({data<bfloat16>(out), data<bfloat16>(x), optional<bfloat16>(bias), data<int8_t>(weight), data<float>(scales),
+               data<int32_t>(totals), workspace.data_ptr(), x.size(0), out.size(1), x.size(1), x.stride(0)});
+}
+
+void linear_int4_op(TensorView out, TensorView x, TensorView weight, Bias bias, TensorView workspace) {
+  check(out, x, weight, bias, workspace);
+  check_bfloat16(x);
+  check_weight(weight, out, ceil_div(x.size(1), kInt4Group) * kInt4GroupBytes);
+  if (x.size(0) == 0) return;
+  linear_int4({data<bfloat16>(out), data<bfloat16>(x), optional<bfloat16>(bias), data<uint8_t>(weight), workspace.data_ptr(),
+               x.size(0), out.size(1), x.size(1), x.stride(0)});
+}
+
 }  // namespace
 }  // namespace roundhouse
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear, roundhouse::linear_op);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_int8, roundhouse::linear_int8_op);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_int4, roundhouse::linear_int4_op);

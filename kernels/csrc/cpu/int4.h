@@ -1,0 +1,51 @@
+// Groups of int4 weights (layout in linear.h) as tiles of bf16.
+#pragma once
+
+#include <immintrin.h>
+
+#include "cpu/linear.h"
+#include "cpu/vector.h"
+
+namespace roundhouse {
+
+// One group of one block -> four tiles of [16 outputs][32 inputs].
+inline void unpack_int4(bfloat16* tiles, const uint8_t* group) {
+  const bfloat16* pairs = reinterpret_cast<const bfloat16*>(group);
+  const uint16_t* lines = reinterpret_cast<const uint16_t*>(group + 4 * kBlock);
+#if defined(ROUNDHOUSE_AVX2)
+  for (int n = 0; n < kBlock; ++n) {
+    const __m256 step = _mm256_set1_ps(to_float(pairs[2 * n])), zero = _mm256_set1_ps(to_float(pairs[2 * n + 1]));
+    for (int i = 0; i < 32; i += 8) {
+      const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(lines + 32 * n + i));
+      const __m256i words = _mm256_cvtepu16_epi32(bits);
+      for (int j = 0; j < 4; ++j) {
+        const __m256i levels = _mm256_and_si256(_mm256_srli_epi32(words, 4 * j), _mm256_set1_epi32(15));
+        const Vector weights{_mm256_fmadd_ps(step, _mm256_cvtepi32_ps(levels), zero)};
+        weights.store(tiles + 512 * j + 32 * n + i);
+      }
+    }
+  }
+#else
+  // The sixteen weights that there can be are computed once per output and group, and looked up.
+  const __m512 levels = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#pragma GCC unroll 4
+  for (int n = 0; n < kBlock; ++n) {
+    const __m512 step = _mm512_set1_ps(to_float(pairs[2 * n])), zero = _mm512_set1_ps(to_float(pairs[2 * n + 1]));
+    const __m512 weights = _mm512_fmadd_ps(step, levels, zero);
+    // Twice the sixteen: VPERMW looks at five bits.
+#if defined(ROUNDHOUSE_AMX)
+    // It takes denormals for zero, as the product will.
+    const __m512i table = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(weights, weights));
+#else
+    const __m512i table = _mm512_broadcast_i64x4(Vector{weights}.narrow());
+#endif
+    const __m512i line = _mm512_loadu_si512(lines + 32 * n);
+    _mm512_store_si512(tiles + 32 * n, _mm512_permutexvar_epi16(line, table));
+    _mm512_store_si512(tiles + 512 + 32 * n, _mm512_permutexvar_epi16(_mm512_srli_epi16(line, 4), table));
+    _mm512_store_si512(tiles + 1024 + 32 * n, _mm512_permutexvar_epi16(_mm512_srli_epi16(line, 8), table));
+    _mm512_store_si512(tiles + 1536 + 32 * n, _mm512_permutexvar_epi16(_mm512_srli_epi16(line, 12), table));
+  }
+#endif
+}
+
+}  // namespace roundhouse

@@ -1,0 +1,114 @@
+#include "cpu/linear_amx.h"
+
+#if defined(ROUNDHOUSE_AMX)
+
+#include <utility>
+
+#include "cpu/int4.h"
+#include "cpu/int8.h"
+#include "cpu/vector.h"
+
+namespace roundhouse {
+namespace {
+
+// Stores 16 outputs of a row, or as many as there are, after `last` has seen them and their number.
+template <class P, class Last>
+void store_outputs(const P& p, int64_t row, int64_t block, Vector sums, const Last& last) {
+  const int64_t first = block * kBlock;
+  const int count = static_cast<int>(std::min(kBlock, p.outputs - first));
+  last(sums, first, count).store(p.out + row * p.outputs + first, count);
+}
+
+template <class P>
+struct Bfloat16Rows {
+  static constexpr bool kPadded = false;
+  const P& p;
+
+  int64_t bytes() const { return p.inputs * 2; }
+  std::pair<const uint8_t*, int64_t> take(const Region&, int64_t begin, int64_t) const {
+    return {reinterpret_cast<const uint8_t*>(p.x + begin * p.x_stride), p.x_stride * 2};
+  }
+  void put(const Region&, int64_t row, int64_t block, __m512i lanes) const {
+    store_outputs(p, row, block, {_mm512_castsi512_ps(lanes)}, [&](Vector sums, int64_t first, int count) {
+      return p.bias == nullptr ? sums : sums + Vector::load(p.bias + first, count);
+    });
+  }
+};
+
+struct Int8Rows {
+  static constexpr bool kPadded = true;
+  const LinearInt8& p;
+
+  int64_t bytes() const { return p.inputs; }
+  std::pair<const uint8_t*, int64_t> take(const Region& region, int64_t begin, int64_t end) const {
+    const int64_t padded = ceil_div(p.inputs, kTileBytes) * kTileBytes;
+    for (int64_t row = begin; row < end; ++row) {
+      uint8_t* const to = region.rows + row * padded;
+      // What a register holds beyond the row's end is zero, which fills up all but whole registers.
+      const int64_t filled = ceil_div(p.inputs, Vector::kWidth) * Vector::kWidth;
+      std::fill(to + filled, to + padded, uint8_t{0});
+      region.scales[row] = quantize_row(p.x + row * p.x_stride, p.inputs, [&](int64_t i, __m512i numbers) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm512_cvtepi32_epi8(numbers));
+      });
+    }
+    return {region.rows + begin * padded, padded};
+  }
+  void put(const Region& region, int64_t row, int64_t block, __m512i lanes) const {
+    store_outputs(p, row, block, {_mm512_cvtepi32_ps(lanes)}, [&](Vector sums, int64_t first, int count) {
+      return scale_sums(sums, region.scales[row], p.scales + first, p.bias == nullptr ? nullptr : p.bias + first, count);
+    });
+  }
+};
+
+struct Int4Weights {
+  static constexpr bool kUnpacked = true;
+  static constexpr int64_t kPartTiles = 4;  // of a group
+  const LinearInt4& p;
+
+  // Group `group` of one block -> four tiles.
+  void unpack(uint8_t* tiles, int64_t block, int64_t group) const {
+    const uint8_t* at = p.weight + (block * ceil_div(p.inputs, kInt4Group) + group) * kInt4GroupBytes;
+    for (int64_t i = 0; i < kInt4GroupBytes; i += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(at + 2 * kInt4GroupBytes + i), _MM_HINT_T0);
+    }
+    unpack_int4(reinterpret_cast<bfloat16*>(tiles), at);
+  }
+  template <class Body>
+  void parts(int64_t block, int count, uint8_t* scratch, const Body& body) const {
+    const int64_t tiles = ceil_div(p.inputs, 32);
+    for (int64_t begin = 0; begin < tiles; begin += kPartTiles) {
+      for (int i = 0; i < count; ++i) unpack(scratch + i * kPartTiles * kTile, block + i, begin / kPartTiles);
+      body(Blocks{scratch, kPartTiles * kTile}, begin, std::min(kPartTiles, tiles - begin));
+    }
+  }
+  Blocks whole(int64_t block, int64_t count, uint8_t* scratch) const {
+    const int64_t groups = ceil_div(p.inputs, kInt4Group), apart = groups * kPartTiles * kTile;
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t group = 0; group < groups; ++group) {
+        unpack(scratch + i * apart + group * kPartTiles * kTile, block + i, group);
+      }
+    }
+    return {scratch, apart};
+  }
+};
+
+}  // namespace
+
+template <>
+void linear<bfloat16>(const Linear<bfloat16>& p) {
+  const TiledWeights weights{reinterpret_cast<const uint8_t*>(p.weight), ceil_div(p.inputs, 32) * kTile};
+  multiply_amx<Bfloat16Product>(weights, Bfloat16Rows<Linear<bfloat16>>{p}, p.rows, p.outputs, p.inputs, p.workspace);
+}
+
+void linear_int8(const LinearInt8& p) {
+  const TiledWeights weights{reinterpret_cast<const uint8_t*>(p.weight), ceil_div(p.inputs, 64) * kTile};
+  multiply_amx<Int8Product>(weights, Int8Rows{p}, p.rows, p.outputs, p.inputs, p.workspace);
+}
+
+void linear_int4(const LinearInt4& p) {
+  multiply_amx<Bfloat16Product>(Int4Weights{p}, Bfloat16Rows<LinearInt4>{p}, p.rows, p.outputs, p.inputs, p.workspace);
+}
+
+}  // namespace roundhouse
+
+#endif
