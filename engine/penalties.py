@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+import kernels
 from engine.request import Request
 
 
@@ -60,9 +61,7 @@ class Penalties:
     ) -> None:
         """Penalise logits [rows, vocabulary] in place; each row's draft counts as said after its request's output.
 
-        Repetition (Keskar et al., 2019): a logit of a token in prompt or output is divided by the penalty if positive,
-        else multiplied. Presence and frequency as OpenAI documents them: subtracted once, and once per occurrence in
-        the output.
+        Repetition counts prompt and output, presence and frequency the output alone.
         """
         for row, request in enumerate(requests):
             if not self.apply_to(request):
@@ -72,15 +71,15 @@ class Penalties:
                 counts = self._counts[request.id] = _Counts(self._vocabulary, request.prompt, self._device)
             counts.update(request.output)
             output, seen = counts.after(drafts[row] if drafts else ())
-            sampling, scores = request.sampling, logits[row]
-            if sampling.repetition_penalty != 1:
-                factor = sampling.repetition_penalty
-                penalised = torch.where(scores > 0, scores / factor, scores * factor)
-                torch.where(seen, penalised, scores, out=scores)
-            if sampling.frequency_penalty:
-                scores.sub_(output, alpha=sampling.frequency_penalty)
-            if sampling.presence_penalty:
-                scores.sub_((output > 0).float(), alpha=sampling.presence_penalty)
+            sampling = request.sampling
+            kernels.apply_penalties(
+                logits[row],
+                output,
+                seen,
+                sampling.repetition_penalty,
+                sampling.presence_penalty,
+                sampling.frequency_penalty,
+            )
 
     def release(self, request: Request) -> None:
         """Forget a finished or preempted request."""

@@ -16,13 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 import kernels
 from engine.penalties import Penalties
 from engine.plan import TokenMasks
 from engine.request import Request
-from engine.wire import TokenLogprob
+from engine.wire import SamplingParams, TokenLogprob
 
 _WORD = (1 << 64) - 1
 
@@ -48,7 +49,7 @@ class Sampler:
         `masks` say which tokens are legal for requests with a grammar.
         """
         scored = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
-        raw = logits[scored].float() if scored else None
+        raw = logits[scored] if scored else None
         tokens = self.choose(logits, requests, drafts, masks)
         logprobs: list[TokenLogprob | None] = [None] * len(requests)
         if raw is not None:
@@ -124,12 +125,8 @@ class Sampler:
         rows = [row for row, request in enumerate(requests) if request.id in masks.offsets]
         chosen = [masks.offsets[requests[row].id] + len(drafts[row]) for row in rows]
         bits = torch.from_numpy(masks.wait()[chosen]).to(self._device, non_blocking=True)
-        if len(rows) == len(requests):
-            kernels.apply_token_bitmask(logits, bits)
-        else:
-            constrained = logits[rows]
-            kernels.apply_token_bitmask(constrained, bits)
-            logits[rows] = constrained
+        some = None if len(rows) == len(requests) else self._tensor(rows, torch.long)
+        kernels.apply_token_bitmask(logits, bits, some)
         return logits
 
     def _scatter(self, logits: torch.Tensor, entries: list[tuple[int, int, float]]) -> None:
@@ -140,30 +137,12 @@ class Sampler:
             logits.index_put_(where, self._tensor(numbers, torch.float32), accumulate=True)
 
     def _choose(self, logits: torch.Tensor, requests: Sequence[Request], positions: Sequence[int]) -> list[int]:
-        drawn = [row for row, request in enumerate(requests) if request.sampling.temperature > 0]
-        if not drawn:
+        if all(request.sampling.temperature == 0 for request in requests):
             return kernels.argmax(logits).tolist()
-        if len(drawn) == len(requests):
-            return self._draw(logits, requests, positions).tolist()
-        tokens = kernels.argmax(logits)
-        tokens[drawn] = self._draw(logits[drawn], [requests[row] for row in drawn], [positions[row] for row in drawn])
-        return tokens.tolist()
-
-    def _draw(self, logits: torch.Tensor, requests: Sequence[Request], positions: Sequence[int]) -> torch.Tensor:
-        params = [request.sampling for request in requests]
-        logits = logits.float()
-        logits = logits - logits.amax(dim=-1, keepdim=True)
-        logits /= self._tensor([p.temperature for p in params], torch.float32)[:, None]
-        if any(p.top_k or p.top_p < 1 or p.min_p for p in params):
-            logits = truncate(
-                logits,
-                top_k=self._tensor([p.top_k for p in params], torch.long),
-                top_p=self._tensor([p.top_p for p in params], torch.float32),
-                min_p=self._tensor([p.min_p for p in params], torch.float32),
-                ranked=any(p.top_k or p.top_p < 1 for p in params),
-            )
-        uniforms = [uniform(p.seed, position) for p, position in zip(params, positions, strict=True)]
-        return inverse_cdf(logits, self._tensor(uniforms, torch.float64))
+        draws = np.array(
+            [_draw(request.sampling, position) for request, position in zip(requests, positions, strict=True)]
+        )
+        return kernels.sample(logits, torch.from_numpy(draws)).tolist()
 
     def _tensor(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype).to(self._device, non_blocking=True)
@@ -184,49 +163,19 @@ def _mix(word: int) -> int:
     return word ^ (word >> 31)
 
 
-def inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """Tokens [rows] at which softmax(logits) [rows, vocabulary], summed up in fp64, passes `uniforms` [rows]."""
-    cumulative = logits.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
-    goal = uniforms[:, None] * cumulative[:, -1:]
-    # Strictly beyond the goal: a token without probability is never chosen. The clamp is for logits that are NaN.
-    return torch.searchsorted(cumulative, goal, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
-
-
-def truncate(
-    logits: torch.Tensor, *, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor, ranked: bool
-) -> torch.Tensor:
-    """Set to -inf what top-k, then top-p, then min-p remove, each a [rows] tensor of transformers' parameters.
-
-    Top-p: the smallest set of most likely tokens, after top-k, that reaches top_p (Holtzman et al., 2020). Tokens as
-    likely as the last one kept are kept too. `ranked` says whether any row has top-k or top-p, which the host knows.
-    Every row's maximum must be 0.
-    """
-    threshold = min_p.log()
-    if ranked:
-        threshold = torch.maximum(threshold, _least_ranked(logits, top_k, top_p))
-    return logits.masked_fill(logits < threshold[:, None], -math.inf)
-
-
-def _least_ranked(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The smallest logit of each row that top-k and top-p keep."""
-    values = kernels.sort_descending(logits)
-    vocabulary = logits.shape[-1]
-    keep = torch.arange(vocabulary, device=logits.device) < torch.where(top_k > 0, top_k, vocabulary)[:, None]
-    weights = values.exp().masked_fill_(~keep, 0)
-    cumulative = weights.cumsum(dim=-1)
-    before = cumulative - weights
-    # Rounding may carry `before` to the total ahead of the last token, which top_p = 1 must keep.
-    keep &= (before < top_p[:, None] * cumulative[:, -1:]) | (top_p[:, None] >= 1)
-    return values.masked_fill_(~keep, math.inf).amin(dim=-1)
+def _draw(sampling: SamplingParams, position: int) -> tuple[float, ...]:
+    """What `kernels.sample` needs to know; a greedy row needs no random number."""
+    number = uniform(sampling.seed, position) if sampling.temperature > 0 else 0.5
+    return sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, number
 
 
 def token_logprobs(logits: torch.Tensor, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
     """Log-probabilities of one token per row of logits [rows, vocabulary], and of the row's `tops` most likely ones."""
-    logprobs = logits.float().log_softmax(dim=-1)
+    totals = kernels.log_sum_exp(logits)[:, None]
     index = torch.tensor(tokens, device=logits.device)[:, None]
-    chosen: list[float] = logprobs.gather(1, index)[:, 0].tolist()
-    best = logprobs.topk(max(tops), dim=-1)
-    values, ids = best.values.tolist(), best.indices.tolist()
+    chosen: list[float] = (logits.gather(1, index) - totals)[:, 0].tolist()
+    best = logits.topk(max(tops), dim=-1)
+    values, ids = (best.values - totals).tolist(), best.indices.tolist()
     return [
         TokenLogprob(token, logprob, list(zip(ids[row][:top], values[row][:top], strict=True)))
         for row, (token, logprob, top) in enumerate(zip(tokens, chosen, tops, strict=True))

@@ -14,15 +14,13 @@ from kernels.ops.activation import gelu_and_mul, silu_and_mul
 from kernels.ops.embedding import embedding
 from kernels.ops.linear import linear
 from kernels.ops.norm import add_rms_norm, rms_norm
+from kernels.ops.sampling import apply_penalties, apply_token_bitmask, argmax, log_sum_exp, sample
 from kernels.packing import PackedWeight, pack_weight
 from kernels.quantization import Quantization
 from kernels.reference import (
-    apply_token_bitmask,
-    argmax,
     moe,
     paged_attention,
     rotary_embedding,
-    sort_descending,
     store_kv,
 )
 
@@ -42,18 +40,20 @@ __all__ = [
     "adapt_experts",
     "adapt_linear",
     "add_rms_norm",
+    "apply_penalties",
     "apply_token_bitmask",
     "argmax",
     "embedding",
     "gelu_and_mul",
     "linear",
+    "log_sum_exp",
     "moe",
     "pack_weight",
     "paged_attention",
     "plan_attention",
     "rms_norm",
     "rotary_embedding",
+    "sample",
     "silu_and_mul",
-    "sort_descending",
     "store_kv",
 ]

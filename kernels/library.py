@@ -44,6 +44,7 @@ class Library:
 
         self.isa = isa
         self._module = tvm_ffi.load_module(str(path))
+        self._has: dict[str, bool] = {}
         if not self.initialize():
             raise RuntimeError(f"the system does not let this process use {isa}")
 
@@ -55,7 +56,10 @@ class Library:
     @cache  # noqa: B019 - libraries are never unloaded
     def has(self, name: str) -> bool:
         """Whether it has a function of this name."""
-        return self._module.implements_function(name)
+        found = self._has.get(name)
+        if found is None:
+            found = self._has[name] = bool(self._module.implements_function(name))
+        return found
 
 
 @cache

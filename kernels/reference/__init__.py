@@ -10,21 +10,23 @@ from kernels.reference.linear import embedding, linear, linear_int8
 from kernels.reference.moe import moe
 from kernels.reference.norm import add_rms_norm, rms_norm
 from kernels.reference.rotary import rotary_embedding, store_kv
-from kernels.reference.sampling import apply_token_bitmask, argmax, sort_descending
+from kernels.reference.sampling import apply_penalties, apply_token_bitmask, argmax, log_sum_exp, sample
 
 __all__ = [
     "add_rms_norm",
+    "apply_penalties",
     "apply_token_bitmask",
     "argmax",
     "embedding",
     "gelu_and_mul",
     "linear",
     "linear_int8",
+    "log_sum_exp",
     "moe",
     "paged_attention",
     "rms_norm",
     "rotary_embedding",
+    "sample",
     "silu_and_mul",
-    "sort_descending",
     "store_kv",
 ]

@@ -24,12 +24,18 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
     return x.argmax(dim=-1)
 
 
-def apply_token_bitmask(logits: torch.Tensor, bits: torch.Tensor) -> None:
-    """Set finite logits [rows, vocabulary] to -inf in place where bits [rows, ceil(vocabulary / 32)] have a 0.
+def apply_token_bitmask(logits: torch.Tensor, bits: torch.Tensor, rows: torch.Tensor | None = None) -> None:
+    """Set finite logits [rows, vocabulary] to -inf in place where bits [n, ceil(vocabulary / 32)] have a 0.
 
-    `bits` is int32 on the same device; token t is bit t % 32 of word t // 32.
-    Moves (2 e + 1/8) |logits| bytes; |logits| comparisons.
+    `bits` is int32 on the same device; token t is bit t % 32 of word t // 32. Row i of bits is for row `rows[i]` of the
+    logits, all of them different, or for row i.
+    Moves (2 e + 1/8) n vocabulary bytes; as many comparisons.
     """
+    if rows is not None:
+        some = logits.index_select(0, rows)
+        apply_token_bitmask(some, bits)
+        logits.index_copy_(0, rows, some)
+        return
     vocabulary = logits.shape[-1]
     if logits.device.type == "cpu":
         # Eight logits a byte, added: up to ten times as fast as a fill, which branches at every token.
@@ -41,12 +47,97 @@ def apply_token_bitmask(logits: torch.Tensor, bits: torch.Tensor) -> None:
         logits.masked_fill_(legal[:, :vocabulary] == 0, -math.inf)
 
 
-def sort_descending(x: torch.Tensor) -> torch.Tensor:
-    """Each row of x [rows, n] sorted, largest first.
+def apply_penalties(
+    logits: torch.Tensor,
+    counts: torch.Tensor,
+    seen: torch.Tensor,
+    repetition: float,
+    presence: float,
+    frequency: float,
+) -> None:
+    """Penalise one row of logits [vocabulary] in fp32, in place.
 
-    Moves 2 |x| e bytes; |x| log n comparisons.
+    Repetition (Keskar et al., 2019): a logit of a token that was `seen` is divided by the penalty if positive, else
+    multiplied. Then, as OpenAI documents them, frequency is subtracted for each of its `counts` (fp32) and presence
+    once if there are any.
+    Moves (2 e + 5) vocabulary bytes; 6 vocabulary FLOPs.
     """
-    if x.device.type == "cpu":
-        # numpy sorts with SIMD: sorting a whole row is faster than torch's top-k of a small part of it.
-        return torch.from_numpy(np.sort(x.numpy(), axis=-1)).flip(-1)
-    return x.sort(dim=-1, descending=True).values
+    if repetition != 1:
+        penalised = torch.where(logits > 0, logits / repetition, logits * repetition)
+        torch.where(seen, penalised, logits, out=logits)
+    if frequency:
+        logits.sub_(counts, alpha=frequency)
+    if presence:
+        logits.sub_((counts > 0).float(), alpha=presence)
+
+
+def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
+    """log(sum(e^x)) of each row of logits [rows, n], in fp64: what log-probabilities are less than logits by.
+
+    Moves |logits| e bytes; 3 |logits| FLOPs.
+    """
+    return logits.double().logsumexp(dim=-1)
+
+
+def sample(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """A token for each row of logits [rows, vocabulary] -> [rows].
+
+    `draws` [rows, 5] in fp64 on the host are temperature, top-k, top-p, min-p and a uniform number in (0, 1). With
+    temperature 0 the token is the first maximum. Else logits are divided by it, `truncate` removes what the next three
+    say (0, 1 and 0 remove nothing), and the token is where the cumulative distribution passes the uniform number
+    (`inverse_cdf`). A row's token does not depend on other rows.
+    Moves |logits| e bytes; 8 |logits| FLOPs.
+    """
+    temperature, top_k, top_p, min_p, uniforms = draws.T
+    tokens = argmax(logits)
+    drawn = temperature.float() > 0
+    if not drawn.any():
+        return tokens
+    rows = drawn.nonzero()[:, 0]
+    scores = logits.index_select(0, rows.to(logits.device)).float()
+    scores -= scores.amax(dim=-1, keepdim=True)
+    scores /= temperature[rows].float().to(logits.device)[:, None]
+    scores = truncate(
+        scores,
+        top_k=top_k[rows].long().to(logits.device),
+        top_p=top_p[rows].to(logits.device),
+        min_p=min_p[rows].to(logits.device),
+        ranked=bool(((top_k[rows] > 0) | (top_p[rows] < 1)).any()),
+    )
+    return tokens.index_copy(0, rows.to(logits.device), inverse_cdf(scores, uniforms[rows].to(logits.device)))
+
+
+def truncate(
+    logits: torch.Tensor, *, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor, ranked: bool
+) -> torch.Tensor:
+    """Set to -inf what top-k, then top-p, then min-p remove, each a [rows] tensor of transformers' parameters.
+
+    Top-p: the smallest set of most likely tokens, after top-k, that reaches top_p (Holtzman et al., 2020). Tokens as
+    likely as the last one kept are kept too. `ranked` says whether any row has top-k or top-p, which the host knows.
+    Every row's maximum must be 0.
+    """
+    threshold = min_p.double().log().float()
+    if ranked:
+        threshold = torch.maximum(threshold, _least_ranked(logits, top_k, top_p))
+    return logits.masked_fill(logits < threshold[:, None], -math.inf)
+
+
+def _least_ranked(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """The smallest logit of each row that top-k and top-p keep."""
+    values = logits.sort(dim=-1, descending=True).values
+    vocabulary = logits.shape[-1]
+    keep = torch.arange(vocabulary, device=logits.device) < torch.where(top_k > 0, top_k, vocabulary)[:, None]
+    weights = values.exp().double().masked_fill_(~keep, 0)
+    cumulative = weights.cumsum(dim=-1)
+    before = cumulative - weights
+    # Rounding may carry `before` to the total ahead of the last token, which top_p = 1 must keep.
+    keep &= (before < top_p[:, None] * cumulative[:, -1:]) | (top_p[:, None] >= 1)
+    return values.masked_fill_(~keep, math.inf).amin(dim=-1)
+
+
+def inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """Tokens [rows] at which softmax(logits) [rows, vocabulary], summed up in fp64, passes `uniforms` [rows]."""
+    cumulative = logits.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
+    goal = uniforms[:, None] * cumulative[:, -1:]
+    # Strictly beyond the goal: a token without probability is never chosen. The clamp is for logits that are NaN.
+    return torch.searchsorted(cumulative, goal, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)

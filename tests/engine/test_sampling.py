@@ -18,8 +18,9 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from engine.sampling import Sampler, inverse_cdf, token_logprobs, truncate, uniform
+from engine.sampling import Sampler, token_logprobs, uniform
 from engine.wire import SamplingParams
+from kernels.reference.sampling import inverse_cdf, truncate
 from tests.engine.driver import request
 
 VOCABULARY = 60
@@ -122,7 +123,7 @@ def test_draws_follow_the_distribution_of_transformers_warpers(device: str) -> N
     draws = 20_000
     logits = random_logits(1, device, vocabulary=20) / 3
     requests = [request([1], str(seed), temperature=1.5, top_k=15, top_p=0.95, seed=seed) for seed in range(draws)]
-    tokens, _ = Sampler(20, [], torch.device(device))(logits.expand(draws, -1), requests)
+    tokens, _ = Sampler(20, [], torch.device(device))(logits.repeat(draws, 1), requests)
     counts = torch.bincount(torch.tensor(tokens), minlength=20)
     warpers = LogitsProcessorList([TemperatureLogitsWarper(1.5), TopKLogitsWarper(15), TopPLogitsWarper(0.95)])
     expected = warpers(None, logits.clone())[0].softmax(-1).cpu() * draws

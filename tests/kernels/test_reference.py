@@ -86,11 +86,6 @@ def test_argmax_is_the_first_maximum(device: torch.device, dtype: torch.dtype) -
     assert kernels.argmax(x).tolist() == [1, 0]
 
 
-def test_sort_descending_sorts_rows(device: torch.device) -> None:
-    x = random(3, 50, device=device)
-    assert torch.equal(kernels.sort_descending(x), x.sort(-1, descending=True).values)
-
-
 @pytest.mark.parametrize("bias", [False, True])
 def test_linear_multiplies_with_the_transposed_weight(device: torch.device, bias: bool) -> None:
     x, weight = random(5, 8, device=device), random(3, 8, device=device)

@@ -1,0 +1,117 @@
+"""From logits to tokens."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from kernels import library, reference
+from kernels.registry import Cost, register
+
+_TYPES = (torch.float32, torch.bfloat16)
+_NO_ROWS = torch.empty(0, dtype=torch.int64)
+_kept = threading.local()
+"""Scratch memory of each Python thread, which grows to what a call has needed."""
+
+
+def argmax(x: torch.Tensor) -> torch.Tensor:
+    """`reference.argmax`: x [rows, n], contiguous -> [rows] int64."""
+    body = library.of(x, "argmax")
+    if body is None or x.dtype not in _TYPES:
+        return reference.argmax(x)
+    out = torch.empty(x.shape[0], dtype=torch.int64, device=x.device)
+    body.argmax(out, x)
+    return out
+
+
+def apply_token_bitmask(logits: torch.Tensor, bits: torch.Tensor, rows: torch.Tensor | None = None) -> None:
+    """`reference.apply_token_bitmask`: logits [rows, vocabulary], contiguous, in place; bits int32, rows int64."""
+    body = library.of(logits, "apply_token_bitmask")
+    if body is None or logits.dtype not in _TYPES:
+        reference.apply_token_bitmask(logits, bits, rows)
+    else:
+        body.apply_token_bitmask(logits, bits, _NO_ROWS if rows is None else rows)
+
+
+def apply_penalties(
+    logits: torch.Tensor,
+    counts: torch.Tensor,
+    seen: torch.Tensor,
+    repetition: float,
+    presence: float,
+    frequency: float,
+) -> None:
+    """`reference.apply_penalties`: one row of logits [vocabulary] in fp32, in place; counts in fp32, seen in bool."""
+    body = library.of(logits, "apply_penalties")
+    if body is None:
+        reference.apply_penalties(logits, counts, seen, repetition, presence, frequency)
+    else:
+        body.apply_penalties(logits, counts, seen, repetition, presence, frequency)
+
+
+def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
+    """`reference.log_sum_exp`: logits [rows, n], contiguous -> [rows] in fp64."""
+    body = library.of(logits, "log_sum_exp")
+    if body is None or logits.dtype not in _TYPES:
+        return reference.log_sum_exp(logits)
+    out = torch.empty(logits.shape[0], dtype=torch.float64, device=logits.device)
+    body.log_sum_exp(out, logits)
+    return out
+
+
+def sample(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """`reference.sample`: logits [rows, vocabulary], contiguous; draws [rows, 5] fp64 on the host -> [rows] int64."""
+    body = library.of(logits, "sample")
+    if body is None or logits.dtype not in _TYPES:
+        return reference.sample(logits, draws)
+    tokens = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
+    body.sample(tokens, logits, draws, _scratch(body.sample_scratch(logits.shape[1]) * torch.get_num_threads()))
+    return tokens
+
+
+def _scratch(size: int) -> torch.Tensor:
+    kept: torch.Tensor | None = getattr(_kept, "scratch", None)
+    if kept is None or len(kept) < size:
+        kept = _kept.scratch = torch.empty(size)
+    return kept
+
+
+def _tokens(x: torch.Tensor, *_: object) -> torch.Tensor:
+    return torch.empty(x.shape[0], dtype=torch.int64, device=x.device)
+
+
+def read_cost(rows: int, vocabulary: int, itemsize: int) -> Cost:
+    """Of what reads logits once: argmax, log_sum_exp and sample."""
+    return Cost(rows * vocabulary * itemsize, 8 * rows * vocabulary)
+
+
+def bitmask_cost(rows: int, vocabulary: int, itemsize: int) -> Cost:
+    return Cost(rows * vocabulary * 2 * itemsize + rows * vocabulary // 8, rows * vocabulary)
+
+
+def penalties_cost(vocabulary: int) -> Cost:
+    return Cost(13 * vocabulary, 6 * vocabulary)
+
+
+register("argmax(Tensor x) -> Tensor", argmax, fake=_tokens, cost=read_cost)
+register("sample(Tensor logits, Tensor draws) -> Tensor", sample, fake=_tokens, cost=read_cost)
+register(
+    "log_sum_exp(Tensor logits) -> Tensor",
+    log_sum_exp,
+    fake=lambda logits: torch.empty(logits.shape[0], dtype=torch.float64, device=logits.device),
+    cost=read_cost,
+)
+register(
+    "apply_token_bitmask(Tensor(a!) logits, Tensor bits, Tensor? rows=None) -> ()",
+    apply_token_bitmask,
+    fake=lambda *_: None,
+    cost=bitmask_cost,
+)
+register(
+    "apply_penalties(Tensor(a!) logits, Tensor counts, Tensor seen, "
+    "float repetition, float presence, float frequency) -> ()",
+    apply_penalties,
+    fake=lambda *_: None,
+    cost=penalties_cost,
+)
