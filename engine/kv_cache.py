@@ -13,23 +13,24 @@ from engine.kv import BLOCK_SIZE
 
 
 class KVCache:
-    """Keys and values of `blocks` blocks, [blocks, layers, 2, BLOCK_SIZE, kv_heads, head_dim].
+    """Keys and values of `blocks` blocks, [blocks, layers, 2, kv_heads, BLOCK_SIZE, head_dim].
 
     Ops see one layer's keys or values as a tensor of rows [n, BLOCK_SIZE, kv_heads, head_dim] in which block b is row
-    `b * stride`: the rows between belong to the other layers.
+    `b * stride`: the rows between belong to the other layers. In memory a head's tokens are neighbours, because
+    attention reads one head at a time.
 
-    Starts as zeros: attention masks what a row may not see but reads it, so every block must hold finite numbers.
+    Starts as zeros: the plain torch body of attention masks what a row may not see but reads it, so every block must
+    hold finite numbers.
     """
 
     def __init__(self, config: ModelConfig, blocks: int, device: torch.device, dtype: torch.dtype) -> None:
         self.stride = 2 * config.layers
         """Rows per block: what block ids are multiplied with for the ops."""
         rows = torch.zeros(
-            blocks * self.stride, BLOCK_SIZE, config.kv_heads, config.head_dim, device=device, dtype=dtype
+            blocks * self.stride, config.kv_heads, BLOCK_SIZE, config.head_dim, device=device, dtype=dtype
         )
-        self.block_bytes = 2 * BLOCK_SIZE * config.kv_heads * config.head_dim * dtype.itemsize
-        """Of one block's keys and values in one layer."""
-        self.layers = [(rows[2 * layer :], rows[2 * layer + 1 :]) for layer in range(config.layers)]
+        by_token = rows.transpose(1, 2)
+        self.layers = [(by_token[2 * layer :], by_token[2 * layer + 1 :]) for layer in range(config.layers)]
         """(keys, values) of each layer."""
         self.sectors = rows.view(blocks, -1)
         """The same memory, one row per block."""

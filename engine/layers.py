@@ -28,9 +28,10 @@ Base = tuple[torch.Tensor, torch.Tensor | None]
 class Step:
     """What all layers share in one step."""
 
-    cos: torch.Tensor
-    sin: torch.Tensor
-    """[T, 1, head_dim], see `kernels.rotary_embedding`."""
+    rotary: torch.Tensor
+    """[rows, head_dim], cosines and sines; see `kernels.rope_and_store`."""
+    rotations: torch.Tensor
+    """[T], each token's row of them."""
     slots: torch.Tensor
     """[T], where each token's KV goes."""
     plans: dict[int | None, AttentionPlan]
@@ -143,10 +144,9 @@ class Attention:
         query_key, value = heads[:, :rotated], heads[:, rotated:]
         if self._qk_norm is not None:
             query_key = kernels.rms_norm(query_key, self._qk_norm, self._eps)
-        kernels.rotary_embedding(query_key, step.cos, step.sin)
         query, key = query_key[:, : self._heads], query_key[:, self._heads :]
-        kernels.store_kv(key, value, *cache, step.slots)
-        seen = kernels.paged_attention(query, key, value, *cache, step.plans[self._window])
+        kernels.rope_and_store(query, key, value, step.rotary, step.rotations, *cache, step.slots)
+        seen = kernels.paged_attention(query, *cache, step.plans[self._window])
         return self._output(seen, step.lora)
 
 

@@ -16,11 +16,10 @@ from engine.config import ModelConfig, RopeParameters
 
 
 class RotaryEmbedding:
-    """Tables of cosines and signed sines in the form that `kernels.rotary_embedding` reads."""
+    """Tables of cosines and sines in the form that `kernels.rope_and_store` reads."""
 
-    def __init__(self, config: ModelConfig, context: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, config: ModelConfig, context: int, device: torch.device) -> None:
         self._config = config
-        self._dtype = dtype
         self._device = device
         rope = config.rope
         self._scale = attention_scale(config)
@@ -32,16 +31,15 @@ class RotaryEmbedding:
         if rope.rope_type == "longrope":
             self._long_offset = context
             tables.append(self._angles(positions, inverse_frequencies(config, long=True)))
-        cos, sin = self._cos_sin(torch.cat(tables))
-        self._cos, self._sin = cos.to(device), sin.to(device)
+        self._table = self._cos_sin(torch.cat(tables))
 
-    def cos_sin(
+    def rotations(
         self, positions: torch.Tensor, lengths: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines [T, 1, head_dim] for tokens at `positions` [T] of sequences of `lengths` [T].
+        """A table [rows, head_dim] of cosines and sines, and the row of each token [T].
 
-        Both are on the host; the result is on the device. The first half of the sines is negated. Lengths may be left
-        out unless the angles depend on them.
+        The tokens are at `positions` [T] of sequences of `lengths` [T], both int64 on the host; the result is on the
+        device. Lengths may be left out unless the angles depend on them.
         """
         rows = positions
         if self.depends_on_length:
@@ -50,19 +48,15 @@ class RotaryEmbedding:
                 pretrained = self._config.rope.original_max_position_embeddings or 0
                 rows = positions + self._long_offset * (lengths > pretrained)
             elif int(lengths.max()) > self._config.max_position_embeddings:
-                cos, sin = self._cos_sin(self._angles(positions, dynamic_frequencies(self._config, lengths)))
-                return cos.to(self._device), sin.to(self._device)
-        rows = rows.to(self._device, non_blocking=True)
-        return self._cos.index_select(0, rows), self._sin.index_select(0, rows)
+                table = self._cos_sin(self._angles(positions, dynamic_frequencies(self._config, lengths)))
+                return table, torch.arange(len(positions), device=self._device)
+        return self._table, rows.to(self._device, non_blocking=True)
 
     def _angles(self, positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
         return positions.float()[:, None] * frequencies
 
-    def _cos_sin(self, angles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        cos, sin = angles.cos() * self._scale, angles.sin() * self._scale
-        cos = torch.cat((cos, cos), dim=-1)
-        sin = torch.cat((-sin, sin), dim=-1)
-        return cos[:, None].to(self._dtype), sin[:, None].to(self._dtype)
+    def _cos_sin(self, angles: torch.Tensor) -> torch.Tensor:
+        return (torch.cat((angles.cos(), angles.sin()), dim=-1) * self._scale).to(self._device)
 
 
 def inverse_frequencies(config: ModelConfig, *, long: bool = False) -> torch.Tensor:

@@ -87,7 +87,7 @@ class ModelRunner:
         self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         context = min(config.context, blocks * BLOCK_SIZE)
         self._model = Decoder.from_directory(directory, config, self._device, self._dtype)
-        self._rope = RotaryEmbedding(config, context, self._device, self._dtype)
+        self._rope = RotaryEmbedding(config, context, self._device)
         self._cache = KVCache(config, blocks, self._device, self._dtype)
         self._windows = set(config.windows)
         self._batches = BatchBuilder()
@@ -193,23 +193,16 @@ class ModelRunner:
         rows = [rows[i] for i in order]
         batch = self._batches(rows)
         lengths = torch.from_numpy(batch.lengths) if self._rope.depends_on_length else None
-        cos, sin = self._rope.cos_sin(torch.from_numpy(batch.positions), lengths)
+        rotary, rotations = self._rope.rotations(torch.from_numpy(batch.positions), lengths)
+        blocks = (batch.tables * self._cache.stride).astype(np.int32)
+        starts, counts = batch.starts.astype(np.int32), batch.counts.astype(np.int32)
         plans = {
-            window: kernels.plan_attention(
-                batch.starts,
-                batch.counts,
-                batch.tables * self._cache.stride,
-                block_size=BLOCK_SIZE,
-                block_bytes=self._cache.block_bytes,
-                window=window,
-                device=self._device,
-                dtype=self._dtype,
-            )
+            window: kernels.plan_attention(starts, counts, blocks, window=window, device=self._device)
             for window in self._windows
         }
         lora = self._adapt([row.request for row in rows], batch.counts) if adapted else None
         slots = self._to_device(torch.from_numpy(batch.slots(self._cache.stride)))
-        step = Step(cos, sin, slots, plans, lora)
+        step = Step(rotary, rotations, slots, plans, lora)
         return _Launch(rows, order, batch.ends, self._to_device(torch.from_numpy(batch.tokens)), step)
 
     def _adapt(self, requests: Sequence[Request], counts: Ints) -> LoraPlan | None:

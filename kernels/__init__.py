@@ -11,17 +11,16 @@ from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart
 from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_linear
 from kernels.lora.plan import LoraPlan, LoraWorkspace
 from kernels.ops.activation import gelu_and_mul, silu_and_mul
+from kernels.ops.attention import paged_attention
 from kernels.ops.embedding import embedding
 from kernels.ops.linear import linear
 from kernels.ops.norm import add_rms_norm, rms_norm
+from kernels.ops.rotary import rope_and_store
 from kernels.ops.sampling import apply_penalties, apply_token_bitmask, argmax, log_sum_exp, sample
 from kernels.packing import PackedWeight, pack_weight
 from kernels.quantization import Quantization
 from kernels.reference import (
     moe,
-    paged_attention,
-    rotary_embedding,
-    store_kv,
 )
 
 __all__ = [
@@ -52,8 +51,7 @@ __all__ = [
     "paged_attention",
     "plan_attention",
     "rms_norm",
-    "rotary_embedding",
+    "rope_and_store",
     "sample",
     "silu_and_mul",
-    "store_kv",
 ]

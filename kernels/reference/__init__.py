@@ -9,7 +9,7 @@ from kernels.reference.attention import paged_attention
 from kernels.reference.linear import embedding, linear, linear_int8
 from kernels.reference.moe import moe
 from kernels.reference.norm import add_rms_norm, rms_norm
-from kernels.reference.rotary import rotary_embedding, store_kv
+from kernels.reference.rotary import rope_and_store
 from kernels.reference.sampling import apply_penalties, apply_token_bitmask, argmax, log_sum_exp, sample
 
 __all__ = [
@@ -25,8 +25,7 @@ __all__ = [
     "moe",
     "paged_attention",
     "rms_norm",
-    "rotary_embedding",
+    "rope_and_store",
     "sample",
     "silu_and_mul",
-    "store_kv",
 ]

@@ -2,52 +2,51 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 
-from kernels.attention import SHORT, AttentionPlan, Fresh, Paged
+from kernels.reference.attention_groups import SHORT, Fresh, Paged
+
+if TYPE_CHECKING:
+    from kernels.attention import AttentionPlan
 
 
 def paged_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    plan: AttentionPlan,
+    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, plan: AttentionPlan
 ) -> torch.Tensor:
     """Causal attention with grouped KV heads over a paged cache, scaled by 1/sqrt(D) -> [T, H * D].
 
-    query is [T, H, D]; key and value [T, K, D] are the batch's own, already stored in the caches
-    [blocks, block_size, K, D]. Head h reads KV head h // (H / K). The caches must hold finite numbers in every block
-    that a table names, also beyond the row's length: those are masked, not skipped.
-    For rows of q tokens that see s keys: moves (2 q H D + 2 s K D) e bytes and 4 q s H D FLOPs (half for a fresh
-    row); this body copies the keys and values of paged rows once more.
+    query is [T, H, D]; the caches are [blocks, block_size, K, D] and hold the batch's own keys and values too. Head h
+    reads KV head h // (H / K). The caches must hold finite numbers in every block that a table names, also beyond the
+    row's length: this body masks those, it does not skip them.
     """
     outputs: list[torch.Tensor] = []
-    for group in plan.groups:
-        batch = slice(group.begin, group.end)
-        if isinstance(group, Fresh):
-            outputs.append(_fresh(query[batch], key[batch], value[batch], group))
-        else:
-            outputs.append(_paged(query[batch], _gather(key_cache, group), _gather(value_cache, group), group))
+    for group in plan.groups(key_cache, query.dtype):
+        key, value = _gather(key_cache, group), _gather(value_cache, group)
+        run = _fresh if isinstance(group, Fresh) else _paged
+        outputs.append(run(query[group.begin : group.end], key, value, group))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _fresh(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Fresh) -> torch.Tensor:
-    q, k, v = (x.view(group.rows, group.count, *x.shape[1:]).transpose(1, 2) for x in (query, key, value))
+def _gather(cache: torch.Tensor, group: Fresh | Paged) -> torch.Tensor:
+    """The blocks of a group -> [rows, K, keys, D]."""
+    blocks = cache.index_select(0, group.blocks)
+    return blocks.reshape(group.rows, -1, *cache.shape[2:]).transpose(1, 2)
+
+
+def _fresh(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Fresh | Paged) -> torch.Tensor:
+    """key, value: [rows, K, keys, D], with keys behind the last row's that do not count."""
+    q = query.view(group.rows, group.count, *query.shape[1:]).transpose(1, 2)
+    k, v = key[:, :, : group.count], value[:, :, : group.count]
     out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=group.mask, is_causal=group.mask is None, enable_gqa=q.shape[1] != k.shape[1]
     )
     return out.transpose(1, 2).reshape(len(query), -1)
 
 
-def _gather(cache: torch.Tensor, group: Paged) -> torch.Tensor:
-    """The blocks of a group -> [rows, K, keys, D]."""
-    return cache.index_select(0, group.blocks).view(group.rows, -1, *cache.shape[2:]).transpose(1, 2)
-
-
-def _paged(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Paged) -> torch.Tensor:
+def _paged(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Fresh | Paged) -> torch.Tensor:
     """key, value: [rows, K, keys, D]."""
     _, heads, dim = query.shape
     kv_heads, keys = key.shape[1:3]

@@ -5,24 +5,29 @@ from __future__ import annotations
 import torch
 
 
-def rotary_embedding(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-    """Rotate `heads` [T, H + K, D] (queries and keys side by side) in place: RoFormer's embedding, in halves.
-
-    Dimension i < D/2 is paired with i + D/2. cos and sin are [T, 1, D] with both halves filled; the first half of sin
-    is negated, so that the result is `heads * cos + swap_halves(heads) * sin`.
-    Moves 2 T (H + K) D e + 2 T D e bytes; 3 T (H + K) D FLOPs.
-    """
-    tokens, count, dim = heads.shape
-    swapped = heads.view(tokens, count, 2, dim // 2).flip(2).view(tokens, count, dim)
-    heads.mul_(cos).addcmul_(swapped, sin)
-
-
-def store_kv(
-    key: torch.Tensor, value: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, slots: torch.Tensor
+def rope_and_store(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    table: torch.Tensor,
+    rotations: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slots: torch.Tensor,
 ) -> None:
-    """Write key and value [T, K, D] into the caches [blocks, block_size, K, D] at `slots` [T] (block * size + offset).
+    """Rotate query [T, H, D] in place (RoFormer's embedding, in halves); write rotated key and value [T, K, D].
 
-    Moves 4 T K D e bytes; no FLOPs.
+    Dimension i < D/2 is paired with i + D/2. Row rotations[t] of `table` [rows, D] fp32 holds the cosines of token t's
+    D/2 angles and then their sines. Keys and values go into the caches [blocks, block_size, K, D] at slots [T]
+    (block * block_size + offset).
     """
-    key_cache.flatten(0, 1).index_copy_(0, slots, key)
-    value_cache.flatten(0, 1).index_copy_(0, slots, value)
+    cos, sin = table.index_select(0, rotations).unsqueeze(1).chunk(2, dim=-1)
+    query.copy_(_rotated(query, cos, sin))
+    place = (slots // key_cache.shape[1], slots % key_cache.shape[1])
+    key_cache.index_put_(place, _rotated(key, cos, sin))
+    value_cache.index_put_(place, value)
+
+
+def _rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    low, high = heads.float().chunk(2, dim=-1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1).to(heads.dtype)

@@ -41,13 +41,12 @@ CASES: dict[str, dict[str, Any]] = {
 def both(directory: Path, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """[2, length, head_dim] cosines and sines of a prompt of this length: ours, theirs."""
     positions = torch.arange(length)
-    ours = RotaryEmbedding(ModelConfig.from_directory(directory), 512, torch.device("cpu"), torch.float32)
-    cos, sin = ours.cos_sin(positions, torch.full((length,), length))
-    half = sin.shape[-1] // 2
-    sin = torch.cat((-sin[..., :half], sin[..., half:]), -1)
+    rope = RotaryEmbedding(ModelConfig.from_directory(directory), 512, torch.device("cpu"))
+    table, rows = rope.rotations(positions, torch.full((length,), length))
+    ours = [torch.cat((half, half), -1) for half in table[rows].chunk(2, -1)]
     theirs = LlamaRotaryEmbedding(AutoConfig.from_pretrained(directory))
     expected = theirs(torch.zeros(1), positions[None])
-    return torch.stack((cos[:, 0], sin[:, 0])), torch.stack(expected)[:, 0]
+    return torch.stack(ours), torch.stack(expected)[:, 0]
 
 
 @pytest.mark.parametrize("length", [10, 200, 400], ids=["short", "beyond pretraining", "beyond the context"])
@@ -61,9 +60,14 @@ def test_tables_equal_transformers(checkpoint: Checkpoint, case: str, length: in
 def test_a_token_depends_on_its_own_sequence_alone(checkpoint: Checkpoint, case: str) -> None:
     """Short and long sequences of one batch each get what they get alone."""
     config = ModelConfig.from_directory(checkpoint("llama", rope_parameters=CASES[case]))
-    rope = RotaryEmbedding(config, 512, torch.device("cpu"), torch.float32)
+    rope = RotaryEmbedding(config, 512, torch.device("cpu"))
+
+    def angles(positions: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        table, rows = rope.rotations(positions, lengths)
+        return table[rows]
+
     positions, lengths = torch.tensor([5, 5, 300]), torch.tensor([10, 310, 301])
-    together = torch.stack(rope.cos_sin(positions, lengths))
-    alone = [torch.stack(rope.cos_sin(positions[i : i + 1], lengths[i : i + 1])) for i in range(3)]
-    torch.testing.assert_close(together, torch.cat(alone, 1), rtol=0, atol=1e-6)
-    assert not torch.equal(together[:, 0], together[:, 1])
+    together = angles(positions, lengths)
+    alone = [angles(positions[i : i + 1], lengths[i : i + 1]) for i in range(3)]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-6)
+    assert not torch.equal(together[0], together[1])

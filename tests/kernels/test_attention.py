@@ -1,99 +1,188 @@
-"""Which rows of a batch share one call of the attention."""
+"""Paged attention on every instruction set, against fp64 and against itself in other batches."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-import kernels.attention
-from kernels import AttentionPlan, plan_attention
-from kernels.attention import Fresh, Paged
+import kernels
+from kernels import library, plan_attention, reference
+from kernels.ops.attention import paged_attention_cost
+from tests.kernels.paging import BLOCK, Paged
+
+DTYPES = [torch.float32, torch.bfloat16]
+SPLIT = 512
+"""Keys of which one split is made; see kernels/csrc/cpu/attention.h."""
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-7}
+"""Absolute, of outputs near one; in bf16 the weights are rounded as well as the results."""
+every_shape = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+starts = st.sampled_from([0, 1, 15, 16, 17, 31, 32, 40, 511, 512, 513]) | st.integers(0, 70)
+counts = st.sampled_from([1, 1, 1, 2, 15, 16, 17]) | st.integers(0, 80)
+sizes = st.sampled_from([(4, 4), (4, 2), (6, 1), (40, 1), (7, 7)])
 
 
-def plan(rows: list[tuple[int, int]], window: int | None = None, block_bytes: int = 64) -> AttentionPlan:
-    starts, counts = np.array(rows).T
-    width = -(-int((starts + counts).max()) // 16)
-    tables = np.arange(len(rows) * width).reshape(len(rows), width)
-    device = torch.device("cpu")
-    return plan_attention(
-        starts,
-        counts,
-        tables,
-        block_size=16,
-        block_bytes=block_bytes,
-        window=window,
-        device=device,
-        dtype=torch.float32,
+def attend(batch: Paged) -> torch.Tensor:
+    return kernels.paged_attention(batch.query, batch.key_cache, batch.value_cache, batch.plan)
+
+
+def close(found: torch.Tensor, batch: Paged) -> None:
+    torch.testing.assert_close(found.double().cpu(), batch.expected(), rtol=0, atol=TOLERANCE[batch.dtype])
+
+
+@st.composite
+def any_batch(draw: st.DrawFn, dtype: torch.dtype, unused: float = math.nan) -> Paged:
+    heads, kv_heads = draw(sizes)
+    return Paged(
+        draw(st.lists(st.tuples(starts, counts), min_size=1, max_size=5)),
+        heads=heads,
+        kv_heads=kv_heads,
+        dim=draw(st.sampled_from([32, 48, 64, 80, 8, 16, 20, 128])),
+        window=draw(st.none() | st.integers(1, 50) | st.sampled_from([511, 512, 513])),
+        dtype=dtype,
+        seed=draw(st.integers(0, 1000)),
+        unused=unused,
     )
 
 
-def kinds(rows: list[tuple[int, int]]) -> list[tuple[type, int]]:
-    return [(type(group), group.rows) for group in plan(rows).groups]
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_shape
+@given(st.data())
+def test_each_query_gets_the_softmax_over_what_it_may_see(isa: str, dtype: torch.dtype, data: st.DataObject) -> None:
+    """For any mix of decodes, chunks and prompts, with blocks in any order and no number in unused slots."""
+    batch = data.draw(any_batch(dtype))
+    close(attend(batch), batch)
 
 
-def test_decodes_of_similar_length_share_a_call() -> None:
-    assert kinds([(100, 1), (90, 1), (60, 1)]) == [(Paged, 3)]
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_plain_torch_gives_the_same(data: st.DataObject) -> None:
+    batch = data.draw(any_batch(torch.float32, unused=1e4).filter(lambda batch: all(count for _, count in batch.rows)))
+    close(reference.paged_attention(batch.query, batch.key_cache, batch.value_cache, batch.plan), batch)
 
 
-def test_a_long_decode_does_not_pad_the_short_ones() -> None:
-    groups = plan([(4000, 1), (90, 1), (60, 1)]).groups
-    assert [group.rows for group in groups] == [1, 2]
-    assert [len(group.blocks) for group in groups if isinstance(group, Paged)] == [251, 12]
+@pytest.mark.parametrize("window", [None, 20])
+def test_plain_torch_runs_long_chunks_in_pieces(monkeypatch: pytest.MonkeyPatch, window: int | None) -> None:
+    monkeypatch.setattr("kernels.reference.attention_groups._MASK_ELEMENTS", 500)
+    batch = Paged([(40, 1), (33, 40), (0, 70)], window=window, unused=1e4)
+    close(reference.paged_attention(batch.query, batch.key_cache, batch.value_cache, batch.plan), batch)
 
 
-def test_fresh_prompts_of_one_length_share_a_call_without_a_gather() -> None:
-    assert kinds([(0, 128), (0, 128), (0, 64)]) == [(Fresh, 2), (Fresh, 1)]
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 48), (6, 6, 64), (8, 1, 20)])
+def test_a_token_does_not_depend_on_its_batch_or_its_chunk(
+    isa: str, dtype: torch.dtype, window: int | None, heads: int, kv_heads: int, dim: int
+) -> None:
+    """The same bits for a token of a whole prompt, of a chunk of it and of its own, alone and among others."""
+    length = SPLIT + 150
+    batch = Paged([(0, length), (3, 40)], heads, kv_heads, dim, window, dtype)
+    whole = attend(batch)[:length]
+    for begin, end in [(0, 1), (15, 17), (100, 333), (SPLIT - 1, SPLIT + 1), (SPLIT, length), (length - 1, length)]:
+        table = batch.tables[:1, : -(-end // BLOCK)].copy()
+        first, count = np.array([begin], np.int32), np.array([end - begin], np.int32)
+        plan = plan_attention(first, count, table, window=window, device=torch.device("cpu"))
+        alone = kernels.paged_attention(batch.query[begin:end], batch.key_cache, batch.value_cache, plan)
+        assert torch.equal(alone, whole[begin:end]), (begin, end)
 
 
-def test_a_chunk_behind_a_prefix_is_paged() -> None:
-    assert kinds([(0, 64), (64, 64)]) == [(Fresh, 1), (Paged, 1)]
+def test_threads_and_the_order_of_rows_change_nothing(isa: str) -> None:
+    rows = [(700, 1), (1100, 1), (0, 300), (90, 1), (513, 5), (0, 1)]
+    batch = Paged(rows, heads=8, kv_heads=2, dim=64, dtype=torch.bfloat16)
+    one = attend(batch)
+    order = [3, 0, 5, 2, 4, 1]
+    pieces = batch.query.split([count for _, count in rows])
+    first, count = (np.array([rows[i][part] for i in order], np.int32) for part in range(2))
+    plan = plan_attention(first, count, batch.tables[order], window=None, device=torch.device("cpu"))
+    query = torch.cat([pieces[i] for i in order])
+    try:
+        torch.set_num_threads(2)
+        two = attend(batch)
+        shuffled = kernels.paged_attention(query, batch.key_cache, batch.value_cache, plan)
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(one, two)
+    outputs = one.split([count for _, count in rows])
+    assert torch.equal(shuffled, torch.cat([outputs[i] for i in order]))
 
 
-def test_drafts_of_one_length_share_a_call_and_long_chunks_do_not() -> None:
-    assert kinds([(100, 1), (90, 5), (60, 5), (64, 40), (64, 40)]) == [(Paged, 1), (Paged, 2), (Paged, 1), (Paged, 1)]
+def test_large_scores_and_a_window_of_one(isa: str) -> None:
+    batch = Paged([(40, 3)], window=1, dtype=torch.float32)
+    values = batch.sequences[0][1][40:].repeat_interleave(2, 1).flatten(1)
+    assert torch.equal(attend(batch), values)
+    batch = Paged([(600, 2)], dtype=torch.float32)
+    batch.query.mul_(100)
+    assert attend(batch).isfinite().all()
+    torch.testing.assert_close(attend(batch).double(), batch.expected(), rtol=0, atol=1e-3)
 
 
-def test_a_draft_does_not_share_a_call_with_a_fresh_prompt_of_its_length() -> None:
-    assert kinds([(90, 5), (0, 5), (0, 5)]) == [(Paged, 1), (Fresh, 2)]
+def test_nothing_is_written_around_the_output(isa: str) -> None:
+    batch = Paged([(33, 1), (0, 5)], dim=48, dtype=torch.bfloat16)
+    guarded = torch.full((8, 4 * 48), torch.nan, dtype=torch.bfloat16)
+    body, plan = library.cpu, batch.plan
+    assert body is not None
+    scratch = torch.empty(body.paged_attention_scratch(4, 2, 48, 1), dtype=torch.uint8)
+    caches = (batch.key_cache, batch.value_cache)
+    body.paged_attention(guarded[1:-1], batch.query, *caches, plan.tables, plan.starts, plan.counts, 0, scratch)
+    assert torch.equal(guarded[1:-1], attend(batch))
+    assert guarded[0].isnan().all() and guarded[-1].isnan().all()
 
 
-def test_a_prompt_of_one_token_joins_the_decodes() -> None:
-    assert kinds([(3, 1), (0, 1)]) == [(Paged, 2)]
+def test_a_block_far_into_the_cache_is_found(isa: str) -> None:
+    """Beyond 2^31 elements, of which only a few are ever touched."""
+    batch = Paged([(5, 1)], heads=1, kv_heads=1, dim=64, dtype=torch.bfloat16)
+    blocks = 2**31 // (BLOCK * 64) + 2
+    caches = [torch.empty(blocks, BLOCK, 1, 64, dtype=torch.bfloat16) for _ in range(2)]
+    far = np.array([[blocks - 1]], np.int32)
+    for cache, source in zip(caches, (batch.key_cache, batch.value_cache), strict=True):
+        cache[-1] = source[batch.tables[0, 0]]
+    plan = plan_attention(
+        np.array([5], np.int32), np.array([1], np.int32), far, window=None, device=torch.device("cpu")
+    )
+    assert torch.equal(kernels.paged_attention(batch.query, *caches, plan), attend(batch))
 
 
-def test_groups_cover_the_batch_in_order() -> None:
-    groups = plan([(9, 1), (0, 1), (16, 5), (0, 7), (0, 7)]).groups
-    assert [(group.begin, group.end) for group in groups] == [(0, 2), (2, 7), (7, 21)]
+def test_the_op_keeps_torchs_rules(isa: str) -> None:
+    batch = Paged([(17, 1), (0, 3)], unused=0.0)
+    plan = batch.plan
+    arguments = (batch.query, batch.key_cache, batch.value_cache, plan.tables, plan.starts, plan.counts, None)
+    torch.library.opcheck(torch.ops.roundhouse.paged_attention.default, arguments)
 
 
-def test_a_call_gathers_no_more_than_stays_in_the_cache() -> None:
-    """Five rows of seven blocks of 150 KB: 2 MB hold thirteen blocks."""
-    groups = plan([(100, 1)] * 5, block_bytes=150 * 1024).groups
-    assert [group.rows for group in groups] == [1, 1, 1, 1, 1]
-    groups = plan([(90, 1)] * 5, block_bytes=150 * 1024).groups
-    assert [group.rows for group in groups] == [2, 2, 1]
+def test_a_wrong_argument_is_named(isa: str) -> None:
+    batch = Paged([(17, 1), (0, 3)])
+    body, plan = library.cpu, batch.plan
+    assert body is not None
+    good = {
+        "out": torch.empty(4, 128),
+        "query": batch.query,
+        "key_cache": batch.key_cache,
+        "value_cache": batch.value_cache,
+        "tables": plan.tables,
+        "starts": plan.starts,
+        "counts": plan.counts,
+        "window": 0,
+        "scratch": torch.empty(body.paged_attention_scratch(4, 2, 32, 1), dtype=torch.uint8),
+    }
+    for name, wrong, message in [
+        ("query", batch.query.double(), "query must be float32 or bfloat16"),
+        ("key_cache", batch.key_cache[:, :8], "key_cache has 8 elements in dimension 1"),
+        ("value_cache", batch.value_cache.bfloat16(), "value_cache has another type"),
+        ("tables", plan.tables.long(), "tables has another type"),
+        ("tables", plan.tables[:, :1].contiguous(), "tables is too narrow for row 0"),
+        ("counts", plan.counts + 1, "counts must add up to the tokens of query"),
+        ("scratch", torch.empty(100, dtype=torch.uint8), "scratch is too small"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            body.paged_attention(*(good | {name: wrong}).values())
 
 
-def test_a_long_chunk_behind_a_long_prefix_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels.attention, "_MASK_ELEMENTS", 6000)
-    groups = plan([(50, 1), (200, 60), (0, 100)]).groups
-    assert [(type(group), group.begin, group.end) for group in groups] == [
-        (Paged, 0, 1),
-        (Paged, 1, 21),
-        (Paged, 21, 41),
-        (Paged, 41, 61),
-        (Fresh, 61, 161),
-    ]
-    assert all(group.mask is None or group.mask.numel() < 7000 for group in groups)
-
-
-def test_a_window_gathers_only_the_blocks_that_it_reaches() -> None:
-    (group,) = plan([(1000, 1)], window=20).groups
-    assert isinstance(group, Paged)
-    assert group.blocks.tolist() == [61, 62]
-
-
-def test_a_row_that_fills_its_blocks_needs_no_mask() -> None:
-    (group,) = plan([(31, 1), (31, 1)]).groups
-    assert group.mask is None
+def test_the_cost_counts_what_is_seen() -> None:
+    cost = paged_attention_cost([9, 0], [1, 3], heads=4, kv_heads=2, dim=8, itemsize=2)
+    assert cost.flops == 4 * (10 + 1 + 2 + 3) * 4 * 8
+    assert cost.bytes == 2 * 2 * 8 * ((1 + 3) * 4 + (10 + 3) * 2)
+    assert paged_attention_cost([9], [2], 4, 2, 8, 2, window=3).flops == 4 * 6 * 4 * 8

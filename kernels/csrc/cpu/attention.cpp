@@ -1,0 +1,220 @@
+#include "cpu/attention.h"
+
+#include <cmath>
+#include <type_traits>
+
+#include "cpu/attention_amx.h"
+#include "cpu/attention_fma.h"
+#include "cpu/parallel.h"
+
+namespace roundhouse {
+namespace {
+
+constexpr int kWidth = Vector::kWidth;
+constexpr int64_t kUnitColumns = 128;  // queries times heads that share what is made of the keys and values of a split
+constexpr int64_t kLine = 64;
+
+int64_t aligned(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+// Queries times heads per unit of work, in whole groups of columns.
+int64_t unit_columns(int64_t heads, int64_t kv_heads) {
+  const int64_t shared = heads / kv_heads;
+  return (std::max(kUnitColumns / shared, int64_t{1}) * shared + kColumns - 1) / kColumns * kColumns;
+}
+
+// One thread's work on unit after unit: some tokens of one row and the heads of one KV head.
+template <class Body, class T, class C>
+class Worker {
+ public:
+  static int64_t scratch(int64_t columns, int64_t dim) {
+    const int64_t groups = columns / kColumns;
+    return aligned(Body::scratch(dim)) + groups * aligned(Body::query_size(dim) * sizeof(typename Body::Query)) +
+           (groups + 1) * aligned(group_size(dim) * sizeof(float));
+  }
+
+  Worker(const PagedAttention<T, C>& p, uint8_t* memory) : p_(p), body_(p.dim, memory) {
+    groups_ = unit_columns(p.heads, p.kv_heads) / kColumns;
+    const double scale = 1.4426950408889634 / std::sqrt(static_cast<double>(p.dim));
+    scale_.high = static_cast<float>(scale);
+    scale_.low = static_cast<float>(scale - static_cast<double>(scale_.high));
+    queries_ = memory + aligned(Body::scratch(p.dim));
+    query_bytes_ = aligned(Body::query_size(p.dim) * sizeof(typename Body::Query));
+    states_ = reinterpret_cast<float*>(queries_ + groups_ * query_bytes_);
+    state_size_ = aligned(group_size(p.dim) * sizeof(float)) / sizeof(float);
+  }
+
+  // Tokens [first, first + count) of `row`; the first of all of the row's is `token` of the batch.
+  void unit(int64_t row, int64_t token, int64_t first, int64_t count, int64_t kv_head) {
+    const int64_t shared = p_.heads / p_.kv_heads, columns = count * shared;
+    const int64_t position = p_.starts[row] + first, head = kv_head * shared;
+    const int32_t* table = p_.tables + row * p_.width;
+    const auto element = [&](int64_t column, int64_t stride) {
+      return (token + first + column / shared) * stride + (head + column % shared) * p_.dim;
+    };
+    for (int64_t group = 0; group * kColumns < columns; ++group) {
+      const T* vectors[kColumns];
+      for (int i = 0; i < kColumns; ++i) {
+        const int64_t column = group * kColumns + i;
+        vectors[i] = column < columns ? p_.query + element(column, p_.query_stride) : nullptr;
+      }
+      body_.pack(vectors, registers(columns, group), query(group));
+    }
+    const int64_t newest = position + count - 1, oldest = seen_from(position);
+    bool started = false;
+    for (int64_t split = oldest / kSplit * kSplit; split <= newest; split += kSplit) {
+      const int64_t begin = std::max(split, oldest / Body::kAlign * Body::kAlign);
+      const int64_t end = std::min(split + kSplit, newest + 1);
+      body_.load(p_.cache, kv_head, table + begin / kBlock, begin, end);
+      for (int64_t group = 0; group * kColumns < columns; ++group) {
+        if (registers(columns, group) == 1) {
+          attend<1>(group, columns, position, shared, begin, end, started);
+        } else {
+          attend<2>(group, columns, position, shared, begin, end, started);
+        }
+      }
+      started = true;
+    }
+    for (int64_t group = 0; group * kColumns < columns; ++group) {
+      const int64_t ld = registers(columns, group) * kWidth;
+      const float* sums = state(group);
+      for (int64_t i = group * kColumns; i < std::min(columns, (group + 1) * kColumns); ++i) {
+        write(sums, sums[p_.dim * ld + ld + i % kColumns], ld, i % kColumns, p_.out + element(i, p_.heads * p_.dim));
+      }
+    }
+  }
+
+ private:
+  // Sums [dim][columns], their exponents and the sums of their weights.
+  static int64_t group_size(int64_t dim) { return (dim + 2) * kColumns; }
+  static int registers(int64_t columns, int64_t group) { return columns - group * kColumns > kWidth ? 2 : 1; }
+
+  typename Body::Query* query(int64_t group) {
+    return reinterpret_cast<typename Body::Query*>(queries_ + group * query_bytes_);
+  }
+  // That of group `groups_` is the split's, the others the units'.
+  float* state(int64_t group) { return states_ + group * state_size_; }
+  int64_t seen_from(int64_t position) const {
+    return p_.window == 0 ? 0 : std::max(position - p_.window + 1, int64_t{0});
+  }
+
+  template <int registers>
+  void attend(int64_t group, int64_t columns, int64_t position, int64_t shared, int64_t begin, int64_t end,
+              bool started) {
+    constexpr int ld = registers * kWidth;
+    Visible visible;
+    const int64_t first = group * kColumns, last = std::min(first + ld, columns) - 1;
+    for (int i = 0; i < ld; ++i) {
+      const int64_t at = position + std::min(first + i, last) / shared;
+      visible.newest[i] = static_cast<int32_t>(at);
+      visible.oldest[i] = static_cast<int32_t>(seen_from(at));
+    }
+    const int64_t newest = position + last / shared;
+    visible.all_begin = seen_from(newest);
+    visible.all_end = position + first / shared + 1;
+    float* total = state(group);
+    begin = std::max(begin, seen_from(position + first / shared) / Body::kAlign * Body::kAlign);
+    end = std::min(end, newest + 1);
+    if (begin >= end) {
+      if (!started) clear<registers>(total);
+      return;
+    }
+    float* split = started ? state(groups_) : total;
+    const int64_t size = p_.dim * ld;
+    body_.template attend<registers>(query(group), begin, end, scale_, visible, split, split + size,
+                                     split + size + ld);
+    if (started) merge<registers>(total, split);
+  }
+
+  template <int registers>
+  void clear(float* total) const {
+    constexpr int ld = registers * kWidth;
+    std::fill_n(total, (p_.dim + 2) * ld, 0.0f);
+    std::fill_n(total + p_.dim * ld, ld, -INFINITY);
+  }
+
+  // Adds a split to those before it. One in which a column sees nothing leaves the column as it is, bit for bit.
+  template <int registers>
+  void merge(float* total, const float* split) const {
+    constexpr int ld = registers * kWidth;
+    for (int r = 0; r < registers; ++r) {
+      float *exponent = total + p_.dim * ld + r * kWidth, *weights = exponent + ld;
+      const float *split_exponent = split + p_.dim * ld + r * kWidth, *split_weights = split_exponent + ld;
+      const Vector largest = max(Vector::load(exponent), Vector::load(split_exponent));
+      // Where both are minus infinity their difference shall be so too.
+      const Vector base = max(largest, Vector::all(-3e38f));
+      const Vector down = Vector::load(exponent) - base, split_down = Vector::load(split_exponent) - base;
+      const auto merged = [&](const float* sum, const float* added) {
+        return scale_down(Vector::load(sum), down) + scale_down(Vector::load(added), split_down);
+      };
+      largest.store(exponent);
+      merged(weights, split_weights).store(weights);
+      for (int64_t i = 0; i < p_.dim; ++i) {
+        float* sum = total + i * ld + r * kWidth;
+        merged(sum, split + i * ld + r * kWidth).store(sum);
+      }
+    }
+  }
+
+  // One column of the sums over its weights' sum.
+  void write(const float* sums, float weights, int64_t ld, int64_t column, T* out) const {
+    for (int64_t i = 0; i < p_.dim; ++i) out[i] = from_float<T>(sums[i * ld + column] / weights);
+  }
+
+  const PagedAttention<T, C>& p_;
+  Body body_;
+  Scale scale_;
+  int64_t groups_, query_bytes_, state_size_;
+  uint8_t* queries_;
+  float* states_;
+};
+
+template <class Body, class T, class C>
+void run(const PagedAttention<T, C>& p) {
+  const int64_t shared = p.heads / p.kv_heads, tokens = std::max(kUnitColumns / shared, int64_t{1});
+  const int64_t scratch = Worker<Body, T, C>::scratch(unit_columns(p.heads, p.kv_heads), p.dim);
+  const auto pieces = [&](int64_t row) { return (p.counts[row] + tokens - 1) / tokens; };
+  int64_t units = 0, bytes = 0;
+  for (int64_t row = 0; row < p.rows; ++row) {
+    units += pieces(row) * p.kv_heads;
+    bytes += pieces(row) * (p.starts[row] + p.counts[row]) * 2 * p.kv_heads * p.dim * static_cast<int64_t>(sizeof(C));
+  }
+  parallel_dynamic(units, bytes, p.scratch_bytes / scratch, [&](int64_t thread, const auto& next) {
+#if defined(ROUNDHOUSE_AMX)
+    const Tiles tiles;
+#endif
+    Worker<Body, T, C> worker(p, p.scratch + thread * scratch);
+    // Units come in order, so that each thread finds their rows by walking on.
+    int64_t row = 0, before = 0, token = 0;
+    for (int64_t unit = next(); unit < units; unit = next()) {
+      while (unit - before >= pieces(row) * p.kv_heads) {
+        before += pieces(row) * p.kv_heads;
+        token += p.counts[row++];
+      }
+      // Neighbours read the same keys.
+      const int64_t head = (unit - before) / pieces(row), first = (unit - before) % pieces(row) * tokens;
+      worker.unit(row, token, first, std::min<int64_t>(tokens, p.counts[row] - first), head);
+    }
+  });
+}
+
+}  // namespace
+
+template <class T, class C>
+void paged_attention(const PagedAttention<T, C>& p) {
+#if defined(ROUNDHOUSE_AMX)
+  if constexpr (std::is_same<T, bfloat16>::value) {
+    if (AmxAttention<C>::fits(p.dim)) return run<AmxAttention<C>>(p);
+  }
+#endif
+  run<FmaAttention<T, C>>(p);
+}
+
+int64_t paged_attention_scratch(int64_t heads, int64_t kv_heads, int64_t dim, int64_t threads) {
+  const int64_t columns = unit_columns(heads, kv_heads);
+  return threads * Worker<FmaAttention<float, float>, float, float>::scratch(columns, dim);
+}
+
+template void paged_attention<float, float>(const PagedAttention<float, float>&);
+template void paged_attention<bfloat16, bfloat16>(const PagedAttention<bfloat16, bfloat16>&);
+
+}  // namespace roundhouse

@@ -1,0 +1,237 @@
+// The scores and sums of one split on AMX tiles, for bf16 and head dimensions that are multiples of 16 from 32 on.
+//
+// Both products are transposed: scores [keys][columns] = keys * queries^T, sums [dim][columns] = values^T * weights. Half
+// a block of keys by 32 dimensions is then an operand of TDPBF16PS as it lies in the cache, the weights become one by
+// interleaving two rows, and only the values have to be transposed.
+#pragma once
+
+#if defined(ROUNDHOUSE_AMX)
+
+#include "cpu/attention_softmax.h"
+
+namespace roundhouse {
+
+// All eight tiles are 16 rows of 64 bytes.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// A thread's tiles while it works with them.
+class Tiles {
+ public:
+  Tiles() {
+    static const TileConfig config;
+    _tile_loadconfig(&config);
+  }
+  ~Tiles() { _tile_release(); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+};
+
+// Transposes 8 dimensions of 32 keys, half of them at `low` and half at `high`: target [8][32].
+inline void transpose_8x32(const bfloat16* low, const bfloat16* high, int64_t stride, bfloat16* target) {
+  const auto load = [](const bfloat16* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
+  __m512i r[8], a[8], b[8];
+  // 128 bits of r[k] are the dimensions of keys k, k + 8, k + 16 and k + 24.
+  for (int k = 0; k < 8; ++k) {
+    __m512i row = _mm512_broadcast_i32x4(load(low + k * stride));
+    row = _mm512_mask_broadcast_i32x4(row, 0x00f0, load(low + (k + 8) * stride));
+    row = _mm512_mask_broadcast_i32x4(row, 0x0f00, load(high + k * stride));
+    r[k] = _mm512_mask_broadcast_i32x4(row, 0xf000, load(high + (k + 8) * stride));
+  }
+  for (int i = 0; i < 4; ++i) {
+    a[2 * i] = _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
+    a[2 * i + 1] = _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    b[i] = _mm512_unpacklo_epi32(a[i], a[i + 2]);
+    b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 2]);
+    b[i + 2] = _mm512_unpacklo_epi32(a[i + 1], a[i + 3]);
+    b[i + 3] = _mm512_unpackhi_epi32(a[i + 1], a[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm512_store_si512(target + 2 * i * 32, _mm512_unpacklo_epi64(b[i], b[i + 4]));
+    _mm512_store_si512(target + (2 * i + 1) * 32, _mm512_unpackhi_epi64(b[i], b[i + 4]));
+  }
+}
+
+template <class C>
+class AmxAttention {
+ public:
+  using Query = bfloat16;
+  static constexpr int64_t kPair = 2 * kBlock;  // keys of one product: a tile holds 32 numbers in a row
+  static constexpr int64_t kAlign = kPair;
+  static constexpr int64_t kTile = 512;  // elements
+
+  static bool fits(int64_t dim) { return dim >= 32 && dim % 16 == 0; }
+  static int64_t query_size(int64_t dim) { return (dim + 31) / 32 * kTile * 2; }
+  static int64_t scratch(int64_t dim) {
+    return kSplit * kColumns * 4 + kSplit * kColumns * 2 + kSplit * dim * 2 + kPair * dim * 2;
+  }
+
+  AmxAttention(int64_t dim, uint8_t* memory)
+      : dim_(dim),
+        scores_(reinterpret_cast<float*>(memory)),
+        weights_(reinterpret_cast<bfloat16*>(scores_ + kSplit * kColumns)),
+        values_(weights_ + kSplit * kColumns),
+        padded_(values_ + kSplit * dim) {}
+
+  // Tiles [chunk of dimensions][register][16 pairs of dimensions][16 columns][2] of the vectors at query[i], zeros where
+  // those are null. Where 32 does not divide the dimensions the last chunk overlaps the one before, with zeros there.
+  void pack(const bfloat16* const* query, int registers, Query* packed) const {
+    std::memset(packed, 0, (dim_ + 31) / 32 * registers * kTile * sizeof(bfloat16));
+    for (int column = 0; column < registers * 16; ++column) {
+      if (query[column] == nullptr) continue;
+      bfloat16* to = packed + column / 16 * kTile + column % 16 * 2;
+      for (int64_t i = 0; i < dim_; i += 2) {
+        const int64_t chunk = i / 32, pair = (i - chunk_begin(chunk)) / 2;
+        std::memcpy(to + chunk * registers * kTile + pair * 32, query[column] + i, 4);
+      }
+    }
+  }
+
+  void load(const PagedCache<C>& cache, int64_t head, const int32_t* table, int64_t begin, int64_t end) {
+    begin_ = begin;
+    token_stride_ = cache.token_stride;
+    for (int64_t key = begin; key < end; key += kBlock) {
+      const int64_t index = (key - begin) / kBlock;
+      const int64_t place = table[index] * cache.block_stride + head * cache.head_stride;
+      key_blocks_[index] = cache.keys + place;
+      const bfloat16* values = cache.values + place;
+      // Of the last pair of blocks the second may be missing; its keys are masked, so any memory will do.
+      if (index % 2 == 0) {
+        key_blocks_[index + 1] = key_blocks_[index];
+        if (end - key >= kPair) {
+          transpose(values, cache.values + table[index + 1] * cache.block_stride + head * cache.head_stride, token_stride_, index / 2);
+        }
+      }
+      if (index % 2 == 0 && end - key < kPair) {
+        // What lies behind the last value is no number to calculate with.
+        std::memset(padded_, 0, kPair * dim_ * sizeof(bfloat16));
+        for (int64_t token = 0; token < end - key; ++token) {
+          const int64_t block = table[index + token / kBlock] * cache.block_stride + head * cache.head_stride;
+          std::memcpy(padded_ + token * dim_, cache.values + block + token % kBlock * token_stride_, dim_ * sizeof(bfloat16));
+        }
+        transpose(padded_, padded_ + kBlock * dim_, dim_, index / 2);
+      }
+    }
+  }
+
+  template <int registers>
+  void attend(const Query* query, int64_t begin, int64_t end, Scale scale, const Visible& visible, float* sums,
+              float* exponent, float* total) {
+    constexpr int ld = registers * 16;
+    const int64_t first = (begin - begin_) / kBlock, blocks = (end - begin + kPair - 1) / kPair * 2;
+    for (int64_t i = 0; i < blocks; i += 2) score<registers>(first + i, query, scores_ + i * kBlock * ld);
+    __m512 even[registers];
+    softmax<false, registers>(scores_, begin, begin + blocks * kBlock, scale, visible, exponent, total,
+                              [&](int64_t row, int r, Vector weight) {
+                                if (row % 2 == 0) {
+                                  even[r] = weight.lanes;
+                                } else {
+                                  interleave(even[r], weight.lanes, weights_ + (row / 2 * registers + r) * 32);
+                                }
+                              });
+    const int64_t pairs = blocks / 2;
+    const bfloat16* values = values_ + first / 2 * dim_ * kPair;
+    int64_t tile = 0;
+    for (; tile + 2 <= dim_ / 16; tile += 2) {
+      sum<registers, 2>(values + tile * kTile, pairs, sums + tile * 16 * ld);
+    }
+    if (tile < dim_ / 16) sum<registers, 1>(values + tile * kTile, pairs, sums + tile * 16 * ld);
+  }
+
+ private:
+  int64_t chunk_begin(int64_t chunk) const { return std::min(chunk * 32, dim_ - 32); }
+
+  // Rows 2i and 2i + 1 of the weights as pairs, as the second operand of TDPBF16PS takes them.
+  static void interleave(__m512 even, __m512 odd, bfloat16* target) {
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
+                                           5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+    _mm512_store_si512(target, _mm512_permutexvar_epi16(order, both));
+  }
+
+  // values_ is [pair of blocks][dim][32 keys].
+  void transpose(const bfloat16* low, const bfloat16* high, int64_t stride, int64_t pair) {
+    bfloat16* target = values_ + pair * dim_ * kPair;
+    for (int64_t i = 0; i < dim_; i += 8) transpose_8x32(low + i, high + i, stride, target + i * kPair);
+  }
+
+  // Scores [32][registers * 16] of the blocks `index` and the one behind it.
+  template <int registers>
+  void score(int64_t index, const Query* query, float* scores) const {
+    constexpr int stride = registers * 64;
+    const int64_t step = token_stride_ * static_cast<int64_t>(sizeof(bfloat16));
+    _tile_zero(0);
+    _tile_zero(1);
+    if (registers == 2) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+    for (int64_t chunk = 0; chunk < (dim_ + 31) / 32; ++chunk, query += registers * kTile) {
+      const int64_t offset = chunk_begin(chunk);
+      _tile_loadd(4, key_blocks_[index] + offset, step);
+      _tile_loadd(5, key_blocks_[index + 1] + offset, step);
+      _tile_loadd(6, query, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 5, 6);
+      if (registers == 2) {
+        _tile_loadd(7, query + kTile, 64);
+        _tile_dpbf16ps(2, 4, 7);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    _tile_stored(0, scores, stride);
+    _tile_stored(1, scores + 16 * registers * 16, stride);
+    if (registers == 2) {
+      _tile_stored(2, scores + 16, stride);
+      _tile_stored(3, scores + 16 * registers * 16 + 16, stride);
+    }
+  }
+
+  // Sums [tiles * 16][registers * 16] over `pairs` pairs of blocks.
+  template <int registers, int tiles>
+  void sum(const bfloat16* values, int64_t pairs, float* sums) const {
+    constexpr int stride = registers * 64;
+    const bfloat16* weights = weights_;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t pair = 0; pair < pairs; ++pair, values += dim_ * kPair, weights += registers * kTile) {
+      _tile_loadd(6, weights, stride);
+      _tile_loadd(4, values, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      if (tiles == 2) {
+        _tile_loadd(5, values + kTile, 64);
+        _tile_dpbf16ps(1, 5, 6);
+      }
+      if (registers == 2) {
+        _tile_loadd(7, weights + 32, stride);
+        _tile_dpbf16ps(2, 4, 7);
+        if (tiles == 2) _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    _tile_stored(0, sums, stride);
+    if (tiles == 2) _tile_stored(1, sums + 16 * registers * 16, stride);
+    if (registers == 2) {
+      _tile_stored(2, sums + 16, stride);
+      if (tiles == 2) _tile_stored(3, sums + 16 * registers * 16 + 16, stride);
+    }
+  }
+
+  int64_t dim_;
+  float* scores_;
+  bfloat16* weights_;
+  bfloat16* values_;
+  bfloat16* padded_;
+  int64_t begin_ = 0, token_stride_ = 0;
+  const bfloat16* key_blocks_[kSplit / kBlock + 1];
+};
+
+}  // namespace roundhouse
+
+#endif

@@ -1,0 +1,88 @@
+"""Attention over a paged cache: decodes, drafts and prompts' chunks in one call."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from kernels import library, reference
+from kernels.attention import AttentionPlan
+from kernels.memory import Workspace
+from kernels.registry import Cost, register
+
+_TYPES = (torch.float32, torch.bfloat16)
+_CUDA_DIMENSIONS = (64, 128)
+_CUDA_SPLIT = 256
+"""Keys per split of the CUDA body; see kernels/csrc/include/roundhouse/attention.h."""
+_workspace = Workspace()
+
+
+def paged_attention(
+    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, plan: AttentionPlan
+) -> torch.Tensor:
+    """`reference.paged_attention` -> [T, H * D]; what lies in the caches beyond a row's length may be anything."""
+    body = library.of(query, "paged_attention")
+    if body is None or not _fits(query):
+        return reference.paged_attention(query, key_cache, value_cache, plan)
+    tokens, heads, dim = query.shape
+    out = torch.empty(tokens, heads * dim, dtype=query.dtype, device=query.device)
+    kv_heads, window = key_cache.shape[2], plan.window or 0
+    tensors = (out, query, key_cache, value_cache, plan.tables, plan.starts, plan.counts)
+    if query.is_cpu:
+        size = _scratch_bytes(body, heads, kv_heads, dim, torch.get_num_threads())
+        body.paged_attention(*tensors, window, _workspace.of(size))
+    else:
+        most, splits = plan.most, -(-plan.longest // _CUDA_SPLIT)
+        size = body.paged_attention_scratch(len(plan.starts), heads, kv_heads, dim, most, splits)
+        scratch = torch.empty(size, dtype=torch.uint8, device=query.device)
+        body.paged_attention(*tensors, window, scratch, most, splits)
+    return out
+
+
+def _fits(query: torch.Tensor) -> bool:
+    if query.is_cpu:
+        return query.dtype in _TYPES
+    return query.dtype == torch.bfloat16 and query.shape[2] in _CUDA_DIMENSIONS
+
+
+@cache
+def _scratch_bytes(body: library.Library, heads: int, kv_heads: int, dim: int, threads: int) -> int:
+    size: int = body.paged_attention_scratch(heads, kv_heads, dim, threads)
+    return size
+
+
+def paged_attention_cost(
+    starts: list[int], counts: list[int], heads: int, kv_heads: int, dim: int, itemsize: int, window: int | None = None
+) -> Cost:
+    """Every key and value is read once by the rows that see it, every query read and every output written."""
+    size = flops = 0
+    for start, count in zip(starts, counts, strict=True):
+        most = start + count if window is None else window
+        seen = sum(min(position + 1, most) for position in range(start, start + count))
+        keys = min(start + count, count - 1 + most)
+        size += 2 * (count * heads + keys * kv_heads) * dim * itemsize
+        flops += 4 * seen * heads * dim
+    return Cost(size, flops)
+
+
+def _op(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    tables: torch.Tensor,
+    starts: torch.Tensor,
+    counts: torch.Tensor,
+    window: int | None,
+) -> torch.Tensor:
+    host = (starts.cpu().numpy(), counts.cpu().numpy(), tables.cpu().numpy())
+    return paged_attention(query, key_cache, value_cache, AttentionPlan(starts, counts, tables, window, host))
+
+
+register(
+    "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor tables, Tensor starts, Tensor counts,"
+    " int? window) -> Tensor",
+    _op,
+    fake=lambda query, *_: query.new_empty(query.shape[0], query.shape[1] * query.shape[2]),
+    cost=paged_attention_cost,
+)

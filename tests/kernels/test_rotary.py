@@ -1,0 +1,108 @@
+"""Rotary embedding with the writing of keys and values, on every instruction set and in plain torch, against fp64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import kernels
+from kernels import library, reference
+
+BLOCK = 16
+DTYPES = [torch.float32, torch.bfloat16]
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2**-8}
+Arguments = tuple[torch.Tensor, ...]
+every_shape = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def arguments(tokens: int, dim: int, dtype: torch.dtype, seed: int = 0) -> Arguments:
+    """Queries, keys and values as strided views of a packed projection, and caches without a number in them."""
+    generator = torch.Generator().manual_seed(seed)
+    heads = torch.randn(tokens, 7, dim, generator=generator).to(dtype)
+    angles = torch.randn(50, dim // 2, generator=generator)
+    caches = [torch.full((4, 2, BLOCK, dim), torch.nan, dtype=dtype).transpose(1, 2) for _ in range(2)]
+    return (
+        *heads.split([3, 2, 2], dim=1),
+        torch.cat((angles.cos(), angles.sin()), -1),
+        torch.randint(50, (tokens,), generator=generator),
+        *caches,
+        torch.randperm(4 * BLOCK, generator=generator)[:tokens],
+    )
+
+
+def turned(heads: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """As complex numbers, dimensions i and i + D/2 are multiplied by exp(i angle)."""
+    (real, imaginary), (cos, sin) = heads.double().chunk(2, -1), table.double().unsqueeze(1).chunk(2, -1)
+    product = torch.complex(real, imaginary) * torch.complex(cos, sin)
+    return torch.cat((product.real, product.imag), -1)
+
+
+def check(run: object, given: Arguments) -> None:
+    query, key, value, table, rotations, key_cache, value_cache, slots = given
+    tolerance = TOLERANCE[query.dtype]
+    expected_query, expected_key = (turned(x, table[rotations]) for x in (query, key))
+    expected_value = value.clone()
+    assert callable(run)
+    run(*given)
+    torch.testing.assert_close(query.double(), expected_query, rtol=tolerance, atol=tolerance)
+    rows = [cache[slots // BLOCK, slots % BLOCK] for cache in (key_cache, value_cache)]
+    torch.testing.assert_close(rows[0].double(), expected_key, rtol=tolerance, atol=tolerance)
+    assert torch.equal(rows[1], expected_value)
+    for cache in (key_cache, value_cache):
+        assert int((~cache.isnan()).any(-1).any(-1).sum()) == len(slots)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@every_shape
+@given(tokens=st.integers(0, 20), dim=st.integers(1, 66).map(lambda half: 2 * half), seed=st.integers(0, 99))
+def test_queries_and_keys_turn_and_only_the_slots_are_written(
+    isa: str, dtype: torch.dtype, tokens: int, dim: int, seed: int
+) -> None:
+    check(kernels.rope_and_store, arguments(tokens, dim, dtype, seed))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", [2, 20, 64])
+def test_plain_torch_does_the_same(dtype: torch.dtype, dim: int) -> None:
+    check(reference.rope_and_store, arguments(9, dim, dtype))
+
+
+def test_a_token_does_not_depend_on_its_batch(isa: str) -> None:
+    together, alone = arguments(20, 48, torch.bfloat16), arguments(20, 48, torch.bfloat16)
+    try:
+        torch.set_num_threads(2)
+        kernels.rope_and_store(*together)
+    finally:
+        torch.set_num_threads(1)
+    for i in range(20):
+        query, key, value, table, rotations, key_cache, value_cache, slots = alone
+        here = slice(i, i + 1)
+        kernels.rope_and_store(
+            query[here], key[here], value[here], table, rotations[here], key_cache, value_cache, slots[here]
+        )
+    for one, other in zip(together, alone, strict=True):
+        assert torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
+
+
+def test_the_op_keeps_torchs_rules(isa: str) -> None:
+    given = list(arguments(5, 16, torch.float32))
+    given[5:7] = [torch.zeros(4, BLOCK, 2, 16) for _ in range(2)]
+    given[0] = given[0].contiguous()
+    torch.library.opcheck(torch.ops.roundhouse.rope_and_store.default, tuple(given))
+
+
+def test_a_wrong_argument_is_named(isa: str) -> None:
+    body = library.cpu
+    assert body is not None
+    good = list(arguments(5, 16, torch.float32))
+    for place, wrong, message in [
+        (1, good[1].bfloat16(), "key has another type"),
+        (3, good[3].double(), "table has another type"),
+        (4, good[4] + 50, "rotations has .*, beyond 50"),
+        (6, good[6].contiguous(), "value_cache must be laid out as key_cache is"),
+        (7, good[7] - 100, "slots has -"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            body.rope_and_store(*good[:place], wrong, *good[place + 1 :])
