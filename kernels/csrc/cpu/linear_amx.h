@@ -190,20 +190,28 @@ void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int6
   const int64_t padded = ceil_div(inputs, kInt4Group) * kInt4Group, private_bytes = padded * 64;
   const bool packed = rows > 1 || (!Rows::kPadded && source.bytes() % kTileBytes != 0);
   const int64_t chunk = std::max<int64_t>(2, kCachedBytes / x_apart / 2 * 2);  // groups of 16 rows
-  // A few rows every thread prepares for itself, which is sooner done than waiting for others.
-  const bool shared = groups > 1;
-
-  parallel_region(ceil_div(blocks, 2), blocks * tiles * kTile * groups, [&](int64_t number, int64_t total) {
-    uint8_t* const scratch = static_cast<uint8_t*>(workspace) + (groups + number) * private_bytes;
-    const Region region(shared ? static_cast<uint8_t*>(workspace) : scratch, groups, padded);
+  // What the columns of some groups of rows are, in a region.
+  const auto prepare = [&](const Region& region, int64_t first, int64_t last) {
     Columns x{region.columns, 64 * columns, line};
-    for (int64_t group = shared ? groups * number / total : 0; group < (shared ? groups * (number + 1) / total : 1); ++group) {
+    for (int64_t group = first; group < last; ++group) {
       const int64_t begin = group * kBlock, end = std::min(rows, begin + kBlock);
       const auto [bytes, stride] = source.take(region, begin, end);
       if (packed) pack_columns(region.columns + group * x_apart, bytes, stride, source.bytes(), end - begin, columns);
       if (!packed) x.data = bytes;
     }
-    if (shared && total > 1) barrier();
+    return x;
+  };
+  // A few rows every part prepares for itself, which is sooner done than waiting for others.
+  const bool shared = groups > 1;
+  const Region common(static_cast<uint8_t*>(workspace), groups, padded);
+  if (shared) {
+    parallel_for(groups, rows * inputs * 4, [&](int64_t first, int64_t last) { prepare(common, first, last); });
+  }
+
+  parallel_parts(ceil_div(blocks, 2), blocks * tiles * kTile * groups, [&](int64_t number, int64_t total) {
+    uint8_t* const scratch = static_cast<uint8_t*>(workspace) + (groups + number) * private_bytes;
+    const Region region = shared ? common : Region(scratch, groups, padded);
+    const Columns x = shared ? Columns{common.columns, 64 * columns, line} : prepare(region, 0, 1);
 
     const Tiles configured(static_cast<int>(columns));
     const int64_t units = ceil_div(blocks, 2);

@@ -99,11 +99,10 @@ void multiply_all(const P& p, const TilesOf& tiles_of) {
   const int64_t private_bytes = linear_workspace(0, p.inputs, 1);
   const int64_t chunk = std::max<int64_t>(kRows, kCachedBytes / (padded * 4) / kRows * kRows);
   const int64_t bytes = blocks * padded * kBlock * 2 * ceil_div(p.rows, kRows);
-  parallel_region(blocks, bytes, [&](int64_t number, int64_t total) {
-    for (int64_t i = p.rows * number / total; i < p.rows * (number + 1) / total; ++i) {
-      spread(spread_x + i * padded, p.x + i * p.x_stride, p.inputs, padded);
-    }
-    if (total > 1) barrier();
+  parallel_for(p.rows, p.rows * padded * 6, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) spread(spread_x + i * padded, p.x + i * p.x_stride, p.inputs, padded);
+  });
+  parallel_parts(blocks, bytes, [&](int64_t number, int64_t total) {
     uint8_t* const scratch = static_cast<uint8_t*>(p.workspace) + (ceil_div(p.rows, kBlock) + number) * private_bytes;
     for (int64_t begin = 0; begin < p.rows; begin += chunk) {
       const int64_t end = std::min(p.rows, begin + chunk);

@@ -81,7 +81,7 @@ void linear<float>(const Linear<float>& p) {
   const int64_t chunk = std::max<int64_t>(kRows, kCachedBytes / (p.inputs * 4) / kRows * kRows);
   const int64_t bytes = blocks * kBlock * p.inputs * 4 * ceil_div(p.rows, kRows);
   const bool several = kWidth == 16 || p.rows == 1;
-  parallel_region(ceil_div(blocks, kBlocks), bytes, [&](int64_t number, int64_t total) {
+  parallel_parts(ceil_div(blocks, kBlocks), bytes, [&](int64_t number, int64_t total) {
     const int64_t units = ceil_div(blocks, kBlocks);
     const int64_t first = units * number / total * kBlocks, last = std::min(blocks, units * (number + 1) / total * kBlocks);
     for (int64_t begin = 0; begin < p.rows; begin += chunk) {

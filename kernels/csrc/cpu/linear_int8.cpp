@@ -113,15 +113,16 @@ void linear_int8(const LinearInt8& p) {
   Number* const numbers = reinterpret_cast<Number*>(scales + ceil_div(p.rows, kBlock) * kBlock);
   const int64_t chunk = std::max<int64_t>(kRows, kCachedBytes / (stride * static_cast<int64_t>(sizeof(Number))) / kRows * kRows);
   const int64_t bytes = blocks * stride * kBlock * ceil_div(p.rows, kRows);
-  parallel_region(blocks, bytes, [&](int64_t number, int64_t total) {
-    for (int64_t i = p.rows * number / total; i < p.rows * (number + 1) / total; ++i) {
+  parallel_for(p.rows, p.rows * stride * 6, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
       Number* const to = numbers + i * stride;
       std::fill(to + p.inputs / kWidth * kWidth, to + stride, static_cast<Number>(kOffset));
       scales[i] = quantize_row(p.x + i * p.x_stride, p.inputs, [&](int64_t at, Register values) {
         store_numbers(to + at, values);
       });
     }
-    if (total > 1) barrier();
+  });
+  parallel_parts(blocks, bytes, [&](int64_t number, int64_t total) {
     for (int64_t begin = 0; begin < p.rows; begin += chunk) {
       const int64_t end = std::min(p.rows, begin + chunk);
       for (int64_t block = blocks * number / total; block < blocks * (number + 1) / total; ++block) {

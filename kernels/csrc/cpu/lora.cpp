@@ -297,19 +297,12 @@ void adapt_rows(const AdaptRows<T>& p) {
     bytes += (site.ranks * (site.width + site.columns)) * (segment.count + 4) / 4 * static_cast<int64_t>(sizeof(T));
   });
   if (expanding == 0) return;
-  const int64_t threads = std::min<int64_t>(omp_get_max_threads(), bytes / kBytesPerThread);
-  if (threads <= 1) {
-    shrink(p, Share{0, shrinking});
-    expand(p, Share{0, expanding});
-    return;
-  }
-#pragma omp parallel num_threads(threads)
-  {
-    const int64_t number = omp_get_thread_num(), total = omp_get_num_threads();
-    shrink(p, Share{shrinking * number / total, shrinking * (number + 1) / total});
-#pragma omp barrier
-    expand(p, Share{expanding * number / total, expanding * (number + 1) / total});
-  }
+  parallel_parts(shrinking, bytes, [&](int64_t part, int64_t parts) {
+    shrink(p, Share{shrinking * part / parts, shrinking * (part + 1) / parts});
+  });
+  parallel_parts(expanding, bytes, [&](int64_t part, int64_t parts) {
+    expand(p, Share{expanding * part / parts, expanding * (part + 1) / parts});
+  });
 }
 
 template void adapt_rows<float>(const AdaptRows<float>&);
