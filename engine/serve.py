@@ -201,7 +201,8 @@ def main(
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    # Before torch is loaded: engines share a machine's cores, so that threads without work must sleep, not spin.
+    # Before torch is loaded: engines share a machine's cores, so that its threads must sleep, not spin, while there is
+    # no work. The kernels' own do so by themselves (kernels/csrc/cpu/threads.h).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["OMP_NUM_THREADS"] = str(threads)
     # Half of what torch and oneDNN would keep of prepared products, one per shape; see bench/README.md.

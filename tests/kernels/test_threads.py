@@ -1,4 +1,4 @@
-"""The threads that share an op's work: the same result with any number of them, whoever else computes, also in a fork."""
+"""The threads that share an op's work: the same result with any number, whoever else computes, and in a fork."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ def test_callers_at_once_do_not_disturb_each_other(threads: None) -> None:
     wrong: list[int] = []
 
     def call(seed: int) -> None:
-        for _ in range(200):
-            if not torch.equal(normalise(seed), expected[seed]):
-                wrong.append(seed)
+        wrong.extend(seed for _ in range(200) if not torch.equal(normalise(seed), expected[seed]))
 
     callers = [threading.Thread(target=call, args=(seed,)) for seed in range(4)]
     for caller in callers:
@@ -83,7 +81,7 @@ def test_a_fork_has_threads_of_its_own_and_the_process_ends(isa: str) -> None:
         "child = os.fork()\n"
         "if child == 0: os._exit(0 if run() == before else 1)\n"
         "status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n"
-        "raise SystemExit(status or run() != before)\n"
+        "raise SystemExit(status or int(run() != before))\n"
     )
     environment = {library.VARIABLE: isa, "PYTHONPATH": str(Path(kernels.__file__).parent.parent)}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
