@@ -1,7 +1,9 @@
 #include "cpu/lora.h"
 
 #include <cstring>
+#include <optional>
 
+#include "cpu/lora_pieces.h"
 #include "cpu/parallel.h"
 #include "cpu/vector.h"
 
@@ -9,77 +11,41 @@ namespace roundhouse {
 namespace {
 
 constexpr int kWidth = Vector::kWidth;
-constexpr int kChunk = kLoraChunk;
-constexpr int64_t kInputs = 512;   // of a row of A that is copied together where it goes on in another sector
-constexpr int64_t kColumns = 256;  // of the output that are computed together
-constexpr int64_t kRows = 48;      // that are one piece of work, so that long prompts are shared by the threads
+constexpr int64_t kInputs = 512;  // of a row of A that is copied together where it goes on in another sector
 #if defined(ROUNDHOUSE_AVX2)
 constexpr int kShrinkRows = 1;  // at a time: with 8 sums each, what the registers hold
 #else
 constexpr int kShrinkRows = 3;
 #endif
-constexpr int kExpandRows = 4;
 
-// An adapter's image.
-template <class T>
-struct Image {
-  const T* arena;
-  int64_t sector;
-  const int64_t* pages;
-
-  // Elements [begin, begin + count), or null if they are not all in one sector.
-  const T* find(int64_t begin, int64_t count) const {
-    const int64_t page = begin / sector, offset = begin - page * sector;
-    return offset + count <= sector ? arena + pages[page] * sector + offset : nullptr;
-  }
-  // The same, copied together if need be.
-  const T* read(int64_t begin, int64_t count, T* copy) const {
-    if (const T* found = find(begin, count)) return found;
-    for (int64_t done = 0; done < count;) {
-      const int64_t page = (begin + done) / sector, offset = begin + done - page * sector;
-      const int64_t some = std::min(count - done, sector - offset);
-      std::memcpy(copy + done, arena + pages[page] * sector + offset, some * sizeof(T));
-      done += some;
-    }
-    return copy;
-  }
-};
-
-// Work in one order, cut into equal parts for the threads; a part is what lies in [begin, end).
-struct Share {
-  int64_t begin, end, at = 0;
-
-  // Of `count` pieces that cost `cost` each, those that are in this part: [first, last).
-  void take(int64_t count, int64_t cost, int64_t& first, int64_t& last) {
-    first = begin <= at ? 0 : std::min(count, (begin - at + cost - 1) / cost);
-    last = end >= at + count * cost ? count : end <= at ? 0 : (end - at + cost - 1) / cost;
-    at += count * cost;
-  }
-};
-
-// Calls body(site, segment, image, shrunk) for each segment whose adapter has the site.
-template <class T, class Body>
-void each_segment(const AdaptRows<T>& p, const Body& body) {
-  float* shrunk = p.shrunk;
-  for (int64_t i = 0; i < p.count; ++i) {
-    const LoraSegment& segment = p.segments[i];
-    const LoraSite* site = p.tables.site(segment.adapter, p.site);
-    if (site == nullptr) continue;
-    body(*site, segment, Image<T>{p.arena, p.sector, p.tables.pages(segment.adapter)}, shrunk);
-    shrunk += segment.count * site->ranks;
-  }
+// The sums of eight registers' lanes. Pairs, then fours, then eights of them share their additions.
+inline void add_lanes(const Vector* v, float* out) {
+#if defined(ROUNDHOUSE_AVX2)
+  const auto fold = [](__m256 a, __m256 b) { return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)); };
+  const auto fold_pairs = [](__m256 a, __m256 b) {
+    const __m256d x = _mm256_castps_pd(a), y = _mm256_castps_pd(b);
+    const __m256 sum = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+    return _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
+  };
+#else
+  const auto fold = [](__m512 a, __m512 b) { return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)); };
+  const auto fold_pairs = [](__m512 a, __m512 b) {
+    const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+    const __m512 sum = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps(sum, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  };
+#endif
+  _mm_storeu_ps(out, fold_pairs(fold(v[0].lanes, v[1].lanes), fold(v[2].lanes, v[3].lanes)));
+  _mm_storeu_ps(out + 4, fold_pairs(fold(v[4].lanes, v[5].lanes), fold(v[6].lanes, v[7].lanes)));
 }
-
-int64_t blocks(const LoraSegment& segment) { return (segment.count + kRows - 1) / kRows; }
-
-// What a piece costs: reading the weights, and a product with each row.
-int64_t piece_cost(const LoraSegment& segment) { return std::min(segment.count, kRows) + 4; }
 
 // sums[m][r] += a[r] . x[m] over `count` inputs.
 template <int kCount, class T>
-void multiply(const T* const* a, const T* const* x, int64_t count, Vector (&sums)[kCount][kChunk]) {
+void multiply(const T* const* a, const T* const* x, int64_t count, const Ahead<T>& ahead, Vector (&sums)[kCount][kChunk]) {
   const int64_t whole = count / kWidth * kWidth;
   for (int64_t i = 0; i < whole; i += kWidth) {
+    ahead.fetch(i);
     Vector inputs[kCount];
     for (int m = 0; m < kCount; ++m) inputs[m] = Vector::load(x[m] + i);
     for (int r = 0; r < kChunk; ++r) {
@@ -99,7 +65,8 @@ void multiply(const T* const* a, const T* const* x, int64_t count, Vector (&sums
 
 // Eight numbers x A^T for each of kCount rows; A [8, width] begins at `down`.
 template <int kCount, class T>
-void shrink_rows(const Image<T>& image, int64_t down, int64_t width, const T* const* x, float* const* out) {
+void shrink_rows(const Image<T>& image, int64_t down, int64_t width, const T* const* x, const Ahead<T>& ahead,
+                 float* const* out) {
   Vector sums[kCount][kChunk];
   for (auto& row : sums) {
     for (Vector& sum : row) sum = Vector::zero();
@@ -107,7 +74,7 @@ void shrink_rows(const Image<T>& image, int64_t down, int64_t width, const T* co
   const T* a[kChunk];
   if (const T* found = image.find(down, kChunk * width)) {
     for (int r = 0; r < kChunk; ++r) a[r] = found + r * width;
-    multiply<kCount>(a, x, width, sums);
+    multiply<kCount>(a, x, width, ahead, sums);
   } else {
     T copies[kChunk][kInputs];
     const T* inputs[kCount];
@@ -115,37 +82,37 @@ void shrink_rows(const Image<T>& image, int64_t down, int64_t width, const T* co
       const int64_t count = std::min(kInputs, width - i);
       for (int r = 0; r < kChunk; ++r) a[r] = image.read(down + r * width + i, count, copies[r]);
       for (int m = 0; m < kCount; ++m) inputs[m] = x[m] + i;
-      multiply<kCount>(a, inputs, count, sums);
+      multiply<kCount>(a, inputs, count, Ahead<T>{nullptr, 0}, sums);
     }
   }
-  for (int m = 0; m < kCount; ++m) {
-    for (int r = 0; r < kChunk; ++r) out[m][r] = sums[m][r].sum();
-  }
+  for (int m = 0; m < kCount; ++m) add_lanes(sums[m], out[m]);
 }
 
 template <class T>
-void shrink_block(const AdaptRows<T>& p, const LoraSite& site, const Image<T>& image, int64_t down, const int64_t* rows,
-                  int64_t count, float* shrunk) {
+void shrink_piece(const AdaptRows<T>& p, const Piece<T>& piece, Ahead<T> ahead) {
   const T* x[kShrinkRows];
   float* out[kShrinkRows];
-  for (int64_t i = 0; i < count;) {
-    const int some = static_cast<int>(std::min<int64_t>(kShrinkRows, count - i));
+  const int64_t width = piece.site->width, down = piece.down();
+  for (int64_t i = 0; i < piece.count;) {
+    const int some = static_cast<int>(std::min<int64_t>(kShrinkRows, piece.count - i));
     for (int m = 0; m < some; ++m) {
-      x[m] = p.x + rows[i + m] * site.width;
-      out[m] = shrunk + (i + m) * site.ranks;
+      x[m] = p.x + piece.rows[i + m] * width;
+      out[m] = piece.shrunk + (i + m) * piece.site->ranks + piece.at;
     }
-    if (some == 1) shrink_rows<1>(image, down, site.width, x, out);
+    if (some == 1) shrink_rows<1>(piece.image, down, width, x, ahead, out);
 #if !defined(ROUNDHOUSE_AVX2)
-    if (some == 2) shrink_rows<2>(image, down, site.width, x, out);
-    if (some == 3) shrink_rows<3>(image, down, site.width, x, out);
+    if (some == 2) shrink_rows<2>(piece.image, down, width, x, ahead, out);
+    if (some == 3) shrink_rows<3>(piece.image, down, width, x, ahead, out);
 #endif
+    ahead.rows = nullptr;
     i += some;
   }
 }
 
 // Rows of A^T, as many numbers as there are ranks.
 template <class T>
-void look_up(const AdaptRows<T>& p, const LoraSite& site, const LoraSegment& segment, const Image<T>& image, float* shrunk) {
+void look_up(const AdaptRows<T>& p, const LoraSite& site, const LoraSegment& segment, const Image<T>& image,
+             float* shrunk) {
   for (int64_t i = 0; i < segment.count; ++i) {
     const int64_t begin = site.rows + p.tokens[p.rows[segment.first + i]] * site.ranks;
     for (int64_t r = 0; r < site.ranks; r += kChunk) {
@@ -157,6 +124,10 @@ void look_up(const AdaptRows<T>& p, const LoraSite& site, const LoraSegment& seg
 
 template <class T>
 void shrink(const AdaptRows<T>& p, Share share) {
+  std::optional<Piece<T>> waiting;
+  const auto run = [&](const Ahead<T>& ahead) {
+    if (waiting) shrink_piece(p, *waiting, ahead);
+  };
   each_segment(p, [&](const LoraSite& site, const LoraSegment& segment, const Image<T>& image, float* shrunk) {
     int64_t first, last;
     if (site.rows >= 0) {
@@ -164,37 +135,55 @@ void shrink(const AdaptRows<T>& p, Share share) {
       if (first < last) look_up(p, site, segment, image, shrunk);
       return;
     }
-    int64_t before = 0;
     for (const LoraSpan* span = site.spans; span < site.spans + site.count; ++span) {
       const int64_t chunks = span->rank / kChunk;
       share.take(chunks * blocks(segment), piece_cost(segment), first, last);
       for (int64_t i = first; i < last; ++i) {
-        const int64_t rank = i % chunks * kChunk, row = i / chunks * kRows;
-        const int64_t down = span->down + (segment.expert * span->rank + rank) * site.width;
-        shrink_block(p, site, image, down, p.rows + segment.first + row, std::min(kRows, segment.count - row),
-                     shrunk + row * site.ranks + before + rank);
+        const int64_t row = i / chunks * kRows;
+        const Piece<T> piece{&site, span, image, segment.expert, i % chunks * kChunk, p.rows + segment.first + row,
+                             std::min(kRows, segment.count - row), shrunk + row * site.ranks};
+        run({image.find(piece.down(), kChunk * site.width), site.width});
+        waiting = piece;
       }
-      before += span->rank;
+      shrunk += span->rank;
     }
   });
+  run({nullptr, 0});
 }
 
-// sums[m] += shrunk[m] B for `count` columns; b: eight rows of B.
+// What is done with a piece's columns of kCount rows, eight ranks at a time. In between, sums are in fp32.
 template <int kCount, class T>
-void add_products(const T* const* b, const float* const* shrunk, int64_t count, float (*sums)[kColumns]) {
-  for (int64_t i = 0; i < count; i += kWidth) {
-    const int rest = static_cast<int>(std::min<int64_t>(kWidth, count - i));
+struct Rows {
+  T* out[kCount];
+  const float* shrunk[kCount];
+  const float *scale, *offset;  // of the columns, or null
+  float sums[kCount][kColumns];
+
+  // Columns from i on; a `rest` is how many if they do not fill a register.
+  template <bool kFirst, bool kLast, class... Rest>
+  void add(const T* const* b, int64_t rank, int64_t i, Rest... rest) {
     Vector weights[kChunk];
-    for (int r = 0; r < kChunk; ++r) weights[r] = rest == kWidth ? Vector::load(b[r] + i) : Vector::load(b[r] + i, rest);
+    for (int r = 0; r < kChunk; ++r) weights[r] = Vector::load(b[r] + i, rest...);
     for (int m = 0; m < kCount; ++m) {
-      Vector sum = Vector::load(sums[m] + i);
-      for (int r = 0; r < kChunk; ++r) sum = multiply_add(Vector::all(shrunk[m][r]), weights[r], sum);
-      sum.store(sums[m] + i);
+      Vector sum = kFirst ? Vector::load(out[m] + i, rest...) : Vector::load(sums[m] + i);
+      for (int r = 0; r < kChunk; ++r) sum = multiply_add(Vector::all(shrunk[m][rank + r]), weights[r], sum);
+      if constexpr (kLast) {
+        store(sum, m, i, rest...);
+      } else {
+        sum.store(sums[m] + i);
+      }
     }
   }
-}
 
-// What `of` does for each register of a row and for the part of one at its end.
+  template <class... Rest>
+  void store(Vector sum, int m, int64_t i, Rest... rest) {
+    if (scale != nullptr) sum = sum * Vector::load(scale + i, rest...);
+    if (offset != nullptr) sum = sum + Vector::load(offset + i, rest...);
+    sum.store(out[m] + i, rest...);
+  }
+};
+
+// Calls body(i) for each register of a row and body(i, rest) for the part of one at its end.
 template <class Body>
 void each_register(int64_t count, const Body& body) {
   const int64_t whole = count / kWidth * kWidth;
@@ -202,31 +191,29 @@ void each_register(int64_t count, const Body& body) {
   if (whole < count) body(whole, static_cast<int>(count - whole));
 }
 
-// Columns [begin, begin + count) of kCount rows, which begin at `out`; with `scale` and `offset` of those columns, or null.
 template <int kCount, class T>
-void expand_rows(const Image<T>& image, const LoraSpan& span, int64_t expert, int64_t begin, int64_t count,
-                 const float* const* shrunk, T* const* out, const float* scale, const float* offset) {
-  float sums[kCount][kColumns];
-  for (int m = 0; m < kCount; ++m) {
-    each_register(count, [&](int64_t i, auto... rest) { Vector::load(out[m] + i, rest...).store(sums[m] + i); });
-  }
-  const int64_t columns = span.end - span.begin;
-  T copies[kChunk][kColumns];
-  for (int64_t rank = 0; rank < span.rank; rank += kChunk) {
-    const int64_t up = span.up + (expert * span.rank + rank) * columns + begin - span.begin;
-    const T* b[kChunk];
-    const T* found = image.find(up, (kChunk - 1) * columns + count);
-    for (int r = 0; r < kChunk; ++r) b[r] = found ? found + r * columns : image.read(up + r * columns, count, copies[r]);
-    const float* ranks[kCount];
-    for (int m = 0; m < kCount; ++m) ranks[m] = shrunk[m] + rank;
-    add_products<kCount>(b, ranks, count, sums);
-  }
-  for (int m = 0; m < kCount; ++m) {
+void expand_rows(const Piece<T>& piece, Rows<kCount, T>& rows, const Ahead<T>& ahead) {
+  const int64_t count = piece.columns(), columns = piece.span->end - piece.span->begin, ranks = piece.span->rank;
+  if (ranks == 0) {
     each_register(count, [&](int64_t i, auto... rest) {
-      Vector sum = Vector::load(sums[m] + i, rest...);
-      if (scale != nullptr) sum = sum * Vector::load(scale + i, rest...);
-      if (offset != nullptr) sum = sum + Vector::load(offset + i, rest...);
-      sum.store(out[m] + i, rest...);
+      for (int m = 0; m < kCount; ++m) rows.store(Vector::load(rows.out[m] + i, rest...), m, i, rest...);
+    });
+  }
+  T copies[kChunk][kColumns];
+  for (int64_t rank = 0; rank < ranks; rank += kChunk) {
+    const int64_t up = piece.up(rank);
+    const T* b[kChunk];
+    const T* found = piece.image.find(up, (kChunk - 1) * columns + count);
+    for (int r = 0; r < kChunk; ++r) {
+      b[r] = found ? found + r * columns : piece.image.read(up + r * columns, count, copies[r]);
+    }
+    const bool first = rank == 0, last = rank + kChunk == ranks;
+    each_register(count, [&](int64_t i, auto... rest) {
+      if (last) ahead.fetch(i);
+      if (first && last) return rows.template add<true, true>(b, rank, i, rest...);
+      if (first) return rows.template add<true, false>(b, rank, i, rest...);
+      if (last) return rows.template add<false, true>(b, rank, i, rest...);
+      rows.template add<false, false>(b, rank, i, rest...);
     });
   }
 }
@@ -242,44 +229,58 @@ const float* read_vector(const Image<T>& image, int64_t vector, int64_t begin, i
   return copy;
 }
 
+// Rows [first, first + kCount) of a piece.
+template <int kCount, class T>
+void expand_some(const AdaptRows<T>& p, const Piece<T>& piece, int64_t first, const float* scale, const float* offset,
+                 const Ahead<T>& ahead) {
+  Rows<kCount, T> rows;
+  rows.scale = scale;
+  rows.offset = offset;
+  for (int m = 0; m < kCount; ++m) {
+    rows.out[m] = p.out + piece.rows[first + m] * piece.site->columns + piece.at;
+    rows.shrunk[m] = piece.shrunk + (first + m) * piece.site->ranks;
+  }
+  expand_rows(piece, rows, ahead);
+}
+
 template <class T>
-void expand_block(const AdaptRows<T>& p, const LoraSite& site, const LoraSpan& span, const Image<T>& image, int64_t expert,
-                  int64_t begin, const int64_t* rows, int64_t row_count, const float* shrunk) {
-  const int64_t count = std::min(kColumns, span.end - begin);
+void expand_piece(const AdaptRows<T>& p, const Piece<T>& piece, Ahead<T> ahead) {
   float scales[kColumns], offsets[kColumns];
-  const float* scale = read_vector(image, site.scale, begin, count, scales);
-  const float* offset = read_vector(image, site.offset, begin, count, offsets);
-  const float* ranks[kExpandRows];
-  T* out[kExpandRows];
-  for (int64_t i = 0; i < row_count;) {
-    const int some = row_count - i >= kExpandRows ? kExpandRows : row_count - i >= 2 ? 2 : 1;
-    for (int m = 0; m < some; ++m) {
-      ranks[m] = shrunk + (i + m) * site.ranks;
-      out[m] = p.out + rows[i + m] * site.columns + begin;
-    }
-    if (some == 1) expand_rows<1>(image, span, expert, begin, count, ranks, out, scale, offset);
-    if (some == 2) expand_rows<2>(image, span, expert, begin, count, ranks, out, scale, offset);
-    if (some == 4) expand_rows<4>(image, span, expert, begin, count, ranks, out, scale, offset);
+  const float* scale = read_vector(piece.image, piece.site->scale, piece.at, piece.columns(), scales);
+  const float* offset = read_vector(piece.image, piece.site->offset, piece.at, piece.columns(), offsets);
+  for (int64_t i = 0; i < piece.count;) {
+    const int some = piece.count - i >= 4 ? 4 : piece.count - i >= 2 ? 2 : 1;
+    if (some == 4) expand_some<4>(p, piece, i, scale, offset, ahead);
+    if (some == 2) expand_some<2>(p, piece, i, scale, offset, ahead);
+    if (some == 1) expand_some<1>(p, piece, i, scale, offset, ahead);
+    ahead.rows = nullptr;
     i += some;
   }
 }
 
 template <class T>
 void expand(const AdaptRows<T>& p, Share share) {
-  each_segment(p, [&](const LoraSite& site, const LoraSegment& segment, const Image<T>& image, const float* shrunk) {
-    int64_t before = 0;
+  std::optional<Piece<T>> waiting;
+  const auto run = [&](const Ahead<T>& ahead) {
+    if (waiting) expand_piece(p, *waiting, ahead);
+  };
+  each_segment(p, [&](const LoraSite& site, const LoraSegment& segment, const Image<T>& image, float* shrunk) {
     for (const LoraSpan* span = site.spans; span < site.spans + site.count; ++span) {
-      const int64_t tiles = (span->end - span->begin + kColumns - 1) / kColumns;
+      const int64_t columns = span->end - span->begin, tiles = (columns + kColumns - 1) / kColumns;
       int64_t first, last;
       share.take(tiles * blocks(segment), (span->rank / kChunk + 1) * piece_cost(segment), first, last);
       for (int64_t i = first; i < last; ++i) {
-        const int64_t begin = span->begin + i % tiles * kColumns, row = i / tiles * kRows;
-        expand_block(p, site, *span, image, segment.expert, begin, p.rows + segment.first + row,
-                     std::min(kRows, segment.count - row), shrunk + row * site.ranks + before);
+        const int64_t row = i / tiles * kRows;
+        const Piece<T> piece{&site, span, image, segment.expert, span->begin + i % tiles * kColumns,
+                             p.rows + segment.first + row, std::min(kRows, segment.count - row), shrunk + row * site.ranks};
+        const bool weights = span->rank > 0;
+        run({weights ? image.find(piece.up(0), (kChunk - 1) * columns + piece.columns()) : nullptr, columns});
+        waiting = piece;
       }
-      before += span->rank;
+      shrunk += span->rank;
     }
   });
+  run({nullptr, 0});
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ class LoraTables {
   explicit LoraTables(const int64_t* numbers) : numbers_(numbers) {}
   const LoraSite* site(int64_t adapter, int64_t site) const {
     const int64_t* layout = numbers_ + numbers_[2 * adapter];
-    return site >= layout[0] || layout[1 + site] == 0 ? nullptr : reinterpret_cast<const LoraSite*>(layout + layout[1 + site]);
+    if (site >= layout[0] || layout[1 + site] == 0) return nullptr;
+    return reinterpret_cast<const LoraSite*>(layout + layout[1 + site]);
   }
   const int64_t* pages(int64_t adapter) const { return numbers_ + numbers_[2 * adapter + 1]; }
 

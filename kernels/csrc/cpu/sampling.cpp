@@ -175,7 +175,8 @@ int64_t sample_row(const T* logits, int64_t vocabulary, const Draw& draw, float*
   const Vector most = Vector::all(to_float(logits[first])), temperature = Vector::all(static_cast<float>(draw.temperature));
   for (int64_t i = 0; i < vocabulary; i += kWidth) {
     const int rest = static_cast<int>(std::min<int64_t>(kWidth, vocabulary - i));
-    const Vector score = ((rest == kWidth ? Vector::load(logits + i) : Vector::load(logits + i, rest)) - most) / temperature;
+    const Vector logit = rest == kWidth ? Vector::load(logits + i) : Vector::load(logits + i, rest);
+    const Vector score = (logit - most) / temperature;
     score.store(all.scores + i);
     exp(score).store(all.weights + i);
   }

@@ -32,7 +32,8 @@ void argmax_op(TensorView out, TensorView x) {
 
 template <class T>
 void mask(TensorView logits, TensorView bits, const int64_t* rows) {
-  apply_token_bitmask(TokenBitmask<T>{data<T>(logits), data<uint32_t>(bits), rows, bits.size(0), logits.size(1), bits.size(1)});
+  apply_token_bitmask(TokenBitmask<T>{data<T>(logits), data<uint32_t>(bits), rows, bits.size(0), logits.size(1),
+                                      bits.size(1)});
 }
 
 // Row i of bits is for row rows[i] of the logits; `rows` is empty if they have the same rows.
