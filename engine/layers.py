@@ -103,6 +103,7 @@ class Attention:
 
     def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
         self._heads, self._kv_heads, self._dim = config.heads, config.kv_heads, config.head_dim
+        self._shares = (config.heads, config.kv_heads, config.kv_heads)
         self._window = config.windows[layer]
         self._eps = config.norm_eps
         queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -139,12 +140,11 @@ class Attention:
         return self._output.base(0) if module == "o_proj" else self._qkv.base(_QKV.index(module))
 
     def __call__(self, x: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor], step: Step) -> torch.Tensor:
-        rotated = self._heads + self._kv_heads
-        heads = self._qkv(x, step.lora).view(len(x), rotated + self._kv_heads, self._dim)
-        query_key, value = heads[:, :rotated], heads[:, rotated:]
+        heads = self._qkv(x, step.lora).view(-1, self._heads + 2 * self._kv_heads, self._dim)
+        query, key, value = heads.split_with_sizes(self._shares, 1)
         if self._qk_norm is not None:
-            query_key = kernels.rms_norm(query_key, self._qk_norm, self._eps)
-        query, key = query_key[:, : self._heads], query_key[:, self._heads :]
+            both = kernels.rms_norm(heads[:, : self._heads + self._kv_heads], self._qk_norm, self._eps)
+            query, key = both.split_with_sizes(self._shares[:2], 1)
         kernels.rope_and_store(query, key, value, step.rotary, step.rotations, *cache, step.slots)
         seen = kernels.paged_attention(query, *cache, step.plans[self._window])
         return self._output(seen, step.lora)

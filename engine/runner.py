@@ -1,7 +1,7 @@
 """Executes step plans: turns rows into one batch, runs the model once over all of it, and samples.
 
-Prompt chunks and decodes share the forward pass; rows are reordered so that those which attend alike are neighbours.
-Everything a step needs is built on the host in a few array operations and sent to the device once.
+Prompt chunks and decodes share the forward pass. Everything a step needs is built on the host in a few array
+operations and sent to the device once.
 """
 
 from __future__ import annotations
@@ -43,11 +43,9 @@ _LOGITS_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """The rows of a step as the model runs them, in the order in which their tokens lie in the batch."""
+    """The rows of a step as the model runs them."""
 
     rows: Sequence[Row]
-    order: list[int]
-    """rows[i] is the plan's row order[i]."""
     ends: list[int]
     """One past the last token of each row."""
     tokens: torch.Tensor
@@ -122,15 +120,14 @@ class ModelRunner:
         launch = self._prepare(plan.rows)
         hidden = self._model(launch.tokens, self._cache, launch.step)
         tokens, logprobs = self._sample(launch, hidden, masks)
-        results: list[Sampled] = [_NOTHING] * len(plan.rows)
+        results: list[Sampled] = []
         first = 0
-        for row, end, place in zip(launch.rows, launch.ends, launch.order, strict=True):
+        for row, end in zip(launch.rows, launch.ends, strict=True):
             prompt = None
             if row.request.sampling.prompt_logprobs is not None:
                 prompt = self._prompt_logprobs(launch, hidden[end - row.tokens : end - len(row.draft)], row)
             if not row.sample:
-                if prompt is not None:
-                    results[place] = Sampled(prompt_logprobs=prompt)
+                results.append(_NOTHING if prompt is None else Sampled(prompt_logprobs=prompt))
                 continue
             last = first + 1 + len(row.draft)
             gained = tokens[first:last]
@@ -139,7 +136,7 @@ class ModelRunner:
             found = None
             if row.request.sampling.logprobs is not None:
                 found = [each for each in logprobs[first : first + len(gained)] if each is not None]
-            results[place] = Sampled(gained, found, prompt)
+            results.append(Sampled(gained, found, prompt))
             first = last
         return results
 
@@ -174,13 +171,13 @@ class ModelRunner:
         """
         launch = self._prepare(rows, adapted=False)
         hidden = self._model(launch.tokens, self._cache, launch.step)
-        sampling = [place for place, row in enumerate(rows) if row.sample]
-        if not sampling:
+        drawing = [(row.request, end - 1) for row, end in zip(rows, launch.ends, strict=True) if row.sample]
+        if not drawing:
             return []
-        ends = dict(zip(launch.order, launch.ends, strict=True))
-        last = self._to_device(torch.tensor([ends[place] - 1 for place in sampling]))
+        requests, positions = zip(*drawing, strict=True)
+        last = self._to_device(torch.tensor(positions))
         logits = self._model.logits(kernels.embedding(last, hidden))
-        return self._sampler.choose(logits, [rows[place].request for place in sampling], drafted)
+        return self._sampler.choose(logits, requests, drafted)
 
     def release(self, request: Request) -> None:
         """Forget what is kept of a finished or preempted request."""
@@ -188,9 +185,6 @@ class ModelRunner:
         self._sampler.release(request)
 
     def _prepare(self, rows: Sequence[Row], *, adapted: bool = True) -> _Launch:
-        # Decodes first, longest first; then drafts and prompts by length: neighbours share calls of the attention.
-        order = sorted(range(len(rows)), key=lambda i: (rows[i].tokens, -rows[i].start))
-        rows = [rows[i] for i in order]
         batch = self._batches(rows)
         lengths = torch.from_numpy(batch.lengths) if self._rope.depends_on_length else None
         rotary, rotations = self._rope.rotations(torch.from_numpy(batch.positions), lengths)
@@ -203,7 +197,7 @@ class ModelRunner:
         lora = self._adapt([row.request for row in rows], batch.counts) if adapted else None
         slots = self._to_device(torch.from_numpy(batch.slots(self._cache.stride)))
         step = Step(rotary, rotations, slots, plans, lora)
-        return _Launch(rows, order, batch.ends, self._to_device(torch.from_numpy(batch.tokens)), step)
+        return _Launch(rows, batch.ends, self._to_device(torch.from_numpy(batch.tokens)), step)
 
     def _adapt(self, requests: Sequence[Request], counts: Ints) -> LoraPlan | None:
         """The plan of a step in which `requests[i]` has `counts[i]` tokens."""

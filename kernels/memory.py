@@ -31,9 +31,10 @@ class Workspace(threading.local):
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
+        self._size = 0
 
     def of(self, size: int) -> torch.Tensor:
         """At least `size` bytes, with anything in them."""
-        if len(self._memory) < size:
-            self._memory = empty_in_huge_pages(size)
+        if self._size < size:
+            self._memory, self._size = empty_in_huge_pages(size), size
         return self._memory

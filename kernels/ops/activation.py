@@ -31,7 +31,7 @@ def gelu_and_mul(x: torch.Tensor, tanh: bool) -> torch.Tensor:
 
 
 def _half(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty(x.shape[0], x.shape[1] // 2, dtype=x.dtype, device=x.device)
+    return x.new_empty(x.shape[0], x.shape[1] // 2)
 
 
 def and_mul_cost(rows: int, width: int, itemsize: int) -> Cost:

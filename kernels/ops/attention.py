@@ -26,7 +26,7 @@ def paged_attention(
     if body is None or not _fits(query):
         return reference.paged_attention(query, key_cache, value_cache, plan)
     tokens, heads, dim = query.shape
-    out = torch.empty(tokens, heads * dim, dtype=query.dtype, device=query.device)
+    out = query.new_empty(tokens, heads * dim)
     kv_heads, window = key_cache.shape[2], plan.window or 0
     tensors = (out, query, key_cache, value_cache, plan.tables, plan.starts, plan.counts)
     if query.is_cpu:

@@ -23,7 +23,7 @@ def embedding(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return torch.empty(tokens.shape[0], weight.shape[1], dtype=weight.dtype, device=weight.device)
+    return weight.new_empty(tokens.shape[0], weight.shape[1])
 
 
 def embedding_cost(rows: int, width: int, itemsize: int) -> Cost:

@@ -40,7 +40,7 @@ def _space(x: torch.Tensor) -> torch.Tensor:
 
 
 def _linear(x: torch.Tensor, tiles: torch.Tensor, bias: torch.Tensor | None, outputs: int) -> torch.Tensor:
-    out = torch.empty(len(x), outputs, dtype=x.dtype)
+    out = x.new_empty(x.shape[0], outputs)
     library.cpu.linear(out, x, tiles, bias, _space(x))  # type: ignore[union-attr]
     return out
 
@@ -48,13 +48,13 @@ def _linear(x: torch.Tensor, tiles: torch.Tensor, bias: torch.Tensor | None, out
 def _linear_int8(
     x: torch.Tensor, tiles: torch.Tensor, scales: torch.Tensor, totals: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    out = torch.empty(len(x), len(scales), dtype=x.dtype)
+    out = x.new_empty(x.shape[0], scales.shape[0])
     library.cpu.linear_int8(out, x, tiles, scales, totals, bias, _space(x))  # type: ignore[union-attr]
     return out
 
 
 def _linear_int4(x: torch.Tensor, groups: torch.Tensor, bias: torch.Tensor | None, outputs: int) -> torch.Tensor:
-    out = torch.empty(len(x), outputs, dtype=x.dtype)
+    out = x.new_empty(x.shape[0], outputs)
     library.cpu.linear_int4(out, x, groups, bias, _space(x))  # type: ignore[union-attr]
     return out
 
@@ -73,7 +73,7 @@ def linear_int4_cost(rows: int, outputs: int, inputs: int) -> Cost:
 
 
 def _fake(x: torch.Tensor, outputs: int) -> torch.Tensor:
-    return torch.empty(x.shape[0], outputs, dtype=x.dtype, device=x.device)
+    return x.new_empty(x.shape[0], outputs)
 
 
 register(

@@ -15,7 +15,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     body = library.of(x)
     if body is None or x.dtype not in _TYPES:
         return reference.rms_norm(x, weight, eps)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = x.new_empty(x.shape)
     body.rms_norm(out, x, weight, eps)
     return out
 
