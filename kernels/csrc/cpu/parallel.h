@@ -36,19 +36,15 @@ void parallel_for(int64_t count, int64_t bytes, const Body& body) {
   });
 }
 
-// Calls body(thread, next) on up to `most` threads, numbered from 0, for work on [0, count) that moves `bytes` bytes in
-// all and is not the same for each: next() is the next number to work on, in ascending order, or beyond the last.
+// Calls body(part, next) for up to `most` parts, numbered from 0, for work on [0, count) that moves `bytes` bytes in all
+// and is not the same for each: next() is the next number to work on, in ascending order, or beyond the last.
 template <class Body>
 void parallel_dynamic(int64_t count, int64_t bytes, int64_t most, const Body& body) {
-  const int64_t threads = std::min<int64_t>({omp_get_max_threads(), most, count, bytes / kBytesPerThread});
-  if (threads <= 1) {
-    int64_t number = 0;
-    if (count > 0) body(int64_t{0}, [&] { return number++; });
-    return;
-  }
+  if (count <= 0) return;
   std::atomic<int64_t> number{0};
-#pragma omp parallel num_threads(threads)
-  body(int64_t{omp_get_thread_num()}, [&] { return number.fetch_add(1, std::memory_order_relaxed); });
+  parallel_parts(std::min(count, most), bytes, [&](int64_t part, int64_t) {
+    body(part, [&] { return number.fetch_add(1, std::memory_order_relaxed); });
+  });
 }
 
 }  // namespace roundhouse
