@@ -61,6 +61,13 @@ def revision_digest(directory: Path) -> str:
     return hasher.hexdigest()
 
 
+def quantized_revision(revision: str, quantize: str | None) -> str:
+    """The name of a checkpoint whose weights have been quantised: its KV and answers are not those of the plain one."""
+    if quantize is None:
+        return revision
+    return hashlib.blake2b(f"{revision}\0{quantize}".encode(), digest_size=16, person=b"quantized").hexdigest()
+
+
 def _weight_map(index: Path) -> dict[str, str]:
     try:
         return msgspec.json.decode(index.read_bytes(), type=_Index).weight_map

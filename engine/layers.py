@@ -17,7 +17,7 @@ import torch
 import kernels
 from engine.adapters.manifest import Module
 from engine.config import Activation, ModelConfig
-from kernels import AttentionPlan, LoraExperts, LoraPlan, PackedWeight
+from kernels import AttentionPlan, LoraExperts, LoraPlan, PackedWeight, Quantization
 
 Targets = dict[str, torch.Tensor]
 Base = tuple[torch.Tensor, torch.Tensor | None]
@@ -43,7 +43,7 @@ class Step:
 class FeedForward(Protocol):
     def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor: ...
     def targets(self, prefix: str) -> Targets: ...
-    def pack(self) -> None: ...
+    def pack(self, quantize: Quantization | None) -> None: ...
     def base(self, module: Module) -> Base: ...
 
 
@@ -75,13 +75,13 @@ class Linear:
             }
         return found
 
-    def pack(self) -> None:
+    def pack(self, quantize: Quantization | None) -> None:
         assert self.weight is not None
-        self._packed = kernels.pack_weight(self.weight)
+        self._packed = kernels.pack_weight(self.weight, quantize)
         self.weight = None
 
     def base(self, part: int) -> Base:
-        """One of the stacked parts as it was loaded."""
+        """One of the stacked parts as it was loaded, or what quantisation has left of it."""
         assert self._packed is not None
         bias = None if self.bias is None else torch.split(self.bias, self.sizes)[part]
         return torch.split(self._packed.dense(), self.sizes)[part], bias
@@ -128,9 +128,9 @@ class Attention:
             found |= {f"{prefix}.q_norm.weight": query, f"{prefix}.k_norm.weight": key}
         return found
 
-    def pack(self) -> None:
-        self._qkv.pack()
-        self._output.pack()
+    def pack(self, quantize: Quantization | None) -> None:
+        self._qkv.pack(quantize)
+        self._output.pack(quantize)
         if self._qk_norm is not None:
             # One weight per head, so that queries and keys are normalised in one call.
             counts = torch.tensor((self._heads, self._kv_heads), device=self._qk_norm.device)
@@ -171,9 +171,9 @@ class Mlp:
         gate_up = self._gate_up.targets(*(f"{prefix}.{name}" for name in _GATE_UP))
         return gate_up | self._down.targets(f"{prefix}.down_proj")
 
-    def pack(self) -> None:
-        self._gate_up.pack()
-        self._down.pack()
+    def pack(self, quantize: Quantization | None) -> None:
+        self._gate_up.pack(quantize)
+        self._down.pack(quantize)
 
     def base(self, module: Module) -> Base:
         return self._down.base(0) if module == "down_proj" else self._gate_up.base(_GATE_UP.index(module))
@@ -202,8 +202,8 @@ class MixtureOfExperts:
             found |= {f"{expert}.w1.weight": gate, f"{expert}.w3.weight": up, f"{expert}.w2.weight": down}
         return found
 
-    def pack(self) -> None:
-        """Grouped GEMMs read the plain layout."""
+    def pack(self, quantize: Quantization | None) -> None:
+        """Grouped GEMMs read the plain layout; experts stay as they are."""
 
     def base(self, module: Module) -> Base:
         if module != "router":

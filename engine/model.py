@@ -13,7 +13,7 @@ from engine.config import ModelConfig
 from engine.kv_cache import KVCache
 from engine.layers import Attention, Base, FeedForward, Linear, MixtureOfExperts, Mlp, Step, Targets
 from engine.weights import load_weights
-from kernels import LoraPlan
+from kernels import LoraPlan, Quantization
 
 
 class DecoderLayer:
@@ -36,9 +36,9 @@ class DecoderLayer:
             **self._feed_forward.targets(prefix),
         }
 
-    def pack(self) -> None:
-        self._attention.pack()
-        self._feed_forward.pack()
+    def pack(self, quantize: Quantization | None) -> None:
+        self._attention.pack(quantize)
+        self._feed_forward.pack(quantize)
 
     def __call__(
         self,
@@ -75,15 +75,34 @@ class Decoder:
             self._head.weight = self._embedding
 
     @classmethod
-    def from_directory(cls, directory: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Decoder:
-        """Load a checkpoint in Hugging Face format.
+    def from_directory(
+        cls,
+        directory: Path,
+        config: ModelConfig,
+        device: torch.device,
+        dtype: torch.dtype,
+        quantize: Quantization | None = None,
+    ) -> Decoder:
+        """Load a checkpoint in Hugging Face format, and pack each layer as soon as it is whole.
+
+        Args:
+            quantize: what becomes of the weights of linear layers; the embedding and experts stay as they are.
 
         Raises:
             CheckpointError: see `load_weights`.
         """
         model = cls(config, device, dtype)
-        load_weights(directory, model._targets(), ignored={"lm_head.weight"} if config.tied_embeddings else set())
-        model._pack()
+        groups = [layer.targets(f"model.layers.{index}") for index, layer in enumerate(model._layers)]
+        ends = {"model.embed_tokens.weight": model._embedding, "model.norm.weight": model._norm}
+        if not config.tied_embeddings:
+            ends |= model._head.targets("lm_head")
+        parts: list[DecoderLayer | Linear] = [*model._layers, model._head]
+        load_weights(
+            directory,
+            [*groups, ends],
+            ignored={"lm_head.weight"} if config.tied_embeddings else set(),
+            complete=lambda group: parts[group].pack(quantize),
+        )
         return model
 
     def __call__(self, tokens: torch.Tensor, cache: KVCache, step: Step) -> torch.Tensor:
@@ -110,16 +129,3 @@ class Decoder:
         if module == "embed_tokens":
             return self._embedding, None
         return self._head.base(0) if layer is None else self._layers[layer].base(module)
-
-    def _targets(self) -> Targets:
-        found = {"model.embed_tokens.weight": self._embedding, "model.norm.weight": self._norm}
-        if not self.config.tied_embeddings:
-            found |= self._head.targets("lm_head")
-        for index, layer in enumerate(self._layers):
-            found |= layer.targets(f"model.layers.{index}")
-        return found
-
-    def _pack(self) -> None:
-        self._head.pack()
-        for layer in self._layers:
-            layer.pack()

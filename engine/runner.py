@@ -18,7 +18,7 @@ import kernels
 from engine.adapters.bank import AdapterBank, AdapterSource
 from engine.adapters.layout import HEAD
 from engine.batch import BatchBuilder, Ints
-from engine.checkpoint import revision_digest
+from engine.checkpoint import quantized_revision, revision_digest
 from engine.config import ModelConfig
 from engine.host_loader import HostMemory
 from engine.host_memory import host_memory
@@ -32,7 +32,7 @@ from engine.rope import RotaryEmbedding
 from engine.sampling import Sampler, token_logprobs
 from engine.speculation.verification import confirmed
 from engine.wire import ModelInfo, TokenLogprob
-from kernels import LoraAdapter, LoraPlan, LoraWorkspace
+from kernels import LoraAdapter, LoraPlan, LoraWorkspace, Quantization
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 
@@ -62,6 +62,7 @@ class ModelRunner:
         blocks: int,
         device: str = "cpu",
         dtype: Dtype = "auto",
+        quantize: Quantization | None = None,
         name: str | None = None,
         adapters: AdapterSource | None = None,
     ) -> None:
@@ -70,11 +71,13 @@ class ModelRunner:
         Args:
             blocks: KV blocks of `BLOCK_SIZE` tokens.
             dtype: of weights, activations and KV; "auto" is the stored one, and bfloat16 for float16.
+            quantize: weights of linear layers to int8 (and activations, at each product) or int4; needs bfloat16.
             name: what clients call the model; the directory's name unless given.
             adapters: where the adapters are that requests may name; `bank` loads them.
 
         Raises:
             CheckpointError: the directory holds nothing that this engine can serve.
+            ValueError: weights in float32 are to be quantised.
         """
         config = ModelConfig.from_directory(directory)
         self.config = config
@@ -82,17 +85,20 @@ class ModelRunner:
         self._device = torch.device(device)
         if dtype == "auto":
             dtype = "float32" if config.stored_dtype == "float32" else "bfloat16"
+        if quantize is not None and dtype != "bfloat16":
+            raise ValueError(f"weights in {dtype} cannot be quantised to {quantize}; choose bfloat16 as data type")
         self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         context = min(config.context, blocks * BLOCK_SIZE)
-        self._model = Decoder.from_directory(directory, config, self._device, self._dtype)
+        self._model = Decoder.from_directory(directory, config, self._device, self._dtype, quantize)
         self._rope = RotaryEmbedding(config, context, self._device)
         self._cache = KVCache(config, blocks, self._device, self._dtype)
         self._windows = set(config.windows)
         self._batches = BatchBuilder()
         self._sampler = Sampler(config.vocabulary, config.eos_token_ids, self._device)
+        revision = revision_digest(directory)
         self.info = ModelInfo(
             name=name or directory.resolve().name,
-            revision=revision_digest(directory),
+            revision=quantized_revision(revision, quantize),
             context=context,
             vocabulary=config.vocabulary,
             eos_token_ids=config.eos_token_ids,
@@ -104,7 +110,7 @@ class ModelRunner:
         self._lora = LoraWorkspace(self._cache.sectors)
         self.bank: AdapterBank | None = None
         if adapters is not None:
-            self.bank = AdapterBank(config, self.info.revision, self._cache.sectors, self._model.base, adapters)
+            self.bank = AdapterBank(config, revision, self._cache.sectors, self._model.base, adapters)
 
     def host_memory(self, size: int) -> HostMemory:
         """A tier of at most `size` bytes in host memory below this runner's KV cache.

@@ -8,7 +8,7 @@ page cache is all that is used twice. No other weight format is read: none of th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
 import torch
@@ -22,25 +22,36 @@ _DERIVED = re.compile(r"\.rotary_emb\.inv_freq$")
 """Old Llama checkpoints store these; they follow from the config."""
 
 
-def load_weights(directory: Path, targets: Mapping[str, torch.Tensor], *, ignored: Set[str] = frozenset()) -> None:
+def load_weights(
+    directory: Path,
+    groups: Sequence[dict[str, torch.Tensor]],
+    *,
+    ignored: Set[str] = frozenset(),
+    complete: Callable[[int], None] = lambda group: None,
+) -> None:
     """Copy every tensor of the checkpoint into its target, converting to the target's dtype and device.
 
     Args:
-        targets: checkpoint name -> tensor of the same shape.
+        groups: targets of what belongs together, checkpoint name -> tensor of the same shape; each is forgotten as soon
+            as it is filled.
         ignored: names that may appear although the model has no use for them.
+        complete: called with the number of a group that has become whole.
 
     Raises:
         CheckpointError: a file or tensor is missing, or a tensor is unexpected, misshaped or of a quantised type.
     """
-    loaded: set[str] = set()
+    group_of = {name: number for number, group in enumerate(groups) for name in group}
     for name, tensor in _tensors(directory):
-        target = targets.get(name)
-        if target is None:
+        number = group_of.get(name)
+        if number is None:
             if name in ignored or _DERIVED.search(name):
                 continue
             raise CheckpointError(
                 f"{directory}: unexpected tensor {name!r}; the weights do not belong to this config.json"
             )
+        target = groups[number].pop(name, None)
+        if target is None:
+            raise CheckpointError(f"{directory}: tensor {name!r} is in two files; is there an old shard among them?")
         if tensor.shape != target.shape:
             raise CheckpointError(
                 f"{directory}: tensor {name!r} has shape {list(tensor.shape)} where config.json implies "
@@ -51,8 +62,10 @@ def load_weights(directory: Path, targets: Mapping[str, torch.Tensor], *, ignore
                 f"{directory}: tensor {name!r} is stored as {tensor.dtype}; store float32, bfloat16 or float16"
             )
         target.copy_(tensor)
-        loaded.add(name)
-    missing = sorted(targets.keys() - loaded)
+        del target
+        if not groups[number]:
+            complete(number)
+    missing = sorted(name for group in groups for name in group)
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise CheckpointError(f"{directory}: missing tensor {missing[0]!r}{more}; is a shard missing from the index?")

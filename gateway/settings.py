@@ -199,6 +199,13 @@ class Pool(Section, frozen=True):
     ] = []
     device: Annotated[Literal["cpu", "cuda"], Meta(description="Device of an engine that `serve` starts.")] = "cpu"
     dtype: Annotated[Literal["float32", "bfloat16"], Meta(description="Data type of its weights.")] = "float32"
+    quantize: Annotated[
+        Literal["off", "int8", "int4"],
+        Meta(
+            description="What the weights become while an engine that `serve` starts loads them, for half or a quarter "
+            "of the memory; needs `bfloat16`. See [engine.md](engine.md#quantised-weights)."
+        ),
+    ] = "off"
     threads: Annotated[Positive, Meta(description="CPU threads of its engine.")] = 1
     kv_tokens: Annotated[Positive, Meta(description="Tokens its KV cache holds.")] = 32_768
     kv_host_bytes: Annotated[
@@ -372,6 +379,10 @@ def _check(settings: Settings) -> None:
         for address in pool.engines:
             if not address.startswith(("ws://", "wss://", "unix://")):
                 raise SettingsError(f"pools: engines: {address!r} is no address; use ws(s)://host:port or unix:///path")
+        if pool.quantize != "off" and pool.dtype != "bfloat16":
+            raise SettingsError(
+                f'pools: quantize of the {pool.tier} pool is {pool.quantize!r}, which needs dtype = "bfloat16"'
+            )
         if pool.step_tokens < pool.max_running:
             raise SettingsError(
                 f"pools: step_tokens ({pool.step_tokens}) of the {pool.tier} pool must be at least its max_running "

@@ -51,7 +51,8 @@ class PackedWeight:
         steps, zeros = pairs.reshape(-1, groups, 2).unbind(-1)
         words = lines[:, 1:].reshape(-1, groups, 64).view(torch.int16)
         levels = torch.stack([(words >> shift) & 15 for shift in (0, 4, 8, 12)], dim=2).flatten(2)
-        return dequantize_int4(levels, steps, zeros)[: self.outputs, : self.inputs].to(self.dtype)
+        weight = dequantize_int4(levels, steps, zeros)[: self.outputs, : self.inputs]
+        return weight.to(self.dtype).contiguous()
 
     def numbers(self) -> torch.Tensor:
         """Of an int8 weight: what `scales` multiply -> [outputs, inputs]."""

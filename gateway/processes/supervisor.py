@@ -192,6 +192,7 @@ def engine_command(pool: Pool, address: str, adapters: str) -> list[str]:
         "listen": address,
         "device": pool.device,
         "dtype": pool.dtype,
+        "quantize": pool.quantize,
         "threads": str(pool.threads),
         "kv-tokens": str(pool.kv_tokens),
         "kv-host-bytes": str(pool.kv_host_bytes),

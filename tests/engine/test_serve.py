@@ -16,8 +16,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from engine.checkpoint import quantized_revision, revision_digest
 from engine.client import EngineClient, EngineGone
-from engine.serve import main
+from engine.serve import CONFIGURATION_ERROR, main
 from engine.wire import SamplingParams
 from tests.engine.checkpoints import oracle_greedy, random_prompt
 from tests.engine.conftest import Checkpoint
@@ -72,6 +73,26 @@ async def test_it_serves_a_checkpoint_until_sigterm(checkpoint: Checkpoint) -> N
             assert tokens == oracle_greedy(directory, prompt, 8)
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
+
+
+async def test_it_serves_quantised_weights_under_a_revision_of_their_own(checkpoint: Checkpoint) -> None:
+    directory = checkpoint("llama")
+    options = ["--model", str(directory), "--dtype", "bfloat16", "--quantize", "int4"]
+    async with engine_process(*options) as process:
+        address = str((await readiness(process))["address"])
+        async with EngineClient(address) as client:
+            await client.wait_connected()
+            assert client.info is not None
+            assert client.info.revision == quantized_revision(revision_digest(directory), "int4")
+            async with client.generate(random_prompt(20), GREEDY) as generation:
+                assert len([token async for delta in generation for token in delta.token_ids]) == 8
+
+
+async def test_quantising_fp32_is_refused_with_what_to_do(checkpoint: Checkpoint) -> None:
+    async with engine_process("--model", str(checkpoint("llama")), "--quantize", "int8") as process:
+        _, error = await process.communicate()
+        assert process.returncode == CONFIGURATION_ERROR
+        assert b"weights in float32 cannot be quantised to int8; choose bfloat16" in error
 
 
 @pytest.mark.parametrize("how", ["ngram", "draft", "auto"])

@@ -119,8 +119,28 @@ def test_values_are_converted_to_the_wanted_type(tmp_path: Path, stored: torch.d
     values = torch.randn(4, 4).to(stored)
     save_file({"x": values}, tmp_path / "model.safetensors")
     target = torch.zeros(4, 4, dtype=wanted)
-    load_weights(tmp_path, {"x": target})
+    load_weights(tmp_path, [{"x": target}])
     assert torch.equal(target, values.to(wanted))
+
+
+def test_a_group_is_told_of_as_soon_as_it_is_whole(tmp_path: Path) -> None:
+    save_file({name: torch.full((2,), float(ord(name))) for name in "abcd"}, tmp_path / "model.safetensors")
+    targets = {name: torch.zeros(2) for name in "abcd"}
+    groups = [{name: targets[name] for name in names} for names in ("bc", "ad")]
+    told: list[tuple[int, list[float]]] = []
+    load_weights(tmp_path, groups, complete=lambda group: told.append((group, [float(targets[n][0]) for n in "abcd"])))
+    assert told == [(0, [97, 98, 99, 0]), (1, [97, 98, 99, 100])]
+    assert groups == [{}, {}]
+
+
+def test_a_tensor_in_two_files_is_refused(copy: Path) -> None:
+    tensors = load_file(copy / "model.safetensors")
+    name = "model.norm.weight"
+    save_file({name: tensors[name]}, copy / "old.safetensors", metadata={"format": "pt"})
+    files = dict.fromkeys(tensors, "model.safetensors") | {"more": "old.safetensors"}
+    (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    with pytest.raises(CheckpointError, match=rf"tensor '{name}' is in two files"):
+        load(copy)
 
 
 def test_a_revision_survives_copying(checkpoint: Checkpoint, copy: Path) -> None:

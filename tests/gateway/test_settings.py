@@ -68,6 +68,7 @@ POOL = '[[pools]]\ntier = "small"\nname = "a"\nmodel = "/m"\n'
         ('[[tenants]]\nname = "a"\n[[tenants]]\nname = "a"\n', "two tenants"),
         (POOL + POOL, "two pools serve the same tier"),
         (POOL + "step_tokens = 8\n", "step_tokens"),
+        (POOL + 'quantize = "int8"\n', 'quantize .* needs dtype = "bfloat16"'),
         ('[[tenants]]\nname = "a"\nweight = 0\n', "weight"),
         ('[[tenants]]\nname = "a"\nservice = "gold"\n', "service"),
         ("pools = []\n", "at least one pool"),

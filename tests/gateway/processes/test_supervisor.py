@@ -22,6 +22,12 @@ def test_an_engine_is_told_of_its_memory(tmp_path: Path) -> None:
     assert (told["kv_tokens"], told["kv_host_bytes"]) == (4096, 1 << 30)
 
 
+def test_an_engine_is_told_what_becomes_of_its_weights(tmp_path: Path) -> None:
+    pool = Pool(tier="large", name="l", model=str(tmp_path), dtype="bfloat16", quantize="int4")
+    told = main.make_context("engine", engine_command(pool, "unix:///engine.sock", "adapters")[3:]).params
+    assert (told["dtype"], told["quantize"]) == ("bfloat16", "int4")
+
+
 def test_an_engine_is_told_how_to_speculate(tmp_path: Path) -> None:
     pool = Pool(tier="large", name="l", model=str(tmp_path), speculate="auto", draft_model=str(tmp_path / "draft"))
     (tmp_path / "draft").mkdir()

@@ -1,0 +1,101 @@
+"""Engines with quantised weights: what they say, and that nobody takes their KV for that of the plain model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import kernels
+from engine.checkpoint import revision_digest
+from engine.prefix_keys import chain_root
+from engine.runner import ModelRunner
+from kernels import Quantization
+from tests.engine.checkpoints import VOCABULARY, oracle_logits, random_prompt, write_checkpoint
+from tests.engine.conftest import Checkpoint
+from tests.engine.driver import BLOCKS, drive, request
+
+QUANTIZATIONS = get_args(Quantization)
+
+
+def load(directory: Path, quantize: Quantization | None, device: str = "cpu") -> ModelRunner:
+    return ModelRunner(directory, blocks=BLOCKS, device=device, dtype="bfloat16", quantize=quantize)
+
+
+def logprobs(runner: ModelRunner, prompt: list[int]) -> torch.Tensor:
+    """Of every token after each of the prompt's -> [tokens, vocabulary]."""
+    asked = request(prompt, max_tokens=1, prompt_logprobs=VOCABULARY, logprobs=VOCABULARY)
+    ((*chunks, last),) = drive(runner, [asked])
+    entries = [*(entry for each in (*chunks, last) for entry in each.prompt_logprobs or []), *(last.logprobs or ())]
+    found = torch.full((len(prompt), VOCABULARY), torch.nan)
+    for row, entry in zip(found, entries, strict=True):
+        for token, value in entry.top:
+            row[token] = value
+    return found
+
+
+@pytest.mark.parametrize("architecture", ["llama", "llama-tied", "llama-bias", "qwen3", "mixtral"])
+def test_int4_is_the_model_whose_weights_are_what_quantisation_left(
+    checkpoint: Checkpoint, tmp_path: Path, device: str, architecture: str
+) -> None:
+    directory = checkpoint(architecture, dtype=torch.bfloat16)
+    tensors = load_file(directory / "model.safetensors")
+    for name, tensor in tensors.items():
+        linear = name.endswith("_proj.weight") or name == "lm_head.weight"
+        if linear and "experts" not in name:
+            tensors[name] = kernels.pack_weight(tensor, "int4").dense()
+    config = json.loads((directory / "config.json").read_text())
+    if "lm_head.weight" not in tensors:
+        # Embeddings stay as they are, also where the head is made of them.
+        config["tie_word_embeddings"] = False
+        tensors["lm_head.weight"] = kernels.pack_weight(tensors["model.embed_tokens.weight"], "int4").dense()
+    rounded = tmp_path / "rounded"
+    rounded.mkdir()
+    (rounded / "config.json").write_text(json.dumps(config))
+    save_file(tensors, rounded / "model.safetensors", metadata={"format": "pt"})
+    prompt = random_prompt(60)
+    assert torch.equal(logprobs(load(directory, "int4", device), prompt), logprobs(load(rounded, None, device), prompt))
+
+
+@pytest.mark.parametrize("quantize", QUANTIZATIONS)
+def test_log_probabilities_are_near_those_of_fp32(checkpoint: Checkpoint, device: str, quantize: Quantization) -> None:
+    directory, prompt = checkpoint("llama"), random_prompt(60)
+    # A random model of this size is at the mercy of every weight; the demo's models are in docs/engine.md.
+    expected = oracle_logits(directory, prompt).log_softmax(-1)
+    found = logprobs(load(directory, quantize, device), prompt)
+    spread = (expected - expected.mean(-1, keepdim=True)).norm()
+    assert float((found - expected).norm() / spread) < {"int8": 0.08, "int4": 0.6}[quantize]
+
+
+def test_each_quantisation_has_a_prefix_chain_of_its_own(checkpoint: Checkpoint) -> None:
+    directory = checkpoint("llama")
+    infos = [load(directory, quantize).info for quantize in (None, *QUANTIZATIONS)]
+    assert infos[0].revision == revision_digest(directory)
+    assert len({info.revision for info in infos}) == len({chain_root(info, 5, None, b"") for info in infos}) == 3
+
+
+@pytest.mark.parametrize("quantize", QUANTIZATIONS)
+def test_float32_is_not_quantised(checkpoint: Checkpoint, quantize: Quantization) -> None:
+    with pytest.raises(ValueError, match="choose bfloat16"):
+        ModelRunner(checkpoint("llama"), blocks=BLOCKS, quantize=quantize)
+
+
+def test_weights_are_smaller_and_the_plain_ones_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = write_checkpoint(tmp_path, "llama", dtype=torch.bfloat16, hidden_size=256, intermediate_size=512)
+    packed: list[kernels.PackedWeight] = []
+    pack = kernels.pack_weight
+
+    def note(weight: torch.Tensor, quantize: Quantization | None) -> kernels.PackedWeight:
+        packed.append(pack(weight, quantize))
+        return packed[-1]
+
+    monkeypatch.setattr(kernels, "pack_weight", note)
+    for quantize, bits in (("int8", 8.3), ("int4", 4.4)):
+        packed.clear()
+        load(directory, quantize)  # type: ignore[arg-type]
+        elements = sum(one.outputs * one.inputs for one in packed)
+        assert sum(one.data.nbytes for one in packed) * 8 < bits * elements
