@@ -1,6 +1,6 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test lint types walls unit browser fuzz bench router-model cache-model demo-models demo-evaluate docs constraints clean
+.PHONY: help serve chat test lint types walls unit browser fuzz bench bench-peers router-model cache-model demo-models demo-evaluate docs constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
@@ -48,9 +48,14 @@ fuzz: ## feed everything that reads strangers' bytes with more of them, a minute
 	@for target in bodies calls frames session; do $(BIN)/python -m tests.fuzz.decoders $$target -max_total_time=60 || exit 1; done
 	FUZZ_SEED=$$(date +%s) FUZZ_EXAMPLES=2000 $(BIN)/pytest -s tests/gateway/test_socket_fuzz.py
 
-bench: ## measure the engine beside its peers (minutes; results in bench/results/)
+bench: ## measure the engine beside the peers that are set up (results in bench/results/)
 	@deploy/environment.sh dev
-	$(BIN)/python -m bench.engine
+	$(BIN)/python -m bench.engine $(BENCH_ARGS)
+
+bench-peers: ## set up the peers first (gigabytes, outside the repository), then measure (hours)
+	@deploy/environment.sh dev
+	nice $(BIN)/python -m bench.peers
+	$(BIN)/python -m bench.engine $(BENCH_ARGS)
 
 router-model: ## learn the router's model file again from questions with known outcomes (minutes)
 	@deploy/environment.sh dev

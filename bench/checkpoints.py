@@ -1,4 +1,4 @@
-"""Random Llama checkpoints to measure with, written once into a cache folder outside the repository."""
+"""Random Llama checkpoints and adapters to measure with, written once into a cache folder outside the repository."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ class Shape(msgspec.Struct, frozen=True):
 SHAPES = {
     "S": Shape(288, 1536, 6, 6, 6, 8192),
     "L": Shape(2048, 5632, 22, 32, 4, 32000),
-    "mini": Shape(64, 128, 2, 4, 2, 320),
+    "mini": Shape(128, 256, 2, 4, 2, 320),
 }
 """S has 15 million parameters, L is TinyLlama-1.1B; mini is for tests of the benchmark itself."""
 
 _SEED = 20
+_SPECIAL = ("<unk>", "<s>", "</s>")
 _CONTEXT = 2048
 
 
@@ -58,6 +59,8 @@ def checkpoint(name: str, folder: Path) -> Path:
     shape = SHAPES[name]
     directory = folder / ("-".join([name, *(str(size) for size in msgspec.structs.astuple(shape)), str(_SEED)]))
     if directory.exists():
+        if not (directory / "tokenizer.json").exists():
+            _write_tokenizer(shape, directory)
         return directory
     partial = directory.with_name(f"{directory.name}.{os.getpid()}.partial")
     _write(shape, partial)
@@ -68,6 +71,19 @@ def checkpoint(name: str, folder: Path) -> Path:
     return directory
 
 
+def adapters(base: Path, count: int, *, rank: int) -> list[Path]:
+    """Folders of random LoRA adapters for a checkpoint, on the four products of attention; made if not there yet."""
+    from bench.random_adapters import ATTENTION, write_adapter
+
+    folders = [base.with_name(f"{base.name}-adapters") / f"rank-{rank}-{seed}" for seed in range(count)]
+    for seed, folder in enumerate(folders):
+        if not folder.exists():
+            partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+            write_adapter(partial, base, rank=rank, seed=seed, modules=ATTENTION)
+            partial.rename(folder)
+    return folders
+
+
 def _write(shape: Shape, directory: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -76,8 +92,8 @@ def _write(shape: Shape, directory: Path) -> None:
         **msgspec.structs.asdict(shape),
         max_position_embeddings=_CONTEXT,
         tie_word_embeddings=False,
-        bos_token_id=1,
-        eos_token_id=2,
+        bos_token_id=_SPECIAL.index("<s>"),
+        eos_token_id=_SPECIAL.index("</s>"),
         # Larger than a trained model's, so that logits differ enough for greedy tokens to be told apart.
         initializer_range=0.05,
         dtype=torch.bfloat16,
@@ -86,3 +102,19 @@ def _write(shape: Shape, directory: Path) -> None:
     # Random numbers are the same in fp32 and need not be held twice.
     model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(directory)
+    _write_tokenizer(shape, directory)
+
+
+def _write_tokenizer(shape: Shape, directory: Path) -> None:
+    """With the model's vocabulary, without merges: peers' converters ask for a tokenizer, the benchmark never does."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = [*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    pieces += [f"t{number}" for number in range(len(pieces), shape.vocab_size)]
+    tokenizer = Tokenizer(models.BPE(vocab={piece: number for number, piece in enumerate(pieces)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    unknown, begin, end = _SPECIAL
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=unknown, bos_token=begin, eos_token=end)
+    fast.save_pretrained(directory)

@@ -1,127 +1,142 @@
-"""Measures our engine beside its peers: output tokens/s, TTFT, ITL and memory for N requests at once.
+"""Measures our engine beside its peers: output tokens/s, TTFT, ITL and memory for requests that arrive together.
 
-    python -m bench.engine                    all of it: both models in bf16, three repeats
-    python -m bench.engine --model S          the small model only
-    python -m bench.engine --dtype float32    in fp32, where all subjects should give the same tokens
-    python -m bench.engine --quick            a smoke run with a miniature model
+    python -m bench.engine                              everything that is set up: two models, all precisions and cells
+    python -m bench.engine --model S --precision bf16   a part of it; each of these options can be repeated
+    python -m bench.engine --precision fp32             where all subjects should give the same tokens
+    python -m bench.engine --quick                      a smoke run with a miniature model
 
-Every subject runs in a process of its own, one after the other, in an order that rotates from repeat to repeat; each
-figure is the median of the repeats. Around each run the machine itself is measured, so that a row shows its share of
-what the hardware allowed at that time. bench/README.md explains the columns.
+`make bench-peers` sets up the peers first. Every subject runs in a process and an environment of its own, one after the
+other, in an order that rotates from repeat to repeat; each figure is the median of the repeats. The machine itself is
+measured around each run, so that a row shows its share of what the hardware allowed at that time. bench/README.md
+explains the columns.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
-import tempfile
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 from tqdm import tqdm
 
-from bench.checkpoints import SHAPES, cache_folder, checkpoint
-from bench.measure import Measurement, Report, mean, median, summarise
-from bench.report import Environment, Table, markdown
-from bench.subjects import SUBJECTS, Setup
-from bench.worker import Task
+from bench.cells import CELLS, QUICK_CELLS, Cell
+from bench.checkpoints import SHAPES, adapters, cache_folder, checkpoint
+from bench.engine_record import Entry, Record
+from bench.engine_report import markdown, plot
+from bench.measure import mean, probe
+from bench.peers import folder
+from bench.process import SubjectFailed, SubjectProcess, convert, interpreter
+from bench.subjects.interface import PRECISIONS, Setup
+from bench.subjects.registry import SUBJECTS
+from bench.worker import Run
 
 _RESULTS = Path(__file__).parent / "results"
 _PROBE_BYTES = 1 << 29
+_WARM_UP_TOKENS = 4
+_RANK = 8
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = _parser().parse_args(argv)
     if arguments.quick:
-        arguments.model, arguments.concurrency, arguments.repeats = ["mini"], [1, 3], 1
-        arguments.prompt_tokens, arguments.new_tokens, arguments.probe_bytes = 20, 8, 1 << 20
-    environment = Environment.here()
+        arguments.model, arguments.repeats, arguments.probe_bytes = ["mini"], 1, 1 << 20
+    cells = QUICK_CELLS if arguments.quick else CELLS
+    chosen = [cells[name] for name in arguments.cell or cells]
+    missing = [name for name in arguments.subject or SUBJECTS if interpreter(name, arguments.cache) is None]
+    for name in missing:
+        print(f"{name} is left out: its environment is not set up (python -m bench.peers)", file=sys.stderr)
+    record = Record(arguments.threads, arguments.repeats, chosen, missing)
     arguments.output.mkdir(parents=True, exist_ok=True)
+    stem = arguments.output / arguments.name
     for model in arguments.model or ["S", "L"]:
-        table = _measure(model, arguments)
-        text = markdown(table, environment)
-        stem = arguments.output / f"engine-{table.model}-{table.dtype}"
-        record = msgspec.json.encode({"environment": environment, "table": table})
-        stem.with_suffix(".json").write_bytes(msgspec.json.format(record) + b"\n")
-        stem.with_suffix(".md").write_text(text)
-        print(text)
+        entries = [entry for entry in _entries(model, arguments) if entry.subject not in missing]
+        with tqdm(total=arguments.repeats * len(entries), desc=model, unit="run", disable=None) as progress:
+            for repeat in range(arguments.repeats):
+                turn = repeat % len(entries)
+                for entry in entries[turn:] + entries[:turn]:
+                    progress.set_postfix_str(f"{entry.subject} {entry.precision}")
+                    if not record.has_failed(entry):
+                        _measure(entry, chosen, repeat, arguments, record)
+                        # Hours may lie ahead: what is known now is kept now.
+                        _save(record, stem)
+                    progress.update()
+    results = record.results()
+    text = markdown(results)
+    stem.with_suffix(".md").write_text(text)
+    plot(results, stem.with_suffix(".png"))
+    print(text)
+    if results.failures:
+        sys.exit(1)
 
 
-def _measure(model: str, arguments: argparse.Namespace) -> Table:
-    shape = SHAPES[model]
-    subjects: list[str] = arguments.subject or list(SUBJECTS)
-    setup = Setup(
-        checkpoint=str(checkpoint(model, arguments.cache)),
-        dtype=arguments.dtype,
-        requests=max(arguments.concurrency),
-        prompt_tokens=arguments.prompt_tokens,
-        new_tokens=arguments.new_tokens,
-    )
-    rows: defaultdict[tuple[int, str], list[Measurement]] = defaultdict(list)
-    tokens: defaultdict[tuple[int, int], dict[str, list[list[int]]]] = defaultdict(dict)
-    with tqdm(total=arguments.repeats * len(subjects), desc=model, unit="run", disable=None) as progress:
-        for repeat in range(arguments.repeats):
-            turn = repeat % len(subjects)
-            for subject in subjects[turn:] + subjects[:turn]:
-                progress.set_postfix_str(subject)
-                report = _run(
-                    Task(subject, setup, shape.vocab_size, arguments.concurrency, repeat, arguments.probe_bytes)
-                )
-                machine = mean(report.before, report.after)
-                for result in report.results:
-                    rows[result.concurrency, subject].append(
-                        summarise(subject, result, machine, shape, arguments.dtype, arguments.prompt_tokens)
-                    )
-                    tokens[repeat, result.concurrency][subject] = [trace.tokens for trace in result.traces]
-                progress.update()
-    return Table(
-        model=model,
-        shape=shape,
-        dtype=arguments.dtype,
-        prompt_tokens=arguments.prompt_tokens,
-        new_tokens=arguments.new_tokens,
-        repeats=arguments.repeats,
-        rows=[median(rows[number, subject]) for number in arguments.concurrency for subject in subjects],
-        same_tokens=[_agreement(answers) for answers in tokens.values()],
-    )
+def _save(record: Record, stem: Path) -> None:
+    text = msgspec.json.format(msgspec.json.encode(record.results()))
+    stem.with_suffix(".json").write_bytes(text + b"\n")
 
 
-def _run(task: Task) -> Report:
-    """Run a subject's process.
+def _entries(model: str, arguments: argparse.Namespace) -> Iterator[Entry]:
+    """Subjects with a precision each; without a choice fp32 is measured of nobody who has bf16 or less."""
+    for name in arguments.subject or SUBJECTS:
+        offered = SUBJECTS[name].precisions
+        for precision in arguments.precision or [each for each in PRECISIONS if each != "fp32"]:
+            if precision in offered:
+                yield Entry(model, precision, name)
+
+
+def _measure(entry: Entry, cells: Sequence[Cell], repeat: int, arguments: argparse.Namespace, record: Record) -> None:
+    """Run one subject's process through its cells; what fails is recorded and ends it."""
+    cells = [cell for cell in cells if cell.name in SUBJECTS[entry.subject].cells]
+    if not cells:
+        return
+    vocabulary = SHAPES[entry.model].vocab_size
+    at = "loading"
+    try:
+        setup = _setup(entry, cells, arguments)
+        with SubjectProcess(entry.subject, setup, arguments.cache, arguments.limit) as process:
+            record.loaded(entry, process.loaded())
+            before = probe("bfloat16", arguments.probe_bytes)
+            for cell in cells:
+                at = cell.name
+                # The same for all subjects, and new in every repeat.
+                seed = 1000 * repeat + 10 * list(CELLS).index(cell.name)
+                batch = cell.batch(vocabulary, seed)
+                # Other prompts: what is warm afterwards is the code for these shapes, not a prefix cache.
+                warm_up = msgspec.structs.replace(cell.batch(vocabulary, ~seed), new_tokens=_WARM_UP_TOKENS)
+                result = process.measure(Run(batch, warm_up))
+                after = probe("bfloat16", arguments.probe_bytes)
+                record.add(entry, cell, repeat, batch, result, mean(before, after))
+                before = after
+    except SubjectFailed as failure:
+        print(f"{entry.model} {entry.precision}, cell {at}: {failure}", file=sys.stderr)
+        record.failed(entry, at, str(failure))
+
+
+def _setup(entry: Entry, cells: Sequence[Cell], arguments: argparse.Namespace) -> Setup:
+    """What the subject must be able to run; converts the checkpoint if that has not been done yet.
 
     Raises:
-        SystemExit: it failed; its standard error is shown.
+        SubjectFailed: it cannot be converted.
     """
-    # Threads that spin while they wait make any other process on the machine decide the result, and hit some subjects
-    # far more than others: libgomp stops spinning by itself once a second thread uses it.
-    environment = {
-        "HF_HUB_OFFLINE": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "TRANSFORMERS_VERBOSITY": "error",
-        **os.environ,
-    }
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.run(
-            [sys.executable, "-m", "bench.worker"],
-            input=msgspec.json.encode(task),
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=environment,
-        )
-        if process.returncode != 0:
-            errors.seek(0)
-            sys.exit(f"{task.subject} failed:\n{errors.read().decode(errors='replace')}")
-    return msgspec.json.decode(process.stdout, type=Report)
-
-
-def _agreement(answers: dict[str, list[list[int]]]) -> float:
-    """Share of requests for which all subjects gave the same tokens."""
-    rows = list(zip(*answers.values(), strict=True))
-    return sum(all(tokens == row[0] for tokens in row) for row in rows) / len(rows)
+    kind = SUBJECTS[entry.subject]
+    base = checkpoint(entry.model, arguments.cache)
+    setup = Setup(
+        model=str(base),
+        precision=entry.precision,
+        threads=arguments.threads,
+        requests=max(cell.requests for cell in cells),
+        tokens=max(cell.tokens for cell in cells),
+        adapters=[str(each) for each in adapters(base, max(cell.adapters for cell in cells), rank=_RANK)],
+    )
+    if not kind.converts:
+        return setup
+    assert kind.environment is not None
+    converted = folder(kind.environment, arguments.cache) / "models" / f"{base.name}-{entry.precision}"
+    if not converted.exists():
+        convert(entry.subject, setup, converted, arguments.cache, arguments.limit)
+    return msgspec.structs.replace(setup, model=str(converted))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -130,17 +145,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", action="append", choices=list(SHAPES), help="repeatable; both S and L by default")
     parser.add_argument("--subject", action="append", choices=list(SUBJECTS), help="repeatable; all by default")
-    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32], metavar="N")
-    parser.add_argument("--prompt-tokens", type=int, default=128, metavar="N")
-    parser.add_argument("--new-tokens", type=int, default=64, metavar="N")
+    parser.add_argument(
+        "--precision", action="append", choices=PRECISIONS, help="repeatable; bf16 and below by default"
+    )
+    parser.add_argument("--cell", action="append", choices=list(CELLS), help="repeatable; all by default")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs of each subject; medians are shown")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
+    parser.add_argument(
+        "--limit", type=float, default=900, metavar="S", help="seconds after which a load or a cell is given up"
+    )
     parser.add_argument("--quick", action="store_true", help="a miniature model and workload: shows that all works")
     parser.add_argument(
         "--probe-bytes", type=int, default=_PROBE_BYTES, metavar="N", help="more than the CPU caches hold"
     )
-    parser.add_argument("--cache", type=Path, default=cache_folder(), help="where random checkpoints are kept")
-    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder for the tables and the JSON")
+    parser.add_argument("--cache", type=Path, default=cache_folder(), help="where checkpoints and peers are kept")
+    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder for the results")
+    parser.add_argument("--name", default="cpu", help="of the results' files")
     return parser
 
 

@@ -12,17 +12,13 @@ from pathlib import Path
 import msgspec
 
 from bench.checkpoints import Shape
+from bench.subjects.interface import Batch, Precision, Trace
 
-_BYTES = {"bfloat16": 2, "float32": 4}
+_WEIGHT_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5625}
+"""Of one weight; int4 with a scale of 16 bits per 32 weights, as most formats have it or nearly so."""
+_KV_BYTES = {"fp32": 4, "bf16": 2, "int8": 2, "int4": 2}
 _PROBE_SIZE = 2048
 _PROBE_REPEATS = 5
-
-
-class Trace(msgspec.Struct, frozen=True):
-    """One request: its tokens and when each arrived, in seconds since all requests were submitted."""
-
-    tokens: list[int]
-    times: list[float]
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -31,14 +27,16 @@ class Machine(msgspec.Struct, frozen=True):
     read_bandwidth: float
     """Bytes per second."""
     matmul: float
-    """FLOP per second of a square product in the model's dtype."""
+    """FLOP per second of a square product in bf16."""
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """One subject at one concurrency: a row of the table. Times in seconds, memory in bytes."""
+    """One subject in one cell: a row of the table. Times in seconds, memory in bytes."""
 
+    model: str
+    precision: Precision
+    cell: str
     subject: str
-    concurrency: int
     tokens_per_second: float
     ttft_p50: float
     ttft_p95: float
@@ -47,27 +45,15 @@ class Measurement(msgspec.Struct, frozen=True):
     peak_memory: int
     """Most resident memory beyond that of the process before it loaded the model."""
     roofline: float
-    """Share of the decode roofline: time to read weights and KV once at the measured bandwidth, over the median ITL."""
+    """Share of the decode roofline: the time that a step needs at the least, over the median ITL."""
     prefill: float
     """Share of the matmul limit while the prompts ran: their FLOPs over the time until all had their first token."""
     machine: Machine
     """Mean of the probes before and after."""
 
-
-class Result(msgspec.Struct, frozen=True):
-    """What a subject's process reports for one concurrency."""
-
-    concurrency: int
-    traces: list[Trace]
-    peak_memory: int
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What a subject's process reports."""
-
-    before: Machine
-    after: Machine
-    results: list[Result]
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return self.model, self.precision, self.cell, self.subject
 
 
 def prompts(count: int, length: int, vocabulary: int, seed: int) -> list[list[int]]:
@@ -76,29 +62,31 @@ def prompts(count: int, length: int, vocabulary: int, seed: int) -> list[list[in
     return [[generator.randrange(3, vocabulary) for _ in range(length)] for _ in range(count)]
 
 
-def summarise(subject: str, result: Result, machine: Machine, shape: Shape, dtype: str, prompt: int) -> Measurement:
-    """Reduce the traces of one run."""
-    firsts = [trace.times[0] for trace in result.traces]
-    gaps = [later - earlier for trace in result.traces for earlier, later in pairwise(trace.times)]
-    tokens = sum(len(trace.tokens) for trace in result.traces)
-    size = _BYTES[dtype]
-    context = prompt + statistics.fmean(len(trace.tokens) for trace in result.traces) / 2
-    step_bytes = size * (shape.read_parameters + len(result.traces) * context * shape.kv_elements)
-    prompt_flops = 2 * (shape.read_parameters - shape.hidden_size * shape.vocab_size) * prompt * len(result.traces)
+def summarise(
+    traces: Sequence[Trace], batch: Batch, shape: Shape, precision: Precision, machine: Machine
+) -> dict[str, float]:
+    """The figures of one run, by the names that `Measurement` has for them."""
+    firsts = [trace.times[0] for trace in traces]
+    gaps = [later - earlier for trace in traces for earlier, later in pairwise(trace.times)]
     itl = quantile(gaps, 0.5)
-    return Measurement(
-        subject=subject,
-        concurrency=result.concurrency,
-        tokens_per_second=tokens / max(trace.times[-1] for trace in result.traces),
-        ttft_p50=quantile(firsts, 0.5),
-        ttft_p95=quantile(firsts, 0.95),
-        itl_p50=itl,
-        itl_p95=quantile(gaps, 0.95),
-        peak_memory=result.peak_memory,
-        roofline=step_bytes / machine.read_bandwidth / itl,
-        prefill=prompt_flops / machine.matmul / max(firsts),
-        machine=machine,
-    )
+    requests, length = len(traces), len(batch.prompts[0])
+    context = length + batch.new_tokens / 2
+    kv = _KV_BYTES[precision] * requests * context * shape.kv_elements
+    step_bytes = _WEIGHT_BYTES[precision] * shape.read_parameters + kv
+    step_flops = 2 * shape.read_parameters * requests
+    # A prefix that all share need be computed once; the head for one token of each request.
+    prompt_tokens = batch.shared_tokens + requests * (length - batch.shared_tokens)
+    prompt_flops = 2 * (shape.read_parameters - shape.hidden_size * shape.vocab_size) * prompt_tokens
+    return {
+        "tokens_per_second": requests * batch.new_tokens / max(trace.times[-1] for trace in traces),
+        "ttft_p50": quantile(firsts, 0.5),
+        "ttft_p95": quantile(firsts, 0.95),
+        "itl_p50": itl,
+        "itl_p95": quantile(gaps, 0.95),
+        # Tokens that come several at a time say nothing about a step.
+        "roofline": max(step_bytes / machine.read_bandwidth, step_flops / machine.matmul) / itl if itl else 0.0,
+        "prefill": prompt_flops / machine.matmul / max(firsts),
+    }
 
 
 def median(runs: Sequence[Measurement]) -> Measurement:
@@ -106,7 +94,7 @@ def median(runs: Sequence[Measurement]) -> Measurement:
     values = {
         name: statistics.median(getattr(run, name) for run in runs)
         for name in Measurement.__struct_fields__
-        if name not in ("subject", "concurrency", "machine")
+        if isinstance(getattr(runs[0], name), (int, float))
     }
     machine = Machine(
         statistics.median(run.machine.read_bandwidth for run in runs),

@@ -1,7 +1,8 @@
-"""Random LoRA adapters in peft's format, on all linear layers of a checkpoint: to measure with, not to talk to."""
+"""Random LoRA adapters in peft's format: to measure with, not to talk to."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,19 +15,20 @@ from engine.adapters.manifest import Manifest
 from engine.config import ModelConfig
 from engine.kv import BLOCK_SIZE
 
+ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+LINEAR = (*ATTENTION, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 _SPREAD = 0.02
 """Standard deviation of all numbers."""
 
 
-class RandomAdapters:
-    """Adapters of one rank for the checkpoint `base`, in folders below `folder`, as an `AdapterSource`."""
+class StoredAdapters:
+    """Adapters of one shape for the checkpoint `base`, in these folders, as an `AdapterSource`."""
 
-    def __init__(self, folder: Path, base: Path, *, rank: int, count: int) -> None:
+    def __init__(self, base: Path, folders: Sequence[Path]) -> None:
         self._config = ModelConfig.from_directory(base)
         self._folders: dict[str, Path] = {}
         self._manifests: dict[str, Manifest] = {}
-        for seed in range(count):
-            path = write_adapter(folder / str(seed), base, rank=rank, seed=seed)
+        for path in folders:
             manifest = check_adapter(path, base)
             self._folders[manifest.version], self._manifests[manifest.version] = path, manifest
 
@@ -47,8 +49,15 @@ class RandomAdapters:
         return self._folders[version]
 
 
-def write_adapter(folder: Path, base: Path, *, rank: int, seed: int) -> Path:
-    """Write one adapter in bf16."""
+class RandomAdapters(StoredAdapters):
+    """New ones of one rank, on all linear layers, in folders below `folder`."""
+
+    def __init__(self, folder: Path, base: Path, *, rank: int, count: int) -> None:
+        super().__init__(base, [write_adapter(folder / str(seed), base, rank=rank, seed=seed) for seed in range(count)])
+
+
+def write_adapter(folder: Path, base: Path, *, rank: int, seed: int, modules: Sequence[str] = LINEAR) -> Path:
+    """Write one adapter in bf16 on the named products of every layer."""
     config = ModelConfig.from_directory(base)
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -68,7 +77,8 @@ def write_adapter(folder: Path, base: Path, *, rank: int, seed: int) -> Path:
 
     tensors = {}
     for layer in range(config.layers):
-        for module, (inputs, outputs) in shapes.items():
+        for module in modules:
+            inputs, outputs = shapes[module]
             name = f"base_model.model.model.layers.{layer}.{module}"
             tensors[f"{name}.lora_A.weight"] = numbers(rank, inputs)
             tensors[f"{name}.lora_B.weight"] = numbers(outputs, rank)
@@ -79,7 +89,7 @@ def write_adapter(folder: Path, base: Path, *, rank: int, seed: int) -> Path:
         "task_type": "CAUSAL_LM",
         "r": rank,
         "lora_alpha": 2 * rank,
-        "target_modules": [name.rpartition(".")[2] for name in shapes],
+        "target_modules": [name.rpartition(".")[2] for name in modules],
     }
     (folder / CONFIG).write_bytes(msgspec.json.encode(fields))
     return folder

@@ -1,21 +1,15 @@
-"""Results as a Markdown table, with what they were measured on."""
+"""What results were measured on."""
 
 from __future__ import annotations
 
 import datetime
 import os
 import platform
-import statistics
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
-
-from bench.checkpoints import Shape
-from bench.measure import Measurement
-
-_OURS = "Roundhouse"
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -39,87 +33,6 @@ class Environment(msgspec.Struct, frozen=True):
             transformers=version("transformers"),
             revision=_revision(),
         )
-
-
-class Table(msgspec.Struct, frozen=True):
-    """All rows of one model, by concurrency and subject."""
-
-    model: str
-    shape: Shape
-    dtype: str
-    prompt_tokens: int
-    new_tokens: int
-    repeats: int
-    rows: list[Measurement]
-    same_tokens: list[float]
-    """For each repeat and concurrency: the share of requests whose tokens all subjects agree on."""
-
-
-def markdown(table: Table, environment: Environment) -> str:
-    """The table, a line about the machine, and how far ahead we are of the better peer."""
-    lines = [
-        f"### {table.model}, {table.dtype}: {table.prompt_tokens} tokens in, {table.new_tokens} out, greedy",
-        "",
-        "| requests | subject | output tokens/s | TTFT p50 / p95 (ms) | ITL p50 / p95 (ms) | memory (MiB) "
-        "| decode roofline | prefill limit |",
-        "|--:|---|--:|--:|--:|--:|--:|--:|",
-        *(_line(row) for row in table.rows),
-        "",
-        *(f"- {line}" for line in (*_ratios(table), _agreement(table), _machine(table, environment))),
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _line(row: Measurement) -> str:
-    name = f"**{row.subject}**" if row.subject.startswith(_OURS) else row.subject
-    cells = (
-        str(row.concurrency),
-        name,
-        f"{row.tokens_per_second:,.0f}" if row.tokens_per_second >= 100 else f"{row.tokens_per_second:.1f}",
-        f"{_ms(row.ttft_p50)} / {_ms(row.ttft_p95)}",
-        f"{_ms(row.itl_p50)} / {_ms(row.itl_p95)}",
-        f"{row.peak_memory / 2**20:,.0f}",
-        f"{row.roofline:.0%}",
-        f"{row.prefill:.0%}",
-    )
-    return f"| {' | '.join(cells)} |"
-
-
-def _ms(seconds: float) -> str:
-    milliseconds = 1000 * seconds
-    return f"{milliseconds:,.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
-
-
-def _ratios(table: Table) -> list[str]:
-    """Our throughput over the better peer's, per concurrency."""
-    lines = []
-    for number in sorted({row.concurrency for row in table.rows}):
-        rows = [row for row in table.rows if row.concurrency == number]
-        peers = [row.tokens_per_second for row in rows if not row.subject.startswith(_OURS)]
-        for row in rows:
-            if row.subject.startswith(_OURS) and peers:
-                ratio = row.tokens_per_second / max(peers)
-                lines.append(f"{row.subject} at {number}: {ratio:.2f} times the better peer's tokens/s")
-    return lines
-
-
-def _agreement(table: Table) -> str:
-    share = statistics.fmean(table.same_tokens)
-    if share == 1:
-        return "every subject gave the same tokens for every request"
-    return f"all subjects agree to the last token on {share:.0%} of the requests"
-
-
-def _machine(table: Table, environment: Environment) -> str:
-    bandwidths = [row.machine.read_bandwidth / 1e9 for row in table.rows]
-    products = [row.machine.matmul / 1e12 for row in table.rows]
-    return (
-        f"{environment.date}, revision {environment.revision}, torch {environment.torch}, transformers "
-        f"{environment.transformers}, {environment.cpu}, {environment.cores} cores; measured around the runs: reading "
-        f"{min(bandwidths):.1f}-{max(bandwidths):.1f} GB/s, {table.dtype} products {min(products):.2f}-"
-        f"{max(products):.2f} TFLOP/s; medians of {table.repeats}"
-    )
 
 
 def _cpu() -> str:

@@ -1,53 +1,101 @@
-"""The process of one subject: probe the machine, load, warm up, measure each concurrency, probe again.
+"""The process of one subject: it loads the model, then answers a `Batch` per line with a `Result`.
 
-`bench.engine` starts it with a `Task` as JSON on standard input and reads a `Report` from standard output.
+`bench.process` starts it, in the subject's own environment. Standard output carries answers only: whatever a library
+prints goes to standard error. With `--convert` it writes what the subject loads instead.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import os
+import shutil
 import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
-from bench.measure import Report, ResidentMemory, Result, probe, prompts
-from bench.subjects import SUBJECTS, Setup
-
-_WARM_UP_TOKENS = 4
-
-
-class Task(msgspec.Struct, frozen=True):
-    """What to measure. `repeat` seeds the prompts, so that no run finds another one's KV in a prefix cache."""
-
-    subject: str
-    setup: Setup
-    vocabulary: int
-    concurrency: list[int]
-    repeat: int
-    probe_bytes: int
-    """How much memory a probe reads."""
+from bench.measure import ResidentMemory
+from bench.subjects.interface import Batch, Setup, Trace
+from bench.subjects.registry import SUBJECTS
 
 
-def run(task: Task) -> Report:
-    setup = task.setup
-    kind = SUBJECTS[task.subject]
+class Loaded(msgspec.Struct, frozen=True):
+    """The model is ready, or converted."""
+
+    seconds: float
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What to measure, after `warm_up` has run."""
+
+    batch: Batch
+    warm_up: Batch
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What came of it."""
+
+    traces: list[Trace]
+    peak_memory: int
+    """Bytes resident in the subject's processes, less what this one had before it loaded the model."""
+
+
+def serve(name: str, setup: Setup, requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer until `requests` ends."""
+    kind = SUBJECTS[name]
     for library in kind.libraries:
         importlib.import_module(library)
     idle = ResidentMemory().now()
-    before = probe(setup.dtype, task.probe_bytes)
-    results = []
-    with kind.load(setup) as subject:
-        memory = ResidentMemory(subject.pid)
-        for concurrency in task.concurrency:
-            seed = 1000 * task.repeat + concurrency
-            # Another seed: what is warm afterwards is the code for these shapes, not the prompts.
-            subject.run(prompts(concurrency, setup.prompt_tokens, task.vocabulary, ~seed), _WARM_UP_TOKENS)
-            memory.reset_peak()
-            traces = subject.run(prompts(concurrency, setup.prompt_tokens, task.vocabulary, seed), setup.new_tokens)
-            results.append(Result(concurrency, traces, memory.peak() - idle))
-    return Report(before, probe(setup.dtype, task.probe_bytes), results)
+    begun = time.perf_counter()
+    with kind.loaded(setup) as subject:
+        _answer(answers, Loaded(time.perf_counter() - begun))
+        memories = [ResidentMemory(pid) for pid in subject.pids]
+        for line in requests:
+            run = msgspec.json.decode(line, type=Run)
+            subject.run(run.warm_up)
+            for memory in memories:
+                memory.reset_peak()
+            traces = subject.run(run.batch)
+            wrong = {len(trace.tokens) for trace in traces} - {run.batch.new_tokens}
+            if wrong:
+                raise RuntimeError(f"{name} gave {sorted(wrong)} tokens where {run.batch.new_tokens} were asked for")
+            _answer(answers, Result(traces, sum(memory.peak() for memory in memories) - idle))
+
+
+def convert(name: str, setup: Setup, directory: Path) -> None:
+    """Write what the subject loads; the directory is whole or not there."""
+    partial = directory.with_name(f"{directory.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    SUBJECTS[name].imported().convert(Path(setup.model), setup.precision, partial)
+    partial.rename(directory)
+
+
+def _answer(answers: BinaryIO, message: msgspec.Struct) -> None:
+    answers.write(msgspec.json.encode(message) + b"\n")
+    answers.flush()
+
+
+def main(argv: Iterable[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.worker", description=__doc__)
+    parser.add_argument("subject", choices=list(SUBJECTS))
+    parser.add_argument("setup", help="a `Setup` as JSON")
+    parser.add_argument("--convert", type=Path, metavar="DIRECTORY")
+    arguments = parser.parse_args(None if argv is None else list(argv))
+    setup = msgspec.json.decode(arguments.setup, type=Setup)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    if arguments.convert is not None:
+        begun = time.perf_counter()
+        convert(arguments.subject, setup, arguments.convert)
+        _answer(answers, Loaded(time.perf_counter() - begun))
+    else:
+        serve(arguments.subject, setup, sys.stdin.buffer, answers)
 
 
 if __name__ == "__main__":
-    report = run(msgspec.json.decode(sys.stdin.buffer.read(), type=Task))
-    sys.stdout.buffer.write(msgspec.json.encode(report))
+    main()

@@ -1,0 +1,125 @@
+"""Everything that a run of the engine's benchmark finds, as its JSON has it."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from bench.cells import Cell
+from bench.checkpoints import SHAPES
+from bench.measure import Machine, Measurement, median, summarise
+from bench.report import Environment
+from bench.subjects.interface import Batch, Precision
+from bench.worker import Result
+
+_REFERENCE = "transformers generate"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A subject with one model in one precision: what a process runs."""
+
+    model: str
+    precision: Precision
+    subject: str
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A subject's process that ended before its time."""
+
+    entry: Entry
+    cell: str
+    words: str
+
+
+class Agreement(msgspec.Struct, frozen=True):
+    """Of one entry: how far its tokens are those of transformers, with the same prompts."""
+
+    entry: Entry
+    reference: Precision
+    first_tokens: float
+    """Share of the requests whose first token is the same."""
+    answers: float
+    """Share of the requests whose tokens are all the same."""
+
+
+class Results(msgspec.Struct, frozen=True):
+    """Medians of a run, and what it did not measure."""
+
+    environment: Environment
+    threads: int
+    repeats: int
+    cells: list[Cell]
+    rows: list[Measurement]
+    load_seconds: list[tuple[Entry, float]]
+    agreement: list[Agreement]
+    failures: list[Failure]
+    missing: list[str]
+    """Subjects whose environments are not set up."""
+
+
+class Record:
+    """Collects a run."""
+
+    def __init__(self, threads: int, repeats: int, cells: Sequence[Cell], missing: Sequence[str]) -> None:
+        self._environment = Environment.here()
+        self._threads, self._repeats, self._cells, self._missing = threads, repeats, list(cells), list(missing)
+        self._rows: defaultdict[tuple[Entry, str], list[Measurement]] = defaultdict(list)
+        self._loads: defaultdict[Entry, list[float]] = defaultdict(list)
+        self._tokens: dict[tuple[Entry, str, int], list[list[int]]] = {}
+        self._failures: list[Failure] = []
+
+    def loaded(self, entry: Entry, seconds: float) -> None:
+        self._loads[entry].append(seconds)
+
+    def add(self, entry: Entry, cell: Cell, repeat: int, batch: Batch, result: Result, machine: Machine) -> None:
+        """One run of one cell."""
+        figures = summarise(result.traces, batch, SHAPES[entry.model], entry.precision, machine)
+        row = Measurement(
+            entry.model, entry.precision, cell.name, entry.subject,
+            peak_memory=result.peak_memory, machine=machine, **figures,
+        )  # fmt: skip
+        self._rows[entry, cell.name].append(row)
+        self._tokens[entry, cell.name, repeat] = [trace.tokens for trace in result.traces]
+
+    def failed(self, entry: Entry, cell: str, words: str) -> None:
+        self._failures.append(Failure(entry, cell, words))
+
+    def has_failed(self, entry: Entry) -> bool:
+        return any(failure.entry == entry for failure in self._failures)
+
+    def results(self) -> Results:
+        """What has been found up to now."""
+        return Results(
+            environment=self._environment,
+            threads=self._threads,
+            repeats=self._repeats,
+            cells=self._cells,
+            rows=[median(runs) for runs in self._rows.values()],
+            load_seconds=[(entry, statistics.median(seconds)) for entry, seconds in self._loads.items()],
+            agreement=[found for entry in self._loads if (found := self._agreement(entry)) is not None],
+            failures=self._failures,
+            missing=self._missing,
+        )
+
+    def _agreement(self, entry: Entry) -> Agreement | None:
+        """Over all runs of cells that transformers has run as well, in the same precision or else in bf16."""
+        references = [Entry(entry.model, entry.precision, _REFERENCE), Entry(entry.model, "bf16", _REFERENCE)]
+        reference = next((each for each in references if each in self._loads), None)
+        if reference is None or entry.subject == _REFERENCE:
+            return None
+        pairs = [
+            pair
+            for (owner, cell, repeat), answers in self._tokens.items()
+            if owner == entry and not self._cell(cell).adapters and (reference, cell, repeat) in self._tokens
+            for pair in zip(answers, self._tokens[reference, cell, repeat], strict=True)
+        ]
+        if not pairs:
+            return None
+        first = statistics.fmean(ours[0] == theirs[0] for ours, theirs in pairs)
+        return Agreement(entry, reference.precision, first, statistics.fmean(ours == theirs for ours, theirs in pairs))
+
+    def _cell(self, name: str) -> Cell:
+        return next(cell for cell in self._cells if cell.name == name)

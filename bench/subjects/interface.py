@@ -1,0 +1,82 @@
+"""What every subject's module offers: `load`, and `convert` where the subject reads a format of its own.
+
+Each runs in a process and a Python environment of its own. Nothing but msgspec may be needed to import this file.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import msgspec
+
+Precision = Literal["fp32", "bf16", "int8", "int4"]
+"""Of weights. What is computed in, and the KV cache, are the subject's own choice below fp32."""
+
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What a subject must be able to run."""
+
+    model: str
+    """Directory of the checkpoint, or of what the subject has converted it to."""
+    precision: Precision
+    threads: int
+    requests: int
+    """Most at once."""
+    tokens: int
+    """Most of one request, prompt and answer together."""
+    adapters: list[str] = []
+    """Folders in peft's format, for subjects that serve several of them in one batch."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Requests that arrive together; each gets exactly `new_tokens` greedy tokens."""
+
+    prompts: list[list[int]]
+    new_tokens: int
+    shared_tokens: int = 0
+    """So many first tokens are the same in all prompts."""
+    adapters: int = 0
+    """Request i uses adapter i modulo so many of the setup's; 0: none has one."""
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One request: its tokens and when each arrived, in seconds since all requests were submitted."""
+
+    tokens: list[int]
+    times: list[float]
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """A loaded model."""
+
+    run: Callable[[Batch], list[Trace]]
+    pids: tuple[int, ...]
+    """The processes whose memory counts."""
+
+    @classmethod
+    def here(cls, run: Callable[[Batch], list[Trace]]) -> Subject:
+        """A model in this process."""
+        return cls(run, (os.getpid(),))
+
+
+class Clock:
+    """Traces of a batch whose requests are numbered from 0; it starts when it is made."""
+
+    def __init__(self, requests: int) -> None:
+        self.traces = [Trace([], []) for _ in range(requests)]
+        self._begun = time.perf_counter()
+
+    def now(self) -> float:
+        return time.perf_counter() - self._begun
+
+    def add(self, request: int, tokens: Sequence[int], at: float | None = None) -> None:
+        """Note tokens that a request has gained, by default now."""
+        moment = self.now() if at is None else at
+        trace = self.traces[request]
+        trace.tokens.extend(tokens)
+        trace.times.extend(moment for _ in tokens)

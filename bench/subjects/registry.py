@@ -1,0 +1,83 @@
+"""Which subjects there are, what each can do and where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from bench.cells import ADAPTERS, PREFIX
+from bench.subjects.interface import Precision, Setup, Subject
+
+_LOADS = ("1", "8", "32", PREFIX)
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """How to measure a subject."""
+
+    module: str
+    """Below `bench.subjects`."""
+    load: str
+    """Its function."""
+    libraries: tuple[str, ...]
+    """Imported before memory is counted: code is not what the column compares."""
+    precisions: tuple[Precision, ...]
+    cells: tuple[str, ...] = _LOADS
+    environment: str | None = None
+    """The section of bench/peers.toml that it needs; None is the environment of this project."""
+    converts: bool = False
+    """It reads a format of its own."""
+    variables: dict[str, str] = {}
+    """Environment variables that its process needs unless they are set."""
+
+    def loaded(self, setup: Setup) -> AbstractContextManager[Subject]:
+        function: Callable[[Setup], AbstractContextManager[Subject]] = getattr(self.imported(), self.load)
+        return function(setup)
+
+    def imported(self) -> Any:
+        return import_module(f"bench.subjects.{self.module}")
+
+
+_LLAMA = "transformers.models.llama.modeling_llama"
+_OURS = ("torch", "engine.core", "engine.runner")
+_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""As `engine.server` has it; in-process it must be set before torch is loaded. Peers keep their own ways."""
+SUBJECTS = {
+    "transformers generate": Kind("hugging_face", "generate", ("torch", _LLAMA), ("fp32", "bf16")),
+    "transformers continuous batching": Kind(
+        "hugging_face",
+        "continuous_batching",
+        ("torch", _LLAMA, "transformers.generation.continuous_batching"),
+        ("fp32", "bf16"),
+    ),
+    "peft": Kind("hugging_face", "peft", ("torch", _LLAMA, "peft"), ("fp32", "bf16"), ("32", ADAPTERS)),
+    "OpenVINO": Kind(
+        "openvino", "load", ("openvino_genai",), ("bf16", "int8", "int4"), environment="openvino", converts=True
+    ),
+    "llama.cpp": Kind(
+        "llama_cpp", "load", ("llama_cpp",), ("bf16", "int8", "int4"), environment="llama.cpp", converts=True
+    ),
+    "onnxruntime": Kind(
+        "onnxruntime",
+        "load",
+        ("onnxruntime_genai",),
+        ("fp32", "int8", "int4"),
+        environment="onnxruntime",
+        converts=True,
+    ),
+    "ctranslate2": Kind(
+        "ctranslate2", "load", ("ctranslate2",), ("fp32", "int8"), environment="ctranslate2", converts=True
+    ),
+    "vLLM": Kind("vllm", "load", ("vllm",), ("bf16",), environment="vllm"),
+    "Roundhouse": Kind(
+        "roundhouse", "in_process", _OURS, ("fp32", "bf16", "int8", "int4"), (*_LOADS, ADAPTERS), variables=_WAITING
+    ),
+    "Roundhouse, served": Kind(
+        "roundhouse", "served", (*_OURS, "engine.server"), ("fp32", "bf16", "int8", "int4"), variables=_WAITING
+    ),
+}
+OURS = "Roundhouse"
+"""What the names of our subjects begin with."""

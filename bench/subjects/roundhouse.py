@@ -1,0 +1,124 @@
+"""Our engine, stepped in-process and through its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from bench.subjects.interface import Batch, Clock, Precision, Setup, Subject, Trace
+from engine.client import EngineClient, Generation
+from engine.kv import BLOCK_SIZE
+from engine.wire import Generate, SamplingParams
+
+_DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "int8": "bfloat16",
+    "int4": "bfloat16",
+}
+"""Of activations and KV."""
+
+
+@contextlib.contextmanager
+def in_process(setup: Setup) -> Iterator[Subject]:
+    """`EngineCore` and `ModelRunner`."""
+    import torch
+
+    from bench.random_adapters import StoredAdapters
+    from engine.adapters.residency import ResidencyConfig
+    from engine.core import EngineCore, SchedulerConfig
+    from engine.runner import ModelRunner
+
+    torch.set_num_threads(setup.threads)
+    blocks = _blocks(setup)
+    source = StoredAdapters(Path(setup.model), [Path(folder) for folder in setup.adapters]) if setup.adapters else None
+    if source is not None:
+        blocks += len(setup.adapters) * source.sectors(getattr(torch, _DTYPES[setup.precision]))
+    runner = ModelRunner(
+        Path(setup.model),
+        blocks=blocks,
+        dtype=_DTYPES[setup.precision],
+        adapters=source,
+        **_quantization(setup),
+    )
+    core = EngineCore(
+        runner,
+        runner.info,
+        SchedulerConfig(blocks=blocks),
+        bank=runner.bank,
+        residency=None if source is None else ResidencyConfig(share=0.9),
+    )
+
+    def run(batch: Batch) -> list[Trace]:
+        clock = Clock(len(batch.prompts))
+        for index, prompt in enumerate(batch.prompts):
+            adapter = source.versions[index % batch.adapters] if source is not None and batch.adapters else None
+            core.add(Generate(str(index), prompt, _greedy(batch.new_tokens), adapter=adapter))
+        while not core.idle:
+            outputs = core.step()
+            now = clock.now()
+            for output in outputs:
+                if output.finish == "error":
+                    raise RuntimeError(f"our engine failed: {output.error}")
+                clock.add(int(output.id), output.tokens, now)
+        core.check_integrity()
+        return clock.traces
+
+    yield Subject.here(run)
+
+
+@contextlib.contextmanager
+def served(setup: Setup) -> Iterator[Subject]:
+    """As it is deployed: `python -m engine.server`, a client over a unix socket."""
+    with tempfile.TemporaryDirectory(prefix="rh-bench-") as folder:
+        command = [sys.executable, "-m", "engine.server", "--model", setup.model]
+        command += ["--dtype", _DTYPES[setup.precision], "--threads", str(setup.threads)]
+        command += ["--listen", f"unix://{folder}/socket", "--kv-tokens", str(_blocks(setup) * BLOCK_SIZE)]
+        for name, value in _quantization(setup).items():
+            command += [f"--{name.replace('_', '-')}", value]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                ready = process.stdout.readline()
+                if not ready:
+                    raise RuntimeError(f"the served engine ended with status {process.wait()}")
+                address = json.loads(ready)["address"]
+                yield Subject(lambda batch: asyncio.run(_ask(address, batch)), (process.pid,))
+            finally:
+                process.terminate()
+
+
+async def _ask(address: str, batch: Batch) -> list[Trace]:
+    """Submit all prompts over one connection; times are those at which the client has the tokens."""
+
+    async def collect(clock: Clock, index: int, generation: Generation) -> None:
+        async for delta in generation:
+            clock.add(index, delta.token_ids)
+
+    async with EngineClient(address) as client:
+        await client.wait_connected()
+        clock = Clock(len(batch.prompts))
+        generations = [client.generate(prompt, _greedy(batch.new_tokens)) for prompt in batch.prompts]
+        await asyncio.gather(*(collect(clock, index, each) for index, each in enumerate(generations)))
+    return clock.traces
+
+
+def _blocks(setup: Setup) -> int:
+    """KV blocks for all requests at once, and the one more per request that admission asks for."""
+    return setup.requests * (math.ceil(setup.tokens / BLOCK_SIZE) + 1)
+
+
+def _quantization(setup: Setup) -> dict[str, Any]:
+    return {"quantize": setup.precision} if setup.precision in ("int8", "int4") else {}
+
+
+def _greedy(new_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=new_tokens, temperature=0.0, ignore_eos=True)
