@@ -11,6 +11,9 @@ from kernels import library
 
 torch.set_num_threads(1)
 
+Body = tuple[library.Library, torch.device]
+"""A library, and where its tensors are."""
+
 
 def _load(name: str) -> library.Library:
     """A library for tensors of the CPU; skips the test where there is none."""
@@ -47,3 +50,13 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     else:
         with library.using(_load(name)):
             yield torch.device("cpu")
+
+
+@pytest.fixture(params=[library.EMULATOR, *(["cuda"] if library.cuda else [])])
+def body(request: pytest.FixtureRequest) -> Iterator[Body]:
+    """The CUDA sources, under the emulator and on a device: for functions that the CPU's bodies do not have."""
+    if request.param == "cuda":
+        assert library.cuda is not None
+        yield library.cuda, torch.device("cuda")
+    else:
+        yield request.getfixturevalue("emulator"), torch.device("cpu")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -10,20 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels import library
+from tests.kernels.conftest import Body
 from tests.kernels.paged import SPLIT, batch
-
-Body = tuple[library.Library, torch.device]
-
-
-@pytest.fixture(params=[library.EMULATOR, *(["cuda"] if library.cuda else [])])
-def body(request: pytest.FixtureRequest) -> Iterator[Body]:
-    if request.param == "cuda":
-        assert library.cuda is not None
-        yield library.cuda, torch.device("cuda")
-    else:
-        yield request.getfixturevalue("emulator"), torch.device("cpu")
-
 
 EDGES = [0, 1, 15, 16, 17, 63, 64, 65, SPLIT - 1, SPLIT, SPLIT + 1]
 rows = st.lists(
