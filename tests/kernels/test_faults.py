@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from kernels import library
+from kernels.packing_cuda import GROUP, pack_int4
 from tests.kernels.faults import Fault, check, compile_with
 from tests.kernels.paged import SPLIT, batch
 
@@ -48,12 +49,30 @@ def attention(body: library.Library, rows: list[tuple[int, int]], window: int) -
     return found
 
 
+def linear_int4(body: library.Library) -> torch.Tensor:
+    """Of more groups than a slice has stages; beyond the rows' ends are no numbers."""
+    torch.manual_seed(0)
+    inputs, outputs = 41 * GROUP + 8, 40
+    x = torch.full((17, inputs + GROUP), torch.nan, dtype=torch.bfloat16)[:, :inputs]
+    x.copy_(torch.randn(17, inputs))
+    levels, steps = torch.randint(16, (outputs, inputs)), torch.rand(outputs, 42).bfloat16()
+    packed = pack_int4(levels, steps, -8 * steps)
+    weight = torch.full((outputs, inputs), torch.nan, dtype=torch.bfloat16)
+    body.dequantize_int4(weight, *packed)
+    assert not weight.isnan().any()
+    out = torch.full((17, outputs), torch.nan, dtype=torch.bfloat16)
+    body.linear_int4(out, x, *packed, None)
+    torch.testing.assert_close(out.double(), x.double() @ weight.double().T, rtol=2**-7, atol=0.5)
+    return out
+
+
 Case = tuple[str, list[str], Callable[[library.Library], torch.Tensor]]
 _ATTENTION = ("attention", ["paged_attention", "paged_attention_scratch"])
 CASES: dict[str, Case] = {
     "norm": ("norm", ["rms_norm"], rms_norm),
     "decode": (*_ATTENTION, decode),
     "prefill": (*_ATTENTION, prefill),
+    "int4": ("linear", ["linear_int4", "dequantize_int4"], linear_int4),
 }
 """By name: the source, its functions, and a run that checks its result."""
 
@@ -211,6 +230,40 @@ FAULTS = [
         "prefill",
         Fault("forgets the splits before", "attention/prefill.cuh", "if (any) take_merged", "if (false) take_merged"),
     ),
+    (
+        "int4",
+        Fault(
+            "waits for one copy too few", "linear/quantized.cuh", "cp_async_wait<kStages - 1>", "cp_async_wait<kStages>"
+        ),
+    ),
+    (
+        "int4",
+        Fault("loads into the stage in use", "linear/quantized.cuh", "load(i + kStages - 1);", "load(i + kStages);"),
+    ),
+    (
+        "int4",
+        Fault(
+            "no barrier before the stages are overwritten",
+            "linear/quantized.cuh",
+            "__syncthreads();  // the stages",
+            ";  // the stages",
+        ),
+    ),
+    (
+        "int4",
+        Fault(
+            "no barrier before the slices are added",
+            "linear/quantized.cuh",
+            "leave(shared.sums, sums);\n    __syncthreads();",
+            "leave(shared.sums, sums);",
+        ),
+    ),
+    ("int4", Fault("inputs beyond the end", "linear/quantized.cuh", "row < p.rows && at < p.inputs", "row < p.rows")),
+    (
+        "int4",
+        Fault("a slice left out", "linear/quantized.cuh", "slice < kWarps; ++slice", "slice < kWarps - 1; ++slice"),
+    ),
+    ("int4", Fault("steps of another output", "linear/formats.cuh", "step[r % 2]", "step[r / 2]")),
 ]
 
 

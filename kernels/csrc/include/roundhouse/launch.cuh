@@ -11,10 +11,14 @@
 
 namespace roundhouse::cuda {
 
+// What a block can have on sm_80; later GPUs have more.
+constexpr size_t kMostSharedBytes = 163 * 1024;
+
 #if defined(ROUNDHOUSE_EMULATOR)
 
 template <class Body>
 void launch(dim3 blocks, const typename Body::Params& params, Stream) {
+  static_assert(Body::kSharedBytes <= kMostSharedBytes, "a block has less shared memory");
   emulator::run(
       blocks, Body::kThreads, Body::kSharedBytes,
       [](const void* p, unsigned char* shared) { Body::run(*static_cast<const typename Body::Params*>(p), shared); }, &params);
@@ -26,14 +30,16 @@ inline void check(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
 }
 
+// Of so many threads that a multiprocessor has room for one block at least; else the compiler spills to fit in more.
 template <class Body>
-__global__ __launch_bounds__(Body::kThreads) void kernel(const __grid_constant__ typename Body::Params params) {
+__global__ __launch_bounds__(Body::kThreads, 1) void kernel(const __grid_constant__ typename Body::Params params) {
   extern __shared__ __align__(1024) unsigned char shared[];
   Body::run(params, shared);
 }
 
 template <class Body>
 void launch(dim3 blocks, const typename Body::Params& params, Stream stream) {
+  static_assert(Body::kSharedBytes <= kMostSharedBytes, "a block has less shared memory");
   int device = 0;
   check(cudaGetDevice(&device));
   if (device != stream.device) check(cudaSetDevice(stream.device));

@@ -15,6 +15,16 @@ ROUNDHOUSE_DEVICE void cp_async16(void* shared, const void* global, bool inside 
 #endif
 }
 
+// 8 bytes, both addresses aligned to 8; likewise.
+ROUNDHOUSE_DEVICE void cp_async8(void* shared, const void* global, bool inside = true) {
+#if defined(ROUNDHOUSE_EMULATOR)
+  emulator::copy_async(shared, global, 8, inside ? 8 : 0);
+#else
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(global), "r"(inside ? 8 : 0) : "memory");
+#endif
+}
+
 // Ends a group of copies.
 ROUNDHOUSE_DEVICE void cp_async_commit() {
 #if defined(ROUNDHOUSE_EMULATOR)

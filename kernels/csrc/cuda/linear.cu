@@ -1,0 +1,43 @@
+#include "roundhouse/launch.cuh"
+#include "roundhouse/linear/convert.cuh"
+#include "roundhouse/linear/quantized.cuh"
+
+namespace roundhouse::cuda {
+namespace {
+
+template <class Format, int kTiles, int kRows>
+void run(const QuantizedLinear& p, Stream stream) {
+  const int64_t outputs = kTiles * kTileOutputs;
+  const dim3 blocks(static_cast<unsigned>((p.outputs + outputs - 1) / outputs), static_cast<unsigned>((p.rows + kRows - 1) / kRows));
+  launch<QuantizedLinearBody<Format, kTiles, kRows>>(blocks, p, stream);
+}
+
+}  // namespace
+
+// Every block reads all of its rows of x: the more rows, the more outputs it should have.
+void linear_int4(const QuantizedLinear& p, Stream stream) {
+  if (p.rows == 0 || p.outputs == 0) return;
+  if (p.rows <= 8) return run<Int4, 2, 8>(p, stream);
+  if (p.rows <= 16) return run<Int4, 4, 16>(p, stream);
+  run<Int4, 4, 32>(p, stream);
+}
+
+void linear_int8(const QuantizedLinear& p, Stream stream) {
+  if (p.rows == 0 || p.outputs == 0) return;
+  if (p.rows <= 8) return run<Int8, 2, 8>(p, stream);
+  if (p.rows <= 16) return run<Int8, 2, 16>(p, stream);
+  run<Int8, 2, 64>(p, stream);
+}
+
+void quantize_rows(const QuantizeRows& p, Stream stream) {
+  if (p.rows != 0) launch<QuantizeRowsBody>(dim3(static_cast<unsigned>(p.rows)), p, stream);
+}
+
+void dequantize_int4(const DequantizeInt4& p, Stream stream) {
+  if (p.outputs == 0 || p.inputs == 0) return;
+  const int64_t chunks = (p.inputs + kChunk - 1) / kChunk, tiles = (p.outputs + kTileOutputs - 1) / kTileOutputs;
+  constexpr int64_t kWarps = DequantizeInt4Body::kWarps;
+  launch<DequantizeInt4Body>(dim3(static_cast<unsigned>((chunks + kWarps - 1) / kWarps), static_cast<unsigned>(tiles)), p, stream);
+}
+
+}  // namespace roundhouse::cuda

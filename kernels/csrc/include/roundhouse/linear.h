@@ -1,0 +1,57 @@
+// Products with quantised weights on CUDA: out = x weight^T + bias, for bf16 x.
+//
+// A weight [outputs, inputs] is packed once (kernels/packing_cuda.py) into tiles of 16 outputs by 64 inputs, in the order
+// in which the lanes of a warp take them: lane 4 g + t has of outputs g and g + 8 the inputs 16 t to 16 t + 15. Outputs and
+// inputs that are missing are zero. Inputs form groups of 128, and group i belongs to slice i % 8: a slice is one sum over
+// its groups in order, and the slices are added in order, so that a result does not depend on the other rows.
+#pragma once
+
+#include "roundhouse/types.h"
+
+namespace roundhouse::cuda {
+
+constexpr int kGroup = 128;      // inputs with one step
+constexpr int kChunk = 64;       // inputs of a tile
+constexpr int kTileOutputs = 16;
+
+struct QuantizedLinear {
+  bfloat16* out;         // [rows, outputs]
+  const void* x;         // [rows, inputs], rows x_stride elements apart: bf16, or int8 for int8 weights
+  const bfloat16* bias;  // [outputs] or null
+  const uint8_t* tiles;
+  // int4: for each tile of outputs, group and g of 0 to 7, of outputs g and g + 8: the step and what level 0 stands for, in
+  // bf16. A weight is bf16(step * level + zero).
+  // int8: the scales of the outputs in fp32.
+  const void* scales;
+  const float* x_scales;  // int8: of the rows
+  int64_t rows, outputs, inputs, x_stride;
+};
+
+// inputs and x_stride are multiples of 8, and x is aligned to 16 bytes.
+void linear_int4(const QuantizedLinear& p, Stream stream);
+
+// Rows of x become int8 with a scale of their own, max |x| / 127: out = float(sum) * x_scale * scale + bias.
+// x_stride is a multiple of 16, and inputs beyond are zero up to a multiple of 128.
+void linear_int8(const QuantizedLinear& p, Stream stream);
+
+// Rows [rows, inputs] of bf16, x_stride elements apart -> int8 [rows, out_stride] with zeros at the end, and scales [rows].
+struct QuantizeRows {
+  int8_t* out;
+  float* scales;
+  const bfloat16* x;
+  int64_t rows, inputs, x_stride, out_stride;
+};
+
+void quantize_rows(const QuantizeRows& p, Stream stream);
+
+// The weight itself, [outputs, inputs] in bf16, from int4.
+struct DequantizeInt4 {
+  bfloat16* out;
+  const uint8_t* tiles;
+  const void* scales;
+  int64_t outputs, inputs;
+};
+
+void dequantize_int4(const DequantizeInt4& p, Stream stream);
+
+}  // namespace roundhouse::cuda

@@ -1,0 +1,62 @@
+// Between formats: rows of x to int8, weights back from int4.
+#pragma once
+
+#include "roundhouse/linear/formats.cuh"
+#include "roundhouse/tile/reduce.cuh"
+
+namespace roundhouse::cuda {
+
+// A block for a row, which is read twice: the second time from the cache.
+struct QuantizeRowsBody {
+  using Params = QuantizeRows;
+  static constexpr int kThreads = 256;
+  static constexpr size_t kSharedBytes = kThreads / kWarp * sizeof(float);
+
+  static ROUNDHOUSE_DEVICE void run(const Params& p, unsigned char* shared) {
+    const int64_t row = blockIdx.x;
+    const bfloat16* x = p.x + row * p.x_stride;
+    float highest = 0.0f;
+    for (int64_t i = threadIdx.x; i < p.inputs; i += kThreads) highest = fmaxf(highest, fabsf(to_float(x[i])));
+    highest = reduce_block<kThreads / kWarp>(highest, Max(), reinterpret_cast<float*>(shared));
+    const float inverse = highest == 0.0f ? 0.0f : 127.0f / highest;
+    if (threadIdx.x == 0) p.scales[row] = highest / 127.0f;
+    for (int64_t i = threadIdx.x; i < p.out_stride; i += kThreads) {
+      const int level = i < p.inputs ? __float2int_rn(to_float(x[i]) * inverse) : 0;
+      p.out[row * p.out_stride + i] = static_cast<int8_t>(level);
+    }
+  }
+};
+
+// A warp for a tile of 16 outputs and 64 inputs.
+struct DequantizeInt4Body {
+  using Params = DequantizeInt4;
+  static constexpr int kWarps = 8, kThreads = kWarps * kWarp;
+  static constexpr size_t kSharedBytes = 0;
+
+  static ROUNDHOUSE_DEVICE void run(const Params& p, unsigned char*) {
+    constexpr int kChunks = kGroup / kChunk;
+    const int groups = static_cast<int>((p.inputs + kGroup - 1) / kGroup), lane = lane_of_thread();
+    const int chunk = static_cast<int>(blockIdx.x) * kWarps + warp_of_thread(), tile = static_cast<int>(blockIdx.y);
+    if (chunk >= groups * kChunks) return;
+    const int64_t group = static_cast<int64_t>(tile) * groups + chunk / kChunks;
+    const Int4::Scales scales = static_cast<const Int4::Scales*>(p.scales)[group * 8 + lane / 4];
+    const auto* words = reinterpret_cast<const uint32_t*>(p.tiles) + ((group * kChunks + chunk % kChunks) * kWarp + lane) * 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t output = static_cast<int64_t>(tile) * kTileOutputs + lane / 4 + half * 8;
+      const uint32_t both = scales.step_and_zero[half];
+      const uint32_t step = (both & 0xffffu) | both << 16, zero = both >> 16 | (both & 0xffff0000u);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+#pragma unroll
+        for (int right = 0; right < 2; ++right) {
+          const int64_t input = static_cast<int64_t>(chunk) * kChunk + lane % 4 * 16 + k * 4 + right * 2;
+          const uint32_t pair = ptx::fma_bf16(ptx::levels_bf16(words[k] >> (4 * (half + 2 * right))), step, zero);
+          if (output < p.outputs && input < p.inputs) *reinterpret_cast<uint32_t*>(p.out + output * p.inputs + input) = pair;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace roundhouse::cuda

@@ -1,0 +1,43 @@
+"""Quantised weights in the order in which the CUDA bodies read them, see kernels/csrc/include/roundhouse/linear.h."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+GROUP = 128
+"""Inputs with one step, and what inputs are filled up to."""
+_OUTPUTS = 16
+"""Of a tile."""
+
+
+def pack_int4(levels: torch.Tensor, steps: torch.Tensor, zeros: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Levels [outputs, inputs] (0 to 15) of weights `bf16(step * level + zero)` -> tiles of bytes, and their steps.
+
+    steps and zeros are [outputs, ceil(inputs / 128)] bf16.
+    """
+    whole = _whole(levels.to(torch.int32))
+    # Outputs are (tile, half, g), inputs (chunk, t, word, pair, low or high).
+    parts = whole.view(-1, 2, 8, whole.shape[1] // 64, 4, 4, 2, 2)
+    half, pair, high = (torch.arange(2, dtype=torch.int32, device=levels.device) for _ in range(3))
+    shifts = 4 * (half[:, None, None, None, None, None, None] + 2 * pair[:, None]) + 16 * high
+    words = (parts << shifts).sum(dim=(1, 6, 7), dtype=torch.int64).to(torch.int32)  # (tile, g, chunk, t, word)
+    both = torch.stack((_rows(steps), _rows(zeros)), -1)  # (tile and half and g, group, step or zero)
+    ordered = both.view(-1, 2, 8, steps.shape[1], 2).permute(0, 3, 2, 1, 4)
+    return words.permute(0, 2, 1, 3, 4).contiguous().view(torch.uint8).flatten(), ordered.contiguous().flatten()
+
+
+def pack_int8(weight: torch.Tensor) -> torch.Tensor:
+    """int8 [outputs, inputs] -> tiles of bytes."""
+    whole = _whole(weight)
+    # Outputs are (tile, half, g), inputs (chunk, t, part, byte).
+    parts = whole.view(-1, 2, 8, whole.shape[1] // 64, 4, 2, 8)
+    return parts.permute(0, 3, 2, 4, 5, 1, 6).contiguous().view(torch.uint8).flatten()
+
+
+def _whole(x: torch.Tensor) -> torch.Tensor:
+    return F.pad(x, (0, -x.shape[1] % GROUP, 0, -x.shape[0] % _OUTPUTS))
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    return F.pad(x, (0, 0, 0, -x.shape[0] % _OUTPUTS))
