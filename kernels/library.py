@@ -48,6 +48,11 @@ class Library:
         if not self.initialize():
             raise RuntimeError(f"the system does not let this process use {isa}")
 
+    @property
+    def cuda(self) -> bool:
+        """Whether it is of the CUDA sources, on a device or under the emulator: some of its functions take more."""
+        return self.isa not in ISAS
+
     def __getattr__(self, name: str) -> Any:
         function = self._module.get_function(name)
         setattr(self, name, function)

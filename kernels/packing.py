@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-from kernels import library
+from kernels import library, packing_cuda
 from kernels.memory import empty_in_huge_pages
 from kernels.quantization import INT4_GROUP, Quantization, dequantize_int4, quantize_int4, quantize_int8
 
@@ -32,9 +32,11 @@ class PackedWeight:
     """`plain`: the weight itself. `tiles`: in tiles for the CPU's bodies. Quantised weights are in tiles everywhere."""
     data: torch.Tensor
     scales: torch.Tensor | None = None
-    """int8: [outputs], what a number is multiplied with."""
+    """int8: [outputs], what a number is multiplied with. int4 for the CUDA bodies: steps and zeros."""
     totals: torch.Tensor | None = None
     """int8: [outputs], the sum of an output's numbers."""
+    for_cuda: bool = False
+    """Whether quantised numbers lie as the CUDA bodies read them (`kernels.packing_cuda`)."""
 
     def dense(self) -> torch.Tensor:
         """The weight, after quantisation as near as that left it -> [outputs, inputs] in `dtype`."""
@@ -45,6 +47,11 @@ class PackedWeight:
         if self.kind == "int8":
             assert self.scales is not None
             return (self.numbers().float() * self.scales[:, None]).to(self.dtype)
+        if self.for_cuda:
+            assert self.scales is not None
+            levels, steps, zeros = packing_cuda.unpack_int4(self.data, self.scales, self.outputs, self.inputs)
+            levels = levels.view(self.outputs, -1, INT4_GROUP)
+            return dequantize_int4(levels, steps, zeros)[:, : self.inputs].to(self.dtype)
         groups = -(-self.inputs // INT4_GROUP)
         lines = self.data.view(-(-self.outputs // _BLOCK), groups, _BLOCK + 1, 64).transpose(1, 2)
         pairs = lines[:, 0].reshape(-1, groups, 64).view(torch.bfloat16).view(-1, groups, _BLOCK, 2).transpose(1, 2)
@@ -56,6 +63,8 @@ class PackedWeight:
 
     def numbers(self) -> torch.Tensor:
         """Of an int8 weight: what `scales` multiply -> [outputs, inputs]."""
+        if self.for_cuda:
+            return packing_cuda.unpack_int8(self.data, self.outputs, self.inputs)
         return self._untile(torch.int8)
 
     def _untile(self, dtype: torch.dtype) -> torch.Tensor:
@@ -74,16 +83,30 @@ def pack_weight(weight: torch.Tensor, quantize: Quantization | None = None) -> P
     """
     outputs, inputs = weight.shape
     if quantize is None:
-        if weight.is_cpu and library.cpu is not None and weight.dtype in (torch.float32, torch.bfloat16):
+        if (
+            weight.is_cpu
+            and library.of(weight, "linear") is not None
+            and weight.dtype in (torch.float32, torch.bfloat16)
+        ):
             return PackedWeight(outputs, inputs, weight.dtype, "tiles", _tile(weight))
         return PackedWeight(outputs, inputs, weight.dtype, "plain", weight)
     if weight.dtype != torch.bfloat16:
         raise ValueError(f"only bfloat16 weights can be quantised, not {weight.dtype}")
+    body = library.of(weight, f"linear_{quantize}")
+    # Rows of 16 bytes are what the CUDA bodies take.
+    for_cuda = body is not None and body.cuda and inputs % 8 == 0
     if quantize == "int8":
         numbers, scales = quantize_int8(weight)
+        if for_cuda:
+            data = packing_cuda.pack_int8(numbers)
+            return PackedWeight(outputs, inputs, weight.dtype, "int8", data, scales, for_cuda=True)
         totals = numbers.sum(-1, dtype=torch.int32)
         return PackedWeight(outputs, inputs, weight.dtype, "int8", _tile(numbers), scales, totals)
-    return PackedWeight(outputs, inputs, weight.dtype, "int4", _pack_int4(*quantize_int4(weight)))
+    levels, steps, zeros = quantize_int4(weight)
+    if for_cuda:
+        data, pairs = packing_cuda.pack_int4(levels.flatten(1), steps, zeros)
+        return PackedWeight(outputs, inputs, weight.dtype, "int4", data, pairs, for_cuda=True)
+    return PackedWeight(outputs, inputs, weight.dtype, "int4", _pack_int4(levels, steps, zeros))
 
 
 def _empty(size: int, device: torch.device) -> torch.Tensor:

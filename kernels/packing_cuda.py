@@ -19,12 +19,30 @@ def pack_int4(levels: torch.Tensor, steps: torch.Tensor, zeros: torch.Tensor) ->
     whole = _whole(levels.to(torch.int32))
     # Outputs are (tile, half, g), inputs (chunk, t, word, pair, low or high).
     parts = whole.view(-1, 2, 8, whole.shape[1] // 64, 4, 4, 2, 2)
-    half, pair, high = (torch.arange(2, dtype=torch.int32, device=levels.device) for _ in range(3))
-    shifts = 4 * (half[:, None, None, None, None, None, None] + 2 * pair[:, None]) + 16 * high
-    words = (parts << shifts).sum(dim=(1, 6, 7), dtype=torch.int64).to(torch.int32)  # (tile, g, chunk, t, word)
+    words = (
+        (parts << _shifts(levels.device)).sum(dim=(1, 6, 7), dtype=torch.int64).to(torch.int32)
+    )  # (tile, g, chunk, t, word)
     both = torch.stack((_rows(steps), _rows(zeros)), -1)  # (tile and half and g, group, step or zero)
     ordered = both.view(-1, 2, 8, steps.shape[1], 2).permute(0, 3, 2, 1, 4)
     return words.permute(0, 2, 1, 3, 4).contiguous().view(torch.uint8).flatten(), ordered.contiguous().flatten()
+
+
+def unpack_int4(
+    tiles: torch.Tensor, steps: torch.Tensor, outputs: int, inputs: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What `pack_int4` was given, with inputs filled up to whole groups."""
+    groups = -(-inputs // GROUP)
+    words = tiles.view(torch.int32).view(-1, 2 * groups, 8, 4, 4).permute(0, 2, 1, 3, 4)
+    shifts = _shifts(tiles.device)
+    parts = words[:, None, :, :, :, :, None, None] >> shifts & 15
+    both = steps.view(-1, groups, 8, 2, 2).permute(0, 3, 2, 1, 4).reshape(-1, groups, 2)[:outputs]
+    return parts.reshape(-1, groups * GROUP)[:outputs], both[..., 0], both[..., 1]
+
+
+def _shifts(device: torch.device) -> torch.Tensor:
+    """Where levels are in their words, for (half, g, chunk, t, word, pair, low or high) of outputs and inputs."""
+    half, pair, high = (torch.arange(2, dtype=torch.int32, device=device) for _ in range(3))
+    return 4 * (half[:, None, None, None, None, None, None] + 2 * pair[:, None]) + 16 * high
 
 
 def pack_int8(weight: torch.Tensor) -> torch.Tensor:
@@ -33,6 +51,13 @@ def pack_int8(weight: torch.Tensor) -> torch.Tensor:
     # Outputs are (tile, half, g), inputs (chunk, t, part, byte).
     parts = whole.view(-1, 2, 8, whole.shape[1] // 64, 4, 2, 8)
     return parts.permute(0, 3, 2, 4, 5, 1, 6).contiguous().view(torch.uint8).flatten()
+
+
+def unpack_int8(tiles: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
+    """What `pack_int8` was given."""
+    padded = -(-inputs // GROUP) * GROUP
+    parts = tiles.view(torch.int8).view(-1, padded // 64, 8, 4, 2, 2, 8).permute(0, 5, 2, 1, 3, 4, 6)
+    return parts.reshape(-1, padded)[:outputs, :inputs].contiguous()
 
 
 def _whole(x: torch.Tensor) -> torch.Tensor:

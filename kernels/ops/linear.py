@@ -6,6 +6,7 @@ import torch
 
 from kernels import library, reference
 from kernels.memory import Workspace
+from kernels.ops import linear_cuda
 from kernels.packing import PackedWeight
 from kernels.quantization import INT4_GROUP
 from kernels.registry import Cost, register
@@ -16,7 +17,9 @@ _workspace = Workspace()
 def linear(x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
     """`reference.linear`, or `reference.linear_int8`: x [T, inputs], dense but for its rows, -> [T, outputs]."""
     kind = weight.kind
-    if kind == "plain" or library.of(x) is None or not x.is_cpu or x.dtype != weight.dtype:
+    if weight.for_cuda and x.dtype == weight.dtype and linear_cuda.serves(x, kind):
+        return linear_cuda.run(x, weight, bias)
+    if weight.for_cuda or kind == "plain" or library.of(x, "linear") is None or not x.is_cpu or x.dtype != weight.dtype:
         return _reference(x, weight, bias)
     if kind == "tiles":
         return _linear(x, weight.data, bias, weight.outputs)

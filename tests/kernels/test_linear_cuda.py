@@ -7,6 +7,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import kernels
+from kernels import Quantization, library
+from kernels.ops import linear_cuda
 from kernels.packing_cuda import GROUP, pack_int4, pack_int8
 from tests.kernels.conftest import Body
 
@@ -90,6 +93,27 @@ def test_a_row_does_not_depend_on_its_batch(body: Body) -> None:
     together = run_int4(body, x, packed, 40)
     for begin, end in [(0, 1), (3, 12), (50, 67), (60, 70), (30, 70)]:
         assert torch.equal(run_int4(body, x[begin:end], packed, 40), together[begin:end])
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+@pytest.mark.parametrize("rows", [1, 17, linear_cuda.FEW + 1])
+def test_the_op_packs_and_multiplies_as_the_specification_does(body: Body, quantize: Quantization, rows: int) -> None:
+    x, bias = torch.randn(rows, 200, device=body[1]).bfloat16(), torch.randn(40, device=body[1]).bfloat16()
+    original = torch.randn(40, 200, device=body[1]).bfloat16()
+    weight = kernels.pack_weight(original, quantize)
+    with library.using(None):
+        elsewhere = kernels.pack_weight(original.cpu(), quantize)
+    assert weight.for_cuda and torch.equal(weight.dense().cpu(), elsewhere.dense())
+    found = kernels.linear(x, weight, bias)
+    if quantize == "int8":
+        with library.using(None):
+            assert torch.equal(found.cpu(), kernels.linear(x.cpu(), elsewhere, bias.cpu()))
+    else:
+        expected = x.double() @ weight.dense().double().T + bias.double()
+        torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=2**-4)
+    # Not in rows of 16 bytes.
+    shifted = torch.randn(rows, 201, device=body[1]).bfloat16()[:, 1:].copy_(x)
+    assert torch.equal(kernels.linear(shifted, weight, bias), found)
 
 
 def test_a_wrong_argument_is_named(body: Body) -> None:

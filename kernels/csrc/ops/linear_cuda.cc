@@ -8,13 +8,11 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-void check_rows(const TensorView& x, DLDataType type, int64_t elements, const char* name) {
-  check_cuda(x, name);
-  check_type(x, type, name);
-  check_dimensions(x, 2, name);
-  ROUNDHOUSE_CHECK(is_dense(x, 1)) << name << " must have rows without gaps";
-  ROUNDHOUSE_CHECK(aligned(x.data_ptr()) && x.stride(0) % elements == 0 && x.size(1) % elements == 0)
-      << name << " must have rows that are multiples of 16 bytes";
+void check_x(const TensorView& x) {
+  check_cuda(x, "x");
+  check_type(x, kBfloat16, "x");
+  check_dimensions(x, 2, "x");
+  ROUNDHOUSE_CHECK(is_dense(x, 1)) << "x must have rows without gaps";
 }
 
 void check_whole(const TensorView& tensor, DLDataType type, int64_t numel, const char* name) {
@@ -50,7 +48,9 @@ const bfloat16* bias_of(const tvm::ffi::Optional<TensorView>& bias, int64_t outp
 }
 
 void linear_int4_op(TensorView out, TensorView x, TensorView tiles, TensorView steps, tvm::ffi::Optional<TensorView> bias) {
-  check_rows(x, kBfloat16, 8, "x");
+  check_x(x);
+  ROUNDHOUSE_CHECK(aligned(x.data_ptr()) && x.stride(0) % 8 == 0 && x.size(1) % 8 == 0)
+      << "x must have rows that are multiples of 16 bytes";
   check_out(out, x);
   const int64_t outputs = out.size(1), inputs = x.size(1);
   check_tiles(tiles, outputs, inputs, 4);
@@ -63,7 +63,7 @@ void linear_int4_op(TensorView out, TensorView x, TensorView tiles, TensorView s
 // `levels` [T, inputs rounded up to a multiple of 128] int8 and `x_scales` [T] are scratch memory.
 void linear_int8_op(TensorView out, TensorView x, TensorView tiles, TensorView scales, tvm::ffi::Optional<TensorView> bias,
                     TensorView levels, TensorView x_scales) {
-  check_rows(x, kBfloat16, 1, "x");
+  check_x(x);
   check_out(out, x);
   const int64_t outputs = out.size(1), inputs = x.size(1), rows = x.size(0), padded = ceil_div(inputs, kGroup) * kGroup;
   check_tiles(tiles, outputs, inputs, 8);

@@ -18,8 +18,10 @@ struct QuantizeRowsBody {
     float highest = 0.0f;
     for (int64_t i = threadIdx.x; i < p.inputs; i += kThreads) highest = fmaxf(highest, fabsf(to_float(x[i])));
     highest = reduce_block<kThreads / kWarp>(highest, Max(), reinterpret_cast<float*>(shared));
-    const float inverse = highest == 0.0f ? 0.0f : 127.0f / highest;
-    if (threadIdx.x == 0) p.scales[row] = highest / 127.0f;
+    // A row below counts as zeros: its factor would not be finite.
+    const bool any = highest > 1e-30f;
+    const float inverse = any ? 127.0f / highest : 0.0f;
+    if (threadIdx.x == 0) p.scales[row] = any ? highest * (1.0f / 127.0f) : 0.0f;
     for (int64_t i = threadIdx.x; i < p.out_stride; i += kThreads) {
       const int level = i < p.inputs ? __float2int_rn(to_float(x[i]) * inverse) : 0;
       p.out[row * p.out_stride + i] = static_cast<int8_t>(level);
