@@ -23,13 +23,13 @@ def paged_attention(
 ) -> torch.Tensor:
     """`reference.paged_attention` -> [T, H * D]; what lies in the caches beyond a row's length may be anything."""
     body = library.of(query, "paged_attention")
-    if body is None or not _fits(query):
+    if body is None or not _fits(body, query):
         return reference.paged_attention(query, key_cache, value_cache, plan)
     tokens, heads, dim = query.shape
     out = query.new_empty(tokens, heads * dim)
     kv_heads, window = key_cache.shape[2], plan.window or 0
     tensors = (out, query, key_cache, value_cache, plan.tables, plan.starts, plan.counts)
-    if query.is_cpu:
+    if not body.cuda:
         size = _scratch_bytes(body, heads, kv_heads, dim, torch.get_num_threads())
         body.paged_attention(*tensors, window, _workspace.of(size))
     else:
@@ -40,8 +40,8 @@ def paged_attention(
     return out
 
 
-def _fits(query: torch.Tensor) -> bool:
-    if query.is_cpu:
+def _fits(body: library.Library, query: torch.Tensor) -> bool:
+    if not body.cuda:
         return query.dtype in _TYPES
     return query.dtype == torch.bfloat16 and query.shape[2] in _CUDA_DIMENSIONS
 

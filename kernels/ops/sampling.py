@@ -66,6 +66,9 @@ def sample(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     if body is None or logits.dtype not in _TYPES:
         return reference.sample(logits, draws)
     tokens = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
+    if body.cuda:
+        body.sample(tokens, logits, draws.to(logits.device, non_blocking=True))
+        return tokens
     body.sample(tokens, logits, draws, _scratch(body.sample_scratch(logits.shape[1]) * torch.get_num_threads()))
     return tokens
 

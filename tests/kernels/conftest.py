@@ -32,6 +32,13 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
+@pytest.fixture(params=[*library.ISAS, library.EMULATOR])
+def built(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each library for tensors of the CPU in turn: those of the instruction sets, and the CUDA sources' emulator."""
+    with library.using(_load(request.param)):
+        yield request.param
+
+
 @pytest.fixture
 def emulator() -> Iterator[library.Library]:
     """The emulator's library serving tensors of the CPU. Its threads advance in step until the test sets a seed."""

@@ -9,6 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import kernels
 from tests.kernels.conftest import Body
 from tests.kernels.paged import SPLIT, batch
 
@@ -61,6 +62,19 @@ def test_rows_do_not_depend_on_each_other(body: Body) -> None:
         some.query, some.keys, some.values = torch.cat([queries[i] for i in order]), all_rows.keys, all_rows.values
         some.tables, some.starts, some.counts = (x[order] for x in (all_rows.tables, all_rows.starts, all_rows.counts))
         assert torch.equal(some.run(body[0]), torch.cat([together[i] for i in order]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_op_picks_the_body_for_bf16(body: Body, dtype: torch.dtype) -> None:
+    one = batch([(SPLIT + 3, 1), (0, 40)], 4, 2, 64, 20, body[1])
+    tensors = [x.nan_to_num().to(dtype) for x in (one.query, one.keys, one.values)]
+    tables = [x.cpu().numpy() for x in (one.starts, one.counts, one.tables)]
+    plan = kernels.plan_attention(tables[0], tables[1], tables[2], window=20, device=body[1])
+    found = kernels.paged_attention(*tensors, plan).view(one.query.shape)
+    if dtype == torch.bfloat16:
+        assert torch.equal(found, one.run(body[0]))
+    else:
+        torch.testing.assert_close(found.double().cpu(), one.expected(), rtol=1e-4, atol=1e-5)
 
 
 def test_rows_without_tokens_are_passed_over(body: Body) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import library
+from kernels import library, reference
 from kernels.packing_cuda import GROUP, pack_int4
 from tests.kernels.faults import Fault, check, compile_with
 from tests.kernels.paged import SPLIT, batch
@@ -66,12 +66,26 @@ def linear_int4(body: library.Library) -> torch.Tensor:
     return out
 
 
+def sample(body: library.Library) -> torch.Tensor:
+    torch.manual_seed(0)
+    logits = torch.randn(6, 300).bfloat16()
+    draws = torch.tensor(
+        [[1, 0, 1, 0], [0.7, 20, 1, 0], [1, 0, 0.8, 0], [1, 40, 0.9, 0.01], [0, 0, 1, 0], [2, 1, 1, 0]]
+    )
+    table = torch.cat((draws, torch.tensor([[0.9], [0.5], [0.7], [0.3], [0.5], [0.6]])), 1).double()
+    tokens = torch.full((6,), -1)
+    body.sample(tokens, logits, table)
+    assert torch.equal(tokens, reference.sample(logits, table))
+    return tokens
+
+
 Case = tuple[str, list[str], Callable[[library.Library], torch.Tensor]]
 _ATTENTION = ("attention", ["paged_attention", "paged_attention_scratch"])
 CASES: dict[str, Case] = {
     "norm": ("norm", ["rms_norm"], rms_norm),
     "decode": (*_ATTENTION, decode),
     "prefill": (*_ATTENTION, prefill),
+    "sample": ("sampling", ["sample"], sample),
     "int4": ("linear", ["linear_int4", "dequantize_int4"], linear_int4),
 }
 """By name: the source, its functions, and a run that checks its result."""
@@ -264,6 +278,46 @@ FAULTS = [
         Fault("a slice left out", "linear/quantized.cuh", "slice < kWarps; ++slice", "slice < kWarps - 1; ++slice"),
     ),
     ("int4", Fault("steps of another output", "linear/formats.cuh", "step[r % 2]", "step[r / 2]")),
+    (
+        "sample",
+        Fault(
+            "no barrier before the histogram is read",
+            "sampling/sample.cuh",
+            "      __syncthreads();\n      if (threadIdx.x == 0) {",
+            "      if (threadIdx.x == 0) {",
+        ),
+    ),
+    (
+        "sample",
+        Fault(
+            "no barrier before the histogram is filled",
+            "sampling/sample.cuh",
+            "shared.weights[i] = 0;\n      __syncthreads();",
+            "shared.weights[i] = 0;",
+        ),
+    ),
+    (
+        "sample",
+        Fault(
+            "no barrier after the select",
+            "sampling/sample.cuh",
+            "        shared.selected = found;\n      }\n      __syncthreads();",
+            "        shared.selected = found;\n      }",
+        ),
+    ),
+    (
+        "sample",
+        Fault(
+            "no barrier before the parts are added",
+            "sampling/sample.cuh",
+            "shared.sums[warp] = own;\n    __syncthreads();",
+            "shared.sums[warp] = own;",
+        ),
+    ),
+    (
+        "sample",
+        Fault("the weight of the parts before forgotten", "sampling/sample.cuh", "before += shared.sums[i];", ""),
+    ),
 ]
 
 

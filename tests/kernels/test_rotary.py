@@ -1,4 +1,4 @@
-"""Rotary embedding with the writing of keys and values, on every instruction set and in plain torch, against fp64."""
+"""Rotary embedding with the writing of keys and values, by every library and in plain torch, against fp64."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check(run: object, given: Arguments) -> None:
 @every_shape
 @given(tokens=st.integers(0, 20), dim=st.integers(1, 66).map(lambda half: 2 * half), seed=st.integers(0, 99))
 def test_queries_and_keys_turn_and_only_the_slots_are_written(
-    isa: str, dtype: torch.dtype, tokens: int, dim: int, seed: int
+    built: str, dtype: torch.dtype, tokens: int, dim: int, seed: int
 ) -> None:
     check(kernels.rope_and_store, arguments(tokens, dim, dtype, seed))
 
@@ -69,7 +69,7 @@ def test_plain_torch_does_the_same(dtype: torch.dtype, dim: int) -> None:
     check(reference.rope_and_store, arguments(9, dim, dtype))
 
 
-def test_a_token_does_not_depend_on_its_batch(isa: str) -> None:
+def test_a_token_does_not_depend_on_its_batch(built: str) -> None:
     together, alone = arguments(20, 48, torch.bfloat16), arguments(20, 48, torch.bfloat16)
     try:
         torch.set_num_threads(2)
@@ -86,7 +86,7 @@ def test_a_token_does_not_depend_on_its_batch(isa: str) -> None:
         assert torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
 
 
-def test_the_op_keeps_torchs_rules(isa: str) -> None:
+def test_the_op_keeps_torchs_rules(built: str) -> None:
     given = list(arguments(5, 16, torch.float32))
     given[5:7] = [torch.zeros(4, BLOCK, 2, 16) for _ in range(2)]
     given[0] = given[0].contiguous()

@@ -1,4 +1,4 @@
-"""Sampling on every instruction set: the tokens that the specification, which sorts, draws."""
+"""Sampling by every library for the CPU: the tokens that the specification, which sorts, draws."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def random_logits(rows: int, vocabulary: int, seed: int, scale: float = 3) -> to
     masked=st.sampled_from([0.0, 0.5, 0.99]),
 )
 def test_tokens_are_those_of_the_specification(
-    isa: str,
+    built: str,
     dtype: torch.dtype,
     draws: list[tuple[float, ...]],
     vocabulary: int,
@@ -102,7 +102,7 @@ def test_draws_follow_the_distribution(isa: str) -> None:
     assert statistic < 43.8
 
 
-def test_a_row_does_not_depend_on_its_batch(isa: str) -> None:
+def test_a_row_does_not_depend_on_its_batch(built: str) -> None:
     logits = random_logits(40, 3000, 0)
     generator = np.random.default_rng(0)
     draws = torch.tensor([[i % 3 / 2, i % 4 * 20, 1 - i % 5 / 10, 0.01, generator.random()] for i in range(40)])
@@ -120,7 +120,7 @@ def test_a_row_does_not_depend_on_its_batch(isa: str) -> None:
     assert alone == together.tolist()
 
 
-def test_logits_that_are_not_numbers_give_some_token(isa: str) -> None:
+def test_logits_that_are_not_numbers_give_some_token(built: str) -> None:
     for logits in (torch.full((1, 50), math.nan), torch.full((1, 50), -math.inf)):
         for draw in ([0, 0, 1, 0, 0.5], [1, 0, 1, 0, 0.5], [1, 3, 0.9, 0.1, 0.5]):
             assert 0 <= int(kernels.sample(logits, torch.tensor([draw], dtype=torch.float64))) < 50
@@ -130,7 +130,7 @@ def test_logits_that_are_not_numbers_give_some_token(isa: str) -> None:
 @every_shape
 @given(rows=st.integers(0, 4), vocabulary=VOCABULARIES, seed=st.integers(0, 999), ties=st.booleans())
 def test_argmax_is_the_first_maximum(
-    isa: str, dtype: torch.dtype, rows: int, vocabulary: int, seed: int, ties: bool
+    built: str, dtype: torch.dtype, rows: int, vocabulary: int, seed: int, ties: bool
 ) -> None:
     x = random_logits(rows, vocabulary, seed).to(dtype)
     if ties:
@@ -142,7 +142,7 @@ def test_argmax_is_the_first_maximum(
 @every_shape
 @given(vocabulary=VOCABULARIES, seed=st.integers(0, 999), some=st.booleans())
 def test_a_token_bitmask_keeps_the_tokens_whose_bit_is_set(
-    isa: str, dtype: torch.dtype, vocabulary: int, seed: int, some: bool
+    built: str, dtype: torch.dtype, vocabulary: int, seed: int, some: bool
 ) -> None:
     logits = random_logits(5, vocabulary, seed).to(dtype)
     words = -(-vocabulary // 32)
@@ -164,7 +164,7 @@ def test_a_token_bitmask_keeps_the_tokens_whose_bit_is_set(
     frequency=st.sampled_from([0.0, 0.25, -2.0]),
 )
 def test_penalties_are_those_of_fp64(
-    isa: str, vocabulary: int, repetition: float, presence: float, frequency: float
+    built: str, vocabulary: int, repetition: float, presence: float, frequency: float
 ) -> None:
     logits = random_logits(1, vocabulary, vocabulary)[0]
     generator = torch.Generator().manual_seed(vocabulary)
@@ -186,14 +186,14 @@ def test_penalties_are_those_of_fp64(
     shift=st.sampled_from([0.0, -80.0, 300.0]),
 )
 def test_log_sum_exp_is_that_of_fp64(
-    isa: str, dtype: torch.dtype, rows: int, vocabulary: int, seed: int, shift: int
+    built: str, dtype: torch.dtype, rows: int, vocabulary: int, seed: int, shift: int
 ) -> None:
     logits = (random_logits(rows, vocabulary, seed) + shift).to(dtype)
     found = kernels.log_sum_exp(logits)
     torch.testing.assert_close(found, logits.double().logsumexp(-1), rtol=0, atol=5e-7)
 
 
-def test_the_ops_keep_torchs_rules(isa: str) -> None:
+def test_the_ops_keep_torchs_rules(built: str) -> None:
     logits, draws = random_logits(3, 40, 0), torch.tensor([[1, 5, 0.9, 0.1, 0.5]], dtype=torch.float64).repeat(3, 1)
     torch.library.opcheck(torch.ops.roundhouse.sample.default, (logits, draws))
     torch.library.opcheck(torch.ops.roundhouse.argmax.default, (logits,))

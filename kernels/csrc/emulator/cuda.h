@@ -67,6 +67,25 @@ T __shfl_down_sync(uint32_t mask, T value, unsigned distance) {
   return roundhouse::emulator::exchange(mask, value, roundhouse::emulator::position().lane + distance);
 }
 
+inline unsigned __ballot_sync(uint32_t mask, bool vote) {
+  struct Lane {
+    bool vote;
+    unsigned votes;
+  } own{vote, 0};
+  roundhouse::emulator::together(mask, &own, [](void* const* all, uint32_t lanes) {
+    unsigned votes = 0;
+    for (unsigned i = 0; i < 32; ++i) {
+      if (lanes >> i & 1) votes |= static_cast<unsigned>(static_cast<Lane*>(all[i])->vote) << i;
+    }
+    for (unsigned i = 0; i < 32; ++i) {
+      if (lanes >> i & 1) static_cast<Lane*>(all[i])->votes = votes;
+    }
+  });
+  return own.votes;
+}
+
+inline int __ffs(int x) { return __builtin_ffs(x); }
+
 using std::max;
 using std::min;
 
