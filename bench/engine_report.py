@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -257,7 +257,7 @@ def _groups(rows: Sequence[Measurement]) -> dict[tuple[str, str, str], list[Meas
 
 
 def _order(group: tuple[str, str, str]) -> list[int]:
-    known = (SHAPES, (*PRECISIONS, _ANY), CELLS)
+    known: tuple[Iterable[str], ...] = (SHAPES, (*PRECISIONS, _ANY), CELLS)
     return [list(names).index(name) for names, name in zip(known, group, strict=True)]
 
 
