@@ -6,6 +6,8 @@ borrow whole sectors for their weights (`engine.adapters.bank`), so that one poo
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from engine.config import ModelConfig
@@ -24,11 +26,21 @@ class KVCache:
     """
 
     def __init__(self, config: ModelConfig, blocks: int, device: torch.device, dtype: torch.dtype) -> None:
+        """
+        Raises:
+            ValueError: there is not so much memory.
+        """
         self.stride = 2 * config.layers
         """Rows per block: what block ids are multiplied with for the ops."""
-        rows = torch.zeros(
-            blocks * self.stride, config.kv_heads, BLOCK_SIZE, config.head_dim, device=device, dtype=dtype
-        )
+        shape = blocks * self.stride, config.kv_heads, BLOCK_SIZE, config.head_dim
+        try:
+            rows = torch.zeros(shape, device=device, dtype=dtype)
+        except RuntimeError as error:  # torch's, on the host and on a GPU
+            size = math.prod(shape) * dtype.itemsize
+            raise ValueError(
+                f"the KV cache for {blocks * BLOCK_SIZE} tokens needs {size / (1 << 30):,.1f} GiB, which cannot be "
+                "had; lower --kv-tokens"
+            ) from error
         by_token = rows.transpose(1, 2)
         self.layers = [(by_token[2 * layer :], by_token[2 * layer + 1 :]) for layer in range(config.layers)]
         """(keys, values) of each layer."""

@@ -105,13 +105,16 @@ class Decoder:
         )
         return model
 
-    def __call__(self, tokens: torch.Tensor, cache: KVCache, step: Step) -> torch.Tensor:
-        """Run tokens [T] through all layers, writing their KV -> normalised hidden states [T, hidden]."""
+    def __call__(self, tokens: torch.Tensor, cache: KVCache, step: Step, *, layers: int | None = None) -> torch.Tensor:
+        """Run tokens [T] through all layers, writing their KV -> normalised hidden states [T, hidden].
+
+        `layers` is for rehearsals: only so many of them, whose memory all others need in turn.
+        """
         residual = kernels.embedding(tokens, self._embedding)
         if step.lora is not None:
             kernels.adapt_embedding(tokens, residual, step.lora)
         x = None
-        for layer, layer_cache in zip(self._layers, cache.layers, strict=True):
+        for layer, layer_cache in zip(self._layers[:layers], cache.layers[:layers], strict=True):
             x = layer(x, residual, layer_cache, step)
         assert x is not None
         return kernels.add_rms_norm(x, residual, self._norm, self.config.norm_eps)

@@ -170,6 +170,18 @@ class ModelRunner:
         return self._sampler(logits, requests, drafts, masks)
 
     @torch.inference_mode()
+    def rehearse(self, rows: Sequence[Row], *, layers: int | None = None) -> None:
+        """Run rows through some layers, all unless given, and sample; what comes of it is of no use to anybody."""
+        launch = self._prepare(rows)
+        hidden = self._model(launch.tokens, self._cache, launch.step, layers=layers)
+        self._sample(launch, hidden, None)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Memory of the whole KV cache."""
+        return self._cache.sectors.nbytes
+
+    @torch.inference_mode()
     def guess(self, rows: Sequence[Row], drafted: Sequence[Sequence[int]]) -> list[int]:
         """Run rows without adapters and choose the token after each that samples, `drafted` being known for it already.
 

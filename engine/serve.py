@@ -224,6 +224,7 @@ def main(
     from engine.grammar.constraints import Constraints
     from engine.runner import ModelRunner
     from engine.speculation.draft_model import DraftModel
+    from engine.warm_up import NotEnoughMemory, warm_up
 
     if (speculate == "draft") > (draft_model is not None):
         _fail("--speculate draft needs --draft-model; without one choose ngram or auto")
@@ -256,12 +257,15 @@ def main(
         _fail(f"{model}: {error}")
     except (ValueError, RegistryError) as error:
         _fail(str(error))
+    runners = [runner]
     speculator = None
     if speculate != "off":
         try:
             drafter = None if draft_model is None else DraftModel.from_directory(draft_model, runner, model)
         except CheckpointError as error:
             _fail(f"{draft_model}: {error}")
+        if drafter is not None:
+            runners.append(drafter.runner)
         speculator = Speculator(ngrams=speculate != "draft", model=drafter, tokens=draft_tokens)
     constraints = Constraints(GrammarCompiler(model, runner.info), runner.info.vocabulary, threads=threads)
     core = EngineCore(
@@ -274,11 +278,18 @@ def main(
         residency=residency,
         host=host,
     )
+
+    def prepare() -> None:
+        for each in runners:
+            warm_up(each, config, draft_tokens=0 if speculator is None else draft_tokens)
+
     # What was loaded lives as long as the process: collections need not look at it again.
     gc.collect()
     gc.freeze()
     try:
-        asyncio.run(_serve(core, listen, tls))
+        asyncio.run(_serve(EngineServer(core, prepare=prepare), core, listen, tls))
+    except NotEnoughMemory as error:
+        _fail(str(error))
     except (OSError, ValueError) as error:
         _fail(f"cannot listen at {listen}: {error}")
     finally:
@@ -286,13 +297,12 @@ def main(
         constraints.close()
 
 
-async def _serve(core: EngineCore, listen: str, tls: ssl.SSLContext | None) -> None:
+async def _serve(server: EngineServer, core: EngineCore, listen: str, tls: ssl.SSLContext | None) -> None:
     """Serve until a signal or the core's failure, which is raised."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = EngineServer(core)
     async with server.listening(listen, tls) as address:
         ready = {"event": "ready", "address": address, "model": core.model.name, "context": core.model.context}
         print(json.dumps(ready), flush=True)

@@ -69,8 +69,16 @@ class EngineServer:
         ...
     """
 
-    def __init__(self, core: EngineCore, *, max_backlog_bytes: int = MAX_BACKLOG_BYTES) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        *,
+        max_backlog_bytes: int = MAX_BACKLOG_BYTES,
+        prepare: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`prepare` is called in the core's thread before anybody can connect."""
         self._core = core
+        self._prepare = prepare
         self._max_backlog_bytes = max_backlog_bytes
         self._load: Load = core.load()
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
@@ -92,20 +100,29 @@ class EngineServer:
         Raises:
             OSError: the address cannot be used.
             RuntimeError: (at exit) the core failed.
+            Exception: what `prepare` raised.
         """
         loop = asyncio.get_running_loop()
-        thread = threading.Thread(target=self._run_core, args=(loop,), name="engine core")
-        async with _listen(self._handle, listen, tls) as server:
-            thread.start()
-            heartbeat = asyncio.create_task(self._beat())
-            try:
-                yield _address(server, listen)
-            finally:
-                heartbeat.cancel()
-                self._inbox.put(_Signal.STOP)
-                await asyncio.to_thread(thread.join)
+        prepared: asyncio.Future[None] = loop.create_future()
+        thread = threading.Thread(target=self._run_core, args=(loop, prepared), name="engine core")
+        thread.start()
+        try:
+            await prepared
+            async with _listen(self._handle, listen, tls) as server:
+                heartbeat = asyncio.create_task(self._beat())
+                try:
+                    yield _address(server, listen)
+                finally:
+                    heartbeat.cancel()
+                    await self._stop(thread)
+        finally:
+            await self._stop(thread)
         if self._failure is not None:
             raise RuntimeError("the engine's core failed") from self._failure
+
+    async def _stop(self, thread: threading.Thread) -> None:
+        self._inbox.put(_Signal.STOP)
+        await asyncio.to_thread(thread.join)
 
     async def wait_failed(self) -> None:
         """Return when the core has failed; leaving `listening` raises then."""
@@ -113,7 +130,15 @@ class EngineServer:
 
     # The core's thread.
 
-    def _run_core(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run_core(self, loop: asyncio.AbstractEventLoop, prepared: asyncio.Future[None]) -> None:
+        error: BaseException | None = None
+        try:
+            self._prepare()
+        except BaseException as raised:
+            error = raised
+        loop.call_soon_threadsafe(_settle, prepared, error)
+        if error is not None:
+            return
         try:
             self._step_until_stopped(loop)
         except BaseException as error:
@@ -271,6 +296,15 @@ class EngineServer:
             logger.info("request arrived: %s prompt_tokens=%d", _name(frame), len(frame.prompt))
         connection.live[frame.id] = _name(frame)
         self._inbox.put(msgspec.structs.replace(frame, id=f"{key}/{frame.id}"))
+
+
+def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():  # nobody waits any more
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 class _Signal(enum.Enum):
