@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import torch
@@ -26,7 +27,9 @@ from kernels.registry import OPS
 
 RESULTS = Path(__file__).parent / "results"
 _PROBE_BYTES = 1 << 29
-_SECONDS = 0.3
+_PROBE_SIZE = 2048
+"""Rows and columns of int8 matrices."""
+_SECONDS = 0.15
 """For each figure."""
 
 
@@ -77,20 +80,28 @@ def linear() -> Iterator[Case]:
     small = [(864, 288), (288, 288), (3072, 288), (288, 1536), (8192, 288)]
     for outputs, inputs in large + small:
         weight = torch.randn(outputs, inputs).bfloat16()
-        copies = -(-_PROBE_BYTES // 4 // weight.nbytes) if (outputs, inputs) in large else 1
-        packed = itertools.cycle([kernels.pack_weight(weight) for _ in range(copies)])
-        theirs = itertools.cycle([_reorder(weight) for _ in range(copies)])
-        for rows in (1, 8, 32, 128, 2048) if outputs < 32000 else (1, 8, 32):
-            x = torch.randn(rows, inputs).bfloat16()
-            cost = OPS["linear"].cost(rows, outputs, inputs, 2)
-            yield Case(
-                "linear bf16",
-                f"{rows} x {inputs} -> {outputs}",
-                cost.bytes if copies > 1 else 0,
-                cost.flops,
-                partial(_ours, x, packed),
-                partial(_theirs, x, theirs),
-            )
+        from_memory = (outputs, inputs) in large
+        many = [512] if outputs < 32000 and from_memory else []
+        for quantize in (None, *get_args(kernels.Quantization)):
+            first = kernels.pack_weight(weight, quantize)
+            copies = -(-_PROBE_BYTES // 4 // first.data.nbytes) if from_memory else 1
+            ours = itertools.cycle([first, *(kernels.pack_weight(weight, quantize) for _ in range(copies - 1))])
+            theirs = itertools.cycle([_reorder(weight) for _ in range(copies)]) if quantize is None else None
+            for rows in (1, 8, 32, *many):
+                x = torch.randn(rows, inputs).bfloat16()
+                if quantize is None:
+                    cost = OPS["linear"].cost(rows, outputs, inputs, 2)
+                else:
+                    cost = OPS[f"linear_{quantize}"].cost(rows, outputs, inputs)
+                yield Case(
+                    f"linear {quantize or 'bf16'}",
+                    f"{rows} x {inputs} -> {outputs}",
+                    cost.bytes if from_memory else 0,
+                    cost.flops,
+                    partial(_ours, x, ours),
+                    None if theirs is None else partial(_theirs, x, theirs),
+                    quantize if quantize == "int8" else "bfloat16",
+                )
 
 
 def _ours(x: torch.Tensor, weights: Iterator[kernels.PackedWeight]) -> torch.Tensor:
@@ -131,7 +142,9 @@ def best(run: Callable[[], object], seconds: float = _SECONDS) -> float:
 def measure_limits() -> Limits:
     machines = {dtype: probe(dtype, _PROBE_BYTES) for dtype in ("bfloat16", "float32")}
     bandwidth = max(machine.read_bandwidth for machine in machines.values())
-    return Limits(bandwidth, {dtype: machine.matmul for dtype, machine in machines.items()})
+    numbers = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=torch.int8)
+    int8 = 2 * _PROBE_SIZE**3 / best(lambda: torch._int_mm(numbers, numbers.T))
+    return Limits(bandwidth, {dtype: machine.matmul for dtype, machine in machines.items()} | {"int8": int8})
 
 
 def measure(case: Case, limits: Limits) -> Row:

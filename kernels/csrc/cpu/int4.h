@@ -8,13 +8,15 @@
 
 namespace roundhouse {
 
-// One group of one block -> four tiles of [16 outputs][32 inputs].
-inline void unpack_int4(bfloat16* tiles, const uint8_t* group) {
-  const bfloat16* pairs = reinterpret_cast<const bfloat16*>(group);
+// Lines (outputs) [first, first + count) of one group of one block, of four tiles of [16 outputs][32 inputs].
+inline void unpack_int4_lines(bfloat16* tiles, const uint8_t* group, int first, int count) {
+  const uint32_t* pairs = reinterpret_cast<const uint32_t*>(group);
   const uint16_t* lines = reinterpret_cast<const uint16_t*>(group + 4 * kBlock);
 #if defined(ROUNDHOUSE_AVX2)
-  for (int n = 0; n < kBlock; ++n) {
-    const __m256 step = _mm256_set1_ps(to_float(pairs[2 * n])), zero = _mm256_set1_ps(to_float(pairs[2 * n + 1]));
+  for (int n = first; n < first + count; ++n) {
+    const __m256i pair = _mm256_set1_epi32(static_cast<int>(pairs[n]));
+    const __m256 step = _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
+    const __m256 zero = _mm256_castsi256_ps(_mm256_and_si256(pair, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
     for (int i = 0; i < 32; i += 8) {
       const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(lines + 32 * n + i));
       const __m256i words = _mm256_cvtepu16_epi32(bits);
@@ -29,8 +31,10 @@ inline void unpack_int4(bfloat16* tiles, const uint8_t* group) {
   // The sixteen weights that there can be are computed once per output and group, and looked up.
   const __m512 levels = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 #pragma GCC unroll 4
-  for (int n = 0; n < kBlock; ++n) {
-    const __m512 step = _mm512_set1_ps(to_float(pairs[2 * n])), zero = _mm512_set1_ps(to_float(pairs[2 * n + 1]));
+  for (int n = first; n < first + count; ++n) {
+    const __m512i pair = _mm512_set1_epi32(static_cast<int>(pairs[n]));
+    const __m512 step = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+    const __m512 zero = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
     const __m512 weights = _mm512_fmadd_ps(step, levels, zero);
     // Twice the sixteen: VPERMW looks at five bits.
 #if defined(ROUNDHOUSE_AMX)
@@ -47,5 +51,8 @@ inline void unpack_int4(bfloat16* tiles, const uint8_t* group) {
   }
 #endif
 }
+
+// All of it.
+inline void unpack_int4(bfloat16* tiles, const uint8_t* group) { unpack_int4_lines(tiles, group, 0, kBlock); }
 
 }  // namespace roundhouse

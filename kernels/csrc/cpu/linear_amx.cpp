@@ -63,29 +63,39 @@ struct Int8Rows {
 struct Int4Weights {
   static constexpr bool kUnpacked = true;
   static constexpr int64_t kPartTiles = 4;  // of a group
+  static constexpr int64_t kPartBytes = kPartTiles * kTile;
   const LinearInt4& p;
 
-  // Group `group` of one block -> four tiles.
-  void unpack(uint8_t* tiles, int64_t block, int64_t group) const {
-    const uint8_t* at = p.weight + (block * ceil_div(p.inputs, kInt4Group) + group) * kInt4GroupBytes;
-    for (int64_t i = 0; i < kInt4GroupBytes; i += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(at + 2 * kInt4GroupBytes + i), _MM_HINT_T0);
-    }
-    unpack_int4(reinterpret_cast<bfloat16*>(tiles), at);
+  const uint8_t* group_at(int64_t block, int64_t group) const {
+    return p.weight + (block * ceil_div(p.inputs, kInt4Group) + group) * kInt4GroupBytes;
   }
+  // One or two blocks, group by group. While the tiles of one are multiplied, those of the next are unpacked: a quarter of
+  // a block's beside each.
   template <class Body>
-  void parts(int64_t block, int count, uint8_t* scratch, const Body& body) const {
+  void parts(int64_t block, int count, const Body& body) const {
+    alignas(64) uint8_t buffers[2][2 * kPartBytes];
     const int64_t tiles = ceil_div(p.inputs, 32);
-    for (int64_t begin = 0; begin < tiles; begin += kPartTiles) {
-      for (int i = 0; i < count; ++i) unpack(scratch + i * kPartTiles * kTile, block + i, begin / kPartTiles);
-      body(Blocks{scratch, kPartTiles * kTile}, begin, std::min(kPartTiles, tiles - begin));
+    for (int i = 0; i < count; ++i) unpack_int4(reinterpret_cast<bfloat16*>(buffers[0] + i * kPartBytes), group_at(block + i, 0));
+    for (int64_t begin = 0, group = 0; begin < tiles; begin += kPartTiles, ++group) {
+      const Blocks part{buffers[group % 2], kPartBytes};
+      if (begin + kPartTiles >= tiles) return body(part, begin, tiles - begin, Nothing{});
+      const uint8_t* const next = group_at(block, group + 1);
+      const int64_t apart = group_at(1, 0) - group_at(0, 0);
+      uint8_t* const to = buffers[(group + 1) % 2];
+      body(part, begin, kPartTiles, [&](int64_t t, int b, const uint8_t*) {
+        const uint8_t* const from = next + b * apart;
+        for (int64_t i = 0; i < 5; ++i) {
+          _mm_prefetch(reinterpret_cast<const char*>(from + 4 * kInt4GroupBytes + (4 * t + i) * 64), _MM_HINT_T0);
+        }
+        unpack_int4_lines(reinterpret_cast<bfloat16*>(to + b * kPartBytes), from, 4 * static_cast<int>(t), 4);
+      });
     }
   }
   Blocks whole(int64_t block, int64_t count, uint8_t* scratch) const {
-    const int64_t groups = ceil_div(p.inputs, kInt4Group), apart = groups * kPartTiles * kTile;
+    const int64_t groups = ceil_div(p.inputs, kInt4Group), apart = groups * kPartBytes;
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t group = 0; group < groups; ++group) {
-        unpack(scratch + i * apart + group * kPartTiles * kTile, block + i, group);
+        unpack_int4(reinterpret_cast<bfloat16*>(scratch + i * apart + group * kPartBytes), group_at(block + i, group));
       }
     }
     return {scratch, apart};

@@ -1,6 +1,6 @@
 // Products with weights on AMX, for every number format and any number of rows.
 //
-// Up to sixteen rows of x are one tile, which four blocks of weights share; more are taken in pairs of tiles against pairs
+// Up to sixteen rows of x are one tile, which two or four blocks of weights share; more are taken in pairs of tiles against pairs
 // of blocks. Either way an element is the sum of its tiles' products in their order along the inputs.
 #pragma once
 
@@ -42,9 +42,15 @@ struct Region {
       : columns(base), rows(base + groups * 32 * padded), scales(reinterpret_cast<float*>(base + groups * 48 * padded)) {}
 };
 
-inline void prefetch_tile(const uint8_t* tile) {
-  for (int i = 0; i < 16; ++i) _mm_prefetch(reinterpret_cast<const char*>(tile + kAhead + 64 * i), _MM_HINT_T0);
-}
+// What else is done at each tile of weights, block `b` and number `t` along the inputs, while AMX multiplies.
+struct Nothing {
+  void operator()(int64_t, int, const uint8_t*) const {}
+};
+struct Prefetch {
+  void operator()(int64_t, int, const uint8_t* tile) const {
+    for (int i = 0; i < 16; ++i) _mm_prefetch(reinterpret_cast<const char*>(tile + kAhead + 64 * i), _MM_HINT_T0);
+  }
+};
 
 struct Bfloat16Product {};
 struct Int8Product {};
@@ -58,47 +64,47 @@ struct Int8Product {};
   }
 
 // kBlocks blocks times one tile of rows, added to tiles 0 to kBlocks - 1.
-template <class Format, int kBlocks, bool kPrefetch>
-void multiply_narrow(Blocks weights, Columns x, int64_t tiles) {
+template <class Format, int kBlocks, class Beside>
+void multiply_narrow(Blocks weights, Columns x, int64_t tiles, const Beside& beside) {
   const uint8_t* tile = weights.data;
   for (int64_t t = 0; t < tiles; ++t, tile += kTile, x.data += x.step) {
     _tile_loadd(4, x.data, x.line);
     _tile_loadd(5, tile, 64);
-    if constexpr (kPrefetch) prefetch_tile(tile);
     ROUNDHOUSE_MULTIPLY(Format, 0, 5, 4)
+    beside(t, 0, tile);
     if constexpr (kBlocks > 1) {
       _tile_loadd(6, tile + weights.apart, 64);
-      if constexpr (kPrefetch) prefetch_tile(tile + weights.apart);
       ROUNDHOUSE_MULTIPLY(Format, 1, 6, 4)
+      beside(t, 1, tile + weights.apart);
     }
     if constexpr (kBlocks > 2) {
       _tile_loadd(7, tile + 2 * weights.apart, 64);
-      if constexpr (kPrefetch) prefetch_tile(tile + 2 * weights.apart);
       ROUNDHOUSE_MULTIPLY(Format, 2, 7, 4)
+      beside(t, 2, tile + 2 * weights.apart);
     }
     if constexpr (kBlocks > 3) {
       _tile_loadd(5, tile + 3 * weights.apart, 64);
-      if constexpr (kPrefetch) prefetch_tile(tile + 3 * weights.apart);
       ROUNDHOUSE_MULTIPLY(Format, 3, 5, 4)
+      beside(t, 3, tile + 3 * weights.apart);
     }
   }
 }
 
 // kBlocks (one or two) blocks times two tiles of rows, added to tiles 0 and 1 for the first block, 2 and 3 for the second.
-template <class Format, int kBlocks, bool kPrefetch>
-void multiply_wide(Blocks weights, Columns x, int64_t x_apart, int64_t tiles) {
+template <class Format, int kBlocks, class Beside>
+void multiply_wide(Blocks weights, Columns x, int64_t x_apart, int64_t tiles, const Beside& beside) {
   const uint8_t* tile = weights.data;
   for (int64_t t = 0; t < tiles; ++t, tile += kTile, x.data += x.step) {
     _tile_loadd(4, x.data, x.line);
     _tile_loadd(5, tile, 64);
-    if constexpr (kPrefetch) prefetch_tile(tile);
     ROUNDHOUSE_MULTIPLY(Format, 0, 5, 4)
+    beside(t, 0, tile);
     _tile_loadd(6, x.data + x_apart, x.line);
     ROUNDHOUSE_MULTIPLY(Format, 1, 5, 6)
     if constexpr (kBlocks > 1) {
       _tile_loadd(7, tile + weights.apart, 64);
-      if constexpr (kPrefetch) prefetch_tile(tile + weights.apart);
       ROUNDHOUSE_MULTIPLY(Format, 2, 7, 4)
+      beside(t, 1, tile + weights.apart);
       ROUNDHOUSE_MULTIPLY(Format, 3, 7, 6)
     }
   }
@@ -107,17 +113,17 @@ void multiply_wide(Blocks weights, Columns x, int64_t x_apart, int64_t tiles) {
 #undef ROUNDHOUSE_MULTIPLY
 
 // Whichever of these a number of blocks and of tiles of rows asks for.
-template <class Format, bool kPrefetch>
-void multiply_tiles(int blocks, bool wide, Blocks weights, Columns x, int64_t x_apart, int64_t tiles) {
+template <class Format, class Beside>
+void multiply_tiles(int blocks, bool wide, Blocks weights, Columns x, int64_t x_apart, int64_t tiles, const Beside& beside) {
   if (wide) {
-    if (blocks == 2) return multiply_wide<Format, 2, kPrefetch>(weights, x, x_apart, tiles);
-    return multiply_wide<Format, 1, kPrefetch>(weights, x, x_apart, tiles);
+    if (blocks == 2) return multiply_wide<Format, 2>(weights, x, x_apart, tiles, beside);
+    return multiply_wide<Format, 1>(weights, x, x_apart, tiles, beside);
   }
   switch (blocks) {
-    case 4: return multiply_narrow<Format, 4, kPrefetch>(weights, x, tiles);
-    case 3: return multiply_narrow<Format, 3, kPrefetch>(weights, x, tiles);
-    case 2: return multiply_narrow<Format, 2, kPrefetch>(weights, x, tiles);
-    default: return multiply_narrow<Format, 1, kPrefetch>(weights, x, tiles);
+    case 4: return multiply_narrow<Format, 4>(weights, x, tiles, beside);
+    case 3: return multiply_narrow<Format, 3>(weights, x, tiles, beside);
+    case 2: return multiply_narrow<Format, 2>(weights, x, tiles, beside);
+    default: return multiply_narrow<Format, 1>(weights, x, tiles, beside);
   }
 }
 
@@ -181,7 +187,7 @@ struct TiledWeights {
 //
 // Rows are x: `take(region, begin, end)` gives their bytes and the distance between rows, and `put(region, row, block,
 // sums)` takes 16 outputs of one. Weights give `count` blocks as tiles, `whole(block, count, scratch)`; if that is work
-// (kUnpacked), then also some tiles of them at a time, `parts(block, count, scratch, body)`.
+// (kUnpacked), then also some tiles of them at a time, `parts(block, count, body)`.
 template <class Format, class Weights, class Rows>
 void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int64_t outputs, int64_t inputs, void* workspace) {
   const int64_t tiles = ceil_div(source.bytes(), kTileBytes), blocks = ceil_div(outputs, kBlock);
@@ -231,18 +237,18 @@ void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int6
     // Weights that are used once are multiplied as they come.
     if (groups <= 2) {
       const bool wide = groups == 2;
-      const int64_t step = wide ? 2 : 4;
+      // What is unpacked of four blocks, twice, would not leave room in the first-level cache.
+      const int64_t step = wide || Weights::kUnpacked ? 2 : 4;
       for (int64_t block = first; block < last; block += step) {
         const int count = static_cast<int>(std::min(step, last - block));
         zero_sums();
         if constexpr (Weights::kUnpacked) {
-          alignas(64) uint8_t some[4 * Weights::kPartTiles * kTile];
-          weights.parts(block, count, some, [&](Blocks part, int64_t begin, int64_t number_of_tiles) {
+          weights.parts(block, count, [&](Blocks part, int64_t begin, int64_t number_of_tiles, const auto& beside) {
             const Columns there{x.data + begin * x.step, x.step, x.line};
-            multiply_tiles<Format, false>(count, wide, part, there, x_apart, number_of_tiles);
+            multiply_tiles<Format>(count, wide, part, there, x_apart, number_of_tiles, beside);
           });
         } else {
-          multiply_tiles<Format, true>(count, wide, weights.whole(block, count, nullptr), x, x_apart, tiles);
+          multiply_tiles<Format>(count, wide, weights.whole(block, count, nullptr), x, x_apart, tiles, Prefetch{});
         }
         finish_all(count, wide, block, 0);
       }
@@ -258,9 +264,9 @@ void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int6
           const bool wide = group + 1 < end;
           zero_sums();
           if (group == begin && !Weights::kUnpacked) {
-            multiply_tiles<Format, true>(count, wide, pair, part, x_apart, tiles);
+            multiply_tiles<Format>(count, wide, pair, part, x_apart, tiles, Prefetch{});
           } else {
-            multiply_tiles<Format, false>(count, wide, pair, part, x_apart, tiles);
+            multiply_tiles<Format>(count, wide, pair, part, x_apart, tiles, Nothing{});
           }
           finish_all(count, wide, block, group);
         }
