@@ -17,7 +17,7 @@ import torch
 import kernels
 from engine.adapters.manifest import Module
 from engine.config import Activation, ModelConfig
-from kernels import AttentionPlan, LoraExperts, LoraPlan, PackedWeight, Quantization
+from kernels import AttentionPlan, LoraExperts, LoraPlan, PackedExperts, PackedWeight, Quantization
 
 Targets = dict[str, torch.Tensor]
 Base = tuple[torch.Tensor, torch.Tensor | None]
@@ -189,27 +189,41 @@ class MixtureOfExperts:
         experts, width, inner = config.experts, config.hidden_size, config.intermediate_size
         self._sites = (f"{layer}.router", f"{layer}.experts.gate_up", f"{layer}.experts.down")
         self._experts_per_token = config.experts_per_token
-        self._router = torch.empty(experts, width, device=device, dtype=dtype)
-        self._gate_up = torch.empty(experts, 2 * inner, width, device=device, dtype=dtype)
-        self._down = torch.empty(experts, width, inner, device=device, dtype=dtype)
+        self._weights: tuple[torch.Tensor, ...] = (
+            torch.empty(experts, width, device=device, dtype=dtype),
+            torch.empty(experts, 2 * inner, width, device=device, dtype=dtype),
+            torch.empty(experts, width, inner, device=device, dtype=dtype),
+        )
+        """Router, gate and up, down, until they are packed."""
+        self._packed: tuple[PackedWeight, PackedExperts, PackedExperts] | None = None
 
     def targets(self, prefix: str) -> Targets:
         prefix += ".block_sparse_moe"
-        found = {f"{prefix}.gate.weight": self._router}
-        for index, (gate_up, down) in enumerate(zip(self._gate_up, self._down, strict=True)):
+        router, gate_ups, downs = self._weights
+        found = {f"{prefix}.gate.weight": router}
+        for index, (gate_up, down) in enumerate(zip(gate_ups, downs, strict=True)):
             gate, up = gate_up.chunk(2)
             expert = f"{prefix}.experts.{index}"
             found |= {f"{expert}.w1.weight": gate, f"{expert}.w3.weight": up, f"{expert}.w2.weight": down}
         return found
 
     def pack(self, quantize: Quantization | None) -> None:
-        """Grouped GEMMs read the plain layout; experts stay as they are."""
+        """The router stays as it is: it is small, and what it decides is not a matter of degree."""
+        router, gate_up, down = self._weights
+        self._packed = (
+            kernels.pack_weight(router),
+            kernels.pack_experts(gate_up, quantize),
+            kernels.pack_experts(down, quantize),
+        )
+        self._weights = ()
 
     def base(self, module: Module) -> Base:
         if module != "router":
             raise KeyError(module)
-        return self._router, None
+        assert self._packed is not None
+        return self._packed[0].dense(), None
 
     def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
+        assert self._packed is not None
         adapted = None if lora is None else LoraExperts(lora, *self._sites)
-        return kernels.moe(x, self._router, self._gate_up, self._down, self._experts_per_token, adapted)
+        return kernels.moe(x, *self._packed, self._experts_per_token, adapted)

@@ -86,7 +86,7 @@ class Decoder:
         """Load a checkpoint in Hugging Face format, and pack each layer as soon as it is whole.
 
         Args:
-            quantize: what becomes of the weights of linear layers; the embedding and experts stay as they are.
+            quantize: what becomes of the weights of linear layers and experts; embedding and routers stay as they are.
 
         Raises:
             CheckpointError: see `load_weights`.

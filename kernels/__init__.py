@@ -14,14 +14,12 @@ from kernels.ops.activation import gelu_and_mul, silu_and_mul
 from kernels.ops.attention import paged_attention
 from kernels.ops.embedding import embedding
 from kernels.ops.linear import linear
+from kernels.ops.moe import PackedExperts, moe, pack_experts
 from kernels.ops.norm import add_rms_norm, rms_norm
 from kernels.ops.rotary import rope_and_store
 from kernels.ops.sampling import apply_penalties, apply_token_bitmask, argmax, log_sum_exp, sample
 from kernels.packing import PackedWeight, pack_weight
 from kernels.quantization import Quantization
-from kernels.reference import (
-    moe,
-)
 
 __all__ = [
     "AttentionPlan",
@@ -33,6 +31,7 @@ __all__ = [
     "LoraPlan",
     "LoraSite",
     "LoraWorkspace",
+    "PackedExperts",
     "PackedWeight",
     "Quantization",
     "adapt_embedding",
@@ -47,6 +46,7 @@ __all__ = [
     "linear",
     "log_sum_exp",
     "moe",
+    "pack_experts",
     "pack_weight",
     "paged_attention",
     "plan_attention",

@@ -7,16 +7,18 @@ the bytes that it must at least move and the floating-point operations that it m
 from kernels.reference.activation import gelu_and_mul, silu_and_mul
 from kernels.reference.attention import paged_attention
 from kernels.reference.linear import embedding, linear, linear_int8
-from kernels.reference.moe import moe
+from kernels.reference.moe import Routing, combine_experts, moe, route_tokens
 from kernels.reference.norm import add_rms_norm, rms_norm
 from kernels.reference.rotary import rope_and_store
 from kernels.reference.sampling import apply_penalties, apply_token_bitmask, argmax, log_sum_exp, sample
 
 __all__ = [
+    "Routing",
     "add_rms_norm",
     "apply_penalties",
     "apply_token_bitmask",
     "argmax",
+    "combine_experts",
     "embedding",
     "gelu_and_mul",
     "linear",
@@ -26,6 +28,7 @@ __all__ = [
     "paged_attention",
     "rms_norm",
     "rope_and_store",
+    "route_tokens",
     "sample",
     "silu_and_mul",
 ]

@@ -45,8 +45,7 @@ def test_int4_is_the_model_whose_weights_are_what_quantisation_left(
     directory = checkpoint(architecture, dtype=torch.bfloat16)
     tensors = load_file(directory / "model.safetensors")
     for name, tensor in tensors.items():
-        linear = name.endswith("_proj.weight") or name == "lm_head.weight"
-        if linear and "experts" not in name:
+        if name.endswith("_proj.weight") or name == "lm_head.weight" or ".experts." in name:
             tensors[name] = kernels.pack_weight(tensor, "int4").dense()
     config = json.loads((directory / "config.json").read_text())
     if "lm_head.weight" not in tensors:

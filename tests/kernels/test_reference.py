@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import kernels
+from kernels import reference
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -80,7 +81,9 @@ def test_moe_sums_the_best_experts_weighted_by_renormalised_probabilities(device
             gate, up = (gate_up[expert].double() @ x[token].double()).chunk(2)
             output = down[expert].double() @ (gate * gate.sigmoid() * up)
             expected[token] += (scores[expert] / scores[best].sum() * output).cpu()
-    close(kernels.moe(x, router, gate_up, down, 2), expected, tolerance=1e-4)
+    packed = kernels.pack_weight(router), kernels.pack_experts(gate_up), kernels.pack_experts(down)
+    close(kernels.moe(x, *packed, 2), expected, tolerance=1e-4)
+    close(reference.moe(x, router, gate_up, down, 2), expected, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("vocabulary", [1, 31, 32, 33, 100])

@@ -1,0 +1,124 @@
+"""Mixtures of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels import library, reference
+from kernels.lora.ops import LoraExperts
+from kernels.ops.activation import silu_and_mul
+from kernels.ops.embedding import embedding
+from kernels.ops.linear import linear
+from kernels.packing import PackedWeight, pack_weight
+from kernels.quantization import Quantization
+from kernels.reference import Routing
+from kernels.registry import Cost, register
+
+_TYPES = (torch.float32, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExperts:
+    """The weights [experts, outputs, inputs] of one layer's experts in the form that `moe` takes on their device."""
+
+    stacked: torch.Tensor | None
+    """As they are, for products of all experts in one call; None where each is packed by itself."""
+    each: tuple[PackedWeight, ...]
+
+
+def pack_experts(weights: torch.Tensor, quantize: Quantization | None = None) -> PackedExperts:
+    """`pack_weight` for the weights [experts, outputs, inputs] of one layer's experts."""
+    if quantize is None and (not weights.is_cpu or library.cpu is None or weights.dtype not in _TYPES):
+        return PackedExperts(weights, ())
+    return PackedExperts(None, tuple(pack_weight(weight, quantize) for weight in weights))
+
+
+def moe(
+    x: torch.Tensor,
+    router: PackedWeight,
+    gate_up: PackedExperts,
+    down: PackedExperts,
+    experts_per_token: int,
+    lora: LoraExperts | None = None,
+) -> torch.Tensor:
+    """`reference.moe`: x [T, width] -> [T, width]. Experts take turns; those that no token has chosen are not read."""
+    if gate_up.stacked is not None and down.stacked is not None:
+        return reference.moe(x, router.dense(), gate_up.stacked, down.stacked, experts_per_token, lora)
+    logits = linear(x, router)
+    if lora is not None:
+        lora.adapt_router(x, logits)
+    routing = route_tokens(logits, experts_per_token)
+    ends: list[int] = routing.ends.tolist()
+    rows = embedding(routing.tokens, x)
+    hidden = _products(rows, gate_up, ends)
+    if lora is not None:
+        lora.adapt_gate_up(rows, hidden, routing.experts, routing.order)
+    hidden = silu_and_mul(hidden)
+    outputs = _products(hidden, down, ends)
+    if lora is not None:
+        lora.adapt_down(hidden, outputs, routing.experts, routing.order)
+    return combine_experts(outputs, routing.weights, routing.places)
+
+
+def _products(rows: torch.Tensor, experts: PackedExperts, ends: list[int]) -> torch.Tensor:
+    """Rows by expert, each expert's times its weight."""
+    found = [
+        linear(rows[begin:end], weight)
+        for begin, end, weight in zip([0, *ends], ends, experts.each, strict=False)
+        if begin < end
+    ]
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def route_tokens(logits: torch.Tensor, experts_per_token: int) -> Routing:
+    """`reference.route_tokens`: logits [T, E], contiguous. Of equal logits the first expert wins."""
+    body = library.of(logits, "route_tokens")
+    if body is None or logits.dtype not in _TYPES:
+        return reference.route_tokens(logits, experts_per_token)
+    routing = _routing(logits, experts_per_token)
+    body.route_tokens(*routing, logits)
+    return routing
+
+
+def combine_experts(outputs: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """`reference.combine_experts`: outputs [T * k, width], weights [T, k] in fp32, places [T, k] int64."""
+    body = library.of(outputs, "combine_experts")
+    if body is None or outputs.dtype not in _TYPES:
+        return reference.combine_experts(outputs, weights, places)
+    out = torch.empty(weights.shape[0], outputs.shape[1], dtype=outputs.dtype)
+    body.combine_experts(out, outputs, weights, places)
+    return out
+
+
+def _routing(logits: torch.Tensor, k: int) -> Routing:
+    tokens, experts = logits.shape
+    weights = torch.empty(tokens, k, dtype=torch.float32, device=logits.device)
+    chosen, order, places, sources, ends = (
+        torch.empty(shape, dtype=torch.int64, device=logits.device)
+        for shape in ((tokens, k), (tokens * k,), (tokens, k), (tokens * k,), (experts,))
+    )
+    return Routing(weights, chosen, order, places, sources, ends)
+
+
+def route_cost(rows: int, experts: int, itemsize: int) -> Cost:
+    return Cost(rows * experts * itemsize, 2 * rows * experts)
+
+
+def combine_cost(rows: int, experts_per_token: int, width: int, itemsize: int) -> Cost:
+    return Cost((experts_per_token + 1) * rows * width * itemsize, 2 * experts_per_token * rows * width)
+
+
+register(
+    "route_tokens(Tensor logits, int experts_per_token) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    lambda logits, experts_per_token: tuple(route_tokens(logits, experts_per_token)),
+    fake=lambda logits, experts_per_token: tuple(_routing(logits, experts_per_token)),
+    cost=route_cost,
+)
+register(
+    "combine_experts(Tensor outputs, Tensor weights, Tensor places) -> Tensor",
+    combine_experts,
+    fake=lambda outputs, weights, places: outputs.new_empty(weights.shape[0], outputs.shape[1]),
+    cost=combine_cost,
+)
