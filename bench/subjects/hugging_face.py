@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,7 +70,7 @@ def continuous_batching(setup: Setup) -> Iterator[Subject]:
         )
         with opened as manager:
             # Its own timestamps are moments of the same clock.
-            begun = _now()
+            begun = time.perf_counter()
             ids = manager.add_requests(batch.prompts, max_new_tokens=batch.new_tokens, record_timestamps=True)
             found: dict[str, Trace] = {}
             while len(found) < len(ids):
@@ -84,12 +85,6 @@ def continuous_batching(setup: Setup) -> Iterator[Subject]:
         return [found[id] for id in ids]
 
     yield Subject.here(run)
-
-
-def _now() -> float:
-    import time
-
-    return time.perf_counter()
 
 
 def _generate(model: Any, batch: Batch, arguments: dict[str, Any]) -> list[Trace]:
