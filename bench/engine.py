@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     missing = [name for name in arguments.subject or SUBJECTS if interpreter(name, arguments.cache) is None]
     for name in missing:
         print(f"{name} is left out: its environment is not set up (python -m bench.peers)", file=sys.stderr)
-    record = Record(arguments.threads, arguments.repeats, chosen, missing)
+    record = Record(arguments.threads, arguments.kv_dtype, arguments.repeats, chosen, missing)
     arguments.output.mkdir(parents=True, exist_ok=True)
     stem = arguments.output / arguments.name
     for model in arguments.model or ["S", "L"]:
@@ -128,6 +128,7 @@ def _setup(entry: Entry, cells: Sequence[Cell], arguments: argparse.Namespace) -
         threads=arguments.threads,
         requests=max(cell.requests for cell in cells),
         tokens=max(cell.tokens for cell in cells),
+        kv_dtype=arguments.kv_dtype,
         adapters=[str(each) for each in adapters(base, max(cell.adapters for cell in cells), rank=_RANK)],
     )
     if not kind.converts:
@@ -149,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
         "--precision", action="append", choices=PRECISIONS, help="repeatable; bf16 and below by default"
     )
     parser.add_argument("--cell", action="append", choices=list(CELLS), help="repeatable; all by default")
+    parser.add_argument("--kv-dtype", default="auto", metavar="TYPE", help="of our engine; peers keep their defaults")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs of each subject; medians are shown")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     parser.add_argument(

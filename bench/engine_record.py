@@ -50,6 +50,8 @@ class Results(msgspec.Struct, frozen=True):
 
     environment: Environment
     threads: int
+    kv_dtype: str
+    """Of our engine."""
     repeats: int
     cells: list[Cell]
     rows: list[Measurement]
@@ -63,9 +65,12 @@ class Results(msgspec.Struct, frozen=True):
 class Record:
     """Collects a run."""
 
-    def __init__(self, threads: int, repeats: int, cells: Sequence[Cell], missing: Sequence[str]) -> None:
+    def __init__(
+        self, threads: int, kv_dtype: str, repeats: int, cells: Sequence[Cell], missing: Sequence[str]
+    ) -> None:
         self._environment = Environment.here()
-        self._threads, self._repeats, self._cells, self._missing = threads, repeats, list(cells), list(missing)
+        self._threads, self._kv_dtype, self._repeats = threads, kv_dtype, repeats
+        self._cells, self._missing = list(cells), list(missing)
         self._rows: defaultdict[tuple[Entry, str], list[Measurement]] = defaultdict(list)
         self._loads: defaultdict[Entry, list[float]] = defaultdict(list)
         self._tokens: dict[tuple[Entry, str, int], list[list[int]]] = {}
@@ -95,6 +100,7 @@ class Record:
         return Results(
             environment=self._environment,
             threads=self._threads,
+            kv_dtype=self._kv_dtype,
             repeats=self._repeats,
             cells=self._cells,
             rows=[median(runs) for runs in self._rows.values()],

@@ -194,6 +194,7 @@ def _conditions(results: Results) -> str:
         for cell in results.cells
     )
     machine = f"{place.cpu}, {place.cores} cores, {results.threads} threads"
+    machine += "" if results.kv_dtype == "auto" else f", our KV cache in {results.kv_dtype}"
     limits = (
         f"{min(bandwidths):.1f}-{max(bandwidths):.1f} GB/s, {min(products):.2f}-{max(products):.2f} TFLOP/s in bf16"
     )

@@ -29,6 +29,8 @@ class Setup(msgspec.Struct, frozen=True):
     """Most at once."""
     tokens: int
     """Most of one request, prompt and answer together."""
+    kv_dtype: str = "auto"
+    """Of our engine's KV cache: a choice of its `--kv-dtype`."""
     adapters: list[str] = []
     """Folders in peft's format, for subjects that serve several of them in one batch."""
 

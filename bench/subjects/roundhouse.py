@@ -47,7 +47,7 @@ def in_process(setup: Setup) -> Iterator[Subject]:
         blocks=blocks,
         dtype=_DTYPES[setup.precision],
         adapters=source,
-        **_quantization(setup),
+        **_compression(setup),
     )
     core = EngineCore(
         runner,
@@ -82,7 +82,7 @@ def served(setup: Setup) -> Iterator[Subject]:
         command = [sys.executable, "-m", "engine.server", "--model", setup.model]
         command += ["--dtype", _DTYPES[setup.precision], "--threads", str(setup.threads)]
         command += ["--listen", f"unix://{folder}/socket", "--kv-tokens", str(_blocks(setup) * BLOCK_SIZE)]
-        for name, value in _quantization(setup).items():
+        for name, value in _compression(setup).items():
             command += [f"--{name.replace('_', '-')}", value]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
@@ -116,8 +116,10 @@ def _blocks(setup: Setup) -> int:
     return setup.requests * (math.ceil(setup.tokens / BLOCK_SIZE) + 1)
 
 
-def _quantization(setup: Setup) -> dict[str, Any]:
-    return {"quantize": setup.precision} if setup.precision in ("int8", "int4") else {}
+def _compression(setup: Setup) -> dict[str, Any]:
+    """What is stored in fewer bits: arguments of `ModelRunner`, and options of `engine.server` by the same names."""
+    arguments = {"quantize": setup.precision} if setup.precision in ("int8", "int4") else {}
+    return arguments if setup.kv_dtype == "auto" else {**arguments, "kv_dtype": setup.kv_dtype}
 
 
 def _greedy(new_tokens: int) -> SamplingParams:
