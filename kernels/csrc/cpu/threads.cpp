@@ -48,7 +48,8 @@ class Crew {
     // From here on parts can be taken. Together with that of a sleeper's `asleep_`, this order makes sure that either it
     // sees the work or we see the sleeper.
     ticket_.store(turn_ << 32 | static_cast<uint64_t>(parts) << 16, std::memory_order_seq_cst);
-    if (asleep_.load(std::memory_order_seq_cst) > 0) wake(parts - 1);
+    const int64_t asleep = asleep_.load(std::memory_order_seq_cst);
+    if (asleep > 0) wake(parts - 1, asleep);
     while (take_part()) {
     }
     for (int looks = 0; done_.load(std::memory_order_acquire) < parts; ++looks) {
@@ -109,9 +110,11 @@ class Crew {
     }
   }
 
-  void wake(int64_t count) {
+  // Wakes `count` of those that sleep.
+  void wake(int64_t count, int64_t asleep) {
     // Held for a moment: a sleeper has either not looked for work yet, or waits already.
     { const std::lock_guard<std::mutex> lock(mutex_); }
+    if (count >= asleep) return wake_.notify_all();
     for (; count > 0; --count) wake_.notify_one();
   }
 
