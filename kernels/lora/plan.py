@@ -118,7 +118,8 @@ class LoraWorkspace:
         return SlotPlan(tuple(groups)) if groups else None
 
     def _reads_arena(self) -> bool:
-        return self._arena.is_cpu and library.of(self._arena) is not None and self._arena.dtype in _TYPES
+        served = library.of(self._arena, "adapt_linear") is not None
+        return served and self._arena.is_cpu and self._arena.dtype in _TYPES
 
 
 def _segments(adapters: Sequence[LoraAdapter | None], counts: Ints) -> list[tuple[LoraAdapter, Ints]]:
