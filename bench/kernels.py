@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import get_args
 
 import msgspec
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 import kernels
 from bench.measure import probe
 from bench.report import Environment
-from kernels import library
+from kernels import library, reference
 from kernels.memory import empty_in_huge_pages
 from kernels.registry import OPS
 
@@ -31,6 +32,8 @@ RESULTS = Path(__file__).parent / "results"
 _PROBE_BYTES = 1 << 29
 _PROBE_SIZE = 2048
 """Rows and columns of int8 matrices."""
+_CACHED_BYTES = 1 << 24
+"""What stays in caches from one call to the next."""
 _SECONDS = 0.15
 """For each figure."""
 
@@ -130,7 +133,67 @@ def _theirs(x: torch.Tensor, weights: Iterator[torch.Tensor]) -> torch.Tensor:
     return result
 
 
-CASES: dict[str, Cases] = {"linear": linear}
+def activation() -> Iterator[Case]:
+    """The gate between the two products of a feed-forward layer, and the embedding of a step's tokens."""
+    for rows, width in ((1, 5632), (32, 5632), (2048, 5632), (32, 1536)):
+        x = torch.randn(rows, 2 * width).bfloat16()
+        cost = OPS["silu_and_mul"].cost(rows, width, 2)
+        memory = cost.bytes if cost.bytes > _CACHED_BYTES else 0
+        run, peer = partial(kernels.silu_and_mul, x), partial(reference.silu_and_mul, x)
+        yield Case("silu_and_mul", f"{rows} x {width}", memory, cost.flops, run, peer, "float32")
+    table = torch.randn(32000, 2048).bfloat16()
+    for rows in (1, 32, 2048):
+        tokens = torch.randint(len(table), (rows,))
+        cost = OPS["embedding"].cost(rows, 2048, 2)
+        run, peer = partial(kernels.embedding, tokens, table), partial(reference.embedding, tokens, table)
+        yield Case("embedding", f"{rows} of 32000 x 2048", 0, cost.flops, run, peer)
+
+
+def sampling() -> Iterator[Case]:
+    """From logits to tokens. Logits have just been computed, so that they are in caches."""
+    draws = {"greedy": (0, 0, 1, 0), "all": (1, 0, 1, 0), "top-k 50": (1, 50, 1, 0), "top-p 0.9": (1, 0, 0.9, 0)}
+    for vocabulary in (8192, 32000, 128256):
+        logits = (4 * torch.randn(32, vocabulary)).bfloat16()
+        cost = OPS["sample"].cost(32, vocabulary, 2)
+        for name, draw in draws.items():
+            table = torch.tensor([(*draw, 0.3)] * 32, dtype=torch.float64)
+            run, peer = partial(kernels.sample, logits, table), partial(reference.sample, logits, table)
+            yield Case(f"sample, {name}", f"32 x {vocabulary}", 0, cost.flops, run, peer, "float32")
+
+
+def lora() -> Iterator[Case]:
+    """A decode step's 32 rows through adapters of rank 8 for q, k and v of TinyLlama's shape, read from memory."""
+    width, sizes, rank = 2048, (2048, 256, 256), 8
+    elements = rank * (3 * width + sum(sizes))
+    begins = itertools.accumulate(sizes, initial=0)
+    ups = itertools.accumulate((rank * size for size in sizes), initial=3 * rank * width)
+    parts = tuple(
+        kernels.LoraPart(begin, begin + size, rank, index * rank * width, up)
+        for index, (begin, size, up) in enumerate(zip(begins, sizes, ups, strict=False))
+    )
+    layout = kernels.LoraLayout({"qkv": kernels.LoraSite(width, sum(sizes), parts)}, elements, 0, None, elements)
+    arena = torch.randn(_PROBE_BYTES // 2 // elements, elements).bfloat16()
+    adapters = [kernels.LoraAdapter(layout, torch.tensor([sector])) for sector in range(len(arena))]
+    x, out = torch.randn(32, width).bfloat16(), torch.randn(32, sum(sizes)).bfloat16()
+    workspace = kernels.LoraWorkspace(arena)
+    for distinct in (1, 16, 32):
+        plans = []
+        for first in range(0, len(adapters) - distinct, distinct):
+            people = [adapters[first + row % distinct] for row in range(32)]
+            workspace.hold(people)
+            plans.append(workspace.plan(people, np.ones(32, np.int64)))
+        calls = itertools.cycle([partial(kernels.adapt_linear, x, out, plan, "qkv") for plan in plans if plan])
+        cost = OPS["adapt_linear"].cost(distinct, 32, 3 * rank, width, rank * sum(sizes), sum(sizes), 2)
+        yield Case(
+            "adapt_linear", f"{distinct} adapters", cost.bytes, cost.flops, partial(_call_next, calls), rate="float32"
+        )
+
+
+def _call_next(calls: Iterator[Callable[[], object]]) -> None:
+    next(calls)()
+
+
+CASES: dict[str, Cases] = {"linear": linear, "activation": activation, "sampling": sampling, "lora": lora}
 
 
 def best(run: Callable[[], object], seconds: float = _SECONDS) -> float:

@@ -48,9 +48,7 @@ int64_t first_maximum(const T* row, int64_t count) {
   constexpr int64_t kBlock = 256;
   for (int64_t i = 0; i < count; i += kBlock) {
     const int64_t end = std::min(count, i + kBlock);
-    bool found = false;
-    for (int64_t j = i; j < end; ++j) found |= to_float(row[j]) == most;
-    if (!found) continue;
+    if (maximum(row + i, end - i) != most) continue;
     for (int64_t j = i; j < end; ++j) {
       if (to_float(row[j]) == most) return j;
     }
