@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from bench.cells import CELLS, QUICK_CELLS, Cell
 from bench.checkpoints import SHAPES, adapters, cache_folder, checkpoint
-from bench.engine_record import Entry, Record
+from bench.engine_record import Entry, Record, Results, merged
 from bench.engine_report import markdown, plot
 from bench.measure import mean, probe
 from bench.peers import folder
@@ -51,6 +51,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     record = Record(arguments.threads, arguments.kv_dtype, arguments.repeats, chosen, missing)
     arguments.output.mkdir(parents=True, exist_ok=True)
     stem = arguments.output / arguments.name
+    # Read before anything is written there.
+    before = msgspec.json.decode(stem.with_suffix(".json").read_bytes(), type=Results) if arguments.merge else None
+
+    def results() -> Results:
+        return record.results() if before is None else merged(before, record.results())
+
     for model in arguments.model or ["S", "L"]:
         entries = [entry for entry in _entries(model, arguments) if entry.subject not in missing]
         with tqdm(total=arguments.repeats * len(entries), desc=model, unit="run", disable=None) as progress:
@@ -61,20 +67,18 @@ def main(argv: Sequence[str] | None = None) -> None:
                     if not record.has_failed(entry):
                         _measure(entry, chosen, repeat, arguments, record)
                         # Hours may lie ahead: what is known now is kept now.
-                        _save(record, stem)
+                        stem.with_suffix(".json").write_bytes(_json(results()))
                     progress.update()
-    results = record.results()
-    text = markdown(results)
+    text = markdown(results())
     stem.with_suffix(".md").write_text(text)
-    plot(results, stem.with_suffix(".png"))
+    plot(results(), stem.with_suffix(".png"))
     print(text)
-    if results.failures:
+    if record.results().failures:
         sys.exit(1)
 
 
-def _save(record: Record, stem: Path) -> None:
-    text = msgspec.json.format(msgspec.json.encode(record.results()))
-    stem.with_suffix(".json").write_bytes(text + b"\n")
+def _json(results: Results) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(results)) + b"\n"
 
 
 def _entries(model: str, arguments: argparse.Namespace) -> Iterator[Entry]:
@@ -162,6 +166,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="where checkpoints and peers are kept")
     parser.add_argument("--output", type=Path, default=_RESULTS, help="folder for the results")
+    parser.add_argument(
+        "--merge", action="store_true", help="keep what the results' file has of what is not measured now"
+    )
     parser.add_argument("--name", default="cpu", help="of the results' files")
     return parser
 

@@ -62,6 +62,20 @@ class Results(msgspec.Struct, frozen=True):
     """Subjects whose environments are not set up."""
 
 
+def merged(before: Results, now: Results) -> Results:
+    """`now`, and what `before` has of subjects, models, precisions and cells that `now` did not measure."""
+    keys = {row.key for row in now.rows}
+    entries = {entry for entry, _ in now.load_seconds} | {failure.entry for failure in now.failures}
+    return msgspec.structs.replace(
+        now,
+        cells=list({cell.name: cell for cell in (*before.cells, *now.cells)}.values()),
+        rows=[*(row for row in before.rows if row.key not in keys), *now.rows],
+        load_seconds=[*(each for each in before.load_seconds if each[0] not in entries), *now.load_seconds],
+        agreement=[*(each for each in before.agreement if each.entry not in entries), *now.agreement],
+        failures=[*(each for each in before.failures if each.entry not in entries), *now.failures],
+    )
+
+
 class Record:
     """Collects a run."""
 

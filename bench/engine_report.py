@@ -231,6 +231,8 @@ def plot(results: Results, path: Path) -> None:
             axes.plot([bounds[group]] * 2, [place - 0.35, place + 0.35], color="black", linewidth=1.5)
     axes.axvline(1, color="#999", linewidth=0.8)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
     axes.set_yticks(list(places.values()), [" ".join(group) for group in places])
     axes.invert_yaxis()
     axes.set_xlabel("output tokens/s over the best peer's; black: the aim")

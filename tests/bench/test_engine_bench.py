@@ -58,6 +58,15 @@ def test_peers_that_are_not_set_up_are_named_and_left_out(tmp_path: Path) -> Non
     assert "Not set up: OpenVINO." in (tmp_path / "cpu.md").read_text()
 
 
+def test_parts_can_be_measured_one_after_the_other(tmp_path: Path) -> None:
+    first = run(tmp_path, "--subject", "Roundhouse", "--cell", "1", "--cell", "8")
+    both = run(tmp_path, "--subject", "Roundhouse", "--cell", "8", "--cell", "32", "--merge")
+    assert {row.cell for row in both.rows} == {"1", "8", "32"}
+    assert [row for row in both.rows if row.cell == "1"] == [row for row in first.rows if row.cell == "1"]
+    assert [row for row in both.rows if row.cell == "8"] != [row for row in first.rows if row.cell == "8"]
+    assert len(both.load_seconds) == 1
+
+
 def test_a_subject_that_fails_is_reported_in_its_own_words_and_others_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
