@@ -97,11 +97,13 @@ class Decoder:
         if not config.tied_embeddings:
             ends |= model._head.targets("lm_head")
         parts: list[DecoderLayer | Linear] = [*model._layers, model._head]
+        # Errors of the head are errors of the logits: it is worth its second half byte per weight.
+        head: Quantization | None = "int8" if quantize == "int4" else quantize
         load_weights(
             directory,
             [*groups, ends],
             ignored={"lm_head.weight"} if config.tied_embeddings else set(),
-            complete=lambda group: parts[group].pack(quantize),
+            complete=lambda group: parts[group].pack(quantize if group < len(groups) else head),
         )
         return model
 

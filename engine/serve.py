@@ -67,7 +67,7 @@ _HOST_LOAD_TOKENS = SchedulerConfig(blocks=1).host_load_tokens
     type=click.Choice(["off", "int8", "int4"]),
     default="off",
     help="Round the weights of linear layers while loading: half (int8) or a quarter (int4) of the memory, and faster. "
-    "Needs bfloat16; embeddings and experts stay as they are.",
+    "Needs bfloat16; embeddings stay as they are, and int4 leaves the head in int8.",
 )
 @click.option("--threads", type=click.IntRange(min=1), default=len(os.sched_getaffinity(0)), help="CPU threads.")
 @click.option(
