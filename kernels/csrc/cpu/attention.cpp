@@ -6,6 +6,7 @@
 #include "cpu/attention_amx.h"
 #include "cpu/attention_fma.h"
 #include "cpu/parallel.h"
+#include "cpu/transpose.h"
 
 namespace roundhouse {
 namespace {
@@ -74,12 +75,12 @@ class Worker {
       }
       started = true;
     }
-    for (int64_t group = 0; group * kColumns < columns; ++group) {
-      const int64_t ld = registers(columns, group) * kWidth;
-      const float* sums = state(group);
-      for (int64_t i = group * kColumns; i < std::min(columns, (group + 1) * kColumns); ++i) {
-        write(sums, sums[p_.dim * ld + ld + i % kColumns], ld, i % kColumns, p_.out + element(i, p_.heads * p_.dim));
-      }
+    for (int64_t column = 0; column < columns; column += kWidth) {
+      T* targets[kWidth];
+      const int64_t count = std::min<int64_t>(kWidth, columns - column);
+      for (int64_t i = 0; i < count; ++i) targets[i] = p_.out + element(column + i, p_.heads * p_.dim);
+      const int64_t group = column / kColumns;
+      write(state(group) + column % kColumns, registers(columns, group) * kWidth, count, targets);
     }
   }
 
@@ -155,9 +156,24 @@ class Worker {
     }
   }
 
-  // One column of the sums over its weights' sum.
-  void write(const float* sums, float weights, int64_t ld, int64_t column, T* out) const {
-    for (int64_t i = 0; i < p_.dim; ++i) out[i] = from_float<T>(sums[i * ld + column] / weights);
+  // The first `count` of a register of columns over their weights' sums, as rows.
+  void write(const float* sums, int64_t ld, int64_t count, T* const* targets) const {
+    const Vector weights = Vector::load(sums + (p_.dim + 1) * ld);
+    for (int64_t first = 0; first < p_.dim; first += kWidth) {
+      const int64_t dims = std::min<int64_t>(kWidth, p_.dim - first);
+      Vector square[kWidth];
+      for (int64_t i = 0; i < kWidth; ++i) {
+        square[i] = i < dims ? Vector::load(sums + (first + i) * ld) / weights : Vector::zero();
+      }
+      transpose(square);
+      for (int64_t i = 0; i < count; ++i) {
+        if (dims == kWidth) {
+          square[i].store(targets[i] + first);
+        } else {
+          square[i].store(targets[i] + first, static_cast<int>(dims));
+        }
+      }
+    }
   }
 
   const PagedAttention<T, C>& p_;

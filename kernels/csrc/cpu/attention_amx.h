@@ -8,6 +8,7 @@
 #if defined(ROUNDHOUSE_AMX)
 
 #include "cpu/attention_softmax.h"
+#include "cpu/transpose.h"
 
 namespace roundhouse {
 
@@ -81,13 +82,17 @@ class AmxAttention {
   // Tiles [chunk of dimensions][register][16 pairs of dimensions][16 columns][2] of the vectors at query[i], zeros where
   // those are null. Where 32 does not divide the dimensions the last chunk overlaps the one before, with zeros there.
   void pack(const bfloat16* const* query, int registers, Query* packed) const {
-    std::memset(packed, 0, (dim_ + 31) / 32 * registers * kTile * sizeof(bfloat16));
-    for (int column = 0; column < registers * 16; ++column) {
-      if (query[column] == nullptr) continue;
-      bfloat16* to = packed + column / 16 * kTile + column % 16 * 2;
-      for (int64_t i = 0; i < dim_; i += 2) {
-        const int64_t chunk = i / 32, pair = (i - chunk_begin(chunk)) / 2;
-        std::memcpy(to + chunk * registers * kTile + pair * 32, query[column] + i, 4);
+    for (int64_t chunk = 0; chunk < (dim_ + 31) / 32; ++chunk) {
+      const int64_t offset = chunk_begin(chunk), skipped = (chunk * 32 - offset) / 2;
+      const __mmask16 mask = static_cast<__mmask16>(0xffffu << skipped);
+      for (int r = 0; r < registers; ++r, packed += kTile) {
+        Vector pairs[16];
+        for (int i = 0; i < 16; ++i) {
+          const bfloat16* from = query[r * 16 + i];
+          pairs[i] = from == nullptr ? Vector::zero() : Vector{_mm512_maskz_loadu_ps(mask, from + offset)};
+        }
+        transpose(pairs);
+        for (int i = 0; i < 16; ++i) _mm512_store_ps(packed + i * 32, pairs[i].lanes);
       }
     }
   }
@@ -100,11 +105,16 @@ class AmxAttention {
       const int64_t place = table[index] * cache.block_stride + head * cache.head_stride;
       key_blocks_[index] = cache.keys + place;
       const bfloat16* values = cache.values + place;
+      if (key + kAhead * kBlock < end) {
+        const int64_t ahead = table[index + kAhead] * cache.block_stride + head * cache.head_stride;
+        fetch(cache.keys + ahead);
+        fetch(cache.values + ahead);
+      }
       // Of the last pair of blocks the second may be missing; its keys are masked, so any memory will do.
       if (index % 2 == 0) {
         key_blocks_[index + 1] = key_blocks_[index];
         if (end - key >= kPair) {
-          transpose(values, cache.values + table[index + 1] * cache.block_stride + head * cache.head_stride, token_stride_, index / 2);
+          transpose_pair(values, cache.values + table[index + 1] * cache.block_stride + head * cache.head_stride, token_stride_, index / 2);
         }
       }
       if (index % 2 == 0 && end - key < kPair) {
@@ -114,7 +124,7 @@ class AmxAttention {
           const int64_t block = table[index + token / kBlock] * cache.block_stride + head * cache.head_stride;
           std::memcpy(padded_ + token * dim_, cache.values + block + token % kBlock * token_stride_, dim_ * sizeof(bfloat16));
         }
-        transpose(padded_, padded_ + kBlock * dim_, dim_, index / 2);
+        transpose_pair(padded_, padded_ + kBlock * dim_, dim_, index / 2);
       }
     }
   }
@@ -144,6 +154,14 @@ class AmxAttention {
   }
 
  private:
+  static constexpr int64_t kAhead = 4;  // blocks that are asked for before they are needed
+
+  void fetch(const bfloat16* block) const {
+    for (int64_t token = 0; token < kBlock; ++token, block += token_stride_) {
+      for (int64_t i = 0; i < dim_; i += 32) _mm_prefetch(reinterpret_cast<const char*>(block + i), _MM_HINT_T1);
+    }
+  }
+
   int64_t chunk_begin(int64_t chunk) const { return std::min(chunk * 32, dim_ - 32); }
 
   // Rows 2i and 2i + 1 of the weights as pairs, as the second operand of TDPBF16PS takes them.
@@ -155,7 +173,7 @@ class AmxAttention {
   }
 
   // values_ is [pair of blocks][dim][32 keys].
-  void transpose(const bfloat16* low, const bfloat16* high, int64_t stride, int64_t pair) {
+  void transpose_pair(const bfloat16* low, const bfloat16* high, int64_t stride, int64_t pair) {
     bfloat16* target = values_ + pair * dim_ * kPair;
     for (int64_t i = 0; i < dim_; i += 8) transpose_8x32(low + i, high + i, stride, target + i * kPair);
   }
