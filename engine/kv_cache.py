@@ -6,43 +6,80 @@ borrow whole sectors for their weights (`engine.adapters.bank`), so that one poo
 
 from __future__ import annotations
 
-import math
+from typing import Literal, NamedTuple
 
 import torch
 
 from engine.config import ModelConfig
 from engine.kv import BLOCK_SIZE
 
+KVDtype = Literal["auto", "bf16", "fp8", "int8"]
+"""Of keys and values; "auto" is the model's own type. fp8 is e4m3, int8 has a scale per token and head."""
+_TYPES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+
+
+def kv_type(name: KVDtype, dtype: torch.dtype) -> torch.dtype:
+    """The type of keys and values of a model whose own is `dtype`."""
+    return dtype if name == "auto" else _TYPES[name]
+
+
+class LayerCache(NamedTuple):
+    """One layer's keys and values, as ops see them: block b is row `b * stride`, the rows between are other layers'."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    """[n, BLOCK_SIZE, kv_heads, head_dim]"""
+    key_scales: torch.Tensor | None
+    value_scales: torch.Tensor | None
+    """[n, BLOCK_SIZE, kv_heads] fp32; of int8 only."""
+
 
 class KVCache:
     """Keys and values of `blocks` blocks, [blocks, layers, 2, kv_heads, BLOCK_SIZE, head_dim].
 
-    Ops see one layer's keys or values as a tensor of rows [n, BLOCK_SIZE, kv_heads, head_dim] in which block b is row
-    `b * stride`: the rows between belong to the other layers. In memory a head's tokens are neighbours, because
-    attention reads one head at a time.
+    In memory a head's tokens are neighbours, because attention reads one head at a time. The scales of int8,
+    [kv_heads, BLOCK_SIZE], lie behind a layer's keys and behind its values: whoever copies a sector copies them too.
 
     Starts as zeros: the plain torch body of attention masks what a row may not see but reads it, so every block must
     hold finite numbers.
     """
 
-    def __init__(self, config: ModelConfig, blocks: int, device: torch.device, dtype: torch.dtype) -> None:
-        """
+    def __init__(
+        self,
+        config: ModelConfig,
+        blocks: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        stored: torch.dtype,
+    ) -> None:
+        """`stored` is the type of keys and values, `dtype` the model's, in which adapters see the sectors.
+
         Raises:
             ValueError: there is not so much memory.
         """
         self.stride = 2 * config.layers
         """Rows per block: what block ids are multiplied with for the ops."""
-        shape = blocks * self.stride, config.kv_heads, BLOCK_SIZE, config.head_dim
+        shape = (config.kv_heads, BLOCK_SIZE, config.head_dim)
+        numbers = config.kv_heads * BLOCK_SIZE * config.head_dim * stored.itemsize
+        scales = 4 * config.kv_heads * BLOCK_SIZE if stored == torch.int8 else 0
+        size = blocks * self.stride * (numbers + scales)
         try:
-            rows = torch.zeros(shape, device=device, dtype=dtype)
+            rows = torch.zeros(blocks * self.stride, numbers + scales, dtype=torch.uint8, device=device)
         except RuntimeError as error:  # torch's, on the host and on a GPU
-            size = math.prod(shape) * dtype.itemsize
             raise ValueError(
                 f"the KV cache for {blocks * BLOCK_SIZE} tokens needs {size / (1 << 30):,.1f} GiB, which cannot be "
                 "had; lower --kv-tokens"
             ) from error
-        by_token = rows.transpose(1, 2)
-        self.layers = [(by_token[2 * layer :], by_token[2 * layer + 1 :]) for layer in range(config.layers)]
-        """(keys, values) of each layer."""
-        self.sectors = rows.view(blocks, -1)
+        by_token = rows[:, :numbers].view(stored).view(len(rows), *shape).transpose(1, 2)
+        scale = rows[:, numbers:].view(torch.float32).view(len(rows), *shape[:2]).transpose(1, 2) if scales else None
+        self.layers = [
+            LayerCache(
+                by_token[2 * layer :],
+                by_token[2 * layer + 1 :],
+                None if scale is None else scale[2 * layer :],
+                None if scale is None else scale[2 * layer + 1 :],
+            )
+            for layer in range(config.layers)
+        ]
+        self.sectors = rows.view(blocks, -1).view(dtype)
         """The same memory, one row per block."""

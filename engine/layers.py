@@ -17,6 +17,7 @@ import torch
 import kernels
 from engine.adapters.manifest import Module
 from engine.config import Activation, ModelConfig
+from engine.kv_cache import LayerCache
 from kernels import AttentionPlan, LoraExperts, LoraPlan, PackedExperts, PackedWeight, Quantization
 
 Targets = dict[str, torch.Tensor]
@@ -139,14 +140,15 @@ class Attention:
     def base(self, module: Module) -> Base:
         return self._output.base(0) if module == "o_proj" else self._qkv.base(_QKV.index(module))
 
-    def __call__(self, x: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor], step: Step) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
         heads = self._qkv(x, step.lora).view(-1, self._heads + 2 * self._kv_heads, self._dim)
         query, key, value = heads.split_with_sizes(self._shares, 1)
         if self._qk_norm is not None:
             both = kernels.rms_norm(heads[:, : self._heads + self._kv_heads], self._qk_norm, self._eps)
             query, key = both.split_with_sizes(self._shares[:2], 1)
-        kernels.rope_and_store(query, key, value, step.rotary, step.rotations, *cache, step.slots)
-        seen = kernels.paged_attention(query, *cache, step.plans[self._window])
+        keys, values, *scales = cache
+        kernels.rope_and_store(query, key, value, step.rotary, step.rotations, keys, values, step.slots, *scales)
+        seen = kernels.paged_attention(query, keys, values, step.plans[self._window], *scales)
         return self._output(seen, step.lora)
 
 

@@ -10,7 +10,7 @@ import kernels
 from engine.adapters.layout import HEAD
 from engine.adapters.manifest import Module
 from engine.config import ModelConfig
-from engine.kv_cache import KVCache
+from engine.kv_cache import KVCache, LayerCache
 from engine.layers import Attention, Base, FeedForward, Linear, MixtureOfExperts, Mlp, Step, Targets
 from engine.weights import load_weights
 from kernels import LoraPlan, Quantization
@@ -44,7 +44,7 @@ class DecoderLayer:
         self,
         x: torch.Tensor | None,
         residual: torch.Tensor,
-        cache: tuple[torch.Tensor, torch.Tensor],
+        cache: LayerCache,
         step: Step,
     ) -> torch.Tensor:
         """`x` is what the layer before has not yet added to `residual` [T, hidden]; the answer is this layer's."""

@@ -29,7 +29,7 @@ def chain_root(model: ModelInfo, prompt_tokens: int, adapter: str | None, salt: 
     """
     regimes = model.rope_regimes
     regime = 0 if regimes is None else regimes.of(prompt_tokens)
-    return root_hash(model.revision, adapter, model.dtype, salt, regime)
+    return root_hash(model.revision, adapter, model.kv_dtype or model.dtype, salt, regime)
 
 
 def root_hash(revision: str, adapter: str | None, dtype: str, salt: bytes, regime: int = 0) -> bytes:

@@ -23,7 +23,7 @@ from engine.config import ModelConfig
 from engine.host_loader import HostMemory
 from engine.host_memory import host_memory
 from engine.kv import BLOCK_SIZE
-from engine.kv_cache import KVCache
+from engine.kv_cache import KVCache, KVDtype, kv_type
 from engine.layers import Step
 from engine.model import Decoder
 from engine.plan import Row, Sampled, StepPlan, TokenMasks
@@ -63,6 +63,7 @@ class ModelRunner:
         device: str = "cpu",
         dtype: Dtype = "auto",
         quantize: Quantization | None = None,
+        kv_dtype: KVDtype = "auto",
         name: str | None = None,
         adapters: AdapterSource | None = None,
     ) -> None:
@@ -70,8 +71,9 @@ class ModelRunner:
 
         Args:
             blocks: KV blocks of `BLOCK_SIZE` tokens.
-            dtype: of weights, activations and KV; "auto" is the stored one, and bfloat16 for float16.
+            dtype: of weights and activations; "auto" is the stored one, and bfloat16 for float16.
             quantize: weights of linear layers to int8 (and activations, at each product) or int4; needs bfloat16.
+            kv_dtype: of keys and values; "auto" is that of the activations.
             name: what clients call the model; the directory's name unless given.
             adapters: where the adapters are that requests may name; `bank` loads them.
 
@@ -91,7 +93,8 @@ class ModelRunner:
         context = min(config.context, blocks * BLOCK_SIZE)
         self._model = Decoder.from_directory(directory, config, self._device, self._dtype, quantize)
         self._rope = RotaryEmbedding(config, context, self._device)
-        self._cache = KVCache(config, blocks, self._device, self._dtype)
+        stored = kv_type(kv_dtype, self._dtype)
+        self._cache = KVCache(config, blocks, self._device, self._dtype, stored)
         self._windows = set(config.windows)
         self._batches = BatchBuilder()
         self._sampler = Sampler(config.vocabulary, config.eos_token_ids, self._device)
@@ -106,6 +109,7 @@ class ModelRunner:
             device=str(self._device),
             dtype=dtype,
             rope_regimes=config.rope_regimes,
+            kv_dtype="" if stored == self._dtype else kv_dtype,
         )
         self._lora = LoraWorkspace(self._cache.sectors)
         self.bank: AdapterBank | None = None

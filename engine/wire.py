@@ -242,6 +242,8 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     device: str
     dtype: str
     rope_regimes: RopeRegimes | None = None
+    kv_dtype: str = ""
+    """Of keys and values; empty is `dtype`."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", omit_defaults=True):

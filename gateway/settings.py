@@ -206,6 +206,10 @@ class Pool(Section, frozen=True):
             "of the memory; needs `bfloat16`. See [engine.md](engine.md#quantised-weights)."
         ),
     ] = "off"
+    kv_dtype: Annotated[
+        Literal["auto", "bf16", "fp8", "int8"],
+        Meta(description="Data type of its keys and values, see [engine.md](engine.md#eight-bits); auto is `dtype`."),
+    ] = "auto"
     threads: Annotated[Positive, Meta(description="CPU threads of its engine.")] = 1
     kv_tokens: Annotated[Positive, Meta(description="Tokens its KV cache holds.")] = 32_768
     kv_host_bytes: Annotated[

@@ -193,6 +193,7 @@ def engine_command(pool: Pool, address: str, adapters: str) -> list[str]:
         "device": pool.device,
         "dtype": pool.dtype,
         "quantize": pool.quantize,
+        "kv-dtype": pool.kv_dtype,
         "threads": str(pool.threads),
         "kv-tokens": str(pool.kv_tokens),
         "kv-host-bytes": str(pool.kv_host_bytes),

@@ -15,35 +15,43 @@ _TYPES = (torch.float32, torch.bfloat16)
 _CUDA_DIMENSIONS = (64, 128)
 _CUDA_SPLIT = 256
 """Keys per split of the CUDA body; see kernels/csrc/include/roundhouse/attention.h."""
+NO_SCALES = torch.empty(0)
+"""What the CPU bodies get instead of scales for a cache that has none."""
 _workspace = Workspace()
 
 
 def paged_attention(
-    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, plan: AttentionPlan
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    plan: AttentionPlan,
+    key_scales: torch.Tensor | None = None,
+    value_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`reference.paged_attention` -> [T, H * D]; what lies in the caches beyond a row's length may be anything."""
     body = library.of(query, "paged_attention")
-    if body is None or not _fits(body, query):
-        return reference.paged_attention(query, key_cache, value_cache, plan)
+    if body is None or not _fits(body, query, key_cache):
+        return reference.paged_attention(query, key_cache, value_cache, plan, key_scales, value_scales)
     tokens, heads, dim = query.shape
     out = query.new_empty(tokens, heads * dim)
     kv_heads, window = key_cache.shape[2], plan.window or 0
-    tensors = (out, query, key_cache, value_cache, plan.tables, plan.starts, plan.counts)
+    rows = (plan.tables, plan.starts, plan.counts)
     if not body.cuda:
+        scales = (NO_SCALES if key_scales is None else key_scales, NO_SCALES if value_scales is None else value_scales)
         size = _scratch_bytes(body, heads, kv_heads, dim, torch.get_num_threads())
-        body.paged_attention(*tensors, window, _workspace.of(size))
+        body.paged_attention(out, query, key_cache, value_cache, *scales, *rows, window, _workspace.of(size))
     else:
         most, splits = plan.most, -(-plan.longest // _CUDA_SPLIT)
         size = body.paged_attention_scratch(len(plan.starts), heads, kv_heads, dim, most, splits)
         scratch = torch.empty(size, dtype=torch.uint8, device=query.device)
-        body.paged_attention(*tensors, window, scratch, most, splits)
+        body.paged_attention(out, query, key_cache, value_cache, *rows, window, scratch, most, splits)
     return out
 
 
-def _fits(body: library.Library, query: torch.Tensor) -> bool:
+def _fits(body: library.Library, query: torch.Tensor, key_cache: torch.Tensor) -> bool:
     if not body.cuda:
         return query.dtype in _TYPES
-    return query.dtype == torch.bfloat16 and query.shape[2] in _CUDA_DIMENSIONS
+    return query.dtype == key_cache.dtype == torch.bfloat16 and query.shape[2] in _CUDA_DIMENSIONS
 
 
 @cache
@@ -53,15 +61,23 @@ def _scratch_bytes(body: library.Library, heads: int, kv_heads: int, dim: int, t
 
 
 def paged_attention_cost(
-    starts: list[int], counts: list[int], heads: int, kv_heads: int, dim: int, itemsize: int, window: int | None = None
+    starts: list[int],
+    counts: list[int],
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    itemsize: int,
+    window: int | None = None,
+    kv_itemsize: int | None = None,
 ) -> Cost:
     """Every key and value is read once by the rows that see it, every query read and every output written."""
+    kv_bytes = itemsize if kv_itemsize is None else kv_itemsize
     size = flops = 0
     for start, count in zip(starts, counts, strict=True):
         most = start + count if window is None else window
         seen = sum(min(position + 1, most) for position in range(start, start + count))
         keys = min(start + count, count - 1 + most)
-        size += 2 * (count * heads + keys * kv_heads) * dim * itemsize
+        size += 2 * (count * heads * itemsize + keys * kv_heads * kv_bytes) * dim
         flops += 4 * seen * heads * dim
     return Cost(size, flops)
 
@@ -74,14 +90,17 @@ def _op(
     starts: torch.Tensor,
     counts: torch.Tensor,
     window: int | None,
+    key_scales: torch.Tensor | None,
+    value_scales: torch.Tensor | None,
 ) -> torch.Tensor:
     host = (starts.cpu().numpy(), counts.cpu().numpy(), tables.cpu().numpy())
-    return paged_attention(query, key_cache, value_cache, AttentionPlan(starts, counts, tables, window, host))
+    plan = AttentionPlan(starts, counts, tables, window, host)
+    return paged_attention(query, key_cache, value_cache, plan, key_scales, value_scales)
 
 
 register(
     "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor tables, Tensor starts, Tensor counts,"
-    " int? window) -> Tensor",
+    " int? window, Tensor? key_scales, Tensor? value_scales) -> Tensor",
     _op,
     fake=lambda query, *_: query.new_empty(query.shape[0], query.shape[1] * query.shape[2]),
     cost=paged_attention_cost,

@@ -8,31 +8,45 @@ import torch
 import torch.nn.functional as F
 
 from kernels.reference.attention_groups import SHORT, Fresh, Paged
+from kernels.reference.kv import dequantize_kv
 
 if TYPE_CHECKING:
     from kernels.attention import AttentionPlan
 
 
 def paged_attention(
-    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, plan: AttentionPlan
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    plan: AttentionPlan,
+    key_scales: torch.Tensor | None = None,
+    value_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention with grouped KV heads over a paged cache, scaled by 1/sqrt(D) -> [T, H * D].
 
     query is [T, H, D]; the caches are [blocks, block_size, K, D] and hold the batch's own keys and values too. Head h
-    reads KV head h // (H / K). The caches must hold finite numbers in every block that a table names, also beyond the
+    reads KV head h // (H / K). Caches of eight bits are read as `dequantize_kv` says, int8 with the scales
+    [blocks, block_size, K]. The caches must hold finite numbers in every block that a table names, also beyond the
     row's length: this body masks those, it does not skip them.
     """
     outputs: list[torch.Tensor] = []
     for group in plan.groups(key_cache, query.dtype):
-        key, value = _gather(key_cache, group), _gather(value_cache, group)
+        key, value = (
+            _gather(cache, scales, group, query.dtype)
+            for cache, scales in ((key_cache, key_scales), (value_cache, value_scales))
+        )
         run = _fresh if isinstance(group, Fresh) else _paged
         outputs.append(run(query[group.begin : group.end], key, value, group))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _gather(cache: torch.Tensor, group: Fresh | Paged) -> torch.Tensor:
+def _gather(cache: torch.Tensor, scales: torch.Tensor | None, group: Fresh | Paged, dtype: torch.dtype) -> torch.Tensor:
     """The blocks of a group -> [rows, K, keys, D]."""
-    blocks = cache.index_select(0, group.blocks)
+    # As bytes: torch has no index_select for fp8.
+    bits = cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
+    blocks = bits.index_select(0, group.blocks).view(cache.dtype)
+    if cache.dtype != dtype:
+        blocks = dequantize_kv(blocks, None if scales is None else scales.index_select(0, group.blocks), dtype)
     return blocks.reshape(group.rows, -1, *cache.shape[2:]).transpose(1, 2)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from kernels.reference.kv import quantize_kv
+
 
 def rope_and_store(
     query: torch.Tensor,
@@ -14,20 +16,34 @@ def rope_and_store(
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     slots: torch.Tensor,
+    key_scales: torch.Tensor | None = None,
+    value_scales: torch.Tensor | None = None,
 ) -> None:
     """Rotate query [T, H, D] in place (RoFormer's embedding, in halves); write rotated key and value [T, K, D].
 
     Dimension i < D/2 is paired with i + D/2. Row rotations[t] of `table` [rows, D] fp32 holds the cosines of token t's
     D/2 angles and then their sines. Keys and values go into the caches [blocks, block_size, K, D] at slots [T]
-    (block * block_size + offset).
+    (block * block_size + offset). They are of the type of query, or float8_e4m3fn or int8: for the latter the scales
+    [blocks, block_size, K] fp32 are written too (see `quantize_kv`).
     """
     cos, sin = table.index_select(0, rotations).unsqueeze(1).chunk(2, dim=-1)
     query.copy_(_rotated(query, cos, sin))
-    place = (slots // key_cache.shape[1], slots % key_cache.shape[1])
-    key_cache.index_put_(place, _rotated(key, cos, sin))
-    value_cache.index_put_(place, value)
+    block_size = key_cache.shape[1]
+    place = (slots // block_size, slots % block_size)
+    stores = ((_rotated(key, cos, sin), key_cache, key_scales), (value.float(), value_cache, value_scales))
+    for x, cache, cache_scales in stores:
+        stored, scales = quantize_kv(x, cache.dtype)
+        # As bytes: torch has no index_put_ for fp8.
+        _bits(cache).index_put_(place, _bits(stored))
+        if scales is not None:
+            assert cache_scales is not None
+            cache_scales.index_put_(place, scales)
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    return x.view(torch.uint8) if x.dtype == torch.float8_e4m3fn else x
 
 
 def _rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     low, high = heads.float().chunk(2, dim=-1)
-    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1).to(heads.dtype)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from kernels import AttentionPlan, plan_attention
+from kernels.reference.kv import dequantize_kv, quantize_kv
 
 BLOCK = 16
 
@@ -17,7 +18,8 @@ BLOCK = 16
 class Paged:
     """Random sequences with their keys and values in blocks here and there, and queries for the last tokens of each.
 
-    `rows` are (start, count). What no sequence has written is `unused`.
+    `rows` are (start, count). What no sequence has written is `unused`. Keys and values are stored as `stored`, if that
+    is given; `sequences` are what one then reads of them.
     """
 
     rows: list[tuple[int, int]]
@@ -29,6 +31,7 @@ class Paged:
     seed: int = 0
     unused: float = math.nan
     device: str = "cpu"
+    stored: torch.dtype | None = None
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
@@ -37,17 +40,27 @@ class Paged:
         self.tables = np.full((len(self.rows), max(widths, default=0)), ids.pop(), np.int32)
         shape = (sum(widths) + 3, self.kv_heads, BLOCK, self.dim)
         # A head's tokens are neighbours, as in the engine; the ops see [blocks, BLOCK, heads, dim].
-        caches = [torch.full(shape, self.unused, dtype=self.dtype).transpose(1, 2) for _ in range(2)]
+        stored_type = self.stored or self.dtype
+        fill = 127 if stored_type == torch.int8 else self.unused
+        caches = [torch.full(shape, fill, dtype=stored_type).transpose(1, 2) for _ in range(2)]
+        self.scales: tuple[torch.Tensor, ...] = ()
+        if stored_type == torch.int8:
+            self.scales = tuple(torch.full(shape[:3], self.unused).transpose(1, 2) for _ in range(2))
         self.sequences = []
         for (start, count), table, width in zip(self.rows, self.tables, widths, strict=True):
             table[:width] = [ids.pop() for _ in range(width)]
             positions = np.arange(start + count)
             place = torch.from_numpy(table[positions // BLOCK]).long(), torch.from_numpy(positions % BLOCK)
             pair = [torch.randn(start + count, self.kv_heads, self.dim, generator=generator) for _ in range(2)]
-            pair = [x.to(self.dtype) for x in pair]
-            for cache, stored in zip(caches, pair, strict=True):
-                cache.index_put_(place, stored)
-            self.sequences.append((pair[0], pair[1]))
+            read = []
+            for index, (cache, x) in enumerate(zip(caches, pair, strict=True)):
+                stored, scales = quantize_kv(x, stored_type)
+                bits = cache.view(torch.uint8) if stored_type == torch.float8_e4m3fn else cache
+                bits.index_put_(place, stored.view(bits.dtype))
+                if scales is not None:
+                    self.scales[index].index_put_(place, scales)
+                read.append(dequantize_kv(stored, scales, self.dtype))
+            self.sequences.append((read[0], read[1]))
         tokens = sum(count for _, count in self.rows)
         # A strided view, as the packed projection gives it.
         heads = torch.randn(tokens, self.heads + 1, self.dim, generator=generator).to(self.dtype, copy=True)

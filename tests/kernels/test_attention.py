@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import kernels
 from kernels import library, plan_attention, reference
-from kernels.ops.attention import paged_attention_cost
+from kernels.ops.attention import NO_SCALES, paged_attention_cost
 from tests.kernels.paging import BLOCK, Paged
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -27,7 +27,7 @@ sizes = st.sampled_from([(4, 4), (4, 2), (6, 1), (40, 1), (7, 7)])
 
 
 def attend(batch: Paged) -> torch.Tensor:
-    return kernels.paged_attention(batch.query, batch.key_cache, batch.value_cache, batch.plan)
+    return kernels.paged_attention(batch.query, batch.key_cache, batch.value_cache, batch.plan, *batch.scales)
 
 
 def close(found: torch.Tensor, batch: Paged) -> None:
@@ -71,6 +71,29 @@ def test_plain_torch_runs_long_chunks_in_pieces(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("kernels.reference.attention_groups._MASK_ELEMENTS", 500)
     batch = Paged([(40, 1), (33, 40), (0, 70)], window=window, unused=1e4)
     close(reference.paged_attention(batch.query, batch.key_cache, batch.value_cache, batch.plan), batch)
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("dim", "window"), [(64, None), (48, 300), (20, None)])
+def test_narrower_keys_and_values_are_read_as_what_they_say(
+    isa: str, dtype: torch.dtype, stored: torch.dtype, dim: int, window: int | None
+) -> None:
+    batch = Paged([(600, 1), (0, 70), (31, 3)], 6, 2, dim, window, dtype, stored=stored)
+    close(attend(batch), batch)
+    whole = attend(batch)
+    plan = plan_attention(
+        np.array([50], np.int32), np.array([20], np.int32), batch.tables[1:2], window=window, device=torch.device("cpu")
+    )
+    caches = (batch.key_cache, batch.value_cache)
+    assert torch.equal(kernels.paged_attention(batch.query[51:71], *caches, plan, *batch.scales), whole[51:71])
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
+def test_plain_torch_reads_narrower_keys_and_values(stored: torch.dtype) -> None:
+    batch = Paged([(90, 1), (0, 70), (31, 3)], 6, 2, 48, stored=stored, unused=1.0)
+    caches = (batch.key_cache, batch.value_cache)
+    close(reference.paged_attention(batch.query, *caches, batch.plan, *batch.scales), batch)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -127,7 +150,7 @@ def test_nothing_is_written_around_the_output(isa: str) -> None:
     body, plan = library.cpu, batch.plan
     assert body is not None
     scratch = torch.empty(body.paged_attention_scratch(4, 2, 48, 1), dtype=torch.uint8)
-    caches = (batch.key_cache, batch.value_cache)
+    caches = (batch.key_cache, batch.value_cache, NO_SCALES, NO_SCALES)
     body.paged_attention(guarded[1:-1], batch.query, *caches, plan.tables, plan.starts, plan.counts, 0, scratch)
     assert torch.equal(guarded[1:-1], attend(batch))
     assert guarded[0].isnan().all() and guarded[-1].isnan().all()
@@ -150,7 +173,17 @@ def test_a_block_far_into_the_cache_is_found(isa: str) -> None:
 def test_the_op_keeps_torchs_rules(isa: str) -> None:
     batch = Paged([(17, 1), (0, 3)], unused=0.0)
     plan = batch.plan
-    arguments = (batch.query, batch.key_cache, batch.value_cache, plan.tables, plan.starts, plan.counts, None)
+    arguments = (
+        batch.query,
+        batch.key_cache,
+        batch.value_cache,
+        plan.tables,
+        plan.starts,
+        plan.counts,
+        None,
+        None,
+        None,
+    )
     torch.library.opcheck(torch.ops.roundhouse.paged_attention.default, arguments)
 
 
@@ -163,6 +196,8 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
         "query": batch.query,
         "key_cache": batch.key_cache,
         "value_cache": batch.value_cache,
+        "key_scales": NO_SCALES,
+        "value_scales": NO_SCALES,
         "tables": plan.tables,
         "starts": plan.starts,
         "counts": plan.counts,
@@ -173,6 +208,11 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
         ("query", batch.query.double(), "query must be float32 or bfloat16"),
         ("key_cache", batch.key_cache[:, :8], "key_cache has 8 elements in dimension 1"),
         ("value_cache", batch.value_cache.bfloat16(), "value_cache has another type"),
+        (
+            "key_cache",
+            batch.key_cache.double(),
+            "key_cache has another type than query, bfloat16, float8_e4m3fn or int8",
+        ),
         ("tables", plan.tables.long(), "tables has another type"),
         ("tables", plan.tables[:, :1].contiguous(), "tables is too narrow for row 0"),
         ("counts", plan.counts + 1, "counts must add up to the tokens of query"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import kernels
 from kernels import library, reference
+from kernels.ops.attention import NO_SCALES
 
 BLOCK = 16
 DTYPES = [torch.float32, torch.bfloat16]
@@ -69,7 +70,48 @@ def test_plain_torch_does_the_same(dtype: torch.dtype, dim: int) -> None:
     check(reference.rope_and_store, arguments(9, dim, dtype))
 
 
+<<<<<<< HEAD
 def test_a_token_does_not_depend_on_its_batch(built: str) -> None:
+=======
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize("dim", [20, 48, 128])
+def test_narrower_caches_get_what_the_specification_says(
+    isa: str, dtype: torch.dtype, stored: torch.dtype, dim: int
+) -> None:
+    """Bit for bit: tiny numbers and huge ones, zeros and whole vectors of them among ordinary ones."""
+    results = []
+    for run in (kernels.rope_and_store, reference.rope_and_store):
+        query, key, value, table, rotations, _, _, slots = arguments(40, dim, dtype)
+        for x in (key, value):
+            x[::3] *= 0.003
+            x[1::5] *= 500
+            x[2] = 0
+            x[3, :, ::2] = 0
+        caches = [torch.zeros(4, 2, BLOCK, dim, dtype=stored).transpose(1, 2) for _ in range(2)]
+        scales = [torch.full((4, 2, BLOCK), 7.0).transpose(1, 2) for _ in range(2)] if stored == torch.int8 else []
+        run(query, key, value, table, rotations, *caches, slots, *scales)
+        results.append([*(cache.contiguous().view(torch.uint8) for cache in caches), *scales])
+    for ours, theirs in zip(*results, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.int8], ids=str)
+def test_eight_bits_are_near_what_was_stored(isa: str, stored: torch.dtype) -> None:
+    query, key, value, table, rotations, _, _, slots = arguments(40, 64, torch.float32)
+    caches = [torch.zeros(4, BLOCK, 2, 64, dtype=stored) for _ in range(2)]
+    scales = [torch.zeros(4, 2, BLOCK).transpose(1, 2) for _ in range(2)] if stored == torch.int8 else []
+    kernels.rope_and_store(query, key, value, table, rotations, *caches, slots, *scales)
+    place = (slots // BLOCK, slots % BLOCK)
+    numbers = caches[1].float()[place]
+    if scales:
+        assert ((numbers * scales[1][place].unsqueeze(-1) - value).abs() <= value.abs().amax(-1, True) / 253).all()
+    else:
+        assert ((numbers - value).abs() <= value.abs() / 16 + 2**-10).all()
+
+
+def test_a_token_does_not_depend_on_its_batch(isa: str) -> None:
+>>>>>>> 2a8ecf4 (Keep keys and values in fp8 or int8: --kv-dtype, as part of what a block is called)
     together, alone = arguments(20, 48, torch.bfloat16), arguments(20, 48, torch.bfloat16)
     try:
         torch.set_num_threads(2)
@@ -97,12 +139,13 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
     body = library.cpu
     assert body is not None
     good = list(arguments(5, 16, torch.float32))
+    good[7:7] = [NO_SCALES, NO_SCALES]
     for place, wrong, message in [
         (1, good[1].bfloat16(), "key has another type"),
         (3, good[3].double(), "table has another type"),
         (4, good[4] + 50, "rotations has .*, beyond 50"),
         (6, good[6].contiguous(), "value_cache must be laid out as key_cache is"),
-        (7, good[7] - 100, "slots has -"),
+        (9, good[9] - 100, "slots has -"),
     ]:
         with pytest.raises(ValueError, match=message):
             body.rope_and_store(*good[:place], wrong, *good[place + 1 :])

@@ -231,6 +231,11 @@ int64_t paged_attention_scratch(int64_t heads, int64_t kv_heads, int64_t dim, in
 }
 
 template void paged_attention<float, float>(const PagedAttention<float, float>&);
+template void paged_attention<float, bfloat16>(const PagedAttention<float, bfloat16>&);
+template void paged_attention<float, float8>(const PagedAttention<float, float8>&);
+template void paged_attention<float, int8_t>(const PagedAttention<float, int8_t>&);
 template void paged_attention<bfloat16, bfloat16>(const PagedAttention<bfloat16, bfloat16>&);
+template void paged_attention<bfloat16, float8>(const PagedAttention<bfloat16, float8>&);
+template void paged_attention<bfloat16, int8_t>(const PagedAttention<bfloat16, int8_t>&);
 
 }  // namespace roundhouse

@@ -14,12 +14,21 @@ constexpr int64_t kBlock = 16;   // tokens per block of the cache
 constexpr int64_t kSplit = 512;  // keys
 
 // One layer's keys and values: token t of block b of KV head h is at b * block_stride + h * head_stride +
-// t * token_stride, in elements.
+// t * token_stride, in elements. Eight-bit integers have a scale each, at b * scale_block_stride + h * scale_head_stride +
+// t, in floats; of other types there is none.
 template <class C>
 struct PagedCache {
-  const C* keys;
-  const C* values;
+  C* keys;
+  C* values;
   int64_t block_stride, head_stride, token_stride;
+  float* key_scales;
+  float* value_scales;
+  int64_t scale_block_stride, scale_head_stride;
+
+  int64_t place(int64_t block, int64_t head) const { return block * block_stride + head * head_stride; }
+  int64_t scale_place(int64_t block, int64_t head) const {
+    return block * scale_block_stride + head * scale_head_stride;
+  }
 };
 
 // Row r runs tokens [starts[r], starts[r] + counts[r]) of its sequence, whose keys and values are in the blocks

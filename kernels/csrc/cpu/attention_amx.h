@@ -8,6 +8,7 @@
 #if defined(ROUNDHOUSE_AMX)
 
 #include "cpu/attention_softmax.h"
+#include "cpu/narrow.h"
 #include "cpu/transpose.h"
 
 namespace roundhouse {
@@ -69,7 +70,7 @@ class AmxAttention {
   static bool fits(int64_t dim) { return dim >= 32 && dim % 16 == 0; }
   static int64_t query_size(int64_t dim) { return (dim + 31) / 32 * kTile * 2; }
   static int64_t scratch(int64_t dim) {
-    return kSplit * kColumns * 4 + kSplit * kColumns * 2 + kSplit * dim * 2 + kPair * dim * 2;
+    return kSplit * kColumns * 4 + kSplit * kColumns * 2 + 2 * kSplit * dim * 2 + kPair * dim * 2;
   }
 
   AmxAttention(int64_t dim, uint8_t* memory)
@@ -77,7 +78,8 @@ class AmxAttention {
         scores_(reinterpret_cast<float*>(memory)),
         weights_(reinterpret_cast<bfloat16*>(scores_ + kSplit * kColumns)),
         values_(weights_ + kSplit * kColumns),
-        padded_(values_ + kSplit * dim) {}
+        keys_(values_ + kSplit * dim),
+        padded_(keys_ + kSplit * dim) {}
 
   // Tiles [chunk of dimensions][register][16 pairs of dimensions][16 columns][2] of the vectors at query[i], zeros where
   // those are null. Where 32 does not divide the dimensions the last chunk overlaps the one before, with zeros there.
@@ -97,35 +99,35 @@ class AmxAttention {
     }
   }
 
+  // Makes keys [begin, end) ready, whose blocks are those from `table` on.
   void load(const PagedCache<C>& cache, int64_t head, const int32_t* table, int64_t begin, int64_t end) {
     begin_ = begin;
-    token_stride_ = cache.token_stride;
-    for (int64_t key = begin; key < end; key += kBlock) {
-      const int64_t index = (key - begin) / kBlock;
-      const int64_t place = table[index] * cache.block_stride + head * cache.head_stride;
-      key_blocks_[index] = cache.keys + place;
-      const bfloat16* values = cache.values + place;
-      if (key + kAhead * kBlock < end) {
-        const int64_t ahead = table[index + kAhead] * cache.block_stride + head * cache.head_stride;
-        fetch(cache.keys + ahead);
-        fetch(cache.values + ahead);
+    key_stride_ = kConverts ? dim_ : cache.token_stride;
+    for (int64_t key = begin; key < end; key += kPair) {
+      const int64_t index = (key - begin) / kBlock, count = end - key;
+      const int64_t low = table[index], high = table[count > kBlock ? index + 1 : index];
+      for (int64_t ahead = 0; ahead < 2; ++ahead) {
+        if (count > (kAhead + ahead) * kBlock) fetch(cache, cache.place(table[index + kAhead + ahead], head));
       }
-      // Of the last pair of blocks the second may be missing; its keys are masked, so any memory will do.
-      if (index % 2 == 0) {
-        key_blocks_[index + 1] = key_blocks_[index];
-        if (end - key >= kPair) {
-          transpose_pair(values, cache.values + table[index + 1] * cache.block_stride + head * cache.head_stride, token_stride_, index / 2);
+      if constexpr (kConverts) {
+        convert(cache.keys, cache.key_scales, cache, low, head, count, keys_ + index * kBlock * dim_);
+        convert(cache.keys, cache.key_scales, cache, high, head, count - kBlock, keys_ + (index + 1) * kBlock * dim_);
+        key_blocks_[index] = keys_ + index * kBlock * dim_;
+        key_blocks_[index + 1] = keys_ + (index + 1) * kBlock * dim_;
+      } else {
+        // Of the last pair of blocks the second may be missing; its keys are masked, so any memory will do.
+        key_blocks_[index] = cache.keys + cache.place(low, head);
+        key_blocks_[index + 1] = cache.keys + cache.place(high, head);
+        if (count >= kPair) {
+          transpose_pair(cache.values + cache.place(low, head), cache.values + cache.place(high, head), key_stride_, index / 2);
+          continue;
         }
       }
-      if (index % 2 == 0 && end - key < kPair) {
-        // What lies behind the last value is no number to calculate with.
-        std::memset(padded_, 0, kPair * dim_ * sizeof(bfloat16));
-        for (int64_t token = 0; token < end - key; ++token) {
-          const int64_t block = table[index + token / kBlock] * cache.block_stride + head * cache.head_stride;
-          std::memcpy(padded_ + token * dim_, cache.values + block + token % kBlock * token_stride_, dim_ * sizeof(bfloat16));
-        }
-        transpose_pair(padded_, padded_ + kBlock * dim_, dim_, index / 2);
-      }
+      // What lies behind the last value is no number to calculate with.
+      if (count < kPair) std::fill_n(padded_, kPair * dim_, bfloat16{0});
+      convert(cache.values, cache.value_scales, cache, low, head, count, padded_);
+      convert(cache.values, cache.value_scales, cache, high, head, count - kBlock, padded_ + kBlock * dim_);
+      transpose_pair(padded_, padded_ + kBlock * dim_, dim_, index / 2);
     }
   }
 
@@ -156,9 +158,24 @@ class AmxAttention {
  private:
   static constexpr int64_t kAhead = 4;  // blocks that are asked for before they are needed
 
-  void fetch(const bfloat16* block) const {
-    for (int64_t token = 0; token < kBlock; ++token, block += token_stride_) {
-      for (int64_t i = 0; i < dim_; i += 32) _mm_prefetch(reinterpret_cast<const char*>(block + i), _MM_HINT_T1);
+  static constexpr bool kConverts = !std::is_same<C, bfloat16>::value;
+
+  void fetch(const PagedCache<C>& cache, int64_t place) const {
+    for (int64_t token = 0; token < kBlock; ++token, place += cache.token_stride) {
+      for (int64_t i = 0; i < dim_; i += static_cast<int64_t>(64 / sizeof(C))) {
+        _mm_prefetch(reinterpret_cast<const char*>(cache.keys + place + i), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(cache.values + place + i), _MM_HINT_T1);
+      }
+    }
+  }
+
+  // The first `count` tokens of a block, or all of it, as bf16 [16][dim].
+  void convert(const C* source, const float* scales, const PagedCache<C>& cache, int64_t block, int64_t head,
+               int64_t count, bfloat16* target) const {
+    source += cache.place(block, head);
+    for (int64_t token = 0; token < std::min(count, kBlock); ++token, source += cache.token_stride, target += dim_) {
+      const float scale = std::is_same<C, int8_t>::value ? scales[cache.scale_place(block, head) + token] : 1.0f;
+      widen(source, dim_, scale, target);
     }
   }
 
@@ -182,7 +199,7 @@ class AmxAttention {
   template <int registers>
   void score(int64_t index, const Query* query, float* scores) const {
     constexpr int stride = registers * 64;
-    const int64_t step = token_stride_ * static_cast<int64_t>(sizeof(bfloat16));
+    const int64_t step = key_stride_ * static_cast<int64_t>(sizeof(bfloat16));
     _tile_zero(0);
     _tile_zero(1);
     if (registers == 2) {
@@ -245,8 +262,9 @@ class AmxAttention {
   float* scores_;
   bfloat16* weights_;
   bfloat16* values_;
+  bfloat16* keys_;
   bfloat16* padded_;
-  int64_t begin_ = 0, token_stride_ = 0;
+  int64_t begin_ = 0, key_stride_ = 0;
   const bfloat16* key_blocks_[kSplit / kBlock + 1];
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/attention_softmax.h"
+#include "cpu/narrow.h"
 
 namespace roundhouse {
 
@@ -88,9 +89,10 @@ class FmaAttention {
     begin_ = begin;
     for (int64_t key = begin; key < end; key += kBlock) {
       const int64_t index = (key - begin) / kBlock, tokens = std::min(kBlock, end - key);
-      const int64_t place = table[index] * cache.block_stride + head * cache.head_stride;
-      key_blocks_[index] = widen(cache.keys + place, cache.token_stride, tokens, keys_ + index * kBlock * dim_);
-      value_blocks_[index] = widen(cache.values + place, cache.token_stride, tokens, values_ + index * kBlock * dim_);
+      const int64_t place = cache.place(table[index], head), scale = cache.scale_place(table[index], head);
+      float *keys = keys_ + index * kBlock * dim_, *values = values_ + index * kBlock * dim_;
+      key_blocks_[index] = floats(cache.keys + place, cache.token_stride, tokens, cache.key_scales + scale, keys);
+      value_blocks_[index] = floats(cache.values + place, cache.token_stride, tokens, cache.value_scales + scale, values);
     }
     token_step_ = std::is_same<C, float>::value ? cache.token_stride : dim_;
   }
@@ -111,20 +113,16 @@ class FmaAttention {
   }
 
  private:
-  const float* widen(const float* source, int64_t, int64_t, float*) const { return source; }
-
-  template <class Source>
-  const float* widen(const Source* source, int64_t stride, int64_t tokens, float* target) const {
-    constexpr int kWidth = Vector::kWidth;
-    const int rest = static_cast<int>(dim_ % kWidth);
-    for (int64_t token = 0; token < tokens; ++token) {
-      const Source* from = source + token * stride;
-      float* to = target + token * dim_;
-      int64_t i = 0;
-      for (; i + kWidth <= dim_; i += kWidth) Vector::load(from + i).store(to + i);
-      if (rest != 0) Vector::load(from + i, rest).store(to + i, rest);
+  // A block as floats, which are made at `target` where it holds others.
+  const float* floats(const C* source, int64_t stride, int64_t tokens, const float* scales, float* target) const {
+    if constexpr (std::is_same<C, float>::value) {
+      return source;
+    } else {
+      for (int64_t token = 0; token < tokens; ++token) {
+        widen(source + token * stride, dim_, std::is_same<C, int8_t>::value ? scales[token] : 1.0f, target + token * dim_);
+      }
+      return target;
     }
-    return target;
   }
 
   int64_t dim_;

@@ -1,7 +1,9 @@
 #include "cpu/rope.h"
 
+#include <type_traits>
+
+#include "cpu/narrow.h"
 #include "cpu/parallel.h"
-#include "cpu/vector.h"
 
 namespace roundhouse {
 namespace {
@@ -35,15 +37,32 @@ void rope_and_store(const RopeAndStore<T, C>& p) {
       }
       const int64_t slot = p.slots[token];
       for (int64_t head = 0; head < p.kv_heads; ++head) {
-        const int64_t place = slot / kBlock * p.block_stride + head * p.head_stride + slot % kBlock * p.token_stride;
-        rotate(p.key + token * p.key_stride + head * p.dim, cos, sin, half, p.keys + place);
-        std::memcpy(p.values + place, p.value + token * p.value_stride + head * p.dim, p.dim * sizeof(T));
+        const int64_t block = slot / kBlock, offset = slot % kBlock;
+        const int64_t place = p.cache.place(block, head) + offset * p.cache.token_stride;
+        const T* key = p.key + token * p.key_stride + head * p.dim;
+        const T* value = p.value + token * p.value_stride + head * p.dim;
+        if constexpr (std::is_same<T, C>::value) {
+          rotate(key, cos, sin, half, p.cache.keys + place);
+          std::memcpy(p.cache.values + place, value, p.dim * sizeof(T));
+        } else {
+          const int64_t scale = p.cache.scale_place(block, head) + offset;
+          alignas(64) float wide[kMostDimensions];
+          rotate(key, cos, sin, half, wide);
+          narrow(wide, p.dim, p.cache.keys + place, p.cache.key_scales + scale);
+          widen(value, p.dim, 1.0f, wide);
+          narrow(wide, p.dim, p.cache.values + place, p.cache.value_scales + scale);
+        }
       }
     }
   });
 }
 
 template void rope_and_store<float, float>(const RopeAndStore<float, float>&);
+template void rope_and_store<float, bfloat16>(const RopeAndStore<float, bfloat16>&);
+template void rope_and_store<float, float8>(const RopeAndStore<float, float8>&);
+template void rope_and_store<float, int8_t>(const RopeAndStore<float, int8_t>&);
 template void rope_and_store<bfloat16, bfloat16>(const RopeAndStore<bfloat16, bfloat16>&);
+template void rope_and_store<bfloat16, float8>(const RopeAndStore<bfloat16, float8>&);
+template void rope_and_store<bfloat16, int8_t>(const RopeAndStore<bfloat16, int8_t>&);
 
 }  // namespace roundhouse

@@ -5,9 +5,12 @@
 
 namespace roundhouse {
 
+constexpr int64_t kMostDimensions = 1024;
+
 // Per token: rotates `heads` queries in place, and writes `kv_heads` rotated keys and the values to slots[token] of the
 // cache, which is block * kBlock + the token's place in the block. Dimension i < dim / 2 is paired with i + dim / 2 and
-// turned by the angle whose cosine and sine are elements i and i + dim / 2 of row rotations[token] of `table`.
+// turned by the angle whose cosine and sine are elements i and i + dim / 2 of row rotations[token] of `table`. Eight-bit
+// caches are for at most kMostDimensions; int8 ones get a scale per token and head, the largest magnitude over 127.
 template <class T, class C>
 struct RopeAndStore {
   T* query;        // [tokens, heads, dim], tokens query_stride elements apart; so are the others
@@ -16,9 +19,7 @@ struct RopeAndStore {
   int64_t query_stride, key_stride, value_stride;
   const float* table;  // [rows, dim]
   const int64_t* rotations;
-  C* keys;
-  C* values;
-  int64_t block_stride, head_stride, token_stride;
+  PagedCache<C> cache;
   const int64_t* slots;
   int64_t tokens, heads, kv_heads, dim;
 };

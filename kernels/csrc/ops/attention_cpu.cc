@@ -1,35 +1,21 @@
 #include "cpu/attention.h"
 
-#include "cpu/types.h"
-#include "ops/check.h"
+#include <type_traits>
+
+#include "ops/paged_cache.h"
 
 namespace roundhouse {
 namespace {
 
-struct Arguments {
-  TensorView out, query, key_cache, value_cache, tables, starts, counts, scratch;
-};
-
 template <class T>
-void run(const Arguments& a, int64_t window) {
-  const int64_t heads = a.query.size(1), dim = a.query.size(2);
-  const PagedCache<T> cache{data<T>(a.key_cache), data<T>(a.value_cache), a.key_cache.stride(0), a.key_cache.stride(2),
-                            a.key_cache.stride(1)};
-  paged_attention(PagedAttention<T, T>{data<T>(a.out), data<T>(a.query), a.query.stride(0), cache, data<int32_t>(a.tables),
-                                       a.tables.size(1), data<int32_t>(a.starts), data<int32_t>(a.counts),
-                                       a.counts.size(0), heads, a.key_cache.size(2), dim, window,
-                                       data<uint8_t>(a.scratch), a.scratch.numel()});
-}
-
-void check_cache(const TensorView& cache, const TensorView& query, const char* name) {
-  check_cpu(cache, name);
-  check_type(cache, query.dtype(), name);
-  check_dimensions(cache, 4, name);
-  check_size(cache, 1, kBlock, name);
-  check_size(cache, 3, query.size(2), name);
-  ROUNDHOUSE_CHECK(cache.size(2) > 0 && query.size(1) % cache.size(2) == 0)
-      << name << " must have a number of heads that divides that of query";
-  ROUNDHOUSE_CHECK(is_dense(cache, 1)) << name << " must have contiguous heads";
+void run(TensorView out, TensorView query, const CacheArguments& arguments, TensorView tables, TensorView starts,
+         TensorView counts, int64_t window, TensorView scratch) {
+  arguments.visit<T>([&](const auto& cache) {
+    paged_attention(PagedAttention<T, std::remove_pointer_t<decltype(cache.keys)>>{
+        data<T>(out), data<T>(query), query.stride(0), cache, data<int32_t>(tables), tables.size(1), data<int32_t>(starts),
+        data<int32_t>(counts), counts.size(0), query.size(1), arguments.keys.size(2), query.size(2), window,
+        data<uint8_t>(scratch), scratch.numel()});
+  });
 }
 
 void check_indices(const TensorView& tensor, int dimensions, const char* name) {
@@ -39,8 +25,9 @@ void check_indices(const TensorView& tensor, int dimensions, const char* name) {
   check_dense(tensor, name);
 }
 
-void paged_attention_op(TensorView out, TensorView query, TensorView key_cache, TensorView value_cache, TensorView tables,
-                        TensorView starts, TensorView counts, int64_t window, TensorView scratch) {
+void paged_attention_op(TensorView out, TensorView query, TensorView key_cache, TensorView value_cache, TensorView key_scales,
+                        TensorView value_scales, TensorView tables, TensorView starts, TensorView counts, int64_t window,
+                        TensorView scratch) {
   check_cpu(query, "query");
   ROUNDHOUSE_CHECK(is(query, kFloat32) || is(query, kBfloat16)) << "query must be float32 or bfloat16";
   check_dimensions(query, 3, "query");
@@ -49,12 +36,9 @@ void paged_attention_op(TensorView out, TensorView query, TensorView key_cache, 
   check_type(out, query.dtype(), "out");
   check_dense(out, "out");
   ROUNDHOUSE_CHECK(out.numel() == query.numel()) << "out must have the size of query";
-  check_cache(key_cache, query, "key_cache");
-  check_cache(value_cache, query, "value_cache");
-  for (int i = 0; i < 4; ++i) {
-    ROUNDHOUSE_CHECK(key_cache.stride(i) == value_cache.stride(i) && key_cache.size(2) == value_cache.size(2))
-        << "value_cache must be laid out as key_cache is";
-  }
+  const CacheArguments cache{key_cache, value_cache, key_scales, value_scales};
+  cache.check(query);
+  ROUNDHOUSE_CHECK(query.size(1) % key_cache.size(2) == 0) << "key_cache must have a number of heads that divides query's";
   check_indices(tables, 2, "tables");
   check_indices(starts, 1, "starts");
   check_indices(counts, 1, "counts");
@@ -73,9 +57,8 @@ void paged_attention_op(TensorView out, TensorView query, TensorView key_cache, 
     tokens += count;
   }
   ROUNDHOUSE_CHECK(tokens == query.size(0)) << "counts must add up to the tokens of query";
-  const Arguments arguments{out, query, key_cache, value_cache, tables, starts, counts, scratch};
-  if (is(query, kFloat32)) return run<float>(arguments, window);
-  run<bfloat16>(arguments, window);
+  if (is(query, kFloat32)) return run<float>(out, query, cache, tables, starts, counts, window, scratch);
+  run<bfloat16>(out, query, cache, tables, starts, counts, window, scratch);
 }
 
 }  // namespace

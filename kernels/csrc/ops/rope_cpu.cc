@@ -1,7 +1,6 @@
 #include "cpu/rope.h"
 
-#include "cpu/types.h"
-#include "ops/check.h"
+#include "ops/paged_cache.h"
 
 namespace roundhouse {
 namespace {
@@ -13,16 +12,6 @@ void check_heads(const TensorView& x, const TensorView& query, const char* name)
   ROUNDHOUSE_CHECK(is_dense(x, 2)) << name << " must be contiguous but for its tokens";
   check_size(x, 0, query.size(0), name);
   check_size(x, 2, query.size(2), name);
-}
-
-void check_cache(const TensorView& cache, const TensorView& key, const char* name) {
-  check_cpu(cache, name);
-  check_type(cache, key.dtype(), name);
-  check_dimensions(cache, 4, name);
-  check_size(cache, 1, kBlock, name);
-  check_size(cache, 2, key.size(1), name);
-  check_size(cache, 3, key.size(2), name);
-  ROUNDHOUSE_CHECK(is_dense(cache, 1)) << name << " must have contiguous heads";
 }
 
 // Checks that the numbers are those of rows of something that has `rows`.
@@ -39,16 +28,18 @@ void check_indices(const TensorView& tensor, int64_t tokens, int64_t rows, const
 }
 
 template <class T>
-void run(TensorView query, TensorView key, TensorView value, TensorView table, TensorView rotations, TensorView key_cache,
-         TensorView value_cache, TensorView slots) {
-  rope_and_store(RopeAndStore<T, T>{data<T>(query), data<T>(key), data<T>(value), query.stride(0), key.stride(0),
-                                    value.stride(0), data<float>(table), data<int64_t>(rotations), data<T>(key_cache),
-                                    data<T>(value_cache), key_cache.stride(0), key_cache.stride(2), key_cache.stride(1),
-                                    data<int64_t>(slots), query.size(0), query.size(1), key.size(1), query.size(2)});
+void run(TensorView query, TensorView key, TensorView value, TensorView table, TensorView rotations,
+         const CacheArguments& arguments, TensorView slots) {
+  arguments.visit<T>([&](const auto& cache) {
+    rope_and_store(RopeAndStore<T, std::remove_pointer_t<decltype(cache.keys)>>{
+        data<T>(query), data<T>(key), data<T>(value), query.stride(0), key.stride(0), value.stride(0), data<float>(table),
+        data<int64_t>(rotations), cache, data<int64_t>(slots), query.size(0), query.size(1), key.size(1), query.size(2)});
+  });
 }
 
 void rope_and_store_op(TensorView query, TensorView key, TensorView value, TensorView table, TensorView rotations,
-                       TensorView key_cache, TensorView value_cache, TensorView slots) {
+                       TensorView key_cache, TensorView value_cache, TensorView key_scales, TensorView value_scales,
+                       TensorView slots) {
   ROUNDHOUSE_CHECK(is(query, kFloat32) || is(query, kBfloat16)) << "query must be float32 or bfloat16";
   check_dimensions(query, 3, "query");
   ROUNDHOUSE_CHECK(query.size(2) % 2 == 0) << "query must have an even number of dimensions";
@@ -61,15 +52,15 @@ void rope_and_store_op(TensorView query, TensorView key, TensorView value, Tenso
   check_dimensions(table, 2, "table");
   check_dense(table, "table");
   check_size(table, 1, query.size(2), "table");
-  check_cache(key_cache, key, "key_cache");
-  check_cache(value_cache, key, "value_cache");
-  for (int i = 0; i < 4; ++i) {
-    ROUNDHOUSE_CHECK(key_cache.stride(i) == value_cache.stride(i)) << "value_cache must be laid out as key_cache is";
-  }
+  const CacheArguments cache{key_cache, value_cache, key_scales, value_scales};
+  cache.check(key);
+  check_size(key_cache, 2, key.size(1), "key_cache");
+  ROUNDHOUSE_CHECK(is(key_cache, key.dtype()) || query.size(2) <= kMostDimensions)
+      << "query must have at most " << kMostDimensions << " dimensions with this cache";
   check_indices(rotations, query.size(0), table.size(0), "rotations");
   check_indices(slots, query.size(0), std::min(key_cache.size(0), value_cache.size(0)) * kBlock, "slots");
-  if (is(query, kFloat32)) return run<float>(query, key, value, table, rotations, key_cache, value_cache, slots);
-  run<bfloat16>(query, key, value, table, rotations, key_cache, value_cache, slots);
+  if (is(query, kFloat32)) return run<float>(query, key, value, table, rotations, cache, slots);
+  run<bfloat16>(query, key, value, table, rotations, cache, slots);
 }
 
 }  // namespace

@@ -1,0 +1,28 @@
+"""Keys and values in eight bits."""
+
+from __future__ import annotations
+
+import torch
+
+MOST_FLOAT8 = 448.0
+"""The largest number of e4m3."""
+_MOST_INT8 = 127
+
+
+def quantize_kv(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """x [..., D] in fp32 as `dtype`, and for int8 the scales [...] with which it is to be multiplied.
+
+    fp8 e4m3 saturates at 448. Of int8 the largest magnitude of each vector is 127.
+    """
+    if dtype == torch.float8_e4m3fn:
+        return x.clamp(-MOST_FLOAT8, MOST_FLOAT8).to(dtype), None
+    if dtype != torch.int8:
+        return x.to(dtype), None
+    scales = x.abs().amax(-1) / _MOST_INT8
+    steps = torch.where(scales == 0, 1, scales).unsqueeze(-1)
+    return (x / steps).round().to(dtype), scales
+
+
+def dequantize_kv(x: torch.Tensor, scales: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    """What `quantize_kv` made, rounded to `dtype`."""
+    return x.to(dtype) if scales is None else (x.float() * scales.unsqueeze(-1)).to(dtype)
