@@ -70,9 +70,6 @@ def test_plain_torch_does_the_same(dtype: torch.dtype, dim: int) -> None:
     check(reference.rope_and_store, arguments(9, dim, dtype))
 
 
-<<<<<<< HEAD
-def test_a_token_does_not_depend_on_its_batch(built: str) -> None:
-=======
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
 @pytest.mark.parametrize("dim", [20, 48, 128])
@@ -110,8 +107,7 @@ def test_eight_bits_are_near_what_was_stored(isa: str, stored: torch.dtype) -> N
         assert ((numbers - value).abs() <= value.abs() / 16 + 2**-10).all()
 
 
-def test_a_token_does_not_depend_on_its_batch(isa: str) -> None:
->>>>>>> 2a8ecf4 (Keep keys and values in fp8 or int8: --kv-dtype, as part of what a block is called)
+def test_a_token_does_not_depend_on_its_batch(built: str) -> None:
     together, alone = arguments(20, 48, torch.bfloat16), arguments(20, 48, torch.bfloat16)
     try:
         torch.set_num_threads(2)
