@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "cpu/attention.h"
-#include "cpu/exponential.h"
+#include "cpu/exp2.h"
 
 namespace roundhouse {
 

@@ -78,6 +78,8 @@ struct Vector {
   friend Vector operator/(Vector a, Vector b) { return {_mm256_div_ps(a.lanes, b.lanes)}; }
   friend Vector max(Vector a, Vector b) { return {_mm256_max_ps(a.lanes, b.lanes)}; }
   friend Vector min(Vector a, Vector b) { return {_mm256_min_ps(a.lanes, b.lanes)}; }
+  // To the nearest whole number, ties to even.
+  friend Vector round(Vector a) { return {_mm256_round_ps(a.lanes, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
   // a * b + c with one rounding.
   friend Vector multiply_add(Vector a, Vector b, Vector c) { return {_mm256_fmadd_ps(a.lanes, b.lanes, c.lanes)}; }
 };
@@ -128,6 +130,10 @@ struct Vector {
   friend Vector operator/(Vector a, Vector b) { return {_mm512_div_ps(a.lanes, b.lanes)}; }
   friend Vector max(Vector a, Vector b) { return {_mm512_max_ps(a.lanes, b.lanes)}; }
   friend Vector min(Vector a, Vector b) { return {_mm512_min_ps(a.lanes, b.lanes)}; }
+  // To the nearest whole number, ties to even.
+  friend Vector round(Vector a) {
+    return {_mm512_roundscale_ps(a.lanes, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+  }
   // a * b + c with one rounding.
   friend Vector multiply_add(Vector a, Vector b, Vector c) { return {_mm512_fmadd_ps(a.lanes, b.lanes, c.lanes)}; }
 };

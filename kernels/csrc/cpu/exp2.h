@@ -5,15 +5,6 @@
 
 namespace roundhouse {
 
-// To the nearest whole number, ties to even.
-inline Vector round(Vector x) {
-#if defined(ROUNDHOUSE_AVX2)
-  return {_mm256_round_ps(x.lanes, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-#else
-  return {_mm512_roundscale_ps(x.lanes, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-#endif
-}
-
 // x * 2^n for whole n <= 0; 0 where n is below -200, also for minus infinity.
 inline Vector scale_down(Vector x, Vector n) {
 #if defined(ROUNDHOUSE_AVX2)
