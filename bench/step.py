@@ -42,7 +42,7 @@ _PARTS: dict[str, tuple[type, str]] = {
     "sample": (Sampler, "__call__"),
     "commit": (Scheduler, "commit"),
 }
-"""Prepare contains batch: it is that and what the ops want to know."""
+"""Batch is what a step's rows are, as arrays; prepare is what the ops want to know of it."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -31,7 +31,8 @@ class RotaryEmbedding:
         if rope.rope_type == "longrope":
             self._long_offset = context
             tables.append(self._angles(positions, inverse_frequencies(config, long=True)))
-        self._table = self._cos_sin(torch.cat(tables))
+        self.table = self._cos_sin(torch.cat(tables))
+        """Unless they do, a token's row of it is its position."""
 
     def rotations(
         self, positions: torch.Tensor, lengths: torch.Tensor | None = None
@@ -50,7 +51,7 @@ class RotaryEmbedding:
             elif int(lengths.max()) > self._config.max_position_embeddings:
                 table = self._cos_sin(self._angles(positions, dynamic_frequencies(self._config, lengths)))
                 return table, torch.arange(len(positions), device=self._device)
-        return self._table, rows.to(self._device, non_blocking=True)
+        return self.table, rows.to(self._device, non_blocking=True)
 
     def _angles(self, positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
         return positions.float()[:, None] * frequencies

@@ -17,9 +17,11 @@ import torch
 import kernels
 from engine.adapters.bank import AdapterBank, AdapterSource
 from engine.adapters.layout import HEAD
-from engine.batch import BatchBuilder, Ints
+from engine.batch import Batch, BatchBuilder, Ints
 from engine.checkpoint import quantized_revision, revision_digest
 from engine.config import ModelConfig
+from engine.graphs.decode import Capture, CudaCapture, DecodeGraphs, Decodes
+from engine.graphs.policy import CapturePolicy
 from engine.host_loader import HostMemory
 from engine.host_memory import host_memory
 from engine.kv import BLOCK_SIZE
@@ -43,13 +45,14 @@ _LOGITS_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """The rows of a step as the model runs them."""
+    """The rows of a step as the model has run them."""
 
     rows: Sequence[Row]
     ends: list[int]
     """One past the last token of each row."""
-    tokens: torch.Tensor
-    step: Step
+    lora: LoraPlan | None
+    hidden: torch.Tensor
+    """[T, hidden], what came of it; good until the next step."""
 
 
 class ModelRunner:
@@ -96,6 +99,7 @@ class ModelRunner:
         stored = kv_type(kv_dtype, self._dtype)
         self._cache = KVCache(config, blocks, self._device, self._dtype, stored)
         self._windows = set(config.windows)
+        self._graphs: DecodeGraphs | None = None
         self._batches = BatchBuilder()
         self._sampler = Sampler(config.vocabulary, config.eos_token_ids, self._device)
         revision = revision_digest(directory)
@@ -116,6 +120,29 @@ class ModelRunner:
         if adapters is not None:
             self.bank = AdapterBank(config, revision, self._cache.sectors, self._model.base, adapters)
 
+    def record_decodes(self, policy: CapturePolicy, capture: Capture | None = None) -> None:
+        """From now on record steps of decodes and replay them, if this model's steps can be recorded on its device.
+
+        They can where the device is told by tensors alone what to do, and all of it is worked out there: not for
+        mixtures of experts and rotations that depend on lengths, nor where the plain torch body of attention serves.
+
+        Args:
+            capture: makes the recordings; as CUDA graphs unless given, and none on the CPU.
+        """
+        built = kernels.attention_is_built(self._cache.layers[0].keys, self._dtype)
+        if not built or self.config.experts or self._rope.depends_on_length:
+            return
+        if capture is None and self._device.type == "cuda":
+            capture = CudaCapture(self._device)
+        if capture is not None:
+            self._graphs = DecodeGraphs(
+                lambda tokens, step: self._model(tokens, self._cache, step),
+                self._rope.table,
+                self._windows,
+                policy,
+                capture,
+            )
+
     def host_memory(self, size: int) -> HostMemory:
         """A tier of at most `size` bytes in host memory below this runner's KV cache.
 
@@ -127,15 +154,14 @@ class ModelRunner:
     @torch.inference_mode()
     def execute(self, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
         """Run one step; one `Sampled` per row, in the plan's order."""
-        launch = self._prepare(plan.rows)
-        hidden = self._model(launch.tokens, self._cache, launch.step)
-        tokens, logprobs = self._sample(launch, hidden, masks)
+        launch = self._launch(plan.rows)
+        tokens, logprobs = self._sample(launch, masks)
         results: list[Sampled] = []
         first = 0
         for row, end in zip(launch.rows, launch.ends, strict=True):
             prompt = None
             if row.request.sampling.prompt_logprobs is not None:
-                prompt = self._prompt_logprobs(launch, hidden[end - row.tokens : end - len(row.draft)], row)
+                prompt = self._prompt_logprobs(launch, launch.hidden[end - row.tokens : end - len(row.draft)], row)
             if not row.sample:
                 results.append(_NOTHING if prompt is None else Sampled(prompt_logprobs=prompt))
                 continue
@@ -150,10 +176,9 @@ class ModelRunner:
             first = last
         return results
 
-    def _sample(
-        self, launch: _Launch, hidden: torch.Tensor, masks: TokenMasks | None
-    ) -> tuple[list[int], list[TokenLogprob | None]]:
+    def _sample(self, launch: _Launch, masks: TokenMasks | None) -> tuple[list[int], list[TokenLogprob | None]]:
         """Tokens after the last known position of every row that samples, and after those of its draft behind it."""
+        hidden = launch.hidden
         if len(launch.rows) == len(hidden) and all([row.sample for row in launch.rows]):
             # A step of decodes, as most are: every position is wanted once.
             requests: Sequence[Request] = [row.request for row in launch.rows]
@@ -176,9 +201,7 @@ class ModelRunner:
     @torch.inference_mode()
     def rehearse(self, rows: Sequence[Row], *, layers: int | None = None) -> None:
         """Run rows through some layers, all unless given, and sample; what comes of it is of no use to anybody."""
-        launch = self._prepare(rows)
-        hidden = self._model(launch.tokens, self._cache, launch.step, layers=layers)
-        self._sample(launch, hidden, None)
+        self._sample(self._run(self._batches(rows), layers=layers), None)
 
     @property
     def kv_bytes(self) -> int:
@@ -191,14 +214,13 @@ class ModelRunner:
 
         Such a row may lie behind the request's known tokens (count == 0): then its draft is what it runs.
         """
-        launch = self._prepare(rows, adapted=False)
-        hidden = self._model(launch.tokens, self._cache, launch.step)
+        launch = self._launch(rows, adapted=False)
         drawing = [(row.request, end - 1) for row, end in zip(rows, launch.ends, strict=True) if row.sample]
         if not drawing:
             return []
         requests, positions = zip(*drawing, strict=True)
         last = self._to_device(torch.tensor(positions))
-        logits = self._model.logits(kernels.embedding(last, hidden))
+        logits = self._model.logits(kernels.embedding(last, launch.hidden))
         return self._sampler.choose(logits, requests, drafted)
 
     def release(self, request: Request) -> None:
@@ -206,8 +228,28 @@ class ModelRunner:
         self._batches.release(request)
         self._sampler.release(request)
 
-    def _prepare(self, rows: Sequence[Row], *, adapted: bool = True) -> _Launch:
+    def _launch(self, rows: Sequence[Row], *, adapted: bool = True) -> _Launch:
+        """Run rows through the model, without their adapters unless `adapted`."""
         batch = self._batches(rows)
+        if self._graphs is not None and len(batch.tokens) == len(rows) and _recordable(rows, adapted):
+            decodes = Decodes(
+                batch.tokens,
+                batch.positions,
+                batch.slots(self._cache.stride),
+                batch.starts,
+                batch.tables * self._cache.stride,
+            )
+            hidden = self._graphs(decodes)
+            if hidden is not None:
+                return _Launch(rows, batch.ends, None, hidden)
+        return self._run(batch, adapted=adapted)
+
+    def _run(self, batch: Batch, *, adapted: bool = True, layers: int | None = None) -> _Launch:
+        tokens, step = self._prepare(batch, adapted)
+        hidden = self._model(tokens, self._cache, step, layers=layers)
+        return _Launch(batch.rows, batch.ends, step.lora, hidden)
+
+    def _prepare(self, batch: Batch, adapted: bool) -> tuple[torch.Tensor, Step]:
         lengths = torch.from_numpy(batch.lengths) if self._rope.depends_on_length else None
         rotary, rotations = self._rope.rotations(torch.from_numpy(batch.positions), lengths)
         blocks = (batch.tables * self._cache.stride).astype(np.int32)
@@ -216,10 +258,9 @@ class ModelRunner:
             window: kernels.plan_attention(starts, counts, blocks, window=window, device=self._device)
             for window in self._windows
         }
-        lora = self._adapt([row.request for row in rows], batch.counts) if adapted else None
+        lora = self._adapt([row.request for row in batch.rows], batch.counts) if adapted else None
         slots = self._to_device(torch.from_numpy(batch.slots(self._cache.stride)))
-        step = Step(rotary, rotations, slots, plans, lora)
-        return _Launch(rows, batch.ends, self._to_device(torch.from_numpy(batch.tokens)), step)
+        return self._to_device(torch.from_numpy(batch.tokens)), Step(rotary, rotations, slots, plans, lora)
 
     def _adapt(self, requests: Sequence[Request], counts: Ints) -> LoraPlan | None:
         """The plan of a step in which `requests[i]` has `counts[i]` tokens."""
@@ -231,7 +272,7 @@ class ModelRunner:
 
     def _head_plan(self, launch: _Launch, requests: Sequence[Request], counts: Ints) -> LoraPlan | None:
         """The plan for logits of some of the batch's requests, if an adapter of the batch changes them."""
-        if launch.step.lora is None or not launch.step.lora.reaches(HEAD):
+        if launch.lora is None or not launch.lora.reaches(HEAD):
             return None
         return self._lora.plan(self._adapters(requests), counts)
 
@@ -259,3 +300,8 @@ class ModelRunner:
             logits = self._model.logits(hidden[begin : begin + len(piece)], lora)
             found += token_logprobs(logits, piece, [tops] * len(piece))
         return found
+
+
+def _recordable(rows: Sequence[Row], adapted: bool) -> bool:
+    """Whether a step of single tokens may be replayed: it has no adapters, and somebody waits for what it samples."""
+    return any([row.sample for row in rows]) and not (adapted and any([row.request.adapter for row in rows]))

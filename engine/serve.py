@@ -232,6 +232,7 @@ def main(
     from engine.config import CheckpointError
     from engine.grammar.compiler import GrammarCompiler
     from engine.grammar.constraints import Constraints
+    from engine.graphs.policy import CapturePolicy
     from engine.runner import ModelRunner
     from engine.speculation.draft_model import DraftModel
     from engine.warm_up import NotEnoughMemory, warm_up
@@ -293,6 +294,7 @@ def main(
     def prepare() -> None:
         for each in runners:
             warm_up(each, config, draft_tokens=0 if speculator is None else draft_tokens)
+            each.record_decodes(CapturePolicy(config.max_running, each.info.context))
 
     # What was loaded lives as long as the process: collections need not look at it again.
     gc.collect()

@@ -6,12 +6,12 @@ else may look into a packed weight.
 
 from __future__ import annotations
 
-from kernels.attention import AttentionPlan, plan_attention
+from kernels.attention import AttentionPlan, fixed_plan, plan_attention
 from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite
 from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_linear
 from kernels.lora.plan import LoraPlan, LoraWorkspace
 from kernels.ops.activation import gelu_and_mul, silu_and_mul
-from kernels.ops.attention import paged_attention
+from kernels.ops.attention import attention_is_built, paged_attention
 from kernels.ops.embedding import embedding
 from kernels.ops.linear import linear
 from kernels.ops.moe import PackedExperts, moe, pack_experts
@@ -41,7 +41,9 @@ __all__ = [
     "apply_penalties",
     "apply_token_bitmask",
     "argmax",
+    "attention_is_built",
     "embedding",
+    "fixed_plan",
     "gelu_and_mul",
     "linear",
     "log_sum_exp",

@@ -27,23 +27,28 @@ class AttentionPlan:
     """[rows, width] int32, the numbers of each row's blocks in a layer's caches; those past its length mean nothing."""
     window: int | None
     """How many positions a query sees, itself included; None is all."""
-    _host: tuple[Ints, Ints, Ints]
+    _host: tuple[Ints, Ints, Ints] | None
+    """The same on the host; None: it changes on the device, within the limits."""
+    _limits: tuple[int, int] | None = field(default=None)
     _groups: Groups | None = field(default=None)
 
     @property
     def most(self) -> int:
-        """The largest of the counts."""
-        return int(self._host[1].max())
+        """The largest of the counts, or more."""
+        return self._limits[0] if self._limits else int(self._known()[1].max())
 
     @property
     def longest(self) -> int:
-        """The length of the longest row's sequence."""
-        return int((self._host[0] + self._host[1]).max())
+        """The length of the longest row's sequence, or more."""
+        if self._limits:
+            return self._limits[1]
+        starts, counts, _ = self._known()
+        return int((starts + counts).max())
 
     def groups(self, key_cache: torch.Tensor, dtype: torch.dtype) -> Groups:
         """The same for the plain torch body, worked out when it first asks."""
         if self._groups is None:
-            starts, counts, tables = (array.astype(np.int64) for array in self._host)
+            starts, counts, tables = (array.astype(np.int64) for array in self._known())
             block_size, heads, dim = key_cache.shape[1:]
             self._groups = group_rows(
                 starts,
@@ -57,6 +62,15 @@ class AttentionPlan:
             )
         return self._groups
 
+    def _known(self) -> tuple[Ints, Ints, Ints]:
+        """
+        Raises:
+            RuntimeError: it is a fixed plan, which only a built body can follow.
+        """
+        if self._host is None:
+            raise RuntimeError("the plain torch body of attention cannot follow a plan that changes on the device")
+        return self._host
+
 
 def plan_attention(
     starts: Ints, counts: Ints, tables: Ints, *, window: int | None, device: torch.device
@@ -68,3 +82,13 @@ def plan_attention(
     host = (starts, counts, tables)
     on_device = [torch.from_numpy(array).to(device) for array in host]
     return AttentionPlan(on_device[0], on_device[1], on_device[2], window, host)
+
+
+def fixed_plan(
+    starts: torch.Tensor, counts: torch.Tensor, tables: torch.Tensor, *, window: int | None, most: int, longest: int
+) -> AttentionPlan:
+    """A plan whose tensors are overwritten from step to step, for steps that are recorded and replayed.
+
+    No count may be larger than `most`, and no sequence longer than `longest` tokens. See `attention_is_built`.
+    """
+    return AttentionPlan(starts, counts, tables, window, None, (most, longest))

@@ -30,7 +30,7 @@ def paged_attention(
 ) -> torch.Tensor:
     """`reference.paged_attention` -> [T, H * D]; what lies in the caches beyond a row's length may be anything."""
     body = library.of(query, "paged_attention")
-    if body is None or not _fits(body, query, key_cache):
+    if body is None or not _fits(body, query.dtype, key_cache.dtype, query.shape[2]):
         return reference.paged_attention(query, key_cache, value_cache, plan, key_scales, value_scales)
     tokens, heads, dim = query.shape
     out = query.new_empty(tokens, heads * dim)
@@ -48,10 +48,16 @@ def paged_attention(
     return out
 
 
-def _fits(body: library.Library, query: torch.Tensor, key_cache: torch.Tensor) -> bool:
+def attention_is_built(key_cache: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether a built body serves queries of `dtype` on this cache, which can follow a `fixed_plan`."""
+    body = library.of(key_cache, "paged_attention")
+    return body is not None and _fits(body, dtype, key_cache.dtype, key_cache.shape[3])
+
+
+def _fits(body: library.Library, query: torch.dtype, cached: torch.dtype, dim: int) -> bool:
     if not body.cuda:
-        return query.dtype in _TYPES
-    return query.dtype == key_cache.dtype == torch.bfloat16 and query.shape[2] in _CUDA_DIMENSIONS
+        return query in _TYPES
+    return query == cached == torch.bfloat16 and dim in _CUDA_DIMENSIONS
 
 
 @cache
