@@ -114,6 +114,27 @@ def test_a_token_does_not_depend_on_its_batch_or_its_chunk(
         assert torch.equal(alone, whole[begin:end]), (begin, end)
 
 
+@pytest.mark.parametrize("stored", [None, torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize("window", [None, 75])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(3, 3, 32), (2, 2, 48), (4, 2, 64), (3, 1, 80)])
+def test_decodes_and_drafts_get_what_a_prompt_gets(
+    isa: str, stored: torch.dtype | None, window: int | None, heads: int, kv_heads: int, dim: int
+) -> None:
+    """The same bits for one, two, three and four tokens at a time as for all of them, among keys of any size."""
+    length = 2 * SPLIT + 40
+    batch = Paged([(0, length)], heads, kv_heads, dim, window, torch.bfloat16, seed=dim, stored=stored)
+    batch.query *= torch.tensor([0.01, 1, 30]).repeat(length)[:length, None, None]
+    caches = (batch.key_cache, batch.value_cache)
+    whole = attend(batch)
+    for count in (1, 2, 3, 4):
+        first = np.arange(count, length - count, 127, dtype=np.int32)
+        counts, tables = np.full(len(first), count, np.int32), np.repeat(batch.tables, len(first), 0)
+        places = torch.from_numpy(np.concatenate([np.arange(x, x + count) for x in first]))
+        plan = plan_attention(first, counts, tables, window=window, device=torch.device("cpu"))
+        found = kernels.paged_attention(batch.query[places], *caches, plan, *batch.scales)
+        assert torch.equal(found, whole[places]), count
+
+
 def test_threads_and_the_order_of_rows_change_nothing(isa: str) -> None:
     rows = [(700, 1), (1100, 1), (0, 300), (90, 1), (513, 5), (0, 1)]
     batch = Paged(rows, heads=8, kv_heads=2, dim=64, dtype=torch.bfloat16)

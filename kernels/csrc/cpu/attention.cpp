@@ -23,6 +23,20 @@ int64_t unit_columns(int64_t heads, int64_t kv_heads) {
   return (std::max(kUnitColumns / shared, int64_t{1}) * shared + kColumns - 1) / kColumns * kColumns;
 }
 
+// How sums over a split are added to those over the splits before, from both exponents. A split in which a column sees
+// nothing leaves the column as it is, bit for bit.
+struct Merge {
+  Vector largest, down, split_down;
+
+  Merge(Vector exponent, Vector split_exponent) : largest(max(exponent, split_exponent)) {
+    // Where both are minus infinity their difference shall be so too.
+    const Vector base = max(largest, Vector::all(-3e38f));
+    down = exponent - base;
+    split_down = split_exponent - base;
+  }
+  Vector operator()(Vector sum, Vector added) const { return scale_down(sum, down) + scale_down(added, split_down); }
+};
+
 // One thread's work on unit after unit: some tokens of one row and the heads of one KV head.
 template <class Body, class T, class C>
 class Worker {
@@ -49,6 +63,10 @@ class Worker {
     const int64_t shared = p_.heads / p_.kv_heads, columns = count * shared;
     const int64_t position = p_.starts[row] + first, head = kv_head * shared;
     const int32_t* table = p_.tables + row * p_.width;
+    if constexpr (Body::kNarrows) {
+      if (columns <= kFew) return few(row, position, token + first, count, kv_head);
+      body_.set_columns(0);
+    }
     const auto element = [&](int64_t column, int64_t stride) {
       return (token + first + column / shared) * stride + (head + column % shared) * p_.dim;
     };
@@ -126,6 +144,46 @@ class Worker {
     if (started) merge<registers>(total, split);
   }
 
+  // A unit of up to kFew columns, whose sums lie as [columns][dim]; the first token is `token` of the batch.
+  void few(int64_t row, int64_t position, int64_t token, int64_t count, int64_t kv_head) {
+    const int64_t shared = p_.heads / p_.kv_heads, columns = count * shared, head = kv_head * shared;
+    const int32_t* table = p_.tables + row * p_.width;
+    const T* vectors[kFew];
+    int64_t oldest[kFew], newest[kFew];
+    for (int64_t i = 0; i < columns; ++i) {
+      vectors[i] = p_.query + (token + i / shared) * p_.query_stride + (head + i % shared) * p_.dim;
+      newest[i] = position + i / shared;
+      oldest[i] = seen_from(newest[i]);
+    }
+    body_.set_columns(static_cast<int>(columns));
+    body_.pack_few(vectors, query(0));
+    float *total = state(0), *split = state(groups_);
+    const int64_t size = columns * p_.dim, last = newest[columns - 1];
+    for (int64_t first = oldest[0] / kSplit * kSplit; first <= last; first += kSplit) {
+      const int64_t begin = std::max(first, oldest[0] / Body::kAlign * Body::kAlign);
+      const int64_t end = std::min(first + kSplit, last + 1);
+      body_.load(p_.cache, kv_head, table + begin / kBlock, begin, end);
+      const bool started = first > oldest[0];
+      float* sums = started ? split : total;
+      body_.attend_few(query(0), begin, end, scale_, oldest, newest, sums, sums + size, sums + size + kFew);
+      for (int64_t i = 0; started && i < columns; ++i) {
+        float *exponent = total + size + i, *weights = exponent + kFew;
+        const float *split_exponent = split + size + i, *split_weights = split_exponent + kFew;
+        const Merge merge(Vector::all(*exponent), Vector::all(*split_exponent));
+        merge.largest.store(exponent, 1);
+        merge(Vector::all(*weights), Vector::all(*split_weights)).store(weights, 1);
+        for (int64_t d = i * p_.dim; d < (i + 1) * p_.dim; d += kWidth) {
+          merge(Vector::load(total + d), Vector::load(split + d)).store(total + d);
+        }
+      }
+    }
+    for (int64_t i = 0; i < columns; ++i) {
+      T* target = p_.out + ((token + i / shared) * p_.heads + head + i % shared) * p_.dim;
+      const Vector weights = Vector::all(total[size + kFew + i]);
+      in_order(total + i * p_.dim, p_.dim, [&](int64_t d, Vector sums) { (sums / weights).store(target + d); });
+    }
+  }
+
   template <int registers>
   void clear(float* total) const {
     constexpr int ld = registers * kWidth;
@@ -133,25 +191,19 @@ class Worker {
     std::fill_n(total + p_.dim * ld, ld, -INFINITY);
   }
 
-  // Adds a split to those before it. One in which a column sees nothing leaves the column as it is, bit for bit.
+  // Adds a split to those before it.
   template <int registers>
   void merge(float* total, const float* split) const {
     constexpr int ld = registers * kWidth;
     for (int r = 0; r < registers; ++r) {
       float *exponent = total + p_.dim * ld + r * kWidth, *weights = exponent + ld;
       const float *split_exponent = split + p_.dim * ld + r * kWidth, *split_weights = split_exponent + ld;
-      const Vector largest = max(Vector::load(exponent), Vector::load(split_exponent));
-      // Where both are minus infinity their difference shall be so too.
-      const Vector base = max(largest, Vector::all(-3e38f));
-      const Vector down = Vector::load(exponent) - base, split_down = Vector::load(split_exponent) - base;
-      const auto merged = [&](const float* sum, const float* added) {
-        return scale_down(Vector::load(sum), down) + scale_down(Vector::load(added), split_down);
-      };
-      largest.store(exponent);
-      merged(weights, split_weights).store(weights);
+      const Merge merge(Vector::load(exponent), Vector::load(split_exponent));
+      merge.largest.store(exponent);
+      merge(Vector::load(weights), Vector::load(split_weights)).store(weights);
       for (int64_t i = 0; i < p_.dim; ++i) {
         float* sum = total + i * ld + r * kWidth;
-        merged(sum, split + i * ld + r * kWidth).store(sum);
+        merge(Vector::load(sum), Vector::load(split + i * ld + r * kWidth)).store(sum);
       }
     }
   }
@@ -195,9 +247,6 @@ void run(const PagedAttention<T, C>& p) {
     bytes += pieces(row) * (p.starts[row] + p.counts[row]) * 2 * p.kv_heads * p.dim * static_cast<int64_t>(sizeof(C));
   }
   parallel_dynamic(units, bytes, p.scratch_bytes / scratch, [&](int64_t thread, const auto& next) {
-#if defined(ROUNDHOUSE_AMX)
-    const Tiles tiles;
-#endif
     Worker<Body, T, C> worker(p, p.scratch + thread * scratch);
     // Units come in order, so that each thread finds their rows by walking on.
     int64_t row = 0, before = 0, token = 0;

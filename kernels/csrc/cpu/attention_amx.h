@@ -7,30 +7,34 @@
 
 #if defined(ROUNDHOUSE_AMX)
 
+#include "cpu/attention_few.h"
 #include "cpu/attention_softmax.h"
 #include "cpu/narrow.h"
 #include "cpu/transpose.h"
 
 namespace roundhouse {
 
-// All eight tiles are 16 rows of 64 bytes.
-struct alignas(64) TileConfig {
+// How a thread's tiles are laid out while it works with them.
+struct alignas(64) AttentionTiles {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
 };
 
-// A thread's tiles while it works with them.
-class Tiles {
- public:
-  Tiles() {
-    static const TileConfig config;
-    _tile_loadconfig(&config);
+// For `columns` up to kFew: scores in tiles 0 and 1, queries in 4, sums in 5 and 6 and their weights in 7; keys and
+// values in 2 and 3. For 0 all eight are 16 rows of 64 bytes.
+constexpr AttentionTiles attention_tiles(int columns) {
+  AttentionTiles tiles;
+  for (int tile = 0; tile < 8; ++tile) {
+    const bool narrow = columns > 0 && (tile < 2 || tile == 4), low = columns > 0 && tile > 4;
+    tiles.row_bytes[tile] = static_cast<uint16_t>(narrow ? 4 * columns : 64);
+    tiles.rows[tile] = static_cast<uint8_t>(low ? columns : 16);
   }
-  ~Tiles() { _tile_release(); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-};
+  return tiles;
+}
+
+inline constexpr AttentionTiles kAttentionTiles[kFew + 1] = {attention_tiles(0), attention_tiles(1), attention_tiles(2),
+                                                             attention_tiles(3), attention_tiles(4)};
 
 // Transposes 8 dimensions of 32 keys, half of them at `low` and half at `high`: target [8][32].
 inline void transpose_8x32(const bfloat16* low, const bfloat16* high, int64_t stride, bfloat16* target) {
@@ -65,6 +69,7 @@ class AmxAttention {
   using Query = bfloat16;
   static constexpr int64_t kPair = 2 * kBlock;  // keys of one product: a tile holds 32 numbers in a row
   static constexpr int64_t kAlign = kPair;
+  static constexpr bool kNarrows = true;  // has `attend_few`
   static constexpr int64_t kTile = 512;  // elements
 
   static bool fits(int64_t dim) { return dim >= 32 && dim % 16 == 0; }
@@ -80,6 +85,16 @@ class AmxAttention {
         values_(weights_ + kSplit * kColumns),
         keys_(values_ + kSplit * dim),
         padded_(keys_ + kSplit * dim) {}
+  ~AmxAttention() { _tile_release(); }
+  AmxAttention(const AmxAttention&) = delete;
+  AmxAttention& operator=(const AmxAttention&) = delete;
+
+  // Says how many columns the calls that follow have: up to kFew, or any number with 0.
+  void set_columns(int columns) {
+    if (columns_ == columns) return;
+    columns_ = columns;
+    _tile_loadconfig(&kAttentionTiles[columns]);
+  }
 
   // Tiles [chunk of dimensions][register][16 pairs of dimensions][16 columns][2] of the vectors at query[i], zeros where
   // those are null. Where 32 does not divide the dimensions the last chunk overlaps the one before, with zeros there.
@@ -95,6 +110,20 @@ class AmxAttention {
         }
         transpose(pairs);
         for (int i = 0; i < 16; ++i) _mm512_store_ps(packed + i * 32, pairs[i].lanes);
+      }
+    }
+  }
+
+  // Tiles [chunk of dimensions][16 pairs of dimensions][columns][2] of up to kFew vectors.
+  void pack_few(const bfloat16* const* query, Query* packed) const {
+    for (int64_t chunk = 0; chunk < (dim_ + 31) / 32; ++chunk) {
+      const int64_t offset = chunk_begin(chunk), skipped = (chunk * 32 - offset) / 2;
+      for (int64_t pair = 0; pair < 16; ++pair) {
+        for (int column = 0; column < columns_; ++column, packed += 2) {
+          uint32_t both = 0;
+          if (pair >= skipped) std::memcpy(&both, query[column] + offset + 2 * pair, sizeof(both));
+          std::memcpy(packed, &both, sizeof(both));
+        }
       }
     }
   }
@@ -119,7 +148,7 @@ class AmxAttention {
         key_blocks_[index] = cache.keys + cache.place(low, head);
         key_blocks_[index + 1] = cache.keys + cache.place(high, head);
         if (count >= kPair) {
-          transpose_pair(cache.values + cache.place(low, head), cache.values + cache.place(high, head), key_stride_, index / 2);
+          arrange(cache.values + cache.place(low, head), cache.values + cache.place(high, head), key_stride_, index / 2);
           continue;
         }
       }
@@ -127,7 +156,50 @@ class AmxAttention {
       if (count < kPair) std::fill_n(padded_, kPair * dim_, bfloat16{0});
       convert(cache.values, cache.value_scales, cache, low, head, count, padded_);
       convert(cache.values, cache.value_scales, cache, high, head, count - kBlock, padded_ + kBlock * dim_);
-      transpose_pair(padded_, padded_ + kBlock * dim_, dim_, index / 2);
+      arrange(padded_, padded_ + kBlock * dim_, dim_, index / 2);
+    }
+  }
+
+  // As `attend`, for few columns: sums [columns][dim], in the order of `interleave_pair`. Column i sees keys
+  // [oldest[i], newest[i]].
+  void attend_few(const Query* query, int64_t begin, int64_t end, Scale scale, const int64_t* oldest,
+                  const int64_t* newest, float* sums, float* exponent, float* total) {
+    const int64_t pairs = (end - begin + kPair - 1) / kPair, stride = columns_ * 4;
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      const int64_t step = key_stride_ * static_cast<int64_t>(sizeof(bfloat16));
+      _tile_zero(0);
+      _tile_zero(1);
+      for (int64_t chunk = 0; chunk < (dim_ + 31) / 32; ++chunk) {
+        const int64_t offset = chunk_begin(chunk);
+        _tile_loadd(2, key_blocks_[2 * pair] + offset, step);
+        _tile_loadd(3, key_blocks_[2 * pair + 1] + offset, step);
+        _tile_loadd(4, query + chunk * 32 * columns_, stride);
+        _tile_dpbf16ps(0, 2, 4);
+        _tile_dpbf16ps(1, 3, 4);
+      }
+      _tile_stored(0, scores_ + pair * kPair * columns_, stride);
+      _tile_stored(1, scores_ + (pair * kPair + kBlock) * columns_, stride);
+    }
+    for (int i = 0; i < columns_; ++i) {
+      softmax_of_column(scores_ + i, columns_, begin, begin + pairs * kPair, scale, oldest[i], newest[i], exponent + i,
+                        total + i, weights_ + i * kSplit);
+    }
+    for (int64_t tile = 0; tile < dim_ / 16; tile += 2) {
+      const bool two = tile + 1 < dim_ / 16;
+      const bfloat16* values = values_ + tile * kTile;
+      _tile_zero(5);
+      _tile_zero(6);
+      for (int64_t pair = 0; pair < pairs; ++pair, values += dim_ * kPair) {
+        _tile_loadd(7, weights_ + pair * kPair, kSplit * static_cast<int64_t>(sizeof(bfloat16)));
+        _tile_loadd(2, values, 64);
+        _tile_dpbf16ps(5, 7, 2);
+        if (two) {
+          _tile_loadd(3, values + kTile, 64);
+          _tile_dpbf16ps(6, 7, 3);
+        }
+      }
+      _tile_stored(5, sums + tile * 16, dim_ * 4);
+      if (two) _tile_stored(6, sums + tile * 16 + 16, dim_ * 4);
     }
   }
 
@@ -189,9 +261,10 @@ class AmxAttention {
     _mm512_store_si512(target, _mm512_permutexvar_epi16(order, both));
   }
 
-  // values_ is [pair of blocks][dim][32 keys].
-  void transpose_pair(const bfloat16* low, const bfloat16* high, int64_t stride, int64_t pair) {
+  // values_ is [pair of blocks][dim][32 keys], for few columns [pair of blocks][tiles of `interleave_pair`].
+  void arrange(const bfloat16* low, const bfloat16* high, int64_t stride, int64_t pair) {
     bfloat16* target = values_ + pair * dim_ * kPair;
+    if (columns_ > 0) return interleave_pair(low, high, stride, dim_, target);
     for (int64_t i = 0; i < dim_; i += 8) transpose_8x32(low + i, high + i, stride, target + i * kPair);
   }
 
@@ -265,6 +338,7 @@ class AmxAttention {
   bfloat16* keys_;
   bfloat16* padded_;
   int64_t begin_ = 0, key_stride_ = 0;
+  int columns_ = -1;
   const bfloat16* key_blocks_[kSplit / kBlock + 1];
 };
 

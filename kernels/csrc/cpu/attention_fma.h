@@ -62,6 +62,7 @@ class FmaAttention {
  public:
   using Query = float;
   static constexpr int64_t kAlign = kBlock;  // splits of fewer keys begin and end at multiples of this
+  static constexpr bool kNarrows = false;
 
   static bool fits(int64_t) { return true; }
   // Elements of `Query` that a group of columns takes.

@@ -10,6 +10,8 @@ namespace roundhouse {
 
 // Columns that are worked on at a time: two registers of them, or one.
 constexpr int kColumns = 2 * Vector::kWidth;
+// So few that a body may have another way for them.
+constexpr int kFew = 4;
 
 // What the scores are multiplied with to be exponents of two: 1 / sqrt(dim) / ln 2 as the sum of two numbers.
 struct Scale {
