@@ -12,6 +12,7 @@ import torch
 
 from engine.config import ModelConfig
 from engine.kv import BLOCK_SIZE
+from kernels import zeros_in_huge_pages
 
 KVDtype = Literal["auto", "bf16", "fp8", "int8"]
 """Of keys and values; "auto" is the model's own type. fp8 is e4m3, int8 has a scale per token and head."""
@@ -64,12 +65,14 @@ class KVCache:
         scales = 4 * config.kv_heads * BLOCK_SIZE if stored == torch.int8 else 0
         size = blocks * self.stride * (numbers + scales)
         try:
-            rows = torch.zeros(blocks * self.stride, numbers + scales, dtype=torch.uint8, device=device)
-        except RuntimeError as error:  # torch's, on the host and on a GPU
+            on_host = device.type == "cpu"
+            memory = zeros_in_huge_pages(size) if on_host else torch.zeros(size, dtype=torch.uint8, device=device)
+        except (OSError, OverflowError, RuntimeError) as error:  # the host's and torch's
             raise ValueError(
                 f"the KV cache for {blocks * BLOCK_SIZE} tokens needs {size / (1 << 30):,.1f} GiB, which cannot be "
                 "had; lower --kv-tokens"
             ) from error
+        rows = memory.view(blocks * self.stride, numbers + scales)
         by_token = rows[:, :numbers].view(stored).view(len(rows), *shape).transpose(1, 2)
         scale = rows[:, numbers:].view(torch.float32).view(len(rows), *shape[:2]).transpose(1, 2) if scales else None
         self.layers = [

@@ -10,6 +10,7 @@ from kernels.attention import AttentionPlan, fixed_plan, plan_attention
 from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite
 from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_linear
 from kernels.lora.plan import LoraPlan, LoraWorkspace
+from kernels.memory import zeros_in_huge_pages
 from kernels.ops.activation import gelu_and_mul, silu_and_mul
 from kernels.ops.attention import attention_is_built, paged_attention
 from kernels.ops.embedding import embedding
@@ -56,4 +57,5 @@ __all__ = [
     "rope_and_store",
     "sample",
     "silu_and_mul",
+    "zeros_in_huge_pages",
 ]

@@ -26,6 +26,17 @@ def empty_in_huge_pages(size: int) -> torch.Tensor:
     return whole[offset : offset + size]
 
 
+def zeros_in_huge_pages(size: int) -> torch.Tensor:
+    """`size` zeros as uint8 in such memory, which is taken up only where it is written.
+
+    Raises:
+        OSError, OverflowError: there is not so much memory.
+    """
+    memory = empty_in_huge_pages(size)
+    # What is mapped is zeros, and writing them would take it up.
+    return memory if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE") else memory.zero_()
+
+
 class Workspace(threading.local):
     """Memory that an op needs while it runs: one per thread, which grows and is used again."""
 

@@ -144,6 +144,8 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 2**21 - 1, 2**21, 2**22 + 5])
 def test_memory_in_huge_pages_begins_at_one(size: int) -> None:
+    zeros = memory.zeros_in_huge_pages(size)
+    assert zeros.shape == (size,) and not zeros.any()
     found = memory.empty_in_huge_pages(size)
     found.fill_(7)
     assert found.shape == (size,) and bool((found == 7).all())
