@@ -8,6 +8,7 @@ is a legal batch for every body, needs no KV blocks of its own, and leaves nothi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from itertools import cycle
 from typing import NamedTuple, Protocol
@@ -20,6 +21,8 @@ import kernels
 from engine.graphs.policy import CapturePolicy, Shape
 from engine.kv import blocks_of
 from engine.layers import Step
+
+logger = logging.getLogger(__name__)
 
 Run = Callable[[], torch.Tensor]
 Forward = Callable[[torch.Tensor, Step], torch.Tensor]
@@ -109,7 +112,12 @@ class DecodeGraphs:
         self._fill(shape, decodes)
         if replay is None:
             tokens, step = self._inputs(shape)
-            replay, size = self._capture(lambda: self._forward(tokens, step))
+            try:
+                replay, size = self._capture(lambda: self._forward(tokens, step))
+            except torch.OutOfMemoryError:
+                logger.warning("no memory is left to record steps of decodes: no more are recorded")
+                self._policy.stop()
+                return None
             self._recorded[shape] = replay
             self._policy.spent(size)
         return replay()[:rows]

@@ -59,3 +59,7 @@ class CapturePolicy:
     def spent(self, size: int) -> None:
         """A recording has taken `size` bytes."""
         self._memory -= size
+
+    def stop(self) -> None:
+        """Nothing more is to be recorded."""
+        self._memory = 0

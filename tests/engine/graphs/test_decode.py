@@ -115,6 +115,17 @@ def test_no_more_is_recorded_than_memory_allows(checkpoint: Checkpoint) -> None:
     assert recorder.recorded == 2
 
 
+def test_an_engine_without_memory_for_recordings_goes_on_without(checkpoint: Checkpoint) -> None:
+    class Full(Recorder):
+        def __call__(self, run: Run) -> tuple[Run, int]:
+            super().__call__(run)
+            raise torch.OutOfMemoryError
+
+    recorder = Full()
+    same(checkpoint("llama"), recorder, CapturePolicy(len(LENGTHS), CONTEXT, uses=0))
+    assert recorder.recorded == 1
+
+
 def test_prompts_of_one_token_that_sample_nothing_are_not_waited_for(checkpoint: Checkpoint) -> None:
     """Nothing may then be written into buffers that the device may still read."""
     recorder = Recorder()
