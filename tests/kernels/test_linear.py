@@ -66,6 +66,22 @@ def test_a_row_does_not_depend_on_its_batch(isa: str, dtype: torch.dtype, output
     assert torch.equal(kernels.linear(x[order], packed, bias), alone[order])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "quantize"),
+    [(torch.float32, None), (torch.bfloat16, None), (torch.bfloat16, "int8"), (torch.bfloat16, "int4")],
+    ids=str,
+)
+def test_a_row_does_not_depend_on_how_a_large_product_is_cut(
+    isa: str, dtype: torch.dtype, quantize: kernels.Quantization | None
+) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = random(300, 50, 1111, dtype)
+    packed = kernels.pack_weight(weight, quantize)
+    alone = torch.cat([kernels.linear(row[None], packed, bias) for row in x])
+    for count in (47, 48, 65, 256, 257, 300):
+        assert torch.equal(kernels.linear(x[:count], packed, bias), alone[:count])
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_result_does_not_depend_on_the_number_of_threads(isa: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)

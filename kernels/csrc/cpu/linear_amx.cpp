@@ -62,8 +62,8 @@ struct Int8Rows {
 
 struct Int4Weights {
   static constexpr bool kUnpacked = true;
-  static constexpr int64_t kPartTiles = 4;  // of a group
-  static constexpr int64_t kPartBytes = kPartTiles * kTile;
+  static constexpr int64_t kGroupTiles = 4;
+  static constexpr int64_t kGroupTileBytes = kGroupTiles * kTile;
   const LinearInt4& p;
 
   const uint8_t* group_at(int64_t block, int64_t group) const {
@@ -73,29 +73,38 @@ struct Int4Weights {
   // a block's beside each.
   template <class Body>
   void parts(int64_t block, int count, const Body& body) const {
-    alignas(64) uint8_t buffers[2][2 * kPartBytes];
+    alignas(64) uint8_t buffers[2][2 * kGroupTileBytes];
     const int64_t tiles = ceil_div(p.inputs, 32);
-    for (int i = 0; i < count; ++i) unpack_int4(reinterpret_cast<bfloat16*>(buffers[0] + i * kPartBytes), group_at(block + i, 0));
-    for (int64_t begin = 0, group = 0; begin < tiles; begin += kPartTiles, ++group) {
-      const Blocks part{buffers[group % 2], kPartBytes};
-      if (begin + kPartTiles >= tiles) return body(part, begin, tiles - begin, Nothing{});
+    for (int i = 0; i < count; ++i) {
+      unpack_int4(reinterpret_cast<bfloat16*>(buffers[0] + i * kGroupTileBytes), group_at(block + i, 0));
+    }
+    for (int64_t begin = 0, group = 0; begin < tiles; begin += kGroupTiles, ++group) {
+      const Blocks part{buffers[group % 2], kGroupTileBytes};
+      if (begin + kGroupTiles >= tiles) return body(part, begin, tiles - begin, Nothing{});
       const uint8_t* const next = group_at(block, group + 1);
       const int64_t apart = group_at(1, 0) - group_at(0, 0);
       uint8_t* const to = buffers[(group + 1) % 2];
-      body(part, begin, kPartTiles, [&](int64_t t, int b, const uint8_t*) {
+      body(part, begin, kGroupTiles, [&](int64_t t, int b, const uint8_t*) {
         const uint8_t* const from = next + b * apart;
         for (int64_t i = 0; i < 5; ++i) {
           _mm_prefetch(reinterpret_cast<const char*>(from + 4 * kInt4GroupBytes + (4 * t + i) * 64), _MM_HINT_T0);
         }
-        unpack_int4_lines(reinterpret_cast<bfloat16*>(to + b * kPartBytes), from, 4 * static_cast<int>(t), 4);
+        unpack_int4_lines(reinterpret_cast<bfloat16*>(to + b * kGroupTileBytes), from, 4 * static_cast<int>(t), 4);
       });
     }
   }
-  Blocks whole(int64_t block, int64_t count, uint8_t* scratch) const {
-    const int64_t groups = ceil_div(p.inputs, kInt4Group), apart = groups * kPartBytes;
+  Blocks part(int64_t block, int64_t count, int64_t first, int64_t last, uint8_t* scratch) const {
+    const int64_t begin = first / kGroupTiles, end = ceil_div(last, kGroupTiles), apart = (end - begin) * kGroupTileBytes;
     for (int64_t i = 0; i < count; ++i) {
-      for (int64_t group = 0; group < groups; ++group) {
-        unpack_int4(reinterpret_cast<bfloat16*>(scratch + i * apart + group * kPartBytes), group_at(block + i, group));
+      for (int64_t group = begin; group < end; ++group) {
+        const uint8_t* const from = group_at(block + i, group);
+        uint8_t* const to = scratch + i * apart + (group - begin) * kGroupTileBytes;
+        unpack_int4(reinterpret_cast<bfloat16*>(to), from);
+        // The same of the next part.
+        for (int64_t at = 0; at < kInt4GroupBytes; at += 64) {
+          const uint8_t* const next = from + kPartTiles / kGroupTiles * kInt4GroupBytes + at;
+          _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+        }
       }
     }
     return {scratch, apart};

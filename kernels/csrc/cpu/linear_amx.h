@@ -18,8 +18,14 @@ namespace roundhouse {
 constexpr int64_t kTile = 1024;  // bytes
 // A weight's bytes are asked for this far ahead: memory answers too late for what the processor itself foresees.
 constexpr int64_t kAhead = 4 * kTile;
-// Rows of x that are multiplied with one weight after another should stay in the second-level cache, with the weights.
-constexpr int64_t kCachedBytes = 1024 * 1024;
+// The same of x, which comes from the second-level cache.
+constexpr int64_t kColumnsAhead = 2 * kTile;
+// Rows of x that are multiplied with one weight after another should stay in the second-level cache, with the weights
+// and the sums of as many groups of 16 rows.
+constexpr int64_t kCachedBytes = 1536 * 1024;
+constexpr int64_t kCachedGroups = 16;
+// Tiles along the inputs of two blocks of weights that stay in the first-level cache while those rows pass by.
+constexpr int64_t kPartTiles = 8;
 
 // x as the second operand: tiles of 16 lines of 4 bytes per row of x, `step` bytes apart along the inputs.
 struct Columns {
@@ -42,13 +48,23 @@ struct Region {
       : columns(base), rows(base + groups * 32 * padded), scales(reinterpret_cast<float*>(base + groups * 48 * padded)) {}
 };
 
+inline void prefetch_tile(const uint8_t* tile) {
+  for (int i = 0; i < 16; ++i) _mm_prefetch(reinterpret_cast<const char*>(tile + 64 * i), _MM_HINT_T0);
+}
+
 // What else is done at each tile of weights, block `b` and number `t` along the inputs, while AMX multiplies.
 struct Nothing {
   void operator()(int64_t, int, const uint8_t*) const {}
 };
 struct Prefetch {
+  void operator()(int64_t, int, const uint8_t* tile) const { prefetch_tile(tile + kAhead); }
+};
+// Brings some lines of the tile that lies `offset` bytes behind into the second-level cache.
+struct PrefetchLines {
+  int64_t offset;
+  int first, last;
   void operator()(int64_t, int, const uint8_t* tile) const {
-    for (int i = 0; i < 16; ++i) _mm_prefetch(reinterpret_cast<const char*>(tile + kAhead + 64 * i), _MM_HINT_T0);
+    for (int i = first; i < last; ++i) _mm_prefetch(reinterpret_cast<const char*>(tile + offset + 64 * i), _MM_HINT_T1);
   }
 };
 
@@ -96,10 +112,12 @@ void multiply_wide(Blocks weights, Columns x, int64_t x_apart, int64_t tiles, co
   const uint8_t* tile = weights.data;
   for (int64_t t = 0; t < tiles; ++t, tile += kTile, x.data += x.step) {
     _tile_loadd(4, x.data, x.line);
+    prefetch_tile(x.data + kColumnsAhead);
     _tile_loadd(5, tile, 64);
     ROUNDHOUSE_MULTIPLY(Format, 0, 5, 4)
     beside(t, 0, tile);
     _tile_loadd(6, x.data + x_apart, x.line);
+    prefetch_tile(x.data + x_apart + kColumnsAhead);
     ROUNDHOUSE_MULTIPLY(Format, 1, 5, 6)
     if constexpr (kBlocks > 1) {
       _tile_loadd(7, tile + weights.apart, 64);
@@ -146,6 +164,13 @@ inline void store_sums(Sums& sums, int tiles, int64_t line) {
   if (tiles > 3) _tile_stored(3, sums.tiles[3], line);
 }
 
+inline void load_sums(const Sums& sums, int tiles) {
+  _tile_loadd(0, sums.tiles[0], 64);
+  if (tiles > 1) _tile_loadd(1, sums.tiles[1], 64);
+  if (tiles > 2) _tile_loadd(2, sums.tiles[2], 64);
+  if (tiles > 3) _tile_loadd(3, sums.tiles[3], 64);
+}
+
 // Gives each row of a tile of sums to `put(row, sums of 16 outputs)`.
 template <class Put>
 void each_row(const uint32_t* tile, int64_t rows, int64_t line, const Put& put) {
@@ -180,14 +205,17 @@ struct TiledWeights {
   const uint8_t* data;
   int64_t apart;
 
-  Blocks whole(int64_t block, int64_t, uint8_t*) const { return {data + block * apart, apart}; }
+  Blocks part(int64_t block, int64_t, int64_t first, int64_t, uint8_t*) const {
+    return {data + block * apart + first * kTile, apart};
+  }
 };
 
 // The whole product.
 //
 // Rows are x: `take(region, begin, end)` gives their bytes and the distance between rows, and `put(region, row, block,
-// sums)` takes 16 outputs of one. Weights give `count` blocks as tiles, `whole(block, count, scratch)`; if that is work
-// (kUnpacked), then also some tiles of them at a time, `parts(block, count, body)`.
+// sums)` takes 16 outputs of one. Weights give tiles [first, last) along the inputs of `count` blocks,
+// `part(block, count, first, last, scratch)`; if that is work (kUnpacked), then also all of them bit by bit beside the
+// products, `parts(block, count, body)`.
 template <class Format, class Weights, class Rows>
 void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int64_t outputs, int64_t inputs, void* workspace) {
   const int64_t tiles = ceil_div(source.bytes(), kTileBytes), blocks = ceil_div(outputs, kBlock);
@@ -195,7 +223,7 @@ void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int6
   const int64_t x_apart = tiles * 64 * columns;
   const int64_t padded = ceil_div(inputs, kInt4Group) * kInt4Group, private_bytes = padded * 64;
   const bool packed = rows > 1 || (!Rows::kPadded && source.bytes() % kTileBytes != 0);
-  const int64_t chunk = std::max<int64_t>(2, kCachedBytes / x_apart / 2 * 2);  // groups of 16 rows
+  const int64_t chunk = std::clamp<int64_t>(kCachedBytes / x_apart / 2 * 2, 2, kCachedGroups);  // groups of 16 rows
   // What the columns of some groups of rows are, in a region.
   const auto prepare = [&](const Region& region, int64_t first, int64_t last) {
     Columns x{region.columns, 64 * columns, line};
@@ -222,16 +250,15 @@ void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int6
     const Tiles configured(static_cast<int>(columns));
     const int64_t units = ceil_div(blocks, 2);
     const int64_t first = 2 * (units * number / total), last = std::min(blocks, 2 * (units * (number + 1) / total));
-    Sums sums;
-    const auto finish = [&](int tile, int64_t block, int64_t group) {
-      each_row(sums.tiles[tile], std::min(kBlock, rows - group * kBlock), line,
+    const auto finish = [&](const uint32_t* tile, int64_t block, int64_t group) {
+      each_row(tile, std::min(kBlock, rows - group * kBlock), line,
                [&](int64_t row, __m512i lanes) { source.put(region, group * kBlock + row, block, lanes); });
     };
-    const auto finish_all = [&](int count, bool wide, int64_t block, int64_t group) {
+    const auto finish_all = [&](Sums& sums, int count, bool wide, int64_t block, int64_t group) {
       store_sums(sums, wide ? 2 * count : count, columns == 1 ? 4 : 64);
       for (int i = 0; i < count; ++i) {
-        finish(wide ? 2 * i : i, block + i, group);
-        if (wide) finish(2 * i + 1, block + i, group + 1);
+        finish(sums.tiles[wide ? 2 * i : i], block + i, group);
+        if (wide) finish(sums.tiles[2 * i + 1], block + i, group + 1);
       }
     };
     // Weights that are used once are multiplied as they come.
@@ -239,6 +266,7 @@ void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int6
       const bool wide = groups == 2;
       // What is unpacked of four blocks, twice, would not leave room in the first-level cache.
       const int64_t step = wide || Weights::kUnpacked ? 2 : 4;
+      Sums sums;
       for (int64_t block = first; block < last; block += step) {
         const int count = static_cast<int>(std::min(step, last - block));
         zero_sums();
@@ -248,27 +276,46 @@ void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int6
             multiply_tiles<Format>(count, wide, part, there, x_apart, number_of_tiles, beside);
           });
         } else {
-          multiply_tiles<Format>(count, wide, weights.whole(block, count, nullptr), x, x_apart, tiles, Prefetch{});
+          multiply_tiles<Format>(count, wide, weights.part(block, count, 0, tiles, nullptr), x, x_apart, tiles, Prefetch{});
         }
-        finish_all(count, wide, block, 0);
+        finish_all(sums, count, wide, block, 0);
       }
       return;
     }
+    // Others are cut along the inputs: the sums of each group of rows after one part are kept for the next, which leaves
+    // their order as it is. Memory is asked for the next part's weights beside all groups' products, a few lines at each.
+    Sums all_sums[kCachedGroups / 2];
     for (int64_t begin = 0; begin < groups; begin += chunk) {
       const int64_t end = std::min(groups, begin + chunk);
+      const int lines = static_cast<int>(ceil_div(16, ceil_div(end - begin, 2)));
       for (int64_t block = first; block < last; block += 2) {
         const int count = static_cast<int>(std::min<int64_t>(2, last - block));
-        const Blocks pair = weights.whole(block, count, scratch);
-        for (int64_t group = begin; group < end; group += 2) {
-          const Columns part{x.data + group * x_apart, x.step, x.line};
-          const bool wide = group + 1 < end;
-          zero_sums();
-          if (group == begin && !Weights::kUnpacked) {
-            multiply_tiles<Format>(count, wide, pair, part, x_apart, tiles, Prefetch{});
-          } else {
-            multiply_tiles<Format>(count, wide, pair, part, x_apart, tiles, Nothing{});
+        for (int64_t tile = 0; tile < tiles; tile += kPartTiles) {
+          const int64_t tile_end = std::min(tiles, tile + kPartTiles);
+          const Blocks pair = weights.part(block, count, tile, tile_end, scratch);
+          PrefetchLines ahead{(tile_end < tiles ? kPartTiles : 2 * tiles - tile) * kTile, 0, lines};
+          for (int64_t group = begin; group < end; group += 2) {
+            Sums& sums = all_sums[(group - begin) / 2];
+            const Columns there{x.data + group * x_apart + tile * x.step, x.step, x.line};
+            const bool wide = group + 1 < end;
+            if (tile == 0) {
+              zero_sums();
+            } else {
+              load_sums(sums, wide ? 2 * count : count);
+            }
+            if constexpr (Weights::kUnpacked) {
+              multiply_tiles<Format>(count, wide, pair, there, x_apart, tile_end - tile, Nothing{});
+            } else {
+              multiply_tiles<Format>(count, wide, pair, there, x_apart, tile_end - tile, ahead);
+              ahead.first = std::min(16, ahead.first + lines);
+              ahead.last = std::min(16, ahead.last + lines);
+            }
+            if (tile_end < tiles) {
+              store_sums(sums, wide ? 2 * count : count, 64);
+            } else {
+              finish_all(sums, count, wide, block, group);
+            }
           }
-          finish_all(count, wide, block, group);
         }
       }
     }
