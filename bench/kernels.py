@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -193,7 +194,105 @@ def _call_next(calls: Iterator[Callable[[], object]]) -> None:
     next(calls)()
 
 
-CASES: dict[str, Cases] = {"linear": linear, "activation": activation, "sampling": sampling, "lora": lora}
+_STORED = {"float32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+
+
+def _caches(
+    tokens: int, kv_heads: int, dim: int, stored: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
+    """Keys and values of so many tokens as the engine lays them out, [blocks, 16, kv_heads, dim], and int8's scales."""
+    shape = (-(-tokens // 16), kv_heads, 16, dim)
+    pair = []
+    for _ in range(2):
+        memory = empty_in_huge_pages(math.prod(shape) * stored.itemsize).view(stored).view(shape)
+        numbers = torch.randint(-127, 128, shape[1:]) if stored == torch.int8 else torch.randn(shape[1:])
+        pair.append(memory.copy_(numbers.to(stored)).transpose(1, 2))
+    scales = [torch.full(shape[:3], 0.02).transpose(1, 2) for _ in range(2)] if stored == torch.int8 else []
+    return pair[0], pair[1], tuple(scales)
+
+
+def attention() -> Iterator[Case]:
+    """Decodes, prompts and chunks over a paged cache, beside torch's attention over keys that lie side by side."""
+    shapes = [
+        ("decode", 32, 2047, 1, 32, 4, 64),
+        ("decode", 8, 4095, 1, 32, 8, 128),
+        ("decode", 1, 16383, 1, 32, 8, 128),
+        ("decode", 4, 4095, 1, 32, 32, 64),
+        ("decode", 32, 159, 1, 6, 6, 48),
+        ("draft", 8, 1019, 5, 32, 4, 64),
+        ("prompt", 1, 0, 2048, 32, 4, 64),
+        ("chunk", 1, 8192, 512, 32, 8, 128),
+    ]
+    for kind, rows, start, count, heads, kv_heads, dim in shapes:
+        for name, stored in _STORED.items():
+            dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
+            keys, values, scales = _caches(rows * (start + count + 15), kv_heads, dim, stored)
+            width = -(-(start + count) // 16)
+            tables = (
+                np.random.default_rng(0).permutation(len(keys))[: rows * width].astype(np.int32).reshape(rows, width)
+            )
+            starts, counts = np.full(rows, start, np.int32), np.full(rows, count, np.int32)
+            plan = kernels.plan_attention(starts, counts, tables, window=None, device=torch.device("cpu"))
+            query = torch.randn(rows * count, heads, dim).to(dtype)
+            cost = OPS["paged_attention"].cost(
+                [start] * rows, [count] * rows, heads, kv_heads, dim, dtype.itemsize, None, stored.itemsize
+            )
+            yield Case(
+                f"attention {name}",
+                f"{kind} {rows} x {start + count}, {heads}/{kv_heads} heads of {dim}",
+                cost.bytes,
+                cost.flops,
+                partial(kernels.paged_attention, query, keys, values, plan, *scales),
+                _torch_attention(query, rows, start, kv_heads) if stored == dtype else None,
+                "float32" if dtype == torch.float32 else "bfloat16",
+            )
+
+
+def _torch_attention(query: torch.Tensor, rows: int, start: int, kv_heads: int) -> Callable[[], object]:
+    tokens, heads, dim = query.shape
+    count = tokens // rows
+    keys, values = (torch.randn(rows, kv_heads, start + count, dim).to(query.dtype) for _ in range(2))
+    if count == 1:  # faster than enable_gqa: the heads that share keys become queries
+        return partial(F.scaled_dot_product_attention, query.view(rows, kv_heads, heads // kv_heads, dim), keys, values)
+    by_head = query.view(rows, count, heads, dim).transpose(1, 2).contiguous()
+    grouped = heads != kv_heads
+    if start == 0:
+        return partial(F.scaled_dot_product_attention, by_head, keys, values, is_causal=True, enable_gqa=grouped)
+    mask = torch.ones(count, start + count, dtype=torch.bool).tril(start)
+    return partial(F.scaled_dot_product_attention, by_head, keys, values, attn_mask=mask, enable_gqa=grouped)
+
+
+def rotary() -> Iterator[Case]:
+    """The rotation of queries and keys, and the way of keys and values into the cache."""
+    heads, kv_heads, dim = 32, 4, 64
+    for tokens in (1, 32, 512):
+        for name, stored in _STORED.items():
+            dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
+            keys, values, scales = _caches(tokens, kv_heads, dim, stored)
+            x = torch.randn(tokens, heads + 2 * kv_heads, dim).to(dtype)
+            parts = (x[:, :heads], x[:, heads : heads + kv_heads], x[:, heads + kv_heads :])
+            angles = torch.outer(torch.arange(tokens), 10000 ** (-torch.arange(dim // 2) * 2 / dim))
+            table = torch.cat([angles.cos(), angles.sin()], -1)
+            places = torch.arange(tokens)
+            cost = OPS["rope_and_store"].cost(tokens, heads, kv_heads, dim, dtype.itemsize)
+            yield Case(
+                f"rope_and_store {name}",
+                f"{tokens} x {heads}/{kv_heads} heads of {dim}",
+                0,
+                cost.flops,
+                partial(kernels.rope_and_store, *parts, table, places, keys, values, places, *scales),
+                rate="float32",
+            )
+
+
+CASES: dict[str, Cases] = {
+    "attention": attention,
+    "rotary": rotary,
+    "linear": linear,
+    "activation": activation,
+    "sampling": sampling,
+    "lora": lora,
+}
 
 
 def best(run: Callable[[], object], seconds: float = _SECONDS) -> float:
