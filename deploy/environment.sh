@@ -36,8 +36,10 @@ if [ ! -x "$venv/bin/python" ]; then
     "$python" -m venv "$venv"
 fi
 say "installing dependencies (the first time takes a minute or two; torch is the large one; the kernels are compiled)"
-# `train` and `dev` include what `serve` needs, so one install suffices.
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check ${PIP_ARGS:-} \
+# `train` and `dev` include what `serve` needs, so one install suffices. Only tests need the emulator of CUDA.
+settings=""
+[ "$extra" != dev ] || settings="--config-settings=cmake.define.ROUNDHOUSE_EMULATOR=ON"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check ${PIP_ARGS:-} $settings \
     --constraint constraints.txt --editable ".${extra:+[$extra]}" ||
     fail "pip could not install the dependencies (see above). Is the package index reachable? Extra arguments: PIP_ARGS=..."
 touch "$stamp"

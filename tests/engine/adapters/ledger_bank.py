@@ -63,7 +63,7 @@ class LedgerBank(LedgerRunner):
         results = super().execute(plan)
         for version in versions:
             assert version in self.device, "an adapter is used that is not on the device"
-        for version, sectors in self.device.items():
+        for version, sectors in list(self.device.items()):
             marks = {self.cells[cell] for cell in self._cells(sectors)}
             assert marks == {("adapter", version)}, "an adapter was overwritten"
         return results
