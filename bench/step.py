@@ -28,6 +28,7 @@ from engine.batch import BatchBuilder
 from engine.core import EngineCore, SchedulerConfig
 from engine.kv import BLOCK_SIZE
 from engine.model import Decoder
+from engine.recorded import RecordedDecodes
 from engine.runner import ModelRunner
 from engine.sampling import Sampler
 from engine.scheduling.scheduler import Scheduler
@@ -107,12 +108,16 @@ def _instant_model() -> Iterator[None]:
         return answers[key]
 
     with ExitStack() as stack:
-        patches: dict[str, Callable[..., torch.Tensor]] = {
-            "__call__": lambda model, tokens, cache, step: answer("hidden", len(tokens), model.config.hidden_size),
-            "logits": lambda model, hidden, lora=None: answer("logits", len(hidden), model.config.vocabulary),
-        }
-        for name, body in patches.items():
-            stack.enter_context(patch.object(Decoder, name, body))
+        patches: list[tuple[type, str, Callable[..., torch.Tensor]]] = [
+            (RecordedDecodes, "__call__", lambda _, tokens, step: answer("hidden", len(tokens), 1)),
+            (
+                Decoder,
+                "logits",
+                lambda model, hidden, lora=None: answer("logits", len(hidden), model.config.vocabulary),
+            ),
+        ]
+        for kind, name, body in patches:
+            stack.enter_context(patch.object(kind, name, body))
         yield
 
 

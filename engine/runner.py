@@ -29,6 +29,7 @@ from engine.kv_cache import KVCache, KVDtype, kv_type
 from engine.layers import Step
 from engine.model import Decoder
 from engine.plan import Row, Sampled, StepPlan, TokenMasks
+from engine.recorded import RecordedDecodes
 from engine.request import Request
 from engine.rope import RotaryEmbedding
 from engine.sampling import Sampler, token_logprobs
@@ -100,6 +101,7 @@ class ModelRunner:
         self._cache = KVCache(config, blocks, self._device, self._dtype, stored)
         self._windows = set(config.windows)
         self._graphs: DecodeGraphs | None = None
+        self._forward = RecordedDecodes(self._model, self._cache, self._rope.table, context)
         self._batches = BatchBuilder()
         self._sampler = Sampler(config.vocabulary, config.eos_token_ids, self._device)
         revision = revision_digest(directory)
@@ -246,7 +248,10 @@ class ModelRunner:
 
     def _run(self, batch: Batch, *, adapted: bool = True, layers: int | None = None) -> _Launch:
         tokens, step = self._prepare(batch, adapted)
-        hidden = self._model(tokens, self._cache, step, layers=layers)
+        if layers is None:
+            hidden = self._forward(tokens, step)
+        else:
+            hidden = self._model(tokens, self._cache, step, layers=layers)
         return _Launch(batch.rows, batch.ends, step.lora, hidden)
 
     def _prepare(self, batch: Batch, adapted: bool) -> tuple[torch.Tensor, Step]:

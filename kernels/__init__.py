@@ -21,6 +21,7 @@ from kernels.ops.rotary import rope_and_store
 from kernels.ops.sampling import apply_penalties, apply_token_bitmask, argmax, log_sum_exp, sample
 from kernels.packing import PackedWeight, pack_weight
 from kernels.quantization import Quantization
+from kernels.recording import Recording, can_record, record
 
 __all__ = [
     "AttentionPlan",
@@ -35,6 +36,7 @@ __all__ = [
     "PackedExperts",
     "PackedWeight",
     "Quantization",
+    "Recording",
     "adapt_embedding",
     "adapt_experts",
     "adapt_linear",
@@ -43,6 +45,7 @@ __all__ = [
     "apply_token_bitmask",
     "argmax",
     "attention_is_built",
+    "can_record",
     "embedding",
     "fixed_plan",
     "gelu_and_mul",
@@ -53,6 +56,7 @@ __all__ = [
     "pack_weight",
     "paged_attention",
     "plan_attention",
+    "record",
     "rms_norm",
     "rope_and_store",
     "sample",

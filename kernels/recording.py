@@ -1,0 +1,145 @@
+"""Passes that are recorded once and run again without Python: what a CUDA graph is, for the CPU.
+
+While a pass is recorded it runs as always, and every call of a built library is noted with its tensors. To replay is
+to make the same calls with the same tensors: whoever does it has written new numbers into those that the pass read, and
+finds what it gives in those that it gave. Python, allocation and views between the calls of a small model's step take
+about as long as its calls.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernels import library
+
+_ALLOCATIONS = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty_strided")
+
+
+class Recording:
+    """The calls of one pass, in the order in which they were made; it keeps their tensors."""
+
+    def __init__(self, body: library.Library) -> None:
+        self.whole = True
+        """Whether replaying does all that the pass did: it was nothing but calls of the library, and views."""
+        self.nbytes = 0
+        """Memory that the pass asked for."""
+        self._calls: list[tuple[Any, tuple[Any, ...]]] = []
+        self._body = body
+        self._threads = torch.get_num_threads()
+        self._functions: Any = None
+        self._arguments: Any = None
+
+    def note(self, function: Any, arguments: tuple[Any, ...]) -> None:
+        self._calls.append((function, arguments))
+
+    def end(self) -> None:
+        """The pass is over: bring its calls into the form in which they are replayed."""
+        import tvm_ffi
+
+        if self.whole:
+            self._functions = tvm_ffi.convert([function for function, _ in self._calls])
+            self._arguments = tvm_ffi.convert([[_held(each) for each in arguments] for _, arguments in self._calls])
+        self._calls.clear()
+
+    @property
+    def serves(self) -> bool:
+        """Whether the pass would still be run by the same library and number of threads."""
+        return library.cpu is self._body and torch.get_num_threads() == self._threads
+
+    def replay(self) -> None:
+        """Make all calls again.
+
+        Raises:
+            RuntimeError: the recording is not whole.
+        """
+        if self._functions is None:
+            raise RuntimeError("this pass did more than a recording holds; run it again instead")
+        self._body.replay(self._functions, self._arguments)
+
+
+def _held(argument: Any) -> Any:
+    """An argument as the library keeps it: a tensor's memory stays as long as the recording."""
+    import tvm_ffi
+
+    return tvm_ffi.from_dlpack(argument) if isinstance(argument, torch.Tensor) else argument
+
+
+class _Recorder(library.Library):
+    """Serves in place of a library and notes what one thread calls; there is one for each, which caches may keep."""
+
+    def __init__(self, body: library.Library) -> None:
+        self.isa = body.isa
+        self._body = body
+        self._module = body._module
+        self._has = {}
+        self.recording: Recording | None = None
+        self.thread = 0
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(self._body, name)
+
+        def call(*arguments: Any) -> Any:
+            # What takes no tensors only tells how much memory others need.
+            if (
+                self.recording is not None
+                and threading.get_ident() == self.thread
+                and any(isinstance(each, torch.Tensor) for each in arguments)
+            ):
+                self.recording.note(function, arguments)
+            return function(*arguments)
+
+        setattr(self, name, call)
+        return call
+
+
+@cache
+def _recorder(body: library.Library) -> _Recorder:
+    return _Recorder(body)
+
+
+class _Watch(TorchDispatchMode):
+    """Sees what torch itself is asked for: memory and views are part of a recording, anything else is lost to it."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._recording = recording
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.name().partition(".")[0] in _ALLOCATIONS:
+            self._recording.nbytes += result.nbytes
+        elif not func.is_view:
+            self._recording.whole = False
+        return result
+
+
+def can_record(device: torch.device) -> bool:
+    """Whether passes on this device can be recorded."""
+    return device.type == "cpu" and library.cpu is not None and library.cpu.has("replay")
+
+
+@contextmanager
+def record() -> Iterator[Recording]:
+    """Record what the calling thread does on the CPU; other threads run as always. One thread at a time.
+
+    Only what a pass reads from tensors can change between replays. A number that it takes to Python (`tolist`, numpy)
+    stays as it was.
+    """
+    body = library.cpu
+    if body is None:
+        raise RuntimeError("there is no built library to record")
+    recorder, recording = _recorder(body), Recording(body)
+    recorder.recording, recorder.thread = recording, threading.get_ident()
+    try:
+        with library.using(recorder), _Watch(recording):
+            yield recording
+    finally:
+        recorder.recording = None
+    recording.end()

@@ -1,0 +1,139 @@
+"""A replayed pass gives, bit for bit, what running it again gives; a pass that cannot be replayed says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import kernels
+from kernels import library
+
+_HIDDEN, _INNER, _VOCABULARY = 96, 80, 50
+
+
+class _Net:
+    """What a model does with a token: look it up, normalise, multiply, gate, add."""
+
+    def __init__(self, quantize: kernels.Quantization | None) -> None:
+        generator = torch.Generator().manual_seed(0)
+
+        def weight(*shape: int) -> torch.Tensor:
+            return torch.randn(*shape, generator=generator).bfloat16()
+
+        self._table, self._norm = weight(_VOCABULARY, _HIDDEN), weight(_HIDDEN)
+        self._up = kernels.pack_weight(weight(2 * _INNER, _HIDDEN), quantize)
+        self._down = kernels.pack_weight(weight(_HIDDEN, _INNER), quantize)
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        residual = kernels.embedding(tokens, self._table)
+        x = kernels.rms_norm(residual.view(-1, 4, _HIDDEN // 4), self._norm.view(4, -1), 1e-5).view(-1, _HIDDEN)
+        x = kernels.linear(kernels.silu_and_mul(kernels.linear(x, self._up)), self._down)
+        return kernels.add_rms_norm(x, residual, self._norm, 1e-5)
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("quantize", [None, "int8", "int4"])
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_replays_are_what_running_again_gives(quantize: kernels.Quantization | None, rows: int) -> None:
+    net, inputs = _Net(quantize), torch.arange(rows)
+    with kernels.record() as recording:
+        out = net(inputs)
+    assert recording.whole
+    assert torch.equal(out, net(inputs))
+    for shift in (7, 21):
+        inputs.copy_((torch.arange(rows) * 3 + shift) % _VOCABULARY)
+        expected = net(inputs)
+        out.fill_(float("nan"))
+        recording.replay()
+        assert torch.equal(out, expected)
+
+
+@pytest.mark.usefixtures("isa")
+def test_a_recording_keeps_its_memory_and_says_how_much() -> None:
+    """Nobody else gets the memory of what lies between, and a workspace that grows leaves the old one to it."""
+    net, inputs = _Net(None), torch.arange(3)
+    with kernels.record() as recording:
+        out = net(inputs)
+    expected = out.clone()
+    assert recording.nbytes >= 2 * 3 * (3 * _HIDDEN + 3 * _INNER)
+    kernels.linear(torch.randn(500, 4096).bfloat16(), kernels.pack_weight(torch.randn(16, 4096).bfloat16()))
+    taken = [torch.full((3, size), float("nan"), dtype=torch.bfloat16) for size in (_HIDDEN, _INNER, 2 * _INNER) * 50]
+    recording.replay()
+    assert torch.equal(out, expected)
+    assert all(each.isnan().all() for each in taken)
+
+
+@pytest.mark.usefixtures("isa")
+def test_checks_are_made_again() -> None:
+    net, inputs = _Net(None), torch.arange(3)
+    with kernels.record() as recording:
+        net(inputs)
+    inputs[1] = _VOCABULARY
+    with pytest.raises(IndexError):
+        recording.replay()
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize(
+    "more",
+    [
+        lambda x: x + 1,
+        lambda x: x.mul_(2),
+        lambda x: x.t().contiguous(),
+        lambda x: x[0, 0].item(),
+        lambda x: x.float(),
+        lambda x: x.new_zeros(3),
+    ],
+)
+def test_what_torch_computes_is_not_whole(more: Callable[[torch.Tensor], object]) -> None:
+    net, inputs = _Net(None), torch.arange(3)
+    with kernels.record() as recording:
+        more(net(inputs))
+    assert not recording.whole
+    with pytest.raises(RuntimeError, match="more than a recording holds"):
+        recording.replay()
+
+
+@pytest.mark.usefixtures("isa")
+def test_other_threads_are_not_recorded() -> None:
+    net, inputs, other = _Net(None), torch.arange(3), torch.arange(4)
+    with kernels.record() as recording:
+        out = net(inputs)
+        thread = threading.Thread(target=lambda: results.append(net(other)))
+        results: list[torch.Tensor] = []
+        thread.start()
+        thread.join()
+    results[0].fill_(0)
+    recording.replay()
+    assert not results[0].any()
+    assert torch.equal(out, net(inputs))
+
+
+@pytest.mark.usefixtures("isa")
+def test_the_library_serves_as_before_afterwards() -> None:
+    before = library.cpu
+    with pytest.raises(ZeroDivisionError), kernels.record():
+        assert library.cpu is not before
+        raise ZeroDivisionError
+    assert library.cpu is before
+
+
+@pytest.mark.usefixtures("isa")
+def test_a_recording_serves_its_library_and_number_of_threads_only() -> None:
+    net = _Net(None)
+    with kernels.record() as recording:
+        net(torch.arange(3))
+    assert recording.serves
+    with library.using(None):
+        assert not recording.serves
+        assert not kernels.can_record(torch.device("cpu"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        assert not recording.serves
+    finally:
+        torch.set_num_threads(threads)
+    assert recording.serves
