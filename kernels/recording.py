@@ -111,6 +111,11 @@ class _Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._recording = recording
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled here. Otherwise the first pass that is watched imports all of torch's compiler: a second.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func.name().partition(".")[0] in _ALLOCATIONS:

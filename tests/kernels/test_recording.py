@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -110,6 +112,19 @@ def test_other_threads_are_not_recorded() -> None:
     recording.replay()
     assert not results[0].any()
     assert torch.equal(out, net(inputs))
+
+
+@pytest.mark.skipif(library.cpu is None, reason="the libraries are not built")
+def test_recording_brings_in_no_compiler() -> None:
+    """Whose import would hold up the step that is recorded, for a second."""
+    code = (
+        "import sys, torch, kernels\n"
+        "x, weight = torch.ones(1, 8), torch.ones(8)\n"
+        "with kernels.record() as recording: kernels.rms_norm(x, weight, 1e-5)\n"
+        "print(recording.whole, *(name for name in ('torch._dynamo', 'sympy') if name in sys.modules))"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["True"]
 
 
 @pytest.mark.usefixtures("isa")
