@@ -44,7 +44,6 @@ class Library:
 
         self.isa = isa
         self._module = tvm_ffi.load_module(str(path))
-        self._has: dict[str, bool] = {}
         if not self.initialize():
             raise RuntimeError(f"the system does not let this process use {isa}")
 
@@ -61,10 +60,7 @@ class Library:
     @cache  # noqa: B019 - libraries are never unloaded
     def has(self, name: str) -> bool:
         """Whether it has a function of this name."""
-        found = self._has.get(name)
-        if found is None:
-            found = self._has[name] = bool(self._module.implements_function(name))
-        return found
+        return bool(self._module.implements_function(name))
 
 
 @cache

@@ -78,7 +78,6 @@ class _Recorder(library.Library):
         self.isa = body.isa
         self._body = body
         self._module = body._module
-        self._has = {}
         self.recording: Recording | None = None
         self.thread = 0
 

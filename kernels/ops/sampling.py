@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-
 import torch
 
 from kernels import library, reference
+from kernels.memory import Workspace
 from kernels.registry import Cost, register
 
 _TYPES = (torch.float32, torch.bfloat16)
 _NO_ROWS = torch.empty(0, dtype=torch.int64)
-_kept = threading.local()
-"""Scratch memory of each Python thread, which grows to what a call has needed."""
+_workspace = Workspace()
 
 
 def argmax(x: torch.Tensor) -> torch.Tensor:
@@ -69,15 +67,9 @@ def sample(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     if body.cuda:
         body.sample(tokens, logits, draws.to(logits.device, non_blocking=True))
         return tokens
-    body.sample(tokens, logits, draws, _scratch(body.sample_scratch(logits.shape[1]) * torch.get_num_threads()))
+    size = body.sample_scratch(logits.shape[1]) * torch.get_num_threads()
+    body.sample(tokens, logits, draws, _workspace.of(4 * size).view(torch.float32))
     return tokens
-
-
-def _scratch(size: int) -> torch.Tensor:
-    kept: torch.Tensor | None = getattr(_kept, "scratch", None)
-    if kept is None or len(kept) < size:
-        kept = _kept.scratch = torch.empty(size)
-    return kept
 
 
 def _tokens(x: torch.Tensor, *_: object) -> torch.Tensor:
