@@ -3,8 +3,8 @@
     python -m bench.step                 the 15M model, 1, 8 and 32 rows
     python -m bench.step --model mini --steps 20
 
-Three figures per number of rows, each the median over the steps: the whole step; the same with a model that answers at
-once, which leaves the Python around the model; and its parts, each measured by itself. The last are a little more than
+Three figures per number of rows, each the median over the steps: the whole step; the same without what is replayed of
+it, which leaves the Python around the model; and its parts, each measured by itself. The last are a little more than
 they add up to, as every clock costs something. Run it with one thread (OMP_NUM_THREADS=1) on a quiet machine.
 """
 
@@ -21,14 +21,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import torch
-
+import kernels
 from bench.checkpoints import SHAPES, cache_folder, checkpoint
 from engine.batch import BatchBuilder
 from engine.core import EngineCore, SchedulerConfig
 from engine.kv import BLOCK_SIZE
-from engine.model import Decoder
-from engine.recorded import RecordedDecodes
+from engine.recorded import Inputs
 from engine.runner import ModelRunner
 from engine.sampling import Sampler
 from engine.scheduling.scheduler import Scheduler
@@ -39,11 +37,11 @@ _WARM_UP = 5
 _PARTS: dict[str, tuple[type, str]] = {
     "schedule": (Scheduler, "schedule"),
     "batch": (BatchBuilder, "__call__"),
-    "prepare": (ModelRunner, "_prepare"),
+    "write": (Inputs, "write"),
     "sample": (Sampler, "__call__"),
     "commit": (Scheduler, "commit"),
 }
-"""Batch is what a step's rows are, as arrays; prepare is what the ops want to know of it."""
+"""Batch is what a step's rows are, as arrays; write brings them to where the recording reads them."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -66,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"{'rows':>5}{'step':>9}{'Python':>9}" + "".join(f"{part:>10}" for part in _PARTS) + "   (median, µs)")
     for rows in arguments.rows:
         whole = statistics.median(measure(rows))
-        with _instant_model():
+        with patch.object(kernels.Recording, "replay"):
             around = statistics.median(measure(rows))
             with _clocks() as parts:
                 measure(rows)
@@ -94,31 +92,6 @@ def _step_seconds(runner: ModelRunner, rows: int, steps: int, temperature: float
         core.cancel(str(row))
     core.step()
     return seconds
-
-
-@contextmanager
-def _instant_model() -> Iterator[None]:
-    """Let models answer at once, with the same numbers every time."""
-    answers: dict[tuple[str, int, int], torch.Tensor] = {}
-
-    def answer(what: str, rows: int, columns: int) -> torch.Tensor:
-        key = (what, rows, columns)
-        if key not in answers:
-            answers[key] = torch.randn(rows, columns).bfloat16()
-        return answers[key]
-
-    with ExitStack() as stack:
-        patches: list[tuple[type, str, Callable[..., torch.Tensor]]] = [
-            (RecordedDecodes, "__call__", lambda _, tokens, step: answer("hidden", len(tokens), 1)),
-            (
-                Decoder,
-                "logits",
-                lambda model, hidden, lora=None: answer("logits", len(hidden), model.config.vocabulary),
-            ),
-        ]
-        for kind, name, body in patches:
-            stack.enter_context(patch.object(kind, name, body))
-        yield
 
 
 @contextmanager

@@ -54,6 +54,8 @@ class _Launch:
     lora: LoraPlan | None
     hidden: torch.Tensor
     """[T, hidden], what came of it; good until the next step."""
+    logits: torch.Tensor | None = None
+    """[T, vocabulary], where they came with it."""
 
 
 class ModelRunner:
@@ -101,7 +103,7 @@ class ModelRunner:
         self._cache = KVCache(config, blocks, self._device, self._dtype, stored)
         self._windows = set(config.windows)
         self._graphs: DecodeGraphs | None = None
-        self._forward = RecordedDecodes(self._model, self._cache, self._rope.table, context)
+        self._decodes = RecordedDecodes(self._model, self._cache, self._rope.table, self._windows, context)
         self._batches = BatchBuilder()
         self._sampler = Sampler(config.vocabulary, config.eos_token_ids, self._device)
         revision = revision_digest(directory)
@@ -180,12 +182,11 @@ class ModelRunner:
 
     def _sample(self, launch: _Launch, masks: TokenMasks | None) -> tuple[list[int], list[TokenLogprob | None]]:
         """Tokens after the last known position of every row that samples, and after those of its draft behind it."""
-        hidden = launch.hidden
-        if len(launch.rows) == len(hidden) and all([row.sample for row in launch.rows]):
+        if len(launch.rows) == len(launch.hidden) and all([row.sample for row in launch.rows]):
             # A step of decodes, as most are: every position is wanted once.
             requests: Sequence[Request] = [row.request for row in launch.rows]
             drafts: Sequence[Sequence[int]] | None = None
-            last = hidden
+            positions: Sequence[int] | None = None
         else:
             wanted = [
                 (end - len(row.draft) + ahead - 1, row.request, row.draft[:ahead])
@@ -196,9 +197,15 @@ class ModelRunner:
             if not wanted:
                 return [], []
             positions, requests, drafts = zip(*wanted, strict=True)
-            last = kernels.embedding(self._to_device(torch.tensor(positions)), hidden)
-        logits = self._model.logits(last, self._head_plan(launch, requests, np.ones(len(requests), np.int64)))
-        return self._sampler(logits, requests, drafts, masks)
+        plan = self._head_plan(launch, requests, np.ones(len(requests), np.int64))
+        return self._sampler(self._logits(launch, positions, plan), requests, drafts, masks)
+
+    def _logits(self, launch: _Launch, positions: Sequence[int] | None, lora: LoraPlan | None = None) -> torch.Tensor:
+        """Logits at some positions of the batch, or at all of them."""
+        known = launch.hidden if launch.logits is None else launch.logits
+        if positions is not None:
+            known = kernels.embedding(self._to_device(torch.tensor(positions)), known)
+        return known if launch.logits is not None else self._model.logits(known, lora)
 
     @torch.inference_mode()
     def rehearse(self, rows: Sequence[Row], *, layers: int | None = None) -> None:
@@ -221,9 +228,7 @@ class ModelRunner:
         if not drawing:
             return []
         requests, positions = zip(*drawing, strict=True)
-        last = self._to_device(torch.tensor(positions))
-        logits = self._model.logits(kernels.embedding(last, launch.hidden))
-        return self._sampler.choose(logits, requests, drafted)
+        return self._sampler.choose(self._logits(launch, positions), requests, drafted)
 
     def release(self, request: Request) -> None:
         """Forget what is kept of a finished or preempted request."""
@@ -247,23 +252,27 @@ class ModelRunner:
         return self._run(batch, adapted=adapted)
 
     def _run(self, batch: Batch, *, adapted: bool = True, layers: int | None = None) -> _Launch:
-        tokens, step = self._prepare(batch, adapted)
-        if layers is None:
-            hidden = self._forward(tokens, step)
-        else:
-            hidden = self._model(tokens, self._cache, step, layers=layers)
-        return _Launch(batch.rows, batch.ends, step.lora, hidden)
-
-    def _prepare(self, batch: Batch, adapted: bool) -> tuple[torch.Tensor, Step]:
         lengths = torch.from_numpy(batch.lengths) if self._rope.depends_on_length else None
         rotary, rotations = self._rope.rotations(torch.from_numpy(batch.positions), lengths)
+        lora = self._adapt([row.request for row in batch.rows], batch.counts) if adapted else None
+        if lora is None and layers is None and len(batch.tokens) == len(batch.rows):
+            decoded = self._decodes(batch, rotary, rotations)
+            if decoded is not None:
+                return _Launch(batch.rows, batch.ends, None, *decoded)
+        tokens, step = self._prepare(batch, rotary, rotations, lora)
+        hidden = self._model(tokens, self._cache, step, layers=layers)
+        return _Launch(batch.rows, batch.ends, lora, hidden)
+
+    def _prepare(
+        self, batch: Batch, rotary: torch.Tensor, rotations: torch.Tensor, lora: LoraPlan | None
+    ) -> tuple[torch.Tensor, Step]:
+        """What the model reads of a batch, on the device: its tokens [T], and the rest."""
         blocks = (batch.tables * self._cache.stride).astype(np.int32)
         starts, counts = batch.starts.astype(np.int32), batch.counts.astype(np.int32)
         plans = {
             window: kernels.plan_attention(starts, counts, blocks, window=window, device=self._device)
             for window in self._windows
         }
-        lora = self._adapt([row.request for row in batch.rows], batch.counts) if adapted else None
         slots = self._to_device(torch.from_numpy(batch.slots(self._cache.stride)))
         return self._to_device(torch.from_numpy(batch.tokens)), Step(rotary, rotations, slots, plans, lora)
 

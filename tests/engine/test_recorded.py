@@ -8,6 +8,7 @@ import pytest
 
 import engine.recorded
 import kernels
+from engine.batch import Batch
 from engine.plan import Sampled
 from engine.runner import ModelRunner
 from kernels import library
@@ -36,11 +37,11 @@ def _answers(runner: ModelRunner, **how: Any) -> list[list[Sampled]]:
 def _compare(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, **how: Any) -> int:
     """How many steps were replayed of those that gave what they give as they come."""
     with monkeypatch.context() as patch:
-        patch.setattr(runner._forward, "_enabled", False)
+        patch.setattr(runner._decodes, "_enabled", False)
         expected = _answers(runner, **how)
-    assert runner._forward.replayed == 0
+    assert runner._decodes.replayed == 0
     assert _answers(runner, **how, seed=1) == expected
-    return runner._forward.replayed
+    return runner._decodes.replayed
 
 
 @pytest.mark.parametrize("architecture", sorted(set(ARCHITECTURES) - {"mixtral"}))
@@ -90,7 +91,7 @@ def test_without_a_library_steps_run_as_they_come(checkpoint: Checkpoint) -> Non
     with library.using(None):
         runner = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
         _answers(runner)
-    assert runner._forward.replayed == 0
+    assert runner._decodes.replayed == 0
 
 
 def test_a_change_of_the_library_is_noticed(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,27 +103,27 @@ def test_a_change_of_the_library_is_noticed(checkpoint: Checkpoint, monkeypatch:
         pytest.skip("there is only one instruction set")
     runner = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
     _answers(runner)
-    assert runner._forward.replayed
-    recorded = [each.recording for each in runner._forward._recorded.values()]
+    assert runner._decodes.replayed
+    recorded = [each.recording for each in runner._decodes._recorded.values()]
     with library.using(other):
         assert not any(recording.serves for recording in recorded)
         _answers(runner)
-        assert all(each.recording.serves for each in runner._forward._recorded.values())
+        assert all(each.recording.serves for each in runner._decodes._recorded.values())
 
 
 def test_memory_of_recordings_is_bounded(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
     _answers(runner)
-    sizes = {rows: each.nbytes for rows, each in runner._forward._recorded.items()}
+    sizes = {rows: each.nbytes for rows, each in runner._decodes._recorded.items()}
     assert sorted(sizes) == [1, 2, 3, 4]
     monkeypatch.setattr(engine.recorded, "_ALL_BYTES", sizes[1] + sizes[2])
     few = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
     assert _answers(few) == _answers(runner)
-    assert sorted(few._forward._recorded) == [1, 2]
+    assert sorted(few._decodes._recorded) == [1, 2]
     monkeypatch.setattr(engine.recorded, "_MOST_BYTES", sizes[2] - 1)
     small = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
     assert _answers(small) == _answers(runner)
-    assert sorted(small._forward._recorded) == [1]
+    assert sorted(small._decodes._recorded) == [1]
 
 
 def test_what_cannot_be_replayed_is_tried_once(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,13 +133,13 @@ def test_what_cannot_be_replayed_is_tried_once(checkpoint: Checkpoint, monkeypat
     norm = kernels.add_rms_norm
     monkeypatch.setattr(kernels, "add_rms_norm", lambda x, *rest: norm(x + 0, *rest))
     records: list[int] = []
-    record = plain._forward._record
+    record = plain._decodes._record
 
-    def spy(tokens: Any, step: Any) -> Any:
-        records.append(len(tokens))
-        return record(tokens, step)
+    def spy(batch: Batch, rotations: Any) -> Any:
+        records.append(len(batch.rows))
+        return record(batch, rotations)
 
-    monkeypatch.setattr(plain._forward, "_record", spy)
+    monkeypatch.setattr(plain._decodes, "_record", spy)
     assert _answers(plain) == expected
-    assert plain._forward.replayed == 0
+    assert plain._decodes.replayed == 0
     assert sorted(records) == [1, 2, 3, 4]
