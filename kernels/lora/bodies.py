@@ -49,11 +49,23 @@ def adapt_experts(
     split: torch.Tensor,
     count: int,
 ) -> None:
-    """`kernels.adapt_experts`, likewise.
-
-    `split` is room for four numbers per segment and each of the site's `count` experts, and for a row per choice.
-    """
+    """`kernels.adapt_experts`, likewise, with what `expert_tensors` gives for the site's `count` experts."""
     _of(arena).adapt_experts(out, x, arena, tables, segments, scratch, site, experts, places, split, count)
+
+
+def expert_tensors(
+    segments: torch.Tensor, scratch: torch.Tensor, experts: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scratch memory, and room for segments of rows, for `segments` and `scratch` of a plan and experts [T, k].
+
+    On the CPU four numbers per segment and each expert, and a row per choice; for the CUDA bodies a tile of the same
+    size for each tile and expert.
+    """
+    if segments.ndim == 2:
+        split = segments.new_empty(len(segments) * count, segments.shape[1])
+        return scratch.new_empty(experts.numel(), scratch.shape[1]), split
+    split = torch.empty(4 * int(segments[0]) * count + experts.numel(), dtype=torch.int64)
+    return torch.empty(experts.shape[1] * len(scratch)), split
 
 
 def _of(arena: torch.Tensor) -> Any:

@@ -102,21 +102,10 @@ def _adapt_experts(
 ) -> None:
     layouts = {adapter.layout for adapter in plan.tables.adapters}
     count = max(layout.sites[site].experts for layout in layouts if site in layout.sites)
-    segments, k = int(plan.segments[0]), experts.shape[1]
-    split = torch.empty(4 * segments * count + experts.numel(), dtype=torch.int64)
-    scratch = torch.empty(k * len(plan.scratch))
+    scratch, split = bodies.expert_tensors(plan.segments, plan.scratch, experts, count)
+    number = site_number(site)
     bodies.adapt_experts(
-        out,
-        x,
-        plan.arena,
-        plan.tables.table,
-        plan.segments,
-        scratch,
-        site_number(site),
-        experts,
-        places,
-        split,
-        count,
+        out, x, plan.arena, plan.tables.table, plan.segments, scratch, number, experts, places, split, count
     )
 
 

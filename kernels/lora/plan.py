@@ -81,7 +81,7 @@ class LoraWorkspace:
     def __init__(self, arena: torch.Tensor) -> None:
         self._arena = arena
         self._slots: dict[LoraLayout, LoraSlots] = {}
-        self._tables = LoraTables.of((), arena.dtype)
+        self._tables = LoraTables.of((), arena.dtype, arena.device)
 
     def hold(self, adapters: Sequence[LoraAdapter | None]) -> None:
         """Have the adapters of a step, None being the base model, and nothing else."""
@@ -89,7 +89,7 @@ class LoraWorkspace:
             self._slots = {}
             distinct = {adapter: None for adapter in adapters if adapter is not None}
             if distinct.keys() != self._tables.adapters.keys():
-                self._tables = LoraTables.of(distinct, self._arena.dtype)
+                self._tables = LoraTables.of(distinct, self._arena.dtype, self._arena.device)
             return
         wanted: dict[LoraLayout, dict[LoraAdapter, None]] = {}
         for adapter in dict.fromkeys(adapters):
@@ -118,8 +118,7 @@ class LoraWorkspace:
         return SlotPlan(tuple(groups)) if groups else None
 
     def _reads_arena(self) -> bool:
-        served = library.of(self._arena, "adapt_linear") is not None
-        return served and self._arena.is_cpu and self._arena.dtype in _TYPES
+        return library.of(self._arena, "adapt_linear") is not None and self._arena.dtype in _TYPES
 
 
 def _segments(adapters: Sequence[LoraAdapter | None], counts: Ints) -> list[tuple[LoraAdapter, Ints]]:

@@ -1,7 +1,8 @@
 """Plans for the bodies that read adapters where they lie: tables that say so, and which rows have which adapter.
 
 A layout becomes numbers once, the set of adapters of a step when it changes, and the rows once per step.
-`kernels/csrc/cpu/lora.h` describes the numbers.
+`kernels/csrc/lora_tables.h` describes the numbers of adapters; how rows are listed, `kernels/csrc/cpu/lora.h` and
+`kernels/csrc/include/roundhouse/lora.h`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kernels import library
 from kernels.lora.layout import EMBEDDING, LoraAdapter, LoraLayout, LoraSite
 
 Ints = npt.NDArray[np.int64]
 
+SPLIT = 1024
+"""Inputs that the CUDA bodies add up at a time."""
+_TILE_ROWS = (16, 64)
+"""Of a tile of rows for them: of few rows, of many."""
+_TILE_HEADER = 4
+
 _numbers: dict[str, int] = {}
 """Of the sites of all layouts, by name."""
-_described: WeakKeyDictionary[LoraLayout, tuple[Ints, int]] = WeakKeyDictionary()
+_described: WeakKeyDictionary[LoraLayout, tuple[Ints, int, int]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -32,24 +40,30 @@ class LoraTables:
     table: torch.Tensor
     ranks: int
     """Most that any of them has at one site, in all parts."""
+    sums: int
+    """Most ranks times splits of the inputs that any of them has at one site."""
 
     @classmethod
-    def of(cls, adapters: Iterable[LoraAdapter], dtype: torch.dtype) -> LoraTables:
-        """`dtype` is the arena's."""
+    def of(cls, adapters: Iterable[LoraAdapter], dtype: torch.dtype, device: torch.device) -> LoraTables:
+        """`dtype` and `device` are the arena's."""
         numbers = {adapter: number for number, adapter in enumerate(adapters)}
-        pieces: list[Ints] = [np.empty((len(numbers), 2), np.int64)]
-        heads, end, ranks = pieces[0], 2 * len(numbers), 0
+        heads = np.empty((len(numbers), 2), np.int64)
+        pieces, end, ranks, sums = [heads], heads.size, 0, 0
         begins: dict[LoraLayout, int] = {}
         for adapter, number in numbers.items():
             if adapter.layout not in begins:
-                layout, most = _describe(adapter.layout, dtype)
-                begins[adapter.layout], ranks = end, max(ranks, most)
+                layout, *most = _describe(adapter.layout, dtype)
+                begins[adapter.layout], ranks, sums = end, max(ranks, most[0]), max(sums, most[1])
                 pieces.append(layout)
                 end += len(layout)
-            heads[number] = begins[adapter.layout], end
-            pieces.append(adapter.sectors.numpy())
+            heads[number, 0] = begins[adapter.layout]
+        for adapter, number in numbers.items():
+            heads[number, 1] = end
             end += len(adapter.sectors)
-        return cls(numbers, torch.from_numpy(np.concatenate([piece.reshape(-1) for piece in pieces])), ranks)
+        known = torch.from_numpy(np.concatenate([piece.reshape(-1) for piece in pieces]))
+        # The pages are where the arena is.
+        table = torch.cat([known.to(device, non_blocking=True), *(adapter.sectors for adapter in numbers)])
+        return cls(numbers, table, ranks, sums)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -59,9 +73,10 @@ class TablePlan:
     arena: torch.Tensor
     tables: LoraTables
     segments: torch.Tensor
-    """Their number, (adapter, first row, rows, 0) for each, and the rows of all."""
+    """On the CPU their number, (adapter, first row, rows, 0) for each, and the rows of all. For the CUDA bodies tiles
+    of up to 16 or 64 rows: [tiles, (adapter, rows, 0, 0) and the rows] int32."""
     scratch: torch.Tensor
-    """What the rows are between the two products, in fp32."""
+    """What the rows are between the two products, in fp32; for the CUDA bodies a line for each row of the batch."""
 
     def reaches(self, site: str) -> bool:
         """Whether any adapter has something for a layer."""
@@ -84,6 +99,10 @@ def plan_rows(
     rows = int(sizes.sum())
     if rows == 0:
         return None
+    body = library.of(arena)
+    if body is not None and body.cuda:
+        tiles = torch.from_numpy(_tiles(sizes, order)).to(arena.device, non_blocking=True)
+        return TablePlan(arena, tables, tiles, torch.empty(len(owners), tables.sums, device=arena.device))
     (present,) = sizes.nonzero()
     segments = np.zeros(1 + 4 * len(present) + rows, np.int64)
     segments[0] = len(present)
@@ -94,27 +113,41 @@ def plan_rows(
     return TablePlan(arena, tables, torch.from_numpy(segments), torch.empty(rows * tables.ranks))
 
 
+def _tiles(sizes: Ints, order: Ints) -> npt.NDArray[np.int32]:
+    """The rows in `order`, of which each adapter has so many in turn, as tiles; small ones if all fit."""
+    few, many = _TILE_ROWS
+    rows = few if sizes.max() <= few else many
+    counts = -(-sizes // rows)
+    owners = np.arange(len(sizes)).repeat(counts)
+    done = (np.arange(len(owners)) - (counts.cumsum() - counts)[owners]) * rows
+    first = (sizes.cumsum() - sizes)[owners] + done
+    tiles = np.zeros((len(owners), _TILE_HEADER + rows), np.int32)
+    tiles[:, 0], tiles[:, 1] = owners, np.minimum(sizes[owners] - done, rows)
+    tiles[:, _TILE_HEADER:] = order.take(first[:, None] + np.arange(rows), mode="clip")
+    return tiles
+
+
 def site_number(site: str) -> int:
     """What the tables call a site."""
     return _numbers.setdefault(site, len(_numbers))
 
 
-def _describe(layout: LoraLayout, dtype: torch.dtype) -> tuple[Ints, int]:
-    """A layout as numbers, and the most ranks of a site."""
+def _describe(layout: LoraLayout, dtype: torch.dtype) -> tuple[Ints, int, int]:
+    """A layout as numbers, and the most ranks, and ranks times splits, of a site."""
     found = _described.get(layout)
     if found is None:
         found = _described[layout] = _encode(layout, torch.float32.itemsize // dtype.itemsize)
     return found
 
 
-def _encode(layout: LoraLayout, width: int) -> tuple[Ints, int]:
+def _encode(layout: LoraLayout, width: int) -> tuple[Ints, int, int]:
     """`width`: elements of the arena in a number of a vector."""
     sites = [(site_number(name), site, -1) for name, site in layout.sites.items()]
     if layout.embedding is not None:
         sites.append((site_number(EMBEDDING), layout.embedding.site, layout.embedding.rows))
     numbers: list[int] = [0] * (2 + max((number for number, _, _ in sites), default=-1))
     numbers[0] = len(numbers) - 1
-    most = 0
+    most = sums = 0
     for number, site, rows in sites:
         numbers[1 + number] = len(numbers)
         spans = list(_spans(site))
@@ -124,8 +157,8 @@ def _encode(layout: LoraLayout, width: int) -> tuple[Ints, int]:
         )
         numbers += (site.width, site.columns, site.experts, scale, offset, rows, ranks, len(spans))
         numbers += (number for span in spans for number in span)
-        most = max(most, ranks)
-    return np.array(numbers, np.int64), most
+        most, sums = max(most, ranks), max(sums, ranks * max(1, -(-site.width // SPLIT)))
+    return np.array(numbers, np.int64), most, sums
 
 
 def _spans(site: LoraSite) -> Iterable[tuple[int, int, int, int, int]]:

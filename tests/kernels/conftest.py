@@ -15,7 +15,7 @@ Body = tuple[library.Library, torch.device]
 """A library, and where its tensors are."""
 
 
-def _load(name: str) -> library.Library:
+def load(name: str) -> library.Library:
     """A library for tensors of the CPU; skips the test where there is none."""
     if name in library.ISAS and name not in library.supported():
         pytest.skip(f"this CPU has no {name}")
@@ -28,21 +28,21 @@ def _load(name: str) -> library.Library:
 @pytest.fixture(params=library.ISAS)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each instruction set in turn, its library serving."""
-    with library.using(_load(request.param)):
+    with library.using(load(request.param)):
         yield request.param
 
 
 @pytest.fixture(params=[*library.ISAS, library.EMULATOR])
 def built(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each library for tensors of the CPU in turn: those of the instruction sets, and the CUDA sources' emulator."""
-    with library.using(_load(request.param)):
+    with library.using(load(request.param)):
         yield request.param
 
 
 @pytest.fixture
 def emulator() -> Iterator[library.Library]:
     """The emulator's library serving tensors of the CPU. Its threads advance in step until the test sets a seed."""
-    loaded = _load(library.EMULATOR)
+    loaded = load(library.EMULATOR)
     with library.using(loaded):
         yield loaded
     loaded.set_seed(0)
@@ -55,7 +55,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     if name == "cuda":
         yield torch.device("cuda")
     else:
-        with library.using(_load(name)):
+        with library.using(load(name)):
             yield torch.device("cpu")
 
 

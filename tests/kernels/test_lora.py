@@ -15,6 +15,7 @@ from kernels import LoraAdapter, LoraLayout, LoraWorkspace, library
 from kernels.lora import reference
 from kernels.lora.plan import Batched, Single, best_depth
 from kernels.lora.slots import LoraSlots
+from tests.kernels.conftest import load
 from tests.kernels.lora_arenas import EXPERTS, SECTOR, SIZES, VOCABULARY, WIDTH, Arena, layout, segments
 
 DTYPES = pytest.mark.parametrize(
@@ -22,17 +23,11 @@ DTYPES = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(params=["slots", *library.ISAS])
+@pytest.fixture(params=["slots", *library.ISAS, library.EMULATOR])
 def body(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Copies in slots, as where no library is built, or each instruction set's library."""
+    """Copies in slots, as where no library is built, or each library for tensors of the CPU."""
     name: str = request.param
-    if name == "slots":
-        with library.using(None):
-            yield name
-        return
-    if name not in library.supported() or not (library.FOLDER / f"libroundhouse_cpu_{name}.so").exists():
-        pytest.skip(f"this CPU has no {name}, or its library is not built")
-    with library.using(library.load(name)):
+    with library.using(None if name == "slots" else load(name)):
         yield name
 
 
@@ -53,7 +48,7 @@ def random_layouts(dtype: torch.dtype) -> list[LoraLayout]:
 
 
 @DTYPES
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**20), steps=st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 90)), min_size=1))
 )

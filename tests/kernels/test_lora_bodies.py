@@ -74,7 +74,7 @@ def expected(x: torch.Tensor, out: torch.Tensor, arena: Arena, adapter: LoraAdap
     seed=st.integers(0, 99),
 )
 def test_rows_are_those_of_fp64(
-    isa: str,
+    built: str,
     dtype: torch.dtype,
     width: int,
     sizes: list[int],
@@ -100,7 +100,7 @@ def test_rows_are_those_of_fp64(
 
 @DTYPES
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_row_is_the_same_bits_in_any_batch(isa: str, dtype: torch.dtype, threads: int) -> None:
+def test_a_row_is_the_same_bits_in_any_batch(built: str, dtype: torch.dtype, threads: int) -> None:
     """Alone, or beside rows of its adapter, of other adapters and ranks and of the base, with any number of threads."""
     shapes = [
         wide(dtype, 530, (300, 64, 64), ranks, affine) for ranks, affine in (((8, 8, 8), False), ((24, 0, 8), True))
@@ -137,7 +137,7 @@ def test_a_row_is_the_same_bits_in_any_batch(isa: str, dtype: torch.dtype, threa
     assert torch.equal(turned, straight[order])
 
 
-def test_an_embedding_is_the_same_bits_in_any_batch(isa: str) -> None:
+def test_an_embedding_is_the_same_bits_in_any_batch(built: str) -> None:
     arena = Arena(
         [layout(torch.bfloat16, (8, 0, 0), embedding=rank, scale=True) for rank in (8, 24)], torch.bfloat16, 0
     )
@@ -151,7 +151,7 @@ def test_an_embedding_is_the_same_bits_in_any_batch(isa: str) -> None:
     assert torch.equal(out, alone)
 
 
-def test_the_ops_keep_torchs_rules(isa: str) -> None:
+def test_the_ops_keep_torchs_rules(built: str) -> None:
     arena = Arena([layout(torch.float32, (8, 16, 8), embedding=8)], torch.float32, 0)
     plan = plan_of(arena, arena.adapters, [2])
     assert isinstance(plan, TablePlan)

@@ -7,30 +7,16 @@
 
 #include <cstdint>
 
+#include "lora_tables.h"
+
 namespace roundhouse {
-
-constexpr int64_t kLoraChunk = 8;  // ranks come in chunks of so many; all offsets in an image are multiples of it
-
-// Columns [begin, end) of a layer's output. A [experts, rank, width] begins at element `down` of the adapter's image, and
-// B [experts, rank, end - begin], with the scaling in it, at `up`. The rank may be 0.
-struct LoraSpan {
-  int64_t begin, end, rank, down, up;
-};
-
-// What an adapter has for one layer. Of `scale` and `offset`, in fp32 and for all columns, it is said where they begin in
-// the image, or -1; so are the rows of A^T of the token embedding, which has no A.
-struct LoraSite {
-  int64_t width, columns, experts, scale, offset, rows, ranks, count;
-  LoraSpan spans[1];  // `count` of them, by column; `ranks` in all
-};
 
 // Rows [first, first + count) of the list of rows have this adapter, in this expert.
 struct LoraSegment {
   int64_t adapter, first, count, expert;
 };
 
-// Adapters as numbers: two for each, where its layout and its page table begin among them. A layout is a count, for so many
-// sites where they begin behind the layout's beginning (0: it has no such site), and those; a page table names sectors.
+// What `lora_tables.h` describes.
 class LoraTables {
  public:
   explicit LoraTables(const int64_t* numbers) : numbers_(numbers) {}

@@ -85,6 +85,7 @@ inline unsigned __ballot_sync(uint32_t mask, bool vote) {
 }
 
 inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
 using std::max;
 using std::min;

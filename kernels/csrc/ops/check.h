@@ -48,8 +48,9 @@ inline void check_size(const TensorView& tensor, int dimension, int64_t size, co
       << name << " has " << tensor.size(dimension) << " elements in dimension " << dimension << " instead of " << size;
 }
 
-// Whether the last `count` dimensions lie in memory without gaps.
+// Whether the last `count` dimensions lie in memory without gaps, as those without elements do.
 inline bool is_dense(const TensorView& tensor, int count) {
+  if (tensor.numel() == 0) return true;
   int64_t expected = 1;
   for (int i = tensor.ndim() - 1; i >= tensor.ndim() - count; --i) {
     if (tensor.size(i) != 1 && tensor.stride(i) != expected) return false;
