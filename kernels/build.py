@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kernels import resources
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "kernels"
 """Where the compilers work."""
@@ -18,6 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m kernels.build", description=__doc__)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="compilers at a time")
     parser.add_argument("--no-cuda", action="store_true", help="leave the CUDA bodies out even where nvcc is")
+    parser.add_argument("--resources", action="store_true", help="then print what each CUDA kernel takes of a GPU")
     arguments = parser.parse_args()
     cmake = shutil.which("cmake")
     if cmake is None:
@@ -34,6 +37,8 @@ def main() -> None:
     ):
         if subprocess.run(command).returncode != 0:
             sys.exit("kernels: the build failed (see above)")
+    if arguments.resources:
+        print(resources.markdown(resources.built(BUILD)))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ from kernels.memory import Workspace
 from kernels.registry import Cost, register
 
 _TYPES = (torch.float32, torch.bfloat16)
-_CUDA_DIMENSIONS = (64, 128)
+_MOST_CUDA_DIMENSIONS = 256
 _CUDA_SPLIT = 256
 """Keys per split of the CUDA body; see kernels/csrc/include/roundhouse/attention.h."""
 NO_SCALES = torch.empty(0)
-"""What the CPU bodies get instead of scales for a cache that has none."""
+"""What built bodies get instead of scales for a cache that has none."""
 _workspace = Workspace()
 
 
@@ -30,34 +30,32 @@ def paged_attention(
 ) -> torch.Tensor:
     """`reference.paged_attention` -> [T, H * D]; what lies in the caches beyond a row's length may be anything."""
     body = library.of(query, "paged_attention")
-    if body is None or not _fits(body, query.dtype, key_cache.dtype, query.shape[2]):
+    if body is None or not _fits(body, query.dtype, query.shape[2]):
         return reference.paged_attention(query, key_cache, value_cache, plan, key_scales, value_scales)
     tokens, heads, dim = query.shape
     out = query.new_empty(tokens, heads * dim)
     kv_heads, window = key_cache.shape[2], plan.window or 0
+    scales = (NO_SCALES if key_scales is None else key_scales, NO_SCALES if value_scales is None else value_scales)
     rows = (plan.tables, plan.starts, plan.counts)
     if not body.cuda:
-        scales = (NO_SCALES if key_scales is None else key_scales, NO_SCALES if value_scales is None else value_scales)
         size = _scratch_bytes(body, heads, kv_heads, dim, torch.get_num_threads())
         body.paged_attention(out, query, key_cache, value_cache, *scales, *rows, window, _workspace.of(size))
-    else:
+    elif tokens:
         most, splits = plan.most, -(-plan.longest // _CUDA_SPLIT)
         size = body.paged_attention_scratch(len(plan.starts), heads, kv_heads, dim, most, splits)
         scratch = torch.empty(size, dtype=torch.uint8, device=query.device)
-        body.paged_attention(out, query, key_cache, value_cache, *rows, window, scratch, most, splits)
+        body.paged_attention(out, query, key_cache, value_cache, *scales, *rows, window, scratch, most, splits)
     return out
 
 
 def attention_is_built(key_cache: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether a built body serves queries of `dtype` on this cache, which can follow a `fixed_plan`."""
     body = library.of(key_cache, "paged_attention")
-    return body is not None and _fits(body, dtype, key_cache.dtype, key_cache.shape[3])
+    return body is not None and _fits(body, dtype, key_cache.shape[3])
 
 
-def _fits(body: library.Library, query: torch.dtype, cached: torch.dtype, dim: int) -> bool:
-    if not body.cuda:
-        return query in _TYPES
-    return query == cached == torch.bfloat16 and dim in _CUDA_DIMENSIONS
+def _fits(body: library.Library, query: torch.dtype, dim: int) -> bool:
+    return query in _TYPES and not (body.cuda and dim > _MOST_CUDA_DIMENSIONS)
 
 
 @cache

@@ -25,13 +25,10 @@ def rope_and_store(
 ) -> None:
     """`reference.rope_and_store`: query [T, H, D], key and value [T, K, D] may have other tokens' heads between."""
     body = library.of(query, "rope_and_store")
-    if body is None or query.dtype not in _TYPES or (body.cuda and key_cache.dtype != query.dtype):
+    if body is None or query.dtype not in _TYPES:
         return reference.rope_and_store(
             query, key, value, table, rotations, key_cache, value_cache, slots, key_scales, value_scales
         )
-    if body.cuda:
-        body.rope_and_store(query, key, value, table, rotations, key_cache, value_cache, slots)
-        return None
     scales = (NO_SCALES if key_scales is None else key_scales, NO_SCALES if value_scales is None else value_scales)
     body.rope_and_store(query, key, value, table, rotations, key_cache, value_cache, *scales, slots)
     return None

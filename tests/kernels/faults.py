@@ -72,11 +72,20 @@ def _commands(source: str, functions: list[str], folder: Path) -> list[list[str]
     """Compile as the build does, but for the place of the sources and less optimised; then link."""
     original = str(_CSRC / "cuda" / f"{source}.cu")
     entries = json.loads((BUILD / "compile_commands.json").read_text())
-    (entry,) = [e for e in entries if e["file"] == original and "ROUNDHOUSE_EMULATOR" in e["command"]]
+    sources = [e for e in entries if e["file"].endswith(".cu") and "ROUNDHOUSE_EMULATOR" in e["command"]]
+    (entry,) = [e for e in sources if e["file"] == original]
     words = shlex.split(entry["command"])
     compiler, flags = words[0], words[1 : words.index("-o")]
     includes = [f"-I{folder / 'include'}", f"-I{folder}"]
     compile_ = [compiler, *includes, *flags, "-O1", "-Wno-error", "-c", str(folder / "cuda" / f"{source}.cu")]
     wanted = [f"-Wl,-u,__tvm_ffi_{name}" for name in ("initialize", "set_seed", *functions)]
-    link = [compiler, "-shared", *wanted, str(folder / "faulty.o"), str(_HOST), libinfo.find_libtvm_ffi()]
-    return [[*compile_, "-o", str(folder / "faulty.o")], [*link, "-o", str(folder / "faulty.so")]]
+    # The faulty source first: of what headers define the linker takes the first.
+    others = [str(BUILD / _output(e["command"])) for e in sources if e is not entry]
+    objects = [str(folder / "faulty.o"), *others, str(_HOST), libinfo.find_libtvm_ffi()]
+    link = [compiler, "-shared", *wanted, *objects, "-o", str(folder / "faulty.so")]
+    return [[*compile_, "-o", str(folder / "faulty.o")], link]
+
+
+def _output(command: str) -> str:
+    words = shlex.split(command)
+    return words[words.index("-o") + 1]

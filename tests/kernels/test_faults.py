@@ -49,11 +49,51 @@ def prefill(body: library.Library) -> torch.Tensor:
     return torch.cat((plain, attention(body, [(SPLIT + 60, 40)], 90)))
 
 
-def attention(body: library.Library, rows: list[tuple[int, int]], window: int) -> torch.Tensor:
-    one = batch(rows, 4, 2, 64, window)
+def stored_in_int8(body: library.Library) -> torch.Tensor:
+    """Rows of few and of many queries."""
+    return attention(body, [(SPLIT + 90, 1), (30, 50)], 130, torch.bfloat16, torch.int8)
+
+
+def stored_in_fp8(body: library.Library) -> torch.Tensor:
+    return attention(body, [(SPLIT + 90, 1), (30, 50)], 130, torch.bfloat16, torch.float8_e4m3fn)
+
+
+def in_fp32(body: library.Library) -> torch.Tensor:
+    plain = attention(body, [(SPLIT + 90, 1), (SPLIT - 20, 50), (7, 2)], 0, torch.float32, torch.float32, 42)
+    return torch.cat((plain, attention(body, [(2 * SPLIT + 10, 1), (40, 20)], 75, torch.float32, torch.int8, 42)))
+
+
+def attention(
+    body: library.Library,
+    rows: list[tuple[int, int]],
+    window: int,
+    dtype: torch.dtype = torch.bfloat16,
+    stored: torch.dtype = torch.bfloat16,
+    dim: int = 64,
+) -> torch.Tensor:
+    one = batch(rows, 4, 2, dim, window, dtype=dtype, stored=stored)
     found = one.run(body)
-    torch.testing.assert_close(found.double(), one.expected(), rtol=2**-7, atol=2**-7)
+    tolerance = 2**-7 if dtype == torch.bfloat16 else 5e-6
+    torch.testing.assert_close(found.double(), one.expected(), rtol=tolerance, atol=tolerance)
     return found
+
+
+def rope(body: library.Library) -> torch.Tensor:
+    """Into int8: what is stored is near what plain torch computes, and what is not a slot stays."""
+    torch.manual_seed(0)
+    tokens, dim = 5, 20
+    heads = torch.randn(tokens, 7, dim)
+    query, key, value = heads.split([3, 2, 2], 1)
+    table, places, slots = torch.randn(9, dim), torch.randint(9, (tokens,)), torch.randperm(32)[:tokens]
+    caches = [torch.zeros(2, 16, 2, dim, dtype=torch.int8) for _ in range(2)]
+    scales = [torch.full((2, 2, 16), 7.0).transpose(1, 2) for _ in range(2)]
+    expected = [x.clone() for x in (query, key, value, *caches, *scales)]
+    reference.rope_and_store(*expected[:3], table, places, *expected[3:5], slots, *expected[5:])
+    body.rope_and_store(query, key, value, table, places, *caches, *scales, slots)
+    found = [query, *caches, *scales]
+    for ours, theirs in zip(found, [expected[0], *expected[3:]], strict=True):
+        assert torch.equal(ours, theirs)
+    return torch.cat([x.float().flatten() for x in found])
 
 
 def linear_int4(body: library.Library) -> torch.Tensor:
@@ -137,6 +177,10 @@ CASES: dict[str, Case] = {
     "norm": ("norm", ["rms_norm"], rms_norm),
     "decode": (*_ATTENTION, decode),
     "prefill": (*_ATTENTION, prefill),
+    "int8 KV": ("attention_int8", _ATTENTION[1], stored_in_int8),
+    "fp8 KV": ("attention_fp8", _ATTENTION[1], stored_in_fp8),
+    "fp32": ("attention_fp32", _ATTENTION[1], in_fp32),
+    "rope": ("rope", ["rope_and_store"], rope),
     "sample": ("sampling", ["sample"], sample),
     "lora": (*_LORA, lora),
     "lora of experts": (*_LORA, lora_experts),
@@ -219,8 +263,8 @@ FAULTS = [
         Fault(
             "no zeros for values that are not seen",
             "attention/tile.cuh",
-            "p.values + from, inside)",
-            "p.values + from, true)",
+            "cache.values + from, inside)",
+            "cache.values + from, true)",
         ),
     ),
     (
@@ -228,8 +272,8 @@ FAULTS = [
         Fault(
             "values swizzled otherwise",
             "attention/tile.cuh",
-            "swizzle<kPieces>(16 * k + row, first / 8 + n + half)",
-            "swizzle<kPieces>(16 * k + (row ^ 1), first / 8 + n + half)",
+            "at(16 * k + row, first / 8 + n + half)",
+            "at(16 * k + (row ^ 1), first / 8 + n + half)",
         ),
     ),
     (
@@ -267,7 +311,7 @@ FAULTS = [
         Fault(
             "tokens of rows before not counted",
             "attention/decode.cuh",
-            "row.token = tokens_before<kThreads>(p, number, shared.counts);",
+            "row.token = tokens_before<kThreads>(p.counts, number, shared.counts);",
             "row.token = number;",
         ),
     ),
@@ -283,13 +327,18 @@ FAULTS = [
     ),
     (
         "prefill",
-        Fault("no barrier after the search", "attention/prefill.cuh", "shared);\n    __syncthreads();\n", "shared);\n"),
+        Fault(
+            "no barrier after the search",
+            "attention/prefill.cuh",
+            "shared.first);\n    __syncthreads();\n",
+            "shared.first);\n",
+        ),
     ),
     (
         "prefill",
         Fault(
             "sums in the wrong order of lanes",
-            "attention/prefill.cuh",
+            "attention/rows.cuh",
             "if (lane >= distance) {",
             "if (lane > distance) {",
         ),
@@ -297,6 +346,117 @@ FAULTS = [
     (
         "prefill",
         Fault("forgets the splits before", "attention/prefill.cuh", "if (any) take_merged", "if (false) take_merged"),
+    ),
+    (
+        "int8 KV",
+        Fault(
+            "scales of keys that are not seen",
+            "attention/tile.cuh",
+            "cache.value_scales) + from, inside);",
+            "cache.value_scales) + from, true);",
+        ),
+    ),
+    ("int8 KV", Fault("no scales of keys", "attention/tile.cuh", "scores[n][2 * half + 1] *= pair.y;", "")),
+    ("int8 KV", Fault("scales of other values", "attention/tile.cuh", "of_pair(2 * k + n)", "of_pair(2 * k)")),
+    (
+        "int8 KV",
+        Fault(
+            "negative numbers widened otherwise", "ptx/convert.cuh", "(word & 0x00800080u) | 0xc300c300u", "0xc300c300u"
+        ),
+    ),
+    (
+        "int8 KV",
+        Fault("dimensions in bf16's order", "attention/tile.cuh", "k * 16 + (kNarrow ?", "k * 16 + (!kNarrow ?"),
+    ),
+    (
+        "fp8 KV",
+        Fault(
+            "keys of the next eight",
+            "attention/tile.cuh",
+            "lane / 8 % 2 * 8 + lane % 8, next",
+            "lane % 16 / 8 * 4 + lane % 8, next",
+        ),
+    ),
+    (
+        "fp8 KV",
+        Fault(
+            "odd dimensions for even ones",
+            "attention/tile.cuh",
+            "widen_bf16<C>(low >> 8), ptx",
+            "widen_bf16<C>(low), ptx",
+        ),
+    ),
+    ("fp8 KV", Fault("pieces on top of each other", "tile/swizzle.cuh", "row / 2 & 3", "row & 7")),
+    (
+        "fp8 KV",
+        Fault("outputs in bf16's order", "attention/tile.cuh", "return kNarrow ? n / 2", "return !kNarrow ? n / 2"),
+    ),
+    (
+        "fp32",
+        Fault(
+            "no barrier before the keys",
+            "attention/fp32.cuh",
+            "__syncthreads();  // the queries are there",
+            "// the queries are there",
+        ),
+    ),
+    (
+        "fp32",
+        Fault(
+            "no barrier after the keys", "attention/fp32.cuh", "      __syncthreads();\n      weigh(", "      weigh("
+        ),
+    ),
+    (
+        "fp32",
+        Fault(
+            "no barrier before the values",
+            "attention/fp32.cuh",
+            "      __syncthreads();\n      load(params, p.cache.values",
+            "      load(params, p.cache.values",
+        ),
+    ),
+    (
+        "fp32",
+        Fault(
+            "no barrier after the values",
+            "attention/fp32.cuh",
+            "      __syncthreads();\n      add_values(",
+            "      add_values(",
+        ),
+    ),
+    (
+        "fp32",
+        Fault(
+            "values that nobody sees",
+            "attention/fp32.cuh",
+            "const bool inside = visible.has(first + i);",
+            "const bool inside = true;",
+        ),
+    ),
+    (
+        "fp32",
+        Fault(
+            "keys that are not seen not hidden",
+            "attention/fp32.cuh",
+            ".has(first + lane) ? scores",
+            ".has(first) ? scores",
+        ),
+    ),
+    ("fp32", Fault("does not rescale what came before", "attention/fp32.cuh", "state.outputs[j] *= factor;", "")),
+    (
+        "fp32",
+        Fault("a lane's sum for a row's", "attention/fp32.cuh", "reduce_warp(states[i].sum, Sum())", "states[i].sum"),
+    ),
+    ("rope", Fault("a lane's magnitude for a head's", "rope.cuh", "reduce_warp(most, Max())", "most")),
+    ("rope", Fault("values turned too", "rope.cuh", "is_value ? y :", "false ? y :")),
+    (
+        "rope",
+        Fault(
+            "scales of another token",
+            "rope.cuh",
+            "kv_head * p.cache.scale_head_stride + place",
+            "kv_head * p.cache.scale_head_stride",
+        ),
     ),
     (
         "int4",

@@ -7,9 +7,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kernels.ops.attention import NO_SCALES
 from tests.kernels.conftest import Body
 
 BLOCK = 16
+SCALES = (NO_SCALES, NO_SCALES)
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2**-8}
 
 
@@ -35,7 +37,7 @@ def test_queries_and_keys_turn_and_only_the_slots_are_written(
     slots = torch.randperm(4 * BLOCK, device=device)[:tokens]
     # The rows between the blocks are another layer's.
     caches = [torch.full((8, BLOCK, 2, dim), torch.nan, dtype=dtype, device=device) for _ in range(2)]
-    run.rope_and_store(query, key, value, table, rotations, *(cache[::2] for cache in caches), slots)
+    run.rope_and_store(query, key, value, table, rotations, *(cache[::2] for cache in caches), *SCALES, slots)
     tolerance = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
     torch.testing.assert_close(query.double(), turned(before[:, :3], table[rotations]), **tolerance)
     assert torch.equal(heads[:, 3:], before[:, 3:])
@@ -51,6 +53,6 @@ def test_a_wrong_argument_is_named(body: Body) -> None:
     table, caches = torch.zeros(5, 8, device=body[1]), [torch.zeros(4, BLOCK, 2, 8, device=body[1]) for _ in range(2)]
     index = torch.zeros(2, dtype=torch.long, device=body[1])
     with pytest.raises(ValueError, match="slots has another type"):
-        body[0].rope_and_store(query, key, key, table, index, *caches, index.int())
+        body[0].rope_and_store(query, key, key, table, index, *caches, *SCALES, index.int())
     with pytest.raises(ValueError, match="table has 6 elements in dimension 1 instead of 8"):
-        body[0].rope_and_store(query, key, key, table[:, :6].contiguous(), index, *caches, index)
+        body[0].rope_and_store(query, key, key, table[:, :6].contiguous(), index, *caches, *SCALES, index)

@@ -72,9 +72,9 @@ def test_plain_torch_does_the_same(dtype: torch.dtype, dim: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
-@pytest.mark.parametrize("dim", [20, 48, 128])
+@pytest.mark.parametrize("dim", [20, 48, 128, 256])
 def test_narrower_caches_get_what_the_specification_says(
-    isa: str, dtype: torch.dtype, stored: torch.dtype, dim: int
+    built: str, dtype: torch.dtype, stored: torch.dtype, dim: int
 ) -> None:
     """Bit for bit: tiny numbers and huge ones, zeros and whole vectors of them among ordinary ones."""
     results = []
@@ -94,7 +94,7 @@ def test_narrower_caches_get_what_the_specification_says(
 
 
 @pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.int8], ids=str)
-def test_eight_bits_are_near_what_was_stored(isa: str, stored: torch.dtype) -> None:
+def test_eight_bits_are_near_what_was_stored(built: str, stored: torch.dtype) -> None:
     query, key, value, table, rotations, _, _, slots = arguments(40, 64, torch.float32)
     caches = [torch.zeros(4, BLOCK, 2, 64, dtype=stored) for _ in range(2)]
     scales = [torch.zeros(4, 2, BLOCK).transpose(1, 2) for _ in range(2)] if stored == torch.int8 else []

@@ -126,6 +126,24 @@ def test_logits_that_are_not_numbers_give_some_token(built: str) -> None:
             assert 0 <= int(kernels.sample(logits, torch.tensor([draw], dtype=torch.float64))) < 50
 
 
+@pytest.mark.parametrize("vocabulary", [2**18, 2**20 + 3])
+def test_large_vocabularies_lose_nothing(built: str, vocabulary: int) -> None:
+    """The first and the last tokens weigh more than all others, which weigh the most that so many can."""
+    logits = torch.zeros(5, vocabulary)
+    logits[:, 0] = logits[:, -1] = math.log(2 * vocabulary)
+    logits[3, vocabulary // 2] = 20
+    draws = torch.tensor([[1, 0, 1, 0, u] for u in (0.2, 0.5, 0.8)] + [[0, 0, 1, 0, 0.5], [1, 1, 1, 0, 0.9]]).double()
+    assert torch.equal(kernels.argmax(logits), reference.argmax(logits))
+    torch.testing.assert_close(kernels.log_sum_exp(logits), reference.log_sum_exp(logits), rtol=0, atol=1e-6)
+    tokens = kernels.sample(logits, draws)
+    assert tokens[[0, 2, 3, 4]].tolist() == [0, vocabulary - 1, vocabulary // 2, vocabulary - 1]
+    assert abs(int(tokens[1]) - vocabulary / 2) < 2e-6 * vocabulary + 2
+    flat = torch.zeros(1, vocabulary)
+    for uniform in (1e-9, 0.25, 0.999999):
+        token = int(kernels.sample(flat, torch.tensor([[1, 0, 1, 0, uniform]], dtype=torch.float64)))
+        assert abs(token - uniform * vocabulary) < 1e-6 * vocabulary + 1
+
+
 @DTYPES
 @every_shape
 @given(rows=st.integers(0, 4), vocabulary=VOCABULARIES, seed=st.integers(0, 999), ties=st.booleans())

@@ -1,6 +1,8 @@
 #include "roundhouse/rope.h"
 
-#include "ops/cuda.h"
+#include <type_traits>
+
+#include "ops/cuda_cache.h"
 
 namespace roundhouse::cuda {
 namespace {
@@ -14,16 +16,6 @@ void check_heads(const TensorView& x, const TensorView& query, const char* name)
   check_size(x, 2, query.size(2), name);
 }
 
-void check_cache(const TensorView& cache, const TensorView& key, const char* name) {
-  check_cuda(cache, name);
-  check_type(cache, key.dtype(), name);
-  check_dimensions(cache, 4, name);
-  check_size(cache, 1, kBlock, name);
-  check_size(cache, 2, key.size(1), name);
-  check_size(cache, 3, key.size(2), name);
-  ROUNDHOUSE_CHECK(is_dense(cache, 1)) << name << " must have contiguous heads";
-}
-
 void check_indices(const TensorView& tensor, int64_t tokens, const char* name) {
   check_cuda(tensor, name);
   check_type(tensor, kInt64, name);
@@ -33,32 +25,31 @@ void check_indices(const TensorView& tensor, int64_t tokens, const char* name) {
 }
 
 template <class T>
-void run(TensorView query, TensorView key, TensorView value, TensorView table, TensorView rotations, TensorView key_cache,
-         TensorView value_cache, TensorView slots) {
-  const RopeAndStore<T> p{data<T>(query),
-                          data<T>(key),
-                          data<T>(value),
-                          query.stride(0),
-                          key.stride(0),
-                          value.stride(0),
-                          data<float>(table),
-                          data<int64_t>(rotations),
-                          data<T>(key_cache),
-                          data<T>(value_cache),
-                          key_cache.stride(0),
-                          key_cache.stride(1),
-                          key_cache.stride(2),
-                          data<int64_t>(slots),
-                          query.size(0),
-                          static_cast<int>(query.size(1)),
-                          static_cast<int>(key.size(1)),
-                          static_cast<int>(query.size(2))};
-  rope_and_store(p, stream_of(query));
+void run(TensorView query, TensorView key, TensorView value, TensorView table, TensorView rotations,
+         const CacheArguments& arguments, TensorView slots) {
+  arguments.visit<T>([&](const auto& cache) {
+    const RopeAndStore<T, std::remove_pointer_t<decltype(cache.keys)>> p{data<T>(query),
+                                                                         data<T>(key),
+                                                                         data<T>(value),
+                                                                         query.stride(0),
+                                                                         key.stride(0),
+                                                                         value.stride(0),
+                                                                         data<float>(table),
+                                                                         data<int64_t>(rotations),
+                                                                         cache,
+                                                                         data<int64_t>(slots),
+                                                                         query.size(0),
+                                                                         static_cast<int>(query.size(1)),
+                                                                         static_cast<int>(key.size(1)),
+                                                                         static_cast<int>(query.size(2))};
+    rope_and_store(p, stream_of(query));
+  });
 }
 
 // What rotations and slots hold is not looked at: it is on the device.
 void rope_and_store_op(TensorView query, TensorView key, TensorView value, TensorView table, TensorView rotations,
-                       TensorView key_cache, TensorView value_cache, TensorView slots) {
+                       TensorView key_cache, TensorView value_cache, TensorView key_scales, TensorView value_scales,
+                       TensorView slots) {
   ROUNDHOUSE_CHECK(is(query, kFloat32) || is(query, kBfloat16)) << "query must be float32 or bfloat16";
   check_dimensions(query, 3, "query");
   ROUNDHOUSE_CHECK(query.size(2) % 2 == 0) << "query must have an even number of dimensions";
@@ -71,15 +62,15 @@ void rope_and_store_op(TensorView query, TensorView key, TensorView value, Tenso
   check_dimensions(table, 2, "table");
   check_dense(table, "table");
   check_size(table, 1, query.size(2), "table");
-  check_cache(key_cache, key, "key_cache");
-  check_cache(value_cache, key, "value_cache");
-  for (int i = 0; i < 4; ++i) {
-    ROUNDHOUSE_CHECK(key_cache.stride(i) == value_cache.stride(i)) << "value_cache must be laid out as key_cache is";
-  }
+  const CacheArguments cache{key_cache, value_cache, key_scales, value_scales};
+  cache.check(key);
+  check_size(key_cache, 2, key.size(1), "key_cache");
+  ROUNDHOUSE_CHECK(is(key_cache, key.dtype()) || query.size(2) <= kMostDimensions)
+      << "query must have at most " << kMostDimensions << " dimensions with this cache";
   check_indices(rotations, query.size(0), "rotations");
   check_indices(slots, query.size(0), "slots");
-  if (is(query, kFloat32)) return run<float>(query, key, value, table, rotations, key_cache, value_cache, slots);
-  run<bfloat16>(query, key, value, table, rotations, key_cache, value_cache, slots);
+  if (is(query, kFloat32)) return run<float>(query, key, value, table, rotations, cache, slots);
+  run<bfloat16>(query, key, value, table, rotations, cache, slots);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ void check_logits(const TensorView& logits) {
   ROUNDHOUSE_CHECK(is(logits, kFloat32) || is(logits, kBfloat16)) << "logits must be float32 or bfloat16";
   check_dimensions(logits, 2, "logits");
   check_dense(logits, "logits");
-  ROUNDHOUSE_CHECK(logits.size(1) > 0 && logits.size(1) < 1 << 18) << "logits must have a vocabulary of less than 2^18";
+  ROUNDHOUSE_CHECK(logits.size(1) > 0 && logits.size(1) < int64_t{1} << 31) << "logits must have a vocabulary of less than 2^31";
 }
 
 void check_vector(const TensorView& tensor, DLDataType type, int64_t size, const char* name) {

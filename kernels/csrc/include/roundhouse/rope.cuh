@@ -1,7 +1,10 @@
-// The body of rotary embedding with the writing of keys and values.
+// The bodies of rotary embedding with the writing of keys and values.
 #pragma once
 
+#include <type_traits>
+
 #include "roundhouse/rope.h"
+#include "roundhouse/tile/reduce.cuh"
 #include "roundhouse/tile/vector.cuh"
 
 namespace roundhouse::cuda {
@@ -9,7 +12,7 @@ namespace roundhouse::cuda {
 // A block takes heads of one token, a thread kPerLoad neighbouring dimensions of a head's lower half and their partners.
 template <class T, int kPerLoad>
 struct RopeAndStoreBody {
-  using Params = RopeAndStore<T>;
+  using Params = RopeAndStore<T, T>;
   using V = Vector<T, kPerLoad>;
   static constexpr int kThreads = 128;
   static constexpr size_t kSharedBytes = 0;
@@ -24,12 +27,12 @@ struct RopeAndStoreBody {
     const int64_t token = blockIdx.x;
     const int64_t slot = p.slots[token];
     const auto cached = [&](int kv_head) {
-      return slot / kBlock * p.block_stride + slot % kBlock * p.token_stride + kv_head * p.head_stride + at;
+      return slot / kBlock * p.cache.block_stride + slot % kBlock * p.cache.token_stride + kv_head * p.cache.head_stride + at;
     };
     if (head >= p.heads + p.kv_heads) {
       const int kv_head = head - p.heads - p.kv_heads;
       const T* value = p.value + token * p.value_stride + static_cast<int64_t>(kv_head) * p.dim + at;
-      T* to = p.values + cached(kv_head);
+      T* to = p.cache.values + cached(kv_head);
       V::load(value).store(to);
       V::load(value + half).store(to + half);
       return;
@@ -41,7 +44,7 @@ struct RopeAndStoreBody {
     } else {
       const int kv_head = head - p.heads;
       const T* key = p.key + token * p.key_stride + static_cast<int64_t>(kv_head) * p.dim + at;
-      rotate(p.keys + cached(kv_head), key, cos, sin, half);
+      rotate(p.cache.keys + cached(kv_head), key, cos, sin, half);
     }
   }
 
@@ -55,6 +58,63 @@ struct RopeAndStoreBody {
     }
     low.store(to);
     high.store(to + half);
+  }
+};
+
+// A cache of a narrower type: a warp takes a head of one token, so that it can find the largest magnitude.
+template <class T, class C>
+struct NarrowRopeAndStoreBody {
+  using Params = RopeAndStore<T, C>;
+  static constexpr int kWarps = 4, kThreads = kWarps * kWarp;
+  static constexpr int kPairs = kMostDimensions / 2 / kWarp;  // of a lane, kWarp apart
+  static constexpr size_t kSharedBytes = 0;
+
+  static ROUNDHOUSE_DEVICE void run(const Params& p, unsigned char*) {
+    const int64_t token = blockIdx.x;
+    const int head = static_cast<int>(blockIdx.y) * kWarps + warp_of_thread();
+    if (head >= p.heads + 2 * p.kv_heads) return;
+    const int half = p.dim / 2, lane = lane_of_thread();
+    const bool is_query = head < p.heads, is_value = head >= p.heads + p.kv_heads;
+    const int kv_head = is_value ? head - p.heads - p.kv_heads : head - p.heads;
+    T* query = p.query + token * p.query_stride + static_cast<int64_t>(head) * p.dim;
+    const T* from = is_query   ? query
+                    : is_value ? p.value + token * p.value_stride + static_cast<int64_t>(kv_head) * p.dim
+                               : p.key + token * p.key_stride + static_cast<int64_t>(kv_head) * p.dim;
+    const float* table = p.table + p.rotations[token] * p.dim;
+    float low[kPairs] = {}, high[kPairs] = {};
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int at = i * kWarp + lane;
+      if (at >= half) break;
+      const float x = to_float(from[at]), y = to_float(from[at + half]);
+      low[i] = is_value ? x : x * table[at] - y * table[at + half];
+      high[i] = is_value ? y : y * table[at] + x * table[at + half];
+    }
+    if (is_query) return store(query, low, high, half, 1.0f);
+    const int64_t slot = p.slots[token], block = slot / kBlock, place = slot % kBlock;
+    const int64_t to = block * p.cache.block_stride + place * p.cache.token_stride + kv_head * p.cache.head_stride;
+    float step = 1.0f;
+    if constexpr (std::is_same_v<C, int8_t>) {
+      float most = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) most = fmaxf(most, fmaxf(fabsf(low[i]), fabsf(high[i])));
+      const float scale = reduce_warp(most, Max()) / 127.0f;
+      const int64_t at = block * p.cache.scale_block_stride + kv_head * p.cache.scale_head_stride + place;
+      if (lane == 0) (is_value ? p.cache.value_scales : p.cache.key_scales)[at] = scale;
+      if (scale != 0.0f) step = scale;
+    }
+    store((is_value ? p.cache.values : p.cache.keys) + to, low, high, half, step);
+  }
+
+  template <class To>
+  static ROUNDHOUSE_DEVICE void store(To* to, const float (&low)[kPairs], const float (&high)[kPairs], int half, float step) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int at = i * kWarp + lane_of_thread();
+      if (at >= half) break;
+      to[at] = from_float<To>(low[i] / step);
+      to[at + half] = from_float<To>(high[i] / step);
+    }
   }
 };
 

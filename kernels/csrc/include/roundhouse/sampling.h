@@ -15,7 +15,8 @@ struct Draw {
 };
 
 // Temperature, top-k, top-p, min-p and the draw itself, row by row and without a sort. Weights are whole multiples of
-// 2^-44, so that their sums do not depend on an order: a token keeps its chance to within that. vocabulary < 2^18.
+// 2^-44, so that their sums do not depend on an order: a token keeps its chance to within that. From a vocabulary of 2^20
+// on it is 2^-43, from 2^21 on 2^-42 and so on, so that no sum has more than 64 bits. All of these: vocabulary < 2^31.
 template <class T>
 struct Sample {
   int64_t* tokens;

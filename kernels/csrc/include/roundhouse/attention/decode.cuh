@@ -8,15 +8,16 @@
 
 namespace roundhouse::cuda {
 
-template <int kDim>
+template <class C, int kDim>
 struct DecodeAttention {
-  using Params = PagedAttention;
+  using Params = PagedAttention<bfloat16, C>;
+  using Tile = KeyValueTile<C, kDim>;
   static constexpr int kWarps = 4, kThreads = kWarps * kWarp, kStages = 3;
   static constexpr int kEights = kDim / 8 / kWarps;  // of a warp's dimensions
   static constexpr int kStride = kTile + 8;          // of a row of scores, which spreads rows over the banks
 
   struct Shared {
-    KeyValueTile<kDim> stages[kStages];
+    Tile stages[kStages];
     float scores[16 * kStride];
     int counts[kWarps];
   };
@@ -37,13 +38,13 @@ struct DecodeAttention {
 
     const auto load = [&](int tile) {
       if (tile < tiles) {
-        shared.stages[tile % kStages].template load<kThreads>(p, table, kv_head, first + tile * kTile, visible);
+        shared.stages[tile % kStages].template load<kThreads>(p.cache, table, kv_head, first + tile * kTile, visible);
       }
       ptx::cp_async_commit();
     };
 #pragma unroll
     for (int tile = 0; tile < kStages - 1; ++tile) load(tile);
-    row.token = tokens_before<kThreads>(p, number, shared.counts);
+    row.token = tokens_before<kThreads>(p.counts, number, shared.counts);
     uint32_t queries[kDim / 16][4];
     load_queries<kDim>(queries, p, row, kv_head, 0);
 
@@ -53,9 +54,10 @@ struct DecodeAttention {
       ptx::cp_async_wait<kStages - 2>();
       __syncthreads();  // the tile is there, and everybody is done with the one that is overwritten next
       load(tile + kStages - 1);
-      const KeyValueTile<kDim>& stage = shared.stages[tile % kStages];
+      const Tile& stage = shared.stages[tile % kStages];
       float scores[kTile / 8][4];
       multiply_keys(shared, stage, queries, scores);
+      stage.scales.scale_keys(scores);
       mask(scores, p, row, 0, first + tile * kTile);
       softmax.add(scores, [&](int half, float factor) {
 #pragma unroll
@@ -71,7 +73,7 @@ struct DecodeAttention {
   }
 
   // The scores of all 16 queries with all keys of a tile, in every warp.
-  static ROUNDHOUSE_DEVICE void multiply_keys(Shared& shared, const KeyValueTile<kDim>& stage,
+  static ROUNDHOUSE_DEVICE void multiply_keys(Shared& shared, const Tile& stage,
                                               const uint32_t (&queries)[kDim / 16][4], float (&scores)[kTile / 8][4]) {
     const int lane = lane_of_thread(), warp = warp_of_thread();
     float own[2][4];
@@ -100,7 +102,7 @@ struct DecodeAttention {
   static ROUNDHOUSE_DEVICE void store(const Params& p, const AttentionRow& row, int kv_head, int split,
                                       const RunningSoftmax& softmax, const float (&outputs)[kEights][4]) {
     const int lane = lane_of_thread(), warp = warp_of_thread();
-    const Partials<kDim> partials(p, row, kv_head);
+    const Partials partials(p, row, kv_head);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int i = lane / 4 + half * 8;
@@ -110,13 +112,13 @@ struct DecodeAttention {
       }
 #pragma unroll
       for (int n = 0; n < kEights; ++n) {
-        const int column = warp * kDim / kWarps + n * 8 + lane % 4 * 2;
-        const float x = outputs[n][2 * half], y = outputs[n][2 * half + 1];
+        const int column = warp * kDim / kWarps + Columns<C>::of_output(n);
+        const float2 pair = Columns<C>::outputs(outputs, n, half);
         if (p.splits > 1) {
-          *reinterpret_cast<float2*>(partials.output(i, split) + column) = make_float2(x, y);
+          *reinterpret_cast<float2*>(partials.output(i, split) + column) = pair;
         } else {
           bfloat16* out = p.out + row.query(i, kv_head, static_cast<int64_t>(p.heads) * kDim, kDim) + column;
-          *reinterpret_cast<uint32_t*>(out) = ptx::pack_bf16(x / softmax.sum[half], y / softmax.sum[half]);
+          *reinterpret_cast<uint32_t*>(out) = ptx::pack_bf16(pair.x / softmax.sum[half], pair.y / softmax.sum[half]);
         }
       }
     }

@@ -5,9 +5,10 @@
 
 namespace roundhouse::cuda {
 
-template <int kDim>
+template <class C, int kDim>
 struct PrefillAttention {
-  using Params = PagedAttention;
+  using Params = PagedAttention<bfloat16, C>;
+  using Tile = KeyValueTile<C, kDim>;
   static constexpr int kWarps = 4, kThreads = kWarps * kWarp, kQueries = kWarps * 16, kStages = 2;
   static constexpr int kEights = kDim / 8;
 
@@ -17,23 +18,18 @@ struct PrefillAttention {
     float maximum[2][kThreads], sum[2][kThreads];
   };
   struct Shared {
-    KeyValueTile<kDim> stages[kStages];
+    Tile stages[kStages];
     Merged merged;  // the splits so far
     AttentionRow row;
     int first;
   };
   static constexpr size_t kSharedBytes = sizeof(Shared);
 
-  // Blocks that are enough for any rows of so many tokens.
-  static int64_t blocks(const Params& p) {
-    return static_cast<int64_t>(p.tokens) * (p.heads / p.kv_heads) / kQueries + p.rows;
-  }
-
   static ROUNDHOUSE_DEVICE void run(const Params& p, unsigned char* memory) {
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    if (warp_of_thread() == 0) find(p, static_cast<int>(blockIdx.x), shared);
+    if (warp_of_thread() == 0) find_queries<kQueries>(p, static_cast<int>(blockIdx.x), shared.row, shared.first);
     __syncthreads();
-    const AttentionRow row = shared.row;
+    const AttentionRow& row = shared.row;  // no copy: registers are scarce here
     if (row.count == 0) return;
     const int kv_head = static_cast<int>(blockIdx.y), first_query = shared.first, own = first_query + warp_of_thread() * 16;
     const int last_query = min(first_query + kQueries, row.packed()) - 1;
@@ -43,7 +39,7 @@ struct PrefillAttention {
 
     const auto load = [&](int tile) {
       if (tile < tiles) {
-        shared.stages[tile % kStages].template load<kThreads>(p, table, kv_head, first + tile * kTile, visible);
+        shared.stages[tile % kStages].template load<kThreads>(p.cache, table, kv_head, first + tile * kTile, visible);
       }
       ptx::cp_async_commit();
     };
@@ -63,10 +59,11 @@ struct PrefillAttention {
         merge(shared.merged, softmax, outputs, merged);
         merged = true;
       }
-      const KeyValueTile<kDim>& stage = shared.stages[tile % kStages];
+      const Tile& stage = shared.stages[tile % kStages];
       float scores[kTile / 8][4];
 #pragma unroll
       for (int n = 0; n < kTile / 8; n += 2) stage.multiply_keys(scores[n], scores[n + 1], queries, n * 8);
+      stage.scales.scale_keys(scores);
       mask(scores, p, row, own, key);
       softmax.add(scores, [&](int half, float factor) {
 #pragma unroll
@@ -80,35 +77,6 @@ struct PrefillAttention {
     softmax.finish();
     if (merged) take_merged(shared.merged, softmax, outputs);
     store(p, row, kv_head, own, softmax, outputs);
-  }
-
-  // The row and first query of this block among the rows of many queries, by one warp; a row without tokens if there are
-  // fewer blocks of queries.
-  static ROUNDHOUSE_DEVICE void find(const Params& p, int block, Shared& shared) {
-    const int lane = lane_of_thread(), group = p.heads / p.kv_heads;
-    int tokens_before = 0, blocks_before = 0;
-    if (lane == 0) shared.row = AttentionRow{0, 0, 0, group, 0};
-    __syncwarp();
-    for (int base = 0; base < p.rows && blocks_before <= block; base += kWarp) {
-      const int count = base + lane < p.rows ? p.counts[base + lane] : 0;
-      const int own = count * group > kFew ? ceil_div(count * group, kQueries) : 0;
-      int tokens = count, blocks = own;  // sums over the lanes up to this one
-#pragma unroll
-      for (int distance = 1; distance < kWarp; distance *= 2) {
-        const int more_tokens = __shfl_up_sync(kAllLanes, tokens, distance), more_blocks = __shfl_up_sync(kAllLanes, blocks, distance);
-        if (lane >= distance) {
-          tokens += more_tokens;
-          blocks += more_blocks;
-        }
-      }
-      const int offset = block - blocks_before - (blocks - own);
-      if (offset >= 0 && offset < own) {
-        shared.row = AttentionRow{base + lane, p.starts[base + lane], count, group, tokens_before + tokens - count};
-        shared.first = offset * kQueries;
-      }
-      tokens_before += __shfl_sync(kAllLanes, tokens, kWarp - 1);
-      blocks_before += __shfl_sync(kAllLanes, blocks, kWarp - 1);
-    }
   }
 
   // Adds the split that ends here to those before, and begins another.
@@ -157,11 +125,12 @@ struct PrefillAttention {
     for (int half = 0; half < 2; ++half) {
       const int i = first + lane / 4 + half * 8;
       if (i >= row.packed()) continue;
-      bfloat16* out = p.out + row.query(i, kv_head, static_cast<int64_t>(p.heads) * kDim, kDim) + lane % 4 * 2;
+      bfloat16* out = p.out + row.query(i, kv_head, static_cast<int64_t>(p.heads) * kDim, kDim);
 #pragma unroll
       for (int n = 0; n < kEights; ++n) {
-        const float x = outputs[n][2 * half] / softmax.sum[half], y = outputs[n][2 * half + 1] / softmax.sum[half];
-        *reinterpret_cast<uint32_t*>(out + n * 8) = ptx::pack_bf16(x, y);
+        const float2 pair = Columns<C>::outputs(outputs, n, half);
+        *reinterpret_cast<uint32_t*>(out + Columns<C>::of_output(n)) =
+            ptx::pack_bf16(pair.x / softmax.sum[half], pair.y / softmax.sum[half]);
       }
     }
   }

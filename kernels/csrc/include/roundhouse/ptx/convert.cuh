@@ -50,6 +50,21 @@ ROUNDHOUSE_DEVICE uint32_t levels_bf16(uint32_t word) {
   return fma_bf16((word & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc300c300u);
 }
 
+// The two eight-bit numbers in bits 0 to 7 and 16 to 23 of a word as two bf16, exactly; other bits may be anything.
+template <class T>
+ROUNDHOUSE_DEVICE uint32_t widen_bf16(uint32_t word);
+template <>
+ROUNDHOUSE_DEVICE uint32_t widen_bf16<int8_t>(uint32_t word) {
+  // 128 + the lower seven bits, less 128, or less 256 where the number is negative.
+  return fma_bf16((word & 0x007f007fu) | 0x43004300u, 0x3f803f80u, (word & 0x00800080u) | 0xc300c300u);
+}
+template <>
+ROUNDHOUSE_DEVICE uint32_t widen_bf16<float8>(uint32_t word) {
+  // Exponent and fraction in their places in bf16, whose exponent has 120 more to its bias; denormals are right too. The
+  // format's NaN becomes 480.
+  return fma_bf16((word & 0x007f007fu) << 4 | (word & 0x00800080u) << 8, 0x7b807b80u, 0x80008000u);
+}
+
 // Two to the x, to about two units in the last place; results below the smallest normal number are 0.
 ROUNDHOUSE_DEVICE float exp2(float x) {
 #if defined(ROUNDHOUSE_EMULATOR)

@@ -25,6 +25,16 @@ ROUNDHOUSE_DEVICE void cp_async8(void* shared, const void* global, bool inside =
 #endif
 }
 
+// 4 bytes, both addresses aligned to 4; likewise.
+ROUNDHOUSE_DEVICE void cp_async4(void* shared, const void* global, bool inside = true) {
+#if defined(ROUNDHOUSE_EMULATOR)
+  emulator::copy_async(shared, global, 4, inside ? 4 : 0);
+#else
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(global), "r"(inside ? 4 : 0) : "memory");
+#endif
+}
+
 // Ends a group of copies.
 ROUNDHOUSE_DEVICE void cp_async_commit() {
 #if defined(ROUNDHOUSE_EMULATOR)

@@ -10,9 +10,8 @@ namespace roundhouse::cuda {
 template <class T>
 struct SampleBody {
   using Params = Sample<T>;
-  using Whole = unsigned long long;  // a weight in multiples of 2^-44
+  using Whole = unsigned long long;  // a weight in multiples of 2^-44, or of more for a large vocabulary
   static constexpr int kThreads = 1024, kWarps = kThreads / kWarp, kDigits = 256;
-  static constexpr float kOne = 0x1p44f;
 
   // Of scores, largest first: how many and how much weight there is before a key, and at it.
   struct Selected {
@@ -34,11 +33,12 @@ struct SampleBody {
     const T* logits;
     int64_t width;
     float most, temperature;
+    float one;  // a weight of 1
 
     ROUNDHOUSE_DEVICE float score(int64_t i) const { return (to_float(logits[i]) - most) / temperature; }
-    static ROUNDHOUSE_DEVICE Whole weight(float score) {
+    ROUNDHOUSE_DEVICE Whole weight(float score) const {
       const float weight = expf(score);
-      return weight > 0.0f ? static_cast<Whole>(weight * kOne) : 0;  // none for what is not a number
+      return weight > 0.0f ? static_cast<Whole>(weight * one) : 0;  // none for what is not a number
     }
   };
 
@@ -53,10 +53,17 @@ struct SampleBody {
       if (threadIdx.x == 0) p.tokens[number] = first;
       return;
     }
-    const Row row{logits, p.vocabulary, to_float(logits[first]), temperature};
+    const Row row{logits, p.vocabulary, to_float(logits[first]), temperature, one(p.vocabulary)};
     float least = static_cast<float>(log(static_cast<double>(static_cast<float>(draw.min_p))));
     if (draw.top_k > 0 || draw.top_p < 1) least = fmaxf(least, least_ranked(row, draw, shared));
     draw_token(row, least, draw.uniform, shared, p.tokens + number);
+  }
+
+  // As many as there may be of it have a sum below 2^64.
+  static ROUNDHOUSE_DEVICE float one(int64_t vocabulary) {
+    float one = 0x1p44f;
+    for (int64_t most = 1 << 20; vocabulary >= most; most *= 2) one *= 0.5f;
+    return one;
   }
 
   // The order of scores by their bits: smaller for larger ones.
@@ -99,7 +106,7 @@ struct SampleBody {
         if ((bits & mask) != found.key) continue;
         const uint32_t digit = bits >> shift & (kDigits - 1);
         atomicAdd(&shared.counts[digit], 1u);
-        atomicAdd(&shared.weights[digit], Row::weight(score));
+        atomicAdd(&shared.weights[digit], row.weight(score));
       }
       __syncthreads();
       if (threadIdx.x == 0) {
@@ -136,7 +143,7 @@ struct SampleBody {
     Whole own = 0;
     for (int64_t i = part(row, warp) + lane_of_thread(); i < part(row, warp + 1); i += kWarp) {
       const float score = row.score(i);
-      if (score >= least) own += Row::weight(score);
+      if (score >= least) own += row.weight(score);
     }
     own = reduce_warp(own, Sum());
     __syncthreads();
@@ -159,7 +166,7 @@ struct SampleBody {
     for (int64_t base = part(row, warp); base < part(row, warp + 1); base += kWarp) {
       const int64_t i = base + lane;
       const float score = i < row.width ? row.score(i) : -INFINITY;
-      Whole until = score >= least ? Row::weight(score) : 0;
+      Whole until = score >= least ? row.weight(score) : 0;
 #pragma unroll
       for (int distance = 1; distance < kWarp; distance *= 2) {
         const Whole more = __shfl_up_sync(kAllLanes, until, distance);

@@ -11,6 +11,12 @@ constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 
 ROUNDHOUSE_DEVICE float to_float(float x) { return x; }
 ROUNDHOUSE_DEVICE float to_float(bfloat16 x) { return __bfloat162float(x); }
+ROUNDHOUSE_DEVICE float to_float(int8_t x) { return static_cast<float>(x); }
+ROUNDHOUSE_DEVICE float to_float(float8 x) {
+  // Exponent and fraction in their places in fp32, whose exponent has 120 more to its bias; denormals are right too.
+  const uint32_t word = x.__x, magnitude = word & 0x7fu;
+  return magnitude == 0x7fu ? NAN : ptx::bits<float>((word & 0x80u) << 24 | magnitude << 20) * 0x1p120f;
+}
 
 template <class T>
 ROUNDHOUSE_DEVICE T from_float(float x);
@@ -18,6 +24,16 @@ template <>
 ROUNDHOUSE_DEVICE float from_float<float>(float x) { return x; }
 template <>
 ROUNDHOUSE_DEVICE bfloat16 from_float<bfloat16>(float x) { return __float2bfloat16_rn(x); }
+// Of numbers within [-127, 127].
+template <>
+ROUNDHOUSE_DEVICE int8_t from_float<int8_t>(float x) { return static_cast<int8_t>(__float2int_rn(x)); }
+// Numbers beyond 448 become 448.
+template <>
+ROUNDHOUSE_DEVICE float8 from_float<float8>(float x) {
+  float8 y;
+  y.__x = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+  return y;
+}
 
 // kCount elements from an address aligned to their size.
 template <class T, int kCount>
