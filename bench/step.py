@@ -23,10 +23,9 @@ from unittest.mock import patch
 
 import kernels
 from bench.checkpoints import SHAPES, cache_folder, checkpoint
-from engine.batch import BatchBuilder
 from engine.core import EngineCore, SchedulerConfig
 from engine.kv import BLOCK_SIZE
-from engine.recorded import Inputs
+from engine.recorded import Decoded, DecodeInputs
 from engine.runner import ModelRunner
 from engine.sampling import Sampler
 from engine.scheduling.scheduler import Scheduler
@@ -36,12 +35,12 @@ _PROMPT = 128
 _WARM_UP = 5
 _PARTS: dict[str, tuple[type, str]] = {
     "schedule": (Scheduler, "schedule"),
-    "batch": (BatchBuilder, "__call__"),
-    "write": (Inputs, "write"),
+    "write": (DecodeInputs, "write"),
+    "likeliest": (Decoded, "likeliest"),
     "sample": (Sampler, "__call__"),
     "commit": (Scheduler, "commit"),
 }
-"""Batch is what a step's rows are, as arrays; write brings them to where the recording reads them."""
+"""Write brings a step's numbers to where the recording reads them; greedy rows take the likeliest token."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -68,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             around = statistics.median(measure(rows))
             with _clocks() as parts:
                 measure(rows)
-        shown = [statistics.median(parts[part][-steps:]) for part in _PARTS]
+        shown = [statistics.median(parts[part][-steps:] or [0]) for part in _PARTS]
         cells = f"{whole * 1e6:9.0f}{around * 1e6:9.0f}" + "".join(f"{seconds * 1e6:10.1f}" for seconds in shown)
         print(f"{rows:5}{cells}", flush=True)
 

@@ -2,23 +2,26 @@
 
 On small models the Python of a forward pass takes half as long as its ops. A step in which every row runs one token
 differs from the one before only in its numbers, so once a few steps of a size have run, the next one is recorded on
-tensors that stay, logits included, and those after it write their numbers there and replay it.
+tensors that stay, logits included, and those after it write their numbers there and replay it. What is around the
+replay finds the processor's caches full of weights: it is kept short and free of whatever brings in much code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 import kernels
-from engine.batch import Batch
-from engine.kv import blocks_of
+from engine.batch import Ints
+from engine.kv import BLOCK_SIZE, blocks_of
 from engine.kv_cache import KVCache
 from engine.layers import Step
 from engine.model import Decoder
+from engine.plan import Row
+from engine.request import Request
 
 _EAGER = 2
 """Steps of a size before one is recorded: many sizes come up only while requests come and go."""
@@ -26,51 +29,89 @@ _MOST_BYTES = 8 * 1024 * 1024
 """Of one recording: beyond, ops take so long that Python does not matter, and memory that is used again is faster."""
 _ALL_BYTES = 64 * 1024 * 1024
 """Of all recordings; the one that was not used for longest goes first."""
+_ROWS = 16
+"""For which there is room at first."""
 
 
-class Decoded(NamedTuple):
+class Decoded:
     """What a step of decodes gives, good until the next step."""
 
-    hidden: torch.Tensor
-    """[rows, hidden]"""
-    logits: torch.Tensor
-    """[rows, vocabulary]"""
+    __slots__ = ("_argmax", "_tokens", "hidden", "logits")
+
+    def __init__(self, hidden: torch.Tensor, logits: torch.Tensor) -> None:
+        self.hidden = hidden
+        """[rows, hidden]"""
+        self.logits = logits
+        """[rows, vocabulary]"""
+        with kernels.record() as self._argmax:
+            tokens = kernels.argmax(logits)
+        self._tokens = tokens.numpy()
+
+    def likeliest(self) -> list[int]:
+        """The token with the largest logit in each row, the first of equals."""
+        self._argmax.replay()
+        tokens: list[int] = self._tokens.tolist()
+        return tokens
 
 
-class Inputs:
-    """What a recording reads: memory that stays, into which each step writes its numbers."""
+class DecodeInputs:
+    """What all recordings read: memory that stays, into which each step writes its numbers.
 
-    def __init__(self, rows: int, width: int, rotary: torch.Tensor, windows: Iterable[int | None]) -> None:
-        """For tables of up to `width` blocks."""
-        self._rows = np.zeros((3, rows), np.int64)
+    A row's blocks are mostly what they were in the step before: only new ones are written.
+    """
+
+    def __init__(self, rows: int, cache: KVCache, width: int) -> None:
+        """For up to `rows` rows of `width` blocks."""
+        self.capacity = rows
+        self._stride = cache.stride
+        self._numbers = np.zeros((3, rows), np.int64)
+        """Tokens, rotations, slots."""
         self._starts = np.zeros(rows, np.int32)
         self._tables = np.zeros((rows, width), np.int32)
-        arrays = self._starts, np.ones(rows, np.int32), self._tables
+        self._holders: list[Request | None] = [None] * rows
+        """Whose blocks a line of the tables holds."""
+        self._known = [0] * rows
+        """How many of them are sure to be its own until it is released."""
+
+    def step(self, rows: int, rotary: torch.Tensor, windows: Iterable[int | None]) -> tuple[torch.Tensor, Step]:
+        """What the model reads in a step of so many rows: tokens, and the rest."""
+        arrays = self._starts[:rows], np.ones(rows, np.int32), self._tables[:rows]
         plans = {window: kernels.plan_attention(*arrays, window=window, device=rotary.device) for window in windows}
-        self.tokens, rotations, slots = torch.from_numpy(self._rows)
-        self.step = Step(rotary, rotations, slots, plans)
+        tokens, rotations, slots = torch.from_numpy(self._numbers)[:, :rows]
+        return tokens, Step(rotary, rotations, slots, plans)
 
-    @property
-    def nbytes(self) -> int:
-        return self._tables.nbytes
+    def write(self, rows: Sequence[Row], rotations: Ints | None) -> None:
+        """The numbers of a step, in which the rows have `rotations`: their positions if None."""
+        tokens: list[int] = []
+        starts: list[int] = []
+        slots: list[int] = []
+        stride = self._stride
+        for place, row in enumerate(rows):
+            request, start = row.request, row.start
+            blocks = request.block_table
+            if self._holders[place] is not request:
+                self._holders[place], self._known[place] = request, 0
+            known, end = self._known[place], start // BLOCK_SIZE + 1
+            if known < end:
+                self._tables[place, known:end] = [block * stride for block in blocks[known:end]]
+                self._known[place] = min(end, blocks_of(request.length))
+            tokens += row.draft or request.tokens(start, start + 1)
+            starts.append(start)
+            slots.append(blocks[end - 1] * stride * BLOCK_SIZE + start % BLOCK_SIZE)
+        count = len(starts)
+        self._numbers[:, :count] = tokens, starts if rotations is None else rotations, slots
+        self._starts[:count] = starts
 
-    def write(self, batch: Batch, rotations: torch.Tensor, stride: int) -> None:
-        self._rows[0], self._rows[1], self._rows[2] = batch.tokens, rotations.numpy(), batch.slots(stride)
-        self._starts[:] = batch.starts
-        # Nobody reads a row's table behind its length, so that what was there before may stay.
-        np.multiply(batch.tables, stride, out=self._tables[:, : batch.tables.shape[1]], casting="unsafe")
+    def release(self, request: Request) -> None:
+        """A request has lost its blocks: should it come again, with others, none of them are known."""
+        self._holders = [None if other is request else other for other in self._holders]
 
 
 class _Recorded(NamedTuple):
-    """A recording, what it reads, and what it gives."""
+    """A recording, and what it gives."""
 
-    inputs: Inputs
     decoded: Decoded
     recording: kernels.Recording
-
-    @property
-    def nbytes(self) -> int:
-        return self.recording.nbytes + self.inputs.nbytes
 
 
 class RecordedDecodes:
@@ -83,12 +124,13 @@ class RecordedDecodes:
     def __init__(
         self, model: Decoder, cache: KVCache, rotary: torch.Tensor, windows: set[int | None], context: int
     ) -> None:
-        """Steps that read the table `rotary` can be recorded, for rows of up to `context` tokens."""
+        """`rotary` is the table that all of them read, for rows of up to `context` tokens."""
         self._model = model
         self._cache = cache
         self._rotary = rotary
         self._windows = windows
         self._width = blocks_of(context)
+        self._inputs = DecodeInputs(_ROWS, cache, self._width)
         self._enabled = kernels.can_record(rotary.device) and not model.config.experts
         self._runs: dict[int, int] = {}
         """Steps by number of rows, until they are recorded."""
@@ -97,36 +139,44 @@ class RecordedDecodes:
         self.replayed = 0
         """Steps that were."""
 
-    def __call__(self, batch: Batch, rotary: torch.Tensor, rotations: torch.Tensor) -> Decoded | None:
-        """Run a batch of decodes without adapters, whose tokens are at rows `rotations` [T] of `rotary`.
+    def __call__(self, rows: Sequence[Row], rotations: Ints | None = None) -> Decoded | None:
+        """Run rows of one token without adapters; their `rotations` in the table are their positions if None.
 
-        None: it has not been run, and has to be as it comes.
+        None: they have not been run, and have to be as they come.
         """
-        if not self._enabled or rotary is not self._rotary:
+        if not self._enabled:
             return None
-        rows = len(batch.rows)
-        found = self._recorded.pop(rows, None)
+        count = len(rows)
+        found = self._recorded.pop(count, None)
         if found is None or not found.recording.serves:
-            runs = self._runs[rows] = self._runs.get(rows, 0) + 1
-            return self._record(batch, rotations) if runs == _EAGER + 1 else None
-        self._recorded[rows] = found
+            runs = self._runs[count] = self._runs.get(count, 0) + 1
+            return self._record(rows, rotations) if runs == _EAGER + 1 else None
+        self._recorded[count] = found
         self.replayed += 1
-        found.inputs.write(batch, rotations, self._cache.stride)
+        self._inputs.write(rows, rotations)
         found.recording.replay()
         return found.decoded
 
-    def _record(self, batch: Batch, rotations: torch.Tensor) -> Decoded:
+    def release(self, request: Request) -> None:
+        """A request has lost its blocks."""
+        self._inputs.release(request)
+
+    def _record(self, rows: Sequence[Row], rotations: Ints | None) -> Decoded:
         """Run a step as it comes, and keep it if it can be replayed; if not, its size is never tried again."""
-        rows = len(batch.rows)
-        inputs = Inputs(rows, self._width, self._rotary, self._windows)
-        inputs.write(batch, rotations, self._cache.stride)
+        count = len(rows)
+        if count > self._inputs.capacity:
+            # All recordings read the same memory.
+            self._inputs = DecodeInputs(2 * count, self._cache, self._width)
+            self._recorded.clear()
+        self._inputs.write(rows, rotations)
+        tokens, step = self._inputs.step(count, self._rotary, self._windows)
         with kernels.record() as recording:
-            hidden = self._model(inputs.tokens, self._cache, inputs.step)
-            decoded = Decoded(hidden, self._model.logits(hidden))
-        recorded = _Recorded(inputs, decoded, recording)
-        if recording.whole and recorded.nbytes <= _MOST_BYTES:
-            self._recorded[rows] = recorded
-            del self._runs[rows]
-        while sum(each.nbytes for each in self._recorded.values()) > _ALL_BYTES:
+            hidden = self._model(tokens, self._cache, step)
+            logits = self._model.logits(hidden)
+        decoded = Decoded(hidden, logits)
+        if recording.whole and recording.nbytes <= _MOST_BYTES:
+            self._recorded[count] = _Recorded(decoded, recording)
+            del self._runs[count]
+        while sum(each.recording.nbytes for each in self._recorded.values()) > _ALL_BYTES:
             del self._recorded[next(iter(self._recorded))]
         return decoded

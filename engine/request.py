@@ -100,6 +100,21 @@ class Request:
     """Tokens that it is expected to need from its last (re)arrival in the queue on, prompt and output."""
     first_scheduled: float | None = None
     finish: FinishReason | None = None
+    plain: bool = field(init=False)
+    """Its tokens are the likeliest ones, and nothing else is asked of the sampler."""
+
+    def __post_init__(self) -> None:
+        sampling = self.sampling
+        penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
+        wanted = (sampling.logprobs, sampling.prompt_logprobs)
+        self.plain = (
+            sampling.temperature == 0
+            and sampling.min_tokens == 0
+            and not sampling.logit_bias
+            and penalties == (1, 0, 0)
+            and wanted == (None, None)
+            and self.grammar is None
+        )
 
     @property
     def length(self) -> int:

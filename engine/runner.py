@@ -29,7 +29,7 @@ from engine.kv_cache import KVCache, KVDtype, kv_type
 from engine.layers import Step
 from engine.model import Decoder
 from engine.plan import Row, Sampled, StepPlan, TokenMasks
-from engine.recorded import RecordedDecodes
+from engine.recorded import Decoded, RecordedDecodes
 from engine.request import Request
 from engine.rope import RotaryEmbedding
 from engine.sampling import Sampler, token_logprobs
@@ -49,13 +49,13 @@ class _Launch:
     """The rows of a step as the model has run them."""
 
     rows: Sequence[Row]
-    ends: list[int]
+    ends: Sequence[int]
     """One past the last token of each row."""
     lora: LoraPlan | None
     hidden: torch.Tensor
     """[T, hidden], what came of it; good until the next step."""
-    logits: torch.Tensor | None = None
-    """[T, vocabulary], where they came with it."""
+    decoded: Decoded | None = None
+    """The same and more, of steps that were recorded."""
 
 
 class ModelRunner:
@@ -159,6 +159,12 @@ class ModelRunner:
     def execute(self, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
         """Run one step; one `Sampled` per row, in the plan's order."""
         launch = self._launch(plan.rows)
+        if (
+            launch.decoded is not None
+            and masks is None
+            and all([row.sample and row.request.plain for row in plan.rows])
+        ):
+            return [Sampled([token]) for token in launch.decoded.likeliest()]
         tokens, logprobs = self._sample(launch, masks)
         results: list[Sampled] = []
         first = 0
@@ -202,10 +208,10 @@ class ModelRunner:
 
     def _logits(self, launch: _Launch, positions: Sequence[int] | None, lora: LoraPlan | None = None) -> torch.Tensor:
         """Logits at some positions of the batch, or at all of them."""
-        known = launch.hidden if launch.logits is None else launch.logits
+        known = launch.hidden if launch.decoded is None else launch.decoded.logits
         if positions is not None:
             known = kernels.embedding(self._to_device(torch.tensor(positions)), known)
-        return known if launch.logits is not None else self._model.logits(known, lora)
+        return known if launch.decoded is not None else self._model.logits(known, lora)
 
     @torch.inference_mode()
     def rehearse(self, rows: Sequence[Row], *, layers: int | None = None) -> None:
@@ -233,12 +239,17 @@ class ModelRunner:
     def release(self, request: Request) -> None:
         """Forget what is kept of a finished or preempted request."""
         self._batches.release(request)
+        self._decodes.release(request)
         self._sampler.release(request)
 
     def _launch(self, rows: Sequence[Row], *, adapted: bool = True) -> _Launch:
         """Run rows through the model, without their adapters unless `adapted`."""
+        single = not any([row.count + len(row.draft) > 1 or (adapted and row.request.adapter) for row in rows])
+        if single and not self._rope.depends_on_length and (decoded := self._decodes(rows)) is not None:
+            return _Launch(rows, range(1, len(rows) + 1), None, decoded.hidden, decoded)
         batch = self._batches(rows)
-        if self._graphs is not None and len(batch.tokens) == len(rows) and _recordable(rows, adapted):
+        if self._graphs is not None and single and any([row.sample for row in rows]):
+            # Somebody waits for what it samples.
             decodes = Decodes(
                 batch.tokens,
                 batch.positions,
@@ -255,10 +266,11 @@ class ModelRunner:
         lengths = torch.from_numpy(batch.lengths) if self._rope.depends_on_length else None
         rotary, rotations = self._rope.rotations(torch.from_numpy(batch.positions), lengths)
         lora = self._adapt([row.request for row in batch.rows], batch.counts) if adapted else None
-        if lora is None and layers is None and len(batch.tokens) == len(batch.rows):
-            decoded = self._decodes(batch, rotary, rotations)
+        single = lora is None and layers is None and len(batch.tokens) == len(batch.rows)
+        if single and self._rope.depends_on_length and rotary is self._rope.table:
+            decoded = self._decodes(batch.rows, rotations.numpy())
             if decoded is not None:
-                return _Launch(batch.rows, batch.ends, None, *decoded)
+                return _Launch(batch.rows, batch.ends, None, decoded.hidden, decoded)
         tokens, step = self._prepare(batch, rotary, rotations, lora)
         hidden = self._model(tokens, self._cache, step, layers=layers)
         return _Launch(batch.rows, batch.ends, lora, hidden)
@@ -314,8 +326,3 @@ class ModelRunner:
             logits = self._model.logits(hidden[begin : begin + len(piece)], lora)
             found += token_logprobs(logits, piece, [tops] * len(piece))
         return found
-
-
-def _recordable(rows: Sequence[Row], adapted: bool) -> bool:
-    """Whether a step of single tokens may be replayed: it has no adapters, and somebody waits for what it samples."""
-    return any([row.sample for row in rows]) and not (adapted and any([row.request.adapter for row in rows]))

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import engine.recorded
 import kernels
-from engine.batch import Batch
-from engine.plan import Sampled
+from engine.kv import BLOCK_SIZE, blocks_of
+from engine.plan import Row, Sampled
+from engine.recorded import DecodeInputs
+from engine.request import Request
 from engine.runner import ModelRunner
 from kernels import library
 from tests.engine.checkpoints import ARCHITECTURES, ROPE_SCALINGS, random_prompt
@@ -19,19 +28,76 @@ from tests.engine.driver import BLOCKS, drive, request
 pytestmark = pytest.mark.skipif(library.cpu is None, reason="there is no built library to record")
 
 
-def _answers(runner: ModelRunner, **how: Any) -> list[list[Sampled]]:
+_KINDS: tuple[dict[str, Any], ...] = (
+    {"logprobs": 2},
+    {"temperature": 0.9, "seed": 3, "top_p": 0.9, "logprobs": 0},
+    {"repetition_penalty": 1.2, "prompt_logprobs": 1},
+    {"logit_bias": {7: 2.0}, "logprobs": 1},
+)
+
+
+def _answers(runner: ModelRunner, kinds: Sequence[dict[str, Any]] = _KINDS, **how: Any) -> list[list[Sampled]]:
     """Requests of all lengths and kinds, one of which after the other ends."""
-    kinds: list[dict[str, Any]] = [
-        {"logprobs": 2},
-        {"temperature": 0.9, "seed": 3, "top_p": 0.9, "logprobs": 0},
-        {"repetition_penalty": 1.2, "prompt_logprobs": 1},
-        {"logit_bias": {7: 2.0}, "logprobs": 1},
-    ]
     requests = [
         request(random_prompt(9 * index + 1), str(index), max_tokens=14 + 11 * index, **kind)
         for index, kind in enumerate(kinds)
     ]
     return drive(runner, requests, **how)
+
+
+def _inputs(rows: list[Row], inputs: DecodeInputs, shift: int | None) -> None:
+    """Write a step, and compare what is read with what the rows say."""
+    rotations = None if shift is None else np.array([row.start + shift for row in rows])
+    inputs.write(rows, rotations)
+    tokens, step = inputs.step(len(rows), torch.zeros(1, 2), [None])
+    plan = step.plans[None]
+    starts = [row.start for row in rows]
+    assert tokens.tolist() == [(*row.request.tokens(row.start, row.start + 1), *row.draft)[0] for row in rows]
+    assert step.rotations.tolist() == [start + (shift or 0) for start in starts]
+    assert plan.starts.tolist() == starts
+    assert plan.counts.tolist() == [1] * len(rows)
+    for row, table, slot in zip(rows, plan.tables.tolist(), step.slots.tolist(), strict=True):
+        block, offset = divmod(row.start, BLOCK_SIZE)
+        assert table[: block + 1] == [6 * each for each in row.request.block_table[: block + 1]]
+        assert slot == 6 * row.request.block_table[block] * BLOCK_SIZE + offset
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_is_kept_from_step_to_step_never_shows(seed: int) -> None:
+    """Requests decode, draft in vain, change places, lose their blocks and go."""
+    chance = random.Random(seed)
+    inputs = DecodeInputs(6, SimpleNamespace(stride=6), width=8)  # type: ignore[arg-type]
+    free = list(range(100))
+    chance.shuffle(free)
+    live: list[Request] = []
+    for step in range(60):
+        if len(live) < 6 and chance.random() < 0.4:
+            live.append(request([chance.randrange(1000) for _ in range(chance.randint(1, 40))], str(step)))
+        for one in [one for one in live if chance.random() < 0.1 or one.length > 100]:
+            inputs.release(one)
+            free = one.block_table + free
+            one.block_table = []
+            if chance.random() < 0.5 or one.length > 100:
+                live.remove(one)
+        if chance.random() < 0.2:
+            chance.shuffle(live)
+        rows = []
+        for one in live:
+            ahead = chance.choice((0, 0, 0, 1, 17))
+            while len(one.block_table) * BLOCK_SIZE < one.length + ahead:
+                one.block_table.append(free.pop())
+            if ahead == 0:
+                rows.append(Row(one, one.length - 1, 1, sample=True))
+            else:
+                rows.append(Row(one, one.length - 1 + ahead, 0, sample=True, draft=(chance.randrange(1000),)))
+        if rows:
+            _inputs(rows, inputs, chance.choice((None, 5)))
+        for one in live:
+            one.output += [chance.randrange(1000) for _ in range(chance.randint(0, 2))]
+            kept = blocks_of(one.length)
+            free = one.block_table[kept:] + free
+            del one.block_table[kept:]
 
 
 def _compare(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, **how: Any) -> int:
@@ -62,6 +128,23 @@ def test_answers_are_those_of_steps_as_they_come(
 )
 def test_answers_in_all_types(checkpoint: Checkpoint, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert _compare(ModelRunner(checkpoint("llama"), blocks=BLOCKS, **served), monkeypatch) > 20
+
+
+@pytest.mark.parametrize(
+    "kinds", [({},) * 4, ({}, {"min_tokens": 9}, {}, {"logprobs": 0}), ({"temperature": 1.0}, {}, {}, {})]
+)
+def test_answers_of_requests_that_ask_for_nothing(
+    checkpoint: Checkpoint, kinds: tuple[dict[str, Any], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone, and beside others: where all are greedy nothing is sampled."""
+    assert _compare(ModelRunner(checkpoint("llama"), blocks=BLOCKS), monkeypatch, kinds=kinds) > 20
+
+
+def test_more_rows_than_there_was_room_for(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.recorded, "_ROWS", 1)
+    runner = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
+    assert _compare(runner, monkeypatch) > 20
+    assert _answers(runner) == _answers(ModelRunner(checkpoint("llama"), blocks=BLOCKS))
 
 
 @pytest.mark.parametrize("scaling", sorted(ROPE_SCALINGS))
@@ -114,7 +197,7 @@ def test_a_change_of_the_library_is_noticed(checkpoint: Checkpoint, monkeypatch:
 def test_memory_of_recordings_is_bounded(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
     _answers(runner)
-    sizes = {rows: each.nbytes for rows, each in runner._decodes._recorded.items()}
+    sizes = {rows: each.recording.nbytes for rows, each in runner._decodes._recorded.items()}
     assert sorted(sizes) == [1, 2, 3, 4]
     monkeypatch.setattr(engine.recorded, "_ALL_BYTES", sizes[1] + sizes[2])
     few = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
@@ -135,9 +218,9 @@ def test_what_cannot_be_replayed_is_tried_once(checkpoint: Checkpoint, monkeypat
     records: list[int] = []
     record = plain._decodes._record
 
-    def spy(batch: Batch, rotations: Any) -> Any:
-        records.append(len(batch.rows))
-        return record(batch, rotations)
+    def spy(rows: Sequence[Row], rotations: Any) -> Any:
+        records.append(len(rows))
+        return record(rows, rotations)
 
     monkeypatch.setattr(plain._decodes, "_record", spy)
     assert _answers(plain) == expected
