@@ -38,7 +38,7 @@ def paged_attention(
     scales = (NO_SCALES if key_scales is None else key_scales, NO_SCALES if value_scales is None else value_scales)
     rows = (plan.tables, plan.starts, plan.counts)
     if not body.cuda:
-        size = _scratch_bytes(body, heads, kv_heads, dim, torch.get_num_threads())
+        size = _scratch_bytes(body, heads, kv_heads, dim, torch.get_num_threads(), *plan.tables.shape)
         body.paged_attention(out, query, key_cache, value_cache, *scales, *rows, window, _workspace.of(size))
     elif tokens:
         most, splits = plan.most, -(-plan.longest // _CUDA_SPLIT)
@@ -59,8 +59,8 @@ def _fits(body: library.Library, query: torch.dtype, dim: int) -> bool:
 
 
 @cache
-def _scratch_bytes(body: library.Library, heads: int, kv_heads: int, dim: int, threads: int) -> int:
-    size: int = body.paged_attention_scratch(heads, kv_heads, dim, threads)
+def _scratch_bytes(body: library.Library, *of: int) -> int:
+    size: int = body.paged_attention_scratch(*of)
     return size
 
 

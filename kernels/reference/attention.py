@@ -26,8 +26,9 @@ def paged_attention(
 
     query is [T, H, D]; the caches are [blocks, block_size, K, D] and hold the batch's own keys and values too. Head h
     reads KV head h // (H / K). Caches of eight bits are read as `dequantize_kv` says, int8 with the scales
-    [blocks, block_size, K]. The caches must hold finite numbers in every block that a table names, also beyond the
-    row's length: this body masks those, it does not skip them.
+    [blocks, block_size, K], whose products need not be rounded to the query's type. The caches must hold finite
+    numbers in every block that a table names, also beyond the row's length: this body masks those, it does not skip
+    them.
     """
     outputs: list[torch.Tensor] = []
     for group in plan.groups(key_cache, query.dtype):

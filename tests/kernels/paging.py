@@ -59,7 +59,7 @@ class Paged:
                 bits.index_put_(place, stored.view(bits.dtype))
                 if scales is not None:
                     self.scales[index].index_put_(place, scales)
-                read.append(dequantize_kv(stored, scales, self.dtype))
+                read.append(dequantize_kv(stored, scales, torch.float32))
             self.sequences.append((read[0], read[1]))
         tokens = sum(count for _, count in self.rows)
         # A strided view, as the packed projection gives it.

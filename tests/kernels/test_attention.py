@@ -114,15 +114,18 @@ def test_a_token_does_not_depend_on_its_batch_or_its_chunk(
         assert torch.equal(alone, whole[begin:end]), (begin, end)
 
 
-@pytest.mark.parametrize("stored", [None, torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
 @pytest.mark.parametrize("window", [None, 75])
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(3, 3, 32), (2, 2, 48), (4, 2, 64), (3, 1, 80)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim"), [(3, 3, 32), (2, 2, 48), (4, 2, 64), (3, 1, 80), (8, 1, 64), (5, 1, 128)]
+)
 def test_decodes_and_drafts_get_what_a_prompt_gets(
-    isa: str, stored: torch.dtype | None, window: int | None, heads: int, kv_heads: int, dim: int
+    isa: str, stored: torch.dtype, window: int | None, heads: int, kv_heads: int, dim: int
 ) -> None:
     """The same bits for one, two, three and four tokens at a time as for all of them, among keys of any size."""
     length = 2 * SPLIT + 40
-    batch = Paged([(0, length)], heads, kv_heads, dim, window, torch.bfloat16, seed=dim, stored=stored)
+    dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
+    batch = Paged([(0, length)], heads, kv_heads, dim, window, dtype, seed=dim, stored=stored)
     batch.query *= torch.tensor([0.01, 1, 30]).repeat(length)[:length, None, None]
     caches = (batch.key_cache, batch.value_cache)
     whole = attend(batch)
@@ -155,6 +158,36 @@ def test_threads_and_the_order_of_rows_change_nothing(isa: str) -> None:
     assert torch.equal(shuffled, torch.cat([outputs[i] for i in order]))
 
 
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.int8], ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (8, 2), (20, 1)])
+@pytest.mark.parametrize("window", [None, 1300])
+def test_a_long_row_is_the_same_on_any_number_of_threads(
+    isa: str, stored: torch.dtype, heads: int, kv_heads: int, window: int | None
+) -> None:
+    """Its splits are shared among threads, and what was in scratch memory is not seen."""
+    dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
+    rows = [(90, 1), (8 * SPLIT + 70, 1), (0, 40), (5 * SPLIT - 2, 3)]
+    batch = Paged(rows, heads, kv_heads, 32, window, dtype, stored=stored)
+    body, plan = library.cpu, batch.plan
+    assert body is not None
+    tables = (plan.tables, plan.starts, plan.counts, window or 0)
+    outputs = []
+    try:
+        for threads in (1, 2, 3, 8):
+            torch.set_num_threads(threads)
+            size = body.paged_attention_scratch(heads, kv_heads, 32, threads, *plan.tables.shape)
+            scratch = torch.full((size,), 255, dtype=torch.uint8)
+            outputs.append(torch.full((len(batch.query), heads * 32), torch.nan, dtype=dtype))
+            scales = batch.scales or (NO_SCALES, NO_SCALES)
+            body.paged_attention(
+                outputs[-1], batch.query, batch.key_cache, batch.value_cache, *scales, *tables, scratch
+            )
+    finally:
+        torch.set_num_threads(1)
+    close(outputs[0], batch)
+    assert all(torch.equal(outputs[0], each) for each in outputs[1:])
+
+
 def test_large_scores_and_a_window_of_one(isa: str) -> None:
     batch = Paged([(40, 3)], window=1, dtype=torch.float32)
     values = batch.sequences[0][1][40:].repeat_interleave(2, 1).flatten(1)
@@ -170,7 +203,7 @@ def test_nothing_is_written_around_the_output(isa: str) -> None:
     guarded = torch.full((8, 4 * 48), torch.nan, dtype=torch.bfloat16)
     body, plan = library.cpu, batch.plan
     assert body is not None
-    scratch = torch.empty(body.paged_attention_scratch(4, 2, 48, 1), dtype=torch.uint8)
+    scratch = torch.empty(body.paged_attention_scratch(4, 2, 48, 1, 2, 3), dtype=torch.uint8)
     caches = (batch.key_cache, batch.value_cache, NO_SCALES, NO_SCALES)
     body.paged_attention(guarded[1:-1], batch.query, *caches, plan.tables, plan.starts, plan.counts, 0, scratch)
     assert torch.equal(guarded[1:-1], attend(batch))
@@ -223,7 +256,7 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
         "starts": plan.starts,
         "counts": plan.counts,
         "window": 0,
-        "scratch": torch.empty(body.paged_attention_scratch(4, 2, 32, 1), dtype=torch.uint8),
+        "scratch": torch.empty(body.paged_attention_scratch(4, 2, 32, 1, 2, 2), dtype=torch.uint8),
     }
     for name, wrong, message in [
         ("query", batch.query.double(), "query must be float32 or bfloat16"),

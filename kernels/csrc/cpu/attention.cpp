@@ -5,6 +5,7 @@
 
 #include "cpu/attention_amx.h"
 #include "cpu/attention_fma.h"
+#include "cpu/attention_tasks.h"
 #include "cpu/parallel.h"
 #include "cpu/transpose.h"
 
@@ -12,7 +13,6 @@ namespace roundhouse {
 namespace {
 
 constexpr int kWidth = Vector::kWidth;
-constexpr int64_t kUnitColumns = 128;  // queries times heads that share what is made of the keys and values of a split
 constexpr int64_t kLine = 64;
 
 int64_t aligned(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
@@ -37,17 +37,17 @@ struct Merge {
   Vector operator()(Vector sum, Vector added) const { return scale_down(sum, down) + scale_down(added, split_down); }
 };
 
-// One thread's work on unit after unit: some tokens of one row and the heads of one KV head.
+// What one thread needs to work on unit after unit, split after split.
 template <class Body, class T, class C>
 class Worker {
  public:
   static int64_t scratch(int64_t columns, int64_t dim) {
     const int64_t groups = columns / kColumns;
     return aligned(Body::scratch(dim)) + groups * aligned(Body::query_size(dim) * sizeof(typename Body::Query)) +
-           (groups + 1) * aligned(group_size(dim) * sizeof(float));
+           (groups + 1) * group_size(dim) * static_cast<int64_t>(sizeof(float));
   }
 
-  Worker(const PagedAttention<T, C>& p, uint8_t* memory) : p_(p), body_(p.dim, memory) {
+  Worker(const PagedAttention<T, C>& p, uint8_t* memory) : p_(p), shared_(p.heads / p.kv_heads), body_(p.dim, memory) {
     groups_ = unit_columns(p.heads, p.kv_heads) / kColumns;
     const double scale = 1.4426950408889634 / std::sqrt(static_cast<double>(p.dim));
     scale_.high = static_cast<float>(scale);
@@ -55,132 +55,194 @@ class Worker {
     queries_ = memory + aligned(Body::scratch(p.dim));
     query_bytes_ = aligned(Body::query_size(p.dim) * sizeof(typename Body::Query));
     states_ = reinterpret_cast<float*>(queries_ + groups_ * query_bytes_);
-    state_size_ = aligned(group_size(p.dim) * sizeof(float)) / sizeof(float);
+    state_size_ = group_size(p.dim);
   }
 
-  // Tokens [first, first + count) of `row`; the first of all of the row's is `token` of the batch.
-  void unit(int64_t row, int64_t token, int64_t first, int64_t count, int64_t kv_head) {
-    const int64_t shared = p_.heads / p_.kv_heads, columns = count * shared;
-    const int64_t position = p_.starts[row] + first, head = kv_head * shared;
-    const int32_t* table = p_.tables + row * p_.width;
-    if constexpr (Body::kNarrows) {
-      if (columns <= kFew) return few(row, position, token + first, count, kv_head);
-      body_.set_columns(0);
+  // All of a unit.
+  void run(const Unit& unit) {
+    begin(unit);
+    for (int64_t split = first_split(); split <= newest_; split += kSplit) attend(split, newest_ + 1, states_, split > first_split());
+    write(states_);
+  }
+
+  // `count` of its splits from number `first` of the row's on; what each gives goes to its place in `states`, of which
+  // there is one for each split of the row.
+  void run_splits(const Unit& unit, int64_t first, int64_t count, float* states) {
+    begin(unit);
+    const int64_t from = row_split() + first * kSplit, end = std::min(from + count * kSplit, newest_ + 1);
+    for (int64_t split = std::max(from, first_split()); split < end; split += kSplit) {
+      attend(split, end, place(states, split), false);
     }
-    const auto element = [&](int64_t column, int64_t stride) {
-      return (token + first + column / shared) * stride + (head + column % shared) * p_.dim;
-    };
-    for (int64_t group = 0; group * kColumns < columns; ++group) {
-      const T* vectors[kColumns];
-      for (int i = 0; i < kColumns; ++i) {
-        const int64_t column = group * kColumns + i;
-        vectors[i] = column < columns ? p_.query + element(column, p_.query_stride) : nullptr;
+  }
+
+  // Adds up what `run_splits` has left. Here and in `run` the sums are the same, and so is their order.
+  void merge_splits(const Unit& unit, float* states) {
+    set(unit);
+    float* total = nullptr;
+    for (int64_t split = first_split(); split <= newest_; split += kSplit) {
+      float* state = place(states, split);
+      if (total == nullptr) {
+        total = state;
+        continue;
       }
-      body_.pack(vectors, registers(columns, group), query(group));
-    }
-    const int64_t newest = position + count - 1, oldest = seen_from(position);
-    bool started = false;
-    for (int64_t split = oldest / kSplit * kSplit; split <= newest; split += kSplit) {
-      const int64_t begin = std::max(split, oldest / Body::kAlign * Body::kAlign);
-      const int64_t end = std::min(split + kSplit, newest + 1);
-      body_.load(p_.cache, kv_head, table + begin / kBlock, begin, end);
-      for (int64_t group = 0; group * kColumns < columns; ++group) {
-        if (registers(columns, group) == 1) {
-          attend<1>(group, columns, position, shared, begin, end, started);
-        } else {
-          attend<2>(group, columns, position, shared, begin, end, started);
-        }
+      if (is_few()) {
+        merge_few(total, state);
+        continue;
       }
-      started = true;
+      for (int64_t group = 0; group * kColumns < columns_; ++group) {
+        if (!sees(group, split)) continue;
+        float *into = total + group * state_size_, *from = state + group * state_size_;
+        registers(group) == 1 ? merge<1>(into, from) : merge<2>(into, from);
+      }
     }
-    for (int64_t column = 0; column < columns; column += kWidth) {
-      T* targets[kWidth];
-      const int64_t count = std::min<int64_t>(kWidth, columns - column);
-      for (int64_t i = 0; i < count; ++i) targets[i] = p_.out + element(column + i, p_.heads * p_.dim);
-      const int64_t group = column / kColumns;
-      write(state(group) + column % kColumns, registers(columns, group) * kWidth, count, targets);
-    }
+    write(total);
+  }
+
+  // Elements that one split of a unit with so many columns takes in `run_splits`.
+  static int64_t unit_state_size(int64_t columns, int64_t dim) {
+    return (columns + kColumns - 1) / kColumns * group_size(dim);
   }
 
  private:
-  // Sums [dim][columns], their exponents and the sums of their weights.
-  static int64_t group_size(int64_t dim) { return (dim + 2) * kColumns; }
-  static int registers(int64_t columns, int64_t group) { return columns - group * kColumns > kWidth ? 2 : 1; }
+  // Sums [dim][columns], their exponents and the sums of their weights; of few columns [columns][few dim].
+  static int64_t group_size(int64_t dim) { return (std::max((dim + 2) * kColumns, (Body::few_dim(dim) + 2) * kFew) + 15) / 16 * 16; }
 
+  bool is_few() const { return columns_ <= Body::few(p_.dim); }
+  int registers(int64_t group) const { return columns_ - group * kColumns > kWidth ? 2 : 1; }
   typename Body::Query* query(int64_t group) {
     return reinterpret_cast<typename Body::Query*>(queries_ + group * query_bytes_);
   }
-  // That of group `groups_` is the split's, the others the units'.
-  float* state(int64_t group) { return states_ + group * state_size_; }
   int64_t seen_from(int64_t position) const {
     return p_.window == 0 ? 0 : std::max(position - p_.window + 1, int64_t{0});
   }
+  // Where the splits begin that anything is seen of, by the unit and by all of its row.
+  int64_t first_split() const { return oldest_ / kSplit * kSplit; }
+  int64_t row_split() const { return seen_from(p_.starts[unit_.row]) / kSplit * kSplit; }
+  float* place(float* states, int64_t split) const {
+    return states + (split - row_split()) / kSplit * unit_state_size(columns_, p_.dim);
+  }
+  int64_t position(int64_t column) const { return unit_.position + column / shared_; }
+  const T* query_of(int64_t column) const {
+    return p_.query + (unit_.token + column / shared_) * p_.query_stride + head(column) * p_.dim;
+  }
+  T* out_of(int64_t column) const { return p_.out + ((unit_.token + column / shared_) * p_.heads + head(column)) * p_.dim; }
+  int64_t head(int64_t column) const { return unit_.kv_head * shared_ + column % shared_; }
+  int64_t last_column(int64_t group) const { return std::min((group + 1) * kColumns, columns_) - 1; }
+
+  void set(const Unit& unit) {
+    unit_ = unit;
+    columns_ = unit.count * shared_;
+    table_ = p_.tables + unit.row * p_.width;
+    oldest_ = seen_from(unit.position);
+    newest_ = unit.position + unit.count - 1;
+  }
+
+  void begin(const Unit& unit) {
+    set(unit);
+    const T* vectors[kColumns];
+    if (is_few()) {
+      for (int64_t i = 0; i < columns_; ++i) vectors[i] = query_of(i);
+      body_.pack_few(vectors, static_cast<int>(columns_), query(0));
+      return;
+    }
+    for (int64_t group = 0; group * kColumns < columns_; ++group) {
+      for (int64_t i = 0, column = group * kColumns; i < kColumns; ++i, ++column) {
+        vectors[i] = column < columns_ ? query_of(column) : nullptr;
+      }
+      body_.pack(vectors, registers(group), query(group));
+    }
+  }
+
+  // What a split gives: to `states`, or added to what they hold if that has `started`. What follows it, up to `following`,
+  // is taken next.
+  void attend(int64_t split, int64_t following, float* states, bool started) {
+    const int64_t begin = std::max(split, oldest_ / Body::kAlign * Body::kAlign);
+    const int64_t end = std::min(split + kSplit, newest_ + 1);
+    const int32_t* table = table_ + begin / kBlock;
+    if (is_few()) {
+      int64_t oldest[kFew], newest[kFew];
+      for (int64_t i = 0; i < columns_; ++i) newest[i] = position(i), oldest[i] = seen_from(newest[i]);
+      float* sums = started ? states_ + groups_ * state_size_ : states;
+      const int64_t size = few_size();
+      body_.attend_few(p_.cache, unit_.kv_head, table, begin, end, following, query(0), static_cast<int>(columns_), scale_,
+                       oldest, newest, sums, sums + size, sums + size + kFew);
+      if (started) merge_few(states, sums);
+      return;
+    }
+    body_.load(p_.cache, unit_.kv_head, table, begin, end);
+    for (int64_t group = 0; group * kColumns < columns_; ++group) {
+      float* state = states + group * state_size_;
+      if (registers(group) == 1) {
+        attend_group<1>(group, begin, end, state, started);
+      } else {
+        attend_group<2>(group, begin, end, state, started);
+      }
+    }
+  }
+
+  // Whether a group's columns see anything of a split.
+  bool sees(int64_t group, int64_t split) const {
+    return split <= position(last_column(group)) && split + kSplit > seen_from(position(group * kColumns));
+  }
 
   template <int registers>
-  void attend(int64_t group, int64_t columns, int64_t position, int64_t shared, int64_t begin, int64_t end,
-              bool started) {
+  void attend_group(int64_t group, int64_t begin, int64_t end, float* state, bool started) {
     constexpr int ld = registers * kWidth;
     Visible visible;
-    const int64_t first = group * kColumns, last = std::min(first + ld, columns) - 1;
+    const int64_t first = group * kColumns, last = last_column(group);
     for (int i = 0; i < ld; ++i) {
-      const int64_t at = position + std::min(first + i, last) / shared;
+      const int64_t at = position(std::min(first + i, last));
       visible.newest[i] = static_cast<int32_t>(at);
       visible.oldest[i] = static_cast<int32_t>(seen_from(at));
     }
-    const int64_t newest = position + last / shared;
-    visible.all_begin = seen_from(newest);
-    visible.all_end = position + first / shared + 1;
-    float* total = state(group);
-    begin = std::max(begin, seen_from(position + first / shared) / Body::kAlign * Body::kAlign);
-    end = std::min(end, newest + 1);
-    if (begin >= end) {
-      if (!started) clear<registers>(total);
+    visible.all_begin = seen_from(position(last));
+    visible.all_end = position(first) + 1;
+    if (!sees(group, begin / kSplit * kSplit)) {
+      if (!started) clear<registers>(state);
       return;
     }
-    float* split = started ? state(groups_) : total;
+    begin = std::max(begin, seen_from(position(first)) / Body::kAlign * Body::kAlign);
+    end = std::min(end, position(last) + 1);
+    float* split = started ? states_ + groups_ * state_size_ : state;
     const int64_t size = p_.dim * ld;
     body_.template attend<registers>(query(group), begin, end, scale_, visible, split, split + size,
                                      split + size + ld);
-    if (started) merge<registers>(total, split);
+    if (started) merge<registers>(state, split);
   }
 
-  // A unit of up to kFew columns, whose sums lie as [columns][dim]; the first token is `token` of the batch.
-  void few(int64_t row, int64_t position, int64_t token, int64_t count, int64_t kv_head) {
-    const int64_t shared = p_.heads / p_.kv_heads, columns = count * shared, head = kv_head * shared;
-    const int32_t* table = p_.tables + row * p_.width;
-    const T* vectors[kFew];
-    int64_t oldest[kFew], newest[kFew];
-    for (int64_t i = 0; i < columns; ++i) {
-      vectors[i] = p_.query + (token + i / shared) * p_.query_stride + (head + i % shared) * p_.dim;
-      newest[i] = position + i / shared;
-      oldest[i] = seen_from(newest[i]);
-    }
-    body_.set_columns(static_cast<int>(columns));
-    body_.pack_few(vectors, query(0));
-    float *total = state(0), *split = state(groups_);
-    const int64_t size = columns * p_.dim, last = newest[columns - 1];
-    for (int64_t first = oldest[0] / kSplit * kSplit; first <= last; first += kSplit) {
-      const int64_t begin = std::max(first, oldest[0] / Body::kAlign * Body::kAlign);
-      const int64_t end = std::min(first + kSplit, last + 1);
-      body_.load(p_.cache, kv_head, table + begin / kBlock, begin, end);
-      const bool started = first > oldest[0];
-      float* sums = started ? split : total;
-      body_.attend_few(query(0), begin, end, scale_, oldest, newest, sums, sums + size, sums + size + kFew);
-      for (int64_t i = 0; started && i < columns; ++i) {
-        float *exponent = total + size + i, *weights = exponent + kFew;
-        const float *split_exponent = split + size + i, *split_weights = split_exponent + kFew;
-        const Merge merge(Vector::all(*exponent), Vector::all(*split_exponent));
-        merge.largest.store(exponent, 1);
-        merge(Vector::all(*weights), Vector::all(*split_weights)).store(weights, 1);
-        for (int64_t d = i * p_.dim; d < (i + 1) * p_.dim; d += kWidth) {
-          merge(Vector::load(total + d), Vector::load(split + d)).store(total + d);
-        }
+  // Of the sums of few columns: room for as many as a body may fill up to.
+  int64_t few_size() const { return Body::few_dim(p_.dim) * kFew; }
+
+  void merge_few(float* total, const float* split) const {
+    const int64_t dim = Body::few_dim(p_.dim), size = few_size();
+    for (int64_t i = 0; i < columns_; ++i) {
+      float *exponent = total + size + i, *weights = exponent + kFew;
+      const float *split_exponent = split + size + i, *split_weights = split_exponent + kFew;
+      const Merge merge(Vector::all(*exponent), Vector::all(*split_exponent));
+      merge.largest.store(exponent, 1);
+      merge(Vector::all(*weights), Vector::all(*split_weights)).store(weights, 1);
+      for (int64_t d = i * dim; d < (i + 1) * dim; d += kWidth) {
+        merge(Vector::load(total + d), Vector::load(split + d)).store(total + d);
       }
     }
-    for (int64_t i = 0; i < columns; ++i) {
-      T* target = p_.out + ((token + i / shared) * p_.heads + head + i % shared) * p_.dim;
-      const Vector weights = Vector::all(total[size + kFew + i]);
-      in_order(total + i * p_.dim, p_.dim, [&](int64_t d, Vector sums) { (sums / weights).store(target + d); });
+  }
+
+  // The sums over their weights' sums, as rows.
+  void write(const float* states) const {
+    if (is_few()) {
+      const int64_t dim = Body::few_dim(p_.dim);
+      for (int64_t i = 0; i < columns_; ++i) {
+        T* target = out_of(i);
+        const Vector weights = Vector::all(states[few_size() + kFew + i]);
+        Body::in_order(states + i * dim, p_.dim, [&](int64_t d, Vector sums) { (sums / weights).store(target + d); });
+      }
+      return;
+    }
+    for (int64_t column = 0; column < columns_; column += kWidth) {
+      T* targets[kWidth];
+      const int64_t count = std::min<int64_t>(kWidth, columns_ - column), group = column / kColumns;
+      for (int64_t i = 0; i < count; ++i) targets[i] = out_of(column + i);
+      write_columns(states + group * state_size_ + column % kColumns, registers(group) * kWidth, count, targets);
     }
   }
 
@@ -209,7 +271,7 @@ class Worker {
   }
 
   // The first `count` of a register of columns over their weights' sums, as rows.
-  void write(const float* sums, int64_t ld, int64_t count, T* const* targets) const {
+  void write_columns(const float* sums, int64_t ld, int64_t count, T* const* targets) const {
     const Vector weights = Vector::load(sums + (p_.dim + 1) * ld);
     for (int64_t first = 0; first < p_.dim; first += kWidth) {
       const int64_t dims = std::min<int64_t>(kWidth, p_.dim - first);
@@ -229,36 +291,47 @@ class Worker {
   }
 
   const PagedAttention<T, C>& p_;
+  int64_t shared_;
   Body body_;
   Scale scale_;
   int64_t groups_, query_bytes_, state_size_;
   uint8_t* queries_;
-  float* states_;
+  float* states_;  // of a unit's groups, and one for a split
+  Unit unit_{};
+  int64_t columns_ = 0, oldest_ = 0, newest_ = 0;
+  const int32_t* table_ = nullptr;
+};
+
+// A type, as an argument.
+template <class Type>
+struct Named {
+  using type = Type;
 };
 
 template <class Body, class T, class C>
 void run(const PagedAttention<T, C>& p) {
-  const int64_t shared = p.heads / p.kv_heads, tokens = std::max(kUnitColumns / shared, int64_t{1});
   const int64_t scratch = Worker<Body, T, C>::scratch(unit_columns(p.heads, p.kv_heads), p.dim);
-  const auto pieces = [&](int64_t row) { return (p.counts[row] + tokens - 1) / tokens; };
-  int64_t units = 0, bytes = 0;
-  for (int64_t row = 0; row < p.rows; ++row) {
-    units += pieces(row) * p.kv_heads;
-    bytes += pieces(row) * (p.starts[row] + p.counts[row]) * 2 * p.kv_heads * p.dim * static_cast<int64_t>(sizeof(C));
-  }
-  parallel_dynamic(units, bytes, p.scratch_bytes / scratch, [&](int64_t thread, const auto& next) {
-    Worker<Body, T, C> worker(p, p.scratch + thread * scratch);
-    // Units come in order, so that each thread finds their rows by walking on.
-    int64_t row = 0, before = 0, token = 0;
-    for (int64_t unit = next(); unit < units; unit = next()) {
-      while (unit - before >= pieces(row) * p.kv_heads) {
-        before += pieces(row) * p.kv_heads;
-        token += p.counts[row++];
+  const int64_t threads = std::min<int64_t>(omp_get_max_threads(), p.scratch_bytes / scratch);
+  float* states = reinterpret_cast<float*>(p.scratch + threads * scratch);
+  const Tasks<Worker<Body, T, C>, T, C> tasks(p, threads, (p.scratch_bytes - threads * scratch) / static_cast<int64_t>(sizeof(float)));
+  const auto each = [&](int64_t bytes, const auto& use) {
+    parallel_dynamic(tasks.count(), bytes, threads, [&](int64_t thread, const auto& next) {
+      Worker<Body, T, C> worker(p, p.scratch + thread * scratch);
+      // Tasks come in order, so that each thread finds their rows by walking on.
+      typename Tasks<Worker<Body, T, C>, T, C>::Cursor cursor;
+      for (int64_t task = next(); task < tasks.count(); task = next()) {
+        tasks.visit(cursor, task, [&](auto... arguments) { use(worker, arguments...); });
       }
-      // Neighbours read the same keys.
-      const int64_t head = (unit - before) / pieces(row), first = (unit - before) % pieces(row) * tokens;
-      worker.unit(row, token, first, std::min<int64_t>(tokens, p.counts[row] - first), head);
-    }
+    });
+  };
+  each(tasks.bytes(), [&](auto& worker, const Unit& unit, int64_t part, int64_t parts, int64_t saved) {
+    if (parts == 1) return worker.run(unit);
+    const int64_t count = tasks.part_splits(unit.row);
+    worker.run_splits(unit, part * count, count, states + saved);
+  });
+  if (tasks.saved_bytes() == 0) return;
+  each(tasks.saved_bytes(), [&](auto& worker, const Unit& unit, int64_t part, int64_t parts, int64_t saved) {
+    if (parts > 1 && part == 0) worker.merge_splits(unit, states + saved);
   });
 }
 
@@ -274,9 +347,20 @@ void paged_attention(const PagedAttention<T, C>& p) {
   run<FmaAttention<T, C>>(p);
 }
 
-int64_t paged_attention_scratch(int64_t heads, int64_t kv_heads, int64_t dim, int64_t threads) {
-  const int64_t columns = unit_columns(heads, kv_heads);
-  return threads * Worker<FmaAttention<float, float>, float, float>::scratch(columns, dim);
+int64_t paged_attention_scratch(int64_t heads, int64_t kv_heads, int64_t dim, int64_t threads, int64_t rows, int64_t width) {
+  int64_t worker = 0, state = 0;
+  const auto add = [&](auto body) {
+    using Each = typename decltype(body)::type;
+    worker = std::max(worker, Each::scratch(unit_columns(heads, kv_heads), dim));
+    state = std::max(state, Each::unit_state_size(kColumns, dim));
+  };
+  add(Named<Worker<FmaAttention<float, float>, float, float>>{});
+#if defined(ROUNDHOUSE_AMX)
+  if (AmxAttention<int8_t>::fits(dim)) add(Named<Worker<AmxAttention<int8_t>, bfloat16, int8_t>>{});
+#endif
+  const int64_t splits = (width * kBlock + kSplit - 1) / kSplit;
+  const int64_t cut = splits > 1 && threads > 1 ? std::min(rows * kv_heads, 2 * threads) * splits : 0;
+  return threads * worker + cut * state * static_cast<int64_t>(sizeof(float));
 }
 
 template void paged_attention<float, float>(const PagedAttention<float, float>&);

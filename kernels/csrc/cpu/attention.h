@@ -3,7 +3,8 @@
 // The cache is read where it lies. A query's keys are taken in splits of kSplit at absolute positions: within a split the
 // scores of all keys come first, then their softmax, then the sum over the values; splits are merged in order
 // (FlashDecoding with splits of a fixed size: Dao et al., 2023). What a query gets does therefore not depend on the
-// batch, on how its prompt was cut into chunks or on the number of threads.
+// batch, on how its prompt was cut into chunks or on the number of threads, among which the splits of a long row may be
+// shared.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,8 @@ struct PagedAttention {
 template <class T, class C>
 void paged_attention(const PagedAttention<T, C>& p);
 
-// What `scratch` must hold for any batch on this many threads.
-int64_t paged_attention_scratch(int64_t heads, int64_t kv_heads, int64_t dim, int64_t threads);
+// What `scratch` should hold for a batch of so many rows on so many threads, with tables of `width` blocks. Less will do,
+// if there is what a batch without rows needs on one thread: then fewer threads work, or some wait for a long row.
+int64_t paged_attention_scratch(int64_t heads, int64_t kv_heads, int64_t dim, int64_t threads, int64_t rows, int64_t width);
 
 }  // namespace roundhouse

@@ -3,65 +3,19 @@
 // Both products are transposed: scores [keys][columns] = keys * queries^T, sums [dim][columns] = values^T * weights. Half
 // a block of keys by 32 dimensions is then an operand of TDPBF16PS as it lies in the cache, the weights become one by
 // interleaving two rows, and only the values have to be transposed.
+//
+// Keys and values of eight bits become bf16 without rounding; scales are multiplied into scores and weights. Vectors are
+// filled up with zeros to multiples of 64 dimensions, and within 64 queries have the keys' order, which is the one that
+// the conversion leaves.
 #pragma once
 
 #if defined(ROUNDHOUSE_AMX)
 
-#include "cpu/attention_few.h"
-#include "cpu/attention_softmax.h"
-#include "cpu/narrow.h"
+#include "cpu/attention_amx_few.h"
+#include "cpu/attention_amx_tiles.h"
 #include "cpu/transpose.h"
 
 namespace roundhouse {
-
-// How a thread's tiles are laid out while it works with them.
-struct alignas(64) AttentionTiles {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// For `columns` up to kFew: scores in tiles 0 and 1, queries in 4, sums in 5 and 6 and their weights in 7; keys and
-// values in 2 and 3. For 0 all eight are 16 rows of 64 bytes.
-constexpr AttentionTiles attention_tiles(int columns) {
-  AttentionTiles tiles;
-  for (int tile = 0; tile < 8; ++tile) {
-    const bool narrow = columns > 0 && (tile < 2 || tile == 4), low = columns > 0 && tile > 4;
-    tiles.row_bytes[tile] = static_cast<uint16_t>(narrow ? 4 * columns : 64);
-    tiles.rows[tile] = static_cast<uint8_t>(low ? columns : 16);
-  }
-  return tiles;
-}
-
-inline constexpr AttentionTiles kAttentionTiles[kFew + 1] = {attention_tiles(0), attention_tiles(1), attention_tiles(2),
-                                                             attention_tiles(3), attention_tiles(4)};
-
-// Transposes 8 dimensions of 32 keys, half of them at `low` and half at `high`: target [8][32].
-inline void transpose_8x32(const bfloat16* low, const bfloat16* high, int64_t stride, bfloat16* target) {
-  const auto load = [](const bfloat16* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
-  __m512i r[8], a[8], b[8];
-  // 128 bits of r[k] are the dimensions of keys k, k + 8, k + 16 and k + 24.
-  for (int k = 0; k < 8; ++k) {
-    __m512i row = _mm512_broadcast_i32x4(load(low + k * stride));
-    row = _mm512_mask_broadcast_i32x4(row, 0x00f0, load(low + (k + 8) * stride));
-    row = _mm512_mask_broadcast_i32x4(row, 0x0f00, load(high + k * stride));
-    r[k] = _mm512_mask_broadcast_i32x4(row, 0xf000, load(high + (k + 8) * stride));
-  }
-  for (int i = 0; i < 4; ++i) {
-    a[2 * i] = _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
-    a[2 * i + 1] = _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    b[i] = _mm512_unpacklo_epi32(a[i], a[i + 2]);
-    b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 2]);
-    b[i + 2] = _mm512_unpacklo_epi32(a[i + 1], a[i + 3]);
-    b[i + 3] = _mm512_unpackhi_epi32(a[i + 1], a[i + 3]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    _mm512_store_si512(target + 2 * i * 32, _mm512_unpacklo_epi64(b[i], b[i + 4]));
-    _mm512_store_si512(target + (2 * i + 1) * 32, _mm512_unpackhi_epi64(b[i], b[i + 4]));
-  }
-}
 
 template <class C>
 class AmxAttention {
@@ -69,44 +23,39 @@ class AmxAttention {
   using Query = bfloat16;
   static constexpr int64_t kPair = 2 * kBlock;  // keys of one product: a tile holds 32 numbers in a row
   static constexpr int64_t kAlign = kPair;
-  static constexpr bool kNarrows = true;  // has `attend_few`
   static constexpr int64_t kTile = 512;  // elements
 
   static bool fits(int64_t dim) { return dim >= 32 && dim % 16 == 0; }
-  static int64_t query_size(int64_t dim) { return (dim + 31) / 32 * kTile * 2; }
+  static int64_t few(int64_t) { return kFew; }
+  static int64_t few_dim(int64_t dim) { return padded(dim); }
+  static int64_t query_size(int64_t dim) { return (padded(dim) + 31) / 32 * kTile * 2; }
   static int64_t scratch(int64_t dim) {
-    return kSplit * kColumns * 4 + kSplit * kColumns * 2 + 2 * kSplit * dim * 2 + kPair * dim * 2;
+    return kSplit * kColumns * 4 + kSplit * kColumns * 2 + (2 * kSplit + kPair) * padded(dim) * 2 + 2 * kSplit * 4;
   }
 
   AmxAttention(int64_t dim, uint8_t* memory)
       : dim_(dim),
+        padded_dim_(padded(dim)),
         scores_(reinterpret_cast<float*>(memory)),
         weights_(reinterpret_cast<bfloat16*>(scores_ + kSplit * kColumns)),
         values_(weights_ + kSplit * kColumns),
-        keys_(values_ + kSplit * dim),
-        padded_(keys_ + kSplit * dim) {}
+        keys_(values_ + kSplit * padded_dim_),
+        padded_(keys_ + kSplit * padded_dim_),
+        key_scales_(reinterpret_cast<float*>(padded_ + kPair * padded_dim_)),
+        value_scales_(key_scales_ + kSplit) {}
   ~AmxAttention() { _tile_release(); }
   AmxAttention(const AmxAttention&) = delete;
   AmxAttention& operator=(const AmxAttention&) = delete;
 
-  // Says how many columns the calls that follow have: up to kFew, or any number with 0.
-  void set_columns(int columns) {
-    if (columns_ == columns) return;
-    columns_ = columns;
-    _tile_loadconfig(&kAttentionTiles[columns]);
-  }
-
   // Tiles [chunk of dimensions][register][16 pairs of dimensions][16 columns][2] of the vectors at query[i], zeros where
   // those are null. Where 32 does not divide the dimensions the last chunk overlaps the one before, with zeros there.
   void pack(const bfloat16* const* query, int registers, Query* packed) const {
-    for (int64_t chunk = 0; chunk < (dim_ + 31) / 32; ++chunk) {
-      const int64_t offset = chunk_begin(chunk), skipped = (chunk * 32 - offset) / 2;
-      const __mmask16 mask = static_cast<__mmask16>(0xffffu << skipped);
+    for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
       for (int r = 0; r < registers; ++r, packed += kTile) {
         Vector pairs[16];
         for (int i = 0; i < 16; ++i) {
           const bfloat16* from = query[r * 16 + i];
-          pairs[i] = from == nullptr ? Vector::zero() : Vector{_mm512_maskz_loadu_ps(mask, from + offset)};
+          pairs[i] = from == nullptr ? Vector::zero() : Vector{_mm512_castsi512_ps(chunk_of(from, chunk))};
         }
         transpose(pairs);
         for (int i = 0; i < 16; ++i) _mm512_store_ps(packed + i * 32, pairs[i].lanes);
@@ -114,16 +63,15 @@ class AmxAttention {
     }
   }
 
-  // Tiles [chunk of dimensions][16 pairs of dimensions][columns][2] of up to kFew vectors.
-  void pack_few(const bfloat16* const* query, Query* packed) const {
-    for (int64_t chunk = 0; chunk < (dim_ + 31) / 32; ++chunk) {
-      const int64_t offset = chunk_begin(chunk), skipped = (chunk * 32 - offset) / 2;
-      for (int64_t pair = 0; pair < 16; ++pair) {
-        for (int column = 0; column < columns_; ++column, packed += 2) {
-          uint32_t both = 0;
-          if (pair >= skipped) std::memcpy(&both, query[column] + offset + 2 * pair, sizeof(both));
-          std::memcpy(packed, &both, sizeof(both));
-        }
+  // Tiles [chunk of dimensions][16 pairs of dimensions][few_width(columns)][2].
+  void pack_few(const bfloat16* const* query, int columns, Query* packed) const {
+    const int width = few_width(columns);
+    for (int64_t chunk = 0; chunk < chunks(); ++chunk, packed += 32 * width) {
+      std::memset(packed, 0, 64 * width);
+      for (int column = 0; column < columns; ++column) {
+        alignas(64) uint32_t pairs[16];
+        _mm512_store_si512(pairs, chunk_of(query[column], chunk));
+        for (int i = 0; i < 16; ++i) std::memcpy(packed + (i * width + column) * 2, pairs + i, sizeof(pairs[i]));
       }
     }
   }
@@ -131,76 +79,36 @@ class AmxAttention {
   // Makes keys [begin, end) ready, whose blocks are those from `table` on.
   void load(const PagedCache<C>& cache, int64_t head, const int32_t* table, int64_t begin, int64_t end) {
     begin_ = begin;
-    key_stride_ = kConverts ? dim_ : cache.token_stride;
+    key_stride_ = kConverts ? padded_dim_ : cache.token_stride;
+    if (kScaled) gather_scales(cache, head, table, begin, end, key_scales_, value_scales_);
     for (int64_t key = begin; key < end; key += kPair) {
       const int64_t index = (key - begin) / kBlock, count = end - key;
-      const int64_t low = table[index], high = table[count > kBlock ? index + 1 : index];
-      for (int64_t ahead = 0; ahead < 2; ++ahead) {
-        if (count > (kAhead + ahead) * kBlock) fetch(cache, cache.place(table[index + kAhead + ahead], head));
+      // Of the last pair of blocks the second may be missing; its keys are masked, so any memory will do.
+      const int64_t low = cache.place(table[index], head);
+      const int64_t high = cache.place(table[count > kBlock ? index + 1 : index], head);
+      for (int64_t ahead = kAhead; ahead < kAhead + 2; ++ahead) {
+        if (count > ahead * kBlock) prefetch(cache, cache.place(table[index + ahead], head));
       }
       if constexpr (kConverts) {
-        convert(cache.keys, cache.key_scales, cache, low, head, count, keys_ + index * kBlock * dim_);
-        convert(cache.keys, cache.key_scales, cache, high, head, count - kBlock, keys_ + (index + 1) * kBlock * dim_);
-        key_blocks_[index] = keys_ + index * kBlock * dim_;
-        key_blocks_[index + 1] = keys_ + (index + 1) * kBlock * dim_;
+        key_blocks_[index] = keys_ + index * kBlock * padded_dim_;
+        key_blocks_[index + 1] = keys_ + (index + 1) * kBlock * padded_dim_;
+        convert_keys(cache.keys + low, cache.token_stride, kBlock, dim_, keys_ + index * kBlock * padded_dim_);
+        convert_keys(cache.keys + high, cache.token_stride, kBlock, dim_, keys_ + (index + 1) * kBlock * padded_dim_);
       } else {
-        // Of the last pair of blocks the second may be missing; its keys are masked, so any memory will do.
-        key_blocks_[index] = cache.keys + cache.place(low, head);
-        key_blocks_[index + 1] = cache.keys + cache.place(high, head);
+        key_blocks_[index] = cache.keys + low;
+        key_blocks_[index + 1] = cache.keys + high;
         if (count >= kPair) {
-          arrange(cache.values + cache.place(low, head), cache.values + cache.place(high, head), key_stride_, index / 2);
+          transpose_values(cache.values + low, cache.values + high, key_stride_, index / 2);
           continue;
         }
       }
       // What lies behind the last value is no number to calculate with.
-      if (count < kPair) std::fill_n(padded_, kPair * dim_, bfloat16{0});
-      convert(cache.values, cache.value_scales, cache, low, head, count, padded_);
-      convert(cache.values, cache.value_scales, cache, high, head, count - kBlock, padded_ + kBlock * dim_);
-      arrange(padded_, padded_ + kBlock * dim_, dim_, index / 2);
+      if (count < kPair) std::fill_n(padded_, kPair * padded_dim_, bfloat16{0});
+      convert_values(cache.values + low, cache.token_stride, std::min(count, kBlock), dim_, padded_);
+      convert_values(cache.values + high, cache.token_stride, std::min(count - kBlock, kBlock), dim_, padded_ + kBlock * padded_dim_);
+      transpose_values(padded_, padded_ + kBlock * padded_dim_, padded_dim_, index / 2);
     }
-  }
-
-  // As `attend`, for few columns: sums [columns][dim], in the order of `interleave_pair`. Column i sees keys
-  // [oldest[i], newest[i]].
-  void attend_few(const Query* query, int64_t begin, int64_t end, Scale scale, const int64_t* oldest,
-                  const int64_t* newest, float* sums, float* exponent, float* total) {
-    const int64_t pairs = (end - begin + kPair - 1) / kPair, stride = columns_ * 4;
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      const int64_t step = key_stride_ * static_cast<int64_t>(sizeof(bfloat16));
-      _tile_zero(0);
-      _tile_zero(1);
-      for (int64_t chunk = 0; chunk < (dim_ + 31) / 32; ++chunk) {
-        const int64_t offset = chunk_begin(chunk);
-        _tile_loadd(2, key_blocks_[2 * pair] + offset, step);
-        _tile_loadd(3, key_blocks_[2 * pair + 1] + offset, step);
-        _tile_loadd(4, query + chunk * 32 * columns_, stride);
-        _tile_dpbf16ps(0, 2, 4);
-        _tile_dpbf16ps(1, 3, 4);
-      }
-      _tile_stored(0, scores_ + pair * kPair * columns_, stride);
-      _tile_stored(1, scores_ + (pair * kPair + kBlock) * columns_, stride);
-    }
-    for (int i = 0; i < columns_; ++i) {
-      softmax_of_column(scores_ + i, columns_, begin, begin + pairs * kPair, scale, oldest[i], newest[i], exponent + i,
-                        total + i, weights_ + i * kSplit);
-    }
-    for (int64_t tile = 0; tile < dim_ / 16; tile += 2) {
-      const bool two = tile + 1 < dim_ / 16;
-      const bfloat16* values = values_ + tile * kTile;
-      _tile_zero(5);
-      _tile_zero(6);
-      for (int64_t pair = 0; pair < pairs; ++pair, values += dim_ * kPair) {
-        _tile_loadd(7, weights_ + pair * kPair, kSplit * static_cast<int64_t>(sizeof(bfloat16)));
-        _tile_loadd(2, values, 64);
-        _tile_dpbf16ps(5, 7, 2);
-        if (two) {
-          _tile_loadd(3, values + kTile, 64);
-          _tile_dpbf16ps(6, 7, 3);
-        }
-      }
-      _tile_stored(5, sums + tile * 16, dim_ * 4);
-      if (two) _tile_stored(6, sums + tile * 16 + 16, dim_ * 4);
-    }
+    configure(&kWholeTiles);
   }
 
   template <int registers>
@@ -210,14 +118,15 @@ class AmxAttention {
     const int64_t first = (begin - begin_) / kBlock, blocks = (end - begin + kPair - 1) / kPair * 2;
     for (int64_t i = 0; i < blocks; i += 2) score<registers>(first + i, query, scores_ + i * kBlock * ld);
     __m512 even[registers];
-    softmax<false, registers>(scores_, begin, begin + blocks * kBlock, scale, visible, exponent, total,
-                              [&](int64_t row, int r, Vector weight) {
-                                if (row % 2 == 0) {
-                                  even[r] = weight.lanes;
-                                } else {
-                                  interleave(even[r], weight.lanes, weights_ + (row / 2 * registers + r) * 32);
-                                }
-                              });
+    const KeyScales scales{key_scales_ + (begin - begin_), value_scales_ + (begin - begin_)};
+    softmax<false, kScaled, registers>(scores_, begin, begin + blocks * kBlock, scale, visible, scales, exponent, total,
+                                       [&](int64_t row, int r, Vector weight) {
+                                         if (row % 2 == 0) {
+                                           even[r] = weight.lanes;
+                                         } else {
+                                           interleave(even[r], weight.lanes, weights_ + (row / 2 * registers + r) * 32);
+                                         }
+                                       });
     const int64_t pairs = blocks / 2;
     const bfloat16* values = values_ + first / 2 * dim_ * kPair;
     int64_t tile = 0;
@@ -227,31 +136,88 @@ class AmxAttention {
     if (tile < dim_ / 16) sum<registers, 1>(values + tile * kTile, pairs, sums + tile * 16 * ld);
   }
 
+  // The same for `columns` columns, of which the i-th sees keys [oldest[i], newest[i]]: sums [columns][few_dim] in the
+  // order of `Interleave`, over keys [begin, end), whose blocks are those from `table` on. After them come [end,
+  // following), perhaps.
+  void attend_few(const PagedCache<C>& cache, int64_t head, const int32_t* table, int64_t begin, int64_t end,
+                  int64_t following, const Query* query, int columns, Scale scale, const int64_t* oldest,
+                  const int64_t* newest, float* sums, float* exponent, float* total) {
+    if (kScaled) gather_scales(cache, head, table, begin, end, key_scales_, value_scales_);
+    const KeyScales scales{key_scales_, value_scales_};
+    const int64_t last = begin + (end - begin + kPair - 1) / kPair * kPair;
+    const auto run = [&](auto width) {
+      constexpr int kCount = decltype(width)::value;
+      score_few<kCount>(cache, head, table, begin, end, query);
+      if constexpr (kCount == 1) {
+        Vector even = Vector::zero();
+        softmax_of_column<false, kScaled>(scores_, begin, last, scale, *oldest, *newest, scales, exponent, total,
+                                          [&](int64_t place, Vector weight) {
+                                            if (place % 32 == 0) {
+                                              even = weight;
+                                            } else {
+                                              _mm512_store_si512(weights_ + place - 16,
+                                                                 (__m512i)_mm512_cvtne2ps_pbh(weight.lanes, even.lanes));
+                                            }
+                                          });
+      } else {
+        int64_t from[kCount], to[kCount];
+        for (int i = 0; i < kCount; ++i) from[i] = oldest[std::min(i, columns - 1)], to[i] = newest[std::min(i, columns - 1)];
+        softmax_of_columns<kScaled, kCount>(scores_, begin, last, scale, from, to, scales, exponent, total, weights_);
+      }
+      sum_few<kCount>(cache, head, table, begin, end, following, sums);
+    };
+    switch (few_width(columns)) {
+      case 1: return run(std::integral_constant<int, 1>{});
+      case 4: return run(std::integral_constant<int, 4>{});
+      default: return run(std::integral_constant<int, 8>{});
+    }
+  }
+
+  // Calls store(first dimension, sixteen sums) for a column of `attend_few`.
+  template <class Store>
+  static void in_order(const float* sums, int64_t dim, const Store& store) {
+    Interleave<C>::in_order(sums, dim, store);
+  }
+
  private:
   static constexpr int64_t kAhead = 4;  // blocks that are asked for before they are needed
-
+  static constexpr int64_t kBatch = 4;  // pairs of blocks whose values are made ready at a time
   static constexpr bool kConverts = !std::is_same<C, bfloat16>::value;
+  static constexpr bool kScaled = std::is_same<C, int8_t>::value;
 
-  void fetch(const PagedCache<C>& cache, int64_t place) const {
-    for (int64_t token = 0; token < kBlock; ++token, place += cache.token_stride) {
-      for (int64_t i = 0; i < dim_; i += static_cast<int64_t>(64 / sizeof(C))) {
-        _mm_prefetch(reinterpret_cast<const char*>(cache.keys + place + i), _MM_HINT_T1);
-        _mm_prefetch(reinterpret_cast<const char*>(cache.values + place + i), _MM_HINT_T1);
-      }
+  static int64_t padded(int64_t dim) { return kConverts ? (dim + 63) / 64 * 64 : dim; }
+  static int few_width(int columns) { return columns == 1 ? 1 : columns <= 4 ? 4 : 8; }
+  int64_t chunks() const { return (padded_dim_ + 31) / 32; }
+  int64_t chunk_begin(int64_t chunk) const { return std::min(chunk * 32, padded_dim_ - 32); }
+
+  // What the tiles are from now on.
+  void configure(const AttentionTiles* tiles) {
+    if (tiles_ == tiles) return;
+    tiles_ = tiles;
+    _tile_loadconfig(tiles);
+  }
+
+  // A chunk of a query, in the keys' order.
+  __m512i chunk_of(const bfloat16* query, int64_t chunk) const {
+    if constexpr (kConverts) {
+      const int64_t offset = chunk / 2 * 64;
+      const auto load = [&](int64_t from) {
+        const int64_t count = std::clamp(dim_ - from, int64_t{0}, int64_t{32});
+        return _mm512_maskz_loadu_epi16(_bzhi_u32(~0u, static_cast<unsigned>(count)), query + from);
+      };
+      const __m512i low = load(offset), high = load(offset + 32);
+      return chunk % 2 == 0 ? _mm512_shuffle_i32x4(low, high, 0x88) : _mm512_shuffle_i32x4(low, high, 0xdd);
+    } else {
+      const int64_t offset = chunk_begin(chunk), skipped = (chunk * 32 - offset) / 2;
+      return _mm512_maskz_loadu_epi32(static_cast<__mmask16>(0xffffu << skipped), query + offset);
     }
   }
 
-  // The first `count` tokens of a block, or all of it, as bf16 [16][dim].
-  void convert(const C* source, const float* scales, const PagedCache<C>& cache, int64_t block, int64_t head,
-               int64_t count, bfloat16* target) const {
-    source += cache.place(block, head);
-    for (int64_t token = 0; token < std::min(count, kBlock); ++token, source += cache.token_stride, target += dim_) {
-      const float scale = std::is_same<C, int8_t>::value ? scales[cache.scale_place(block, head) + token] : 1.0f;
-      widen(source, dim_, scale, target);
-    }
+  // One head's part of a block.
+  void prefetch(const PagedCache<C>& cache, int64_t place) const {
+    prefetch_block(cache.keys + place, cache.token_stride, dim_);
+    prefetch_block(cache.values + place, cache.token_stride, dim_);
   }
-
-  int64_t chunk_begin(int64_t chunk) const { return std::min(chunk * 32, dim_ - 32); }
 
   // Rows 2i and 2i + 1 of the weights as pairs, as the second operand of TDPBF16PS takes them.
   static void interleave(__m512 even, __m512 odd, bfloat16* target) {
@@ -261,11 +227,102 @@ class AmxAttention {
     _mm512_store_si512(target, _mm512_permutexvar_epi16(order, both));
   }
 
-  // values_ is [pair of blocks][dim][32 keys], for few columns [pair of blocks][tiles of `interleave_pair`].
-  void arrange(const bfloat16* low, const bfloat16* high, int64_t stride, int64_t pair) {
+  // values_ is [pair of blocks][dim][32 keys].
+  void transpose_values(const bfloat16* low, const bfloat16* high, int64_t stride, int64_t pair) {
     bfloat16* target = values_ + pair * dim_ * kPair;
-    if (columns_ > 0) return interleave_pair(low, high, stride, dim_, target);
     for (int64_t i = 0; i < dim_; i += 8) transpose_8x32(low + i, high + i, stride, target + i * kPair);
+  }
+
+  // Scores [keys][columns] of a split.
+  template <int columns>
+  void score_few(const PagedCache<C>& cache, int64_t head, const int32_t* table, int64_t begin, int64_t end,
+                 const Query* query) {
+    configure(&kScoreTiles<columns>);
+    const int64_t step = (kConverts ? padded_dim_ : cache.token_stride) * static_cast<int64_t>(sizeof(bfloat16));
+    bfloat16* converted = keys_;
+    float* scores = scores_;
+    for (int64_t key = begin; key < end; key += kPair, table += 2, scores += kPair * columns) {
+      const int64_t count = end - key, low = cache.place(table[0], head);
+      const int64_t high = cache.place(table[count > kBlock ? 1 : 0], head);  // if missing, masked
+      for (int64_t ahead = kAhead; ahead < kAhead + 2; ++ahead) {
+        if (count > ahead * kBlock) prefetch_block(cache.keys + cache.place(table[ahead], head), cache.token_stride, dim_);
+      }
+      prefetch_block(cache.values + low, cache.token_stride, dim_);
+      prefetch_block(cache.values + high, cache.token_stride, dim_);
+      const bfloat16 *first, *second;
+      if constexpr (kConverts) {
+        // Two places by turns: tiles of one pair may be loaded while the next one is converted.
+        first = converted, second = converted + kBlock * padded_dim_;
+        convert_keys(cache.keys + low, cache.token_stride, kBlock, dim_, converted);
+        convert_keys(cache.keys + high, cache.token_stride, kBlock, dim_, converted + kBlock * padded_dim_);
+        converted = converted == keys_ ? keys_ + kPair * padded_dim_ : keys_;
+      } else {
+        first = cache.keys + low, second = cache.keys + high;
+      }
+      _tile_zero(0);
+      _tile_zero(1);
+      for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
+        const int64_t offset = chunk_begin(chunk);
+        _tile_loadd(2, first + offset, step);
+        _tile_loadd(3, second + offset, step);
+        _tile_loadd(4, query + chunk * 32 * columns, columns * 4);
+        _tile_dpbf16ps(0, 2, 4);
+        _tile_dpbf16ps(1, 3, 4);
+      }
+      _tile_stored(0, scores, columns * 4);
+      _tile_stored(1, scores + kBlock * columns, columns * 4);
+    }
+  }
+
+  // Sums [columns][padded dim] of the values of a split, 64 dimensions at a time.
+  template <int columns>
+  void sum_few(const PagedCache<C>& cache, int64_t head, const int32_t* table, int64_t begin, int64_t end,
+               int64_t following, float* sums) {
+    configure(&kSumTiles<columns>);
+    const Interleave<C> interleave;
+    for (int64_t d = 0; d < padded_dim_; d += 64) {
+      const int64_t tiles = std::min<int64_t>(4, (padded_dim_ - d) / 16), dims = std::min<int64_t>(64, dim_ - d);
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+      for (int64_t batch = begin; batch < end; batch += kBatch * kPair) {
+        const int64_t stop = std::min(end, batch + kBatch * kPair);
+        bfloat16* target = values_;
+        for (int64_t key = batch; key < stop; key += kPair, target += 4 * kTile) {
+          const int64_t index = (key - begin) / kBlock;
+          for (int64_t ahead = end + (key - begin); d == 0 && ahead < std::min(following, end + (key - begin) + kPair); ahead += kBlock) {
+            prefetch_block(cache.keys + cache.place(table[(ahead - begin) / kBlock], head), cache.token_stride, dim_);
+          }
+          const C* low = cache.values + cache.place(table[index], head) + d;
+          const C* high = end - key > kBlock ? cache.values + cache.place(table[index + 1], head) + d : nullptr;
+          interleave_blocks(interleave, low, high, cache.token_stride, end - key, dims, target);
+        }
+        const bfloat16 *values = values_, *weights = weights_ + (batch - begin) * columns;
+        for (int64_t key = batch; key < stop; key += kPair, values += 4 * kTile, weights += kPair * columns) {
+          _tile_loadd(4, weights, 64);
+          _tile_loadd(5, values, 64);
+          _tile_dpbf16ps(0, 4, 5);
+          if (tiles > 1) {
+            _tile_loadd(6, values + kTile, 64);
+            _tile_dpbf16ps(1, 4, 6);
+          }
+          if (tiles > 2) {
+            _tile_loadd(7, values + 2 * kTile, 64);
+            _tile_dpbf16ps(2, 4, 7);
+          }
+          if (tiles > 3) {
+            _tile_loadd(5, values + 3 * kTile, 64);
+            _tile_dpbf16ps(3, 4, 5);
+          }
+        }
+      }
+      const int64_t stride = padded_dim_ * static_cast<int64_t>(sizeof(float));
+      _tile_stored(0, sums + d, stride);
+      if (tiles > 1) _tile_stored(1, sums + d + 16, stride);
+      if (tiles > 2) _tile_stored(2, sums + d + 32, stride);
+      if (tiles > 3) _tile_stored(3, sums + d + 48, stride);
+    }
   }
 
   // Scores [32][registers * 16] of the blocks `index` and the one behind it.
@@ -279,7 +336,7 @@ class AmxAttention {
       _tile_zero(2);
       _tile_zero(3);
     }
-    for (int64_t chunk = 0; chunk < (dim_ + 31) / 32; ++chunk, query += registers * kTile) {
+    for (int64_t chunk = 0; chunk < chunks(); ++chunk, query += registers * kTile) {
       const int64_t offset = chunk_begin(chunk);
       _tile_loadd(4, key_blocks_[index] + offset, step);
       _tile_loadd(5, key_blocks_[index + 1] + offset, step);
@@ -331,14 +388,16 @@ class AmxAttention {
     }
   }
 
-  int64_t dim_;
+  int64_t dim_, padded_dim_;
   float* scores_;
   bfloat16* weights_;
   bfloat16* values_;
   bfloat16* keys_;
   bfloat16* padded_;
+  float* key_scales_;
+  float* value_scales_;
   int64_t begin_ = 0, key_stride_ = 0;
-  int columns_ = -1;
+  const AttentionTiles* tiles_ = nullptr;
   const bfloat16* key_blocks_[kSplit / kBlock + 1];
 };
 

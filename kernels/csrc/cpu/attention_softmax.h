@@ -11,7 +11,7 @@ namespace roundhouse {
 // Columns that are worked on at a time: two registers of them, or one.
 constexpr int kColumns = 2 * Vector::kWidth;
 // So few that a body may have another way for them.
-constexpr int kFew = 4;
+constexpr int kFew = 8;
 
 // What the scores are multiplied with to be exponents of two: 1 / sqrt(dim) / ln 2 as the sum of two numbers.
 struct Scale {
@@ -42,17 +42,37 @@ struct Visible {
   }
 };
 
+// The weight of a score, 2^(scale * score - shift).
+template <bool exact>
+inline Vector weigh(Vector score, Vector high, Vector low, Vector shift) {
+  const Vector power = score * high, whole = round(power);
+  const Vector fraction =
+      exact ? multiply_add(score, low, multiply_add(score, high, Vector::zero() - whole)) : power - whole;
+  return scale_down(exp2_fraction<exact>(fraction), whole - shift);
+}
+
+// What keys and values of int8 are to be multiplied with, one number for each key of a split. The products are taken with
+// scores and with weights, which are fewer.
+struct KeyScales {
+  const float* keys;
+  const float* values;
+};
+
 // Turns `scores` [end - begin][ld] of keys [begin, end) into weights and passes each register of them to
 // `store(row, register of the row, weights)`. A weight is 2^(scale * score - exponent), or 0 for a key that is not seen;
 // `exponent` is a column's largest scale * score as a whole number, minus infinity if it sees none of these keys, and
 // `sum` that of its weights. Whole exponents make the merging of two splits exact, and leave of a score just what is
 // behind its point to be rounded. `begin` and `end` are multiples of 4: four partial sums, of keys that are equal modulo
-// 4, hide the latency of an addition.
-template <bool exact, int registers, class Store>
-inline void softmax(const float* scores, int64_t begin, int64_t end, Scale scale, const Visible& visible,
+// 4, hide the latency of an addition. If `scaled`, keys and values have `scales`, and what is stored is for the values.
+template <bool exact, bool scaled, int registers, class Store>
+inline void softmax(const float* scores, int64_t begin, int64_t end, Scale scale, const Visible& visible, KeyScales scales,
                     float* exponent, float* sum, const Store& store) {
   constexpr int kWidth = Vector::kWidth, ld = registers * kWidth;
   const auto masked = [&](int64_t key) { return key < visible.all_begin || key + 3 >= visible.all_end; };
+  const auto load = [&](int64_t row, int r) {
+    const Vector score = Vector::load(scores + row * ld + r * kWidth);
+    return scaled ? score * Vector::all(scales.keys[row]) : score;
+  };
   Vector largest[4][registers], total[4][registers];
   for (int i = 0; i < 4; ++i) {
     for (int r = 0; r < registers; ++r) largest[i][r] = Vector::all(-INFINITY), total[i][r] = Vector::zero();
@@ -61,7 +81,7 @@ inline void softmax(const float* scores, int64_t begin, int64_t end, Scale scale
     const bool some = masked(key);
     for (int i = 0; i < 4; ++i) {
       for (int r = 0; r < registers; ++r) {
-        Vector score = Vector::load(scores + (key + i - begin) * ld + r * kWidth);
+        Vector score = load(key + i - begin, r);
         if (some) score = visible.select(score, key + i, r * kWidth, -INFINITY);
         largest[i][r] = max(largest[i][r], score);
       }
@@ -76,15 +96,16 @@ inline void softmax(const float* scores, int64_t begin, int64_t end, Scale scale
   for (int64_t key = begin; key < end; key += 4) {
     const bool some = masked(key);
     for (int i = 0; i < 4; ++i) {
+      const int64_t row = key + i - begin;
       for (int r = 0; r < registers; ++r) {
-        const Vector score = Vector::load(scores + (key + i - begin) * ld + r * kWidth);
-        const Vector power = score * high, whole = round(power);
-        const Vector fraction =
-            exact ? multiply_add(score, low, multiply_add(score, high, Vector::zero() - whole)) : power - whole;
-        Vector weight = scale_down(exp2_fraction<exact>(fraction), whole - shift[r]);
+        Vector weight = weigh<exact>(load(row, r), high, low, shift[r]);
         if (some) weight = visible.select(weight, key + i, r * kWidth, 0.0f);
         total[i][r] = total[i][r] + weight;
-        store(key + i - begin, r, weight);
+        if (scaled) {
+          weight = weight * Vector::all(scales.values[row]);
+          if (some) weight = visible.select(weight, key + i, r * kWidth, 0.0f);
+        }
+        store(row, r, weight);
       }
     }
   }

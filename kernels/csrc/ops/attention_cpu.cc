@@ -47,7 +47,7 @@ void paged_attention_op(TensorView out, TensorView query, TensorView key_cache, 
   ROUNDHOUSE_CHECK(window >= 0) << "window must not be negative";
   check_type(scratch, kUint8, "scratch");
   check_dense(scratch, "scratch");
-  ROUNDHOUSE_CHECK(scratch.numel() >= paged_attention_scratch(query.size(1), key_cache.size(2), query.size(2), 1))
+  ROUNDHOUSE_CHECK(scratch.numel() >= paged_attention_scratch(query.size(1), key_cache.size(2), query.size(2), 1, 0, 0))
       << "scratch is too small";
   int64_t tokens = 0;
   for (int64_t row = 0; row < counts.size(0); ++row) {
