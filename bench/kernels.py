@@ -1,4 +1,4 @@
-"""The kernels against this machine's limits and torch: `python -m bench.kernels [--ops linear]`.
+"""The kernels against this machine's limits and torch: `python -m bench.kernels [--device cuda] [--ops linear]`.
 
 A figure is the fastest of many calls. Weights that would lie in memory in a running model are read from there: calls go
 round enough copies of them. The limits are measured in the same run.
@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 
 import kernels
+from bench import kernels_cuda
 from bench.measure import probe
 from bench.report import Environment
 from kernels import library, reference
@@ -351,17 +352,22 @@ def markdown(rows: list[Row], limits: Limits, environment: Environment, body: st
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__)
-    parser.add_argument("--ops", default=",".join(CASES), help="which, separated by commas (%(default)s)")
+    parser.add_argument("--ops", help="which, separated by commas; all unless given")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="of cuda: small sizes, to see that all works")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the table and its JSON")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
+    if arguments.device != "cpu" or arguments.quick:
+        kernels_cuda.run(arguments)
+        return
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     limits = measure_limits()
     rows = []
-    for op in arguments.ops.split(","):
+    for op in arguments.ops.split(",") if arguments.ops else CASES:
         for case in CASES[op]():
             rows.append(measure(case, limits))
             print(rows[-1], flush=True)
