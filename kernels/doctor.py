@@ -23,6 +23,7 @@ from kernels.registry import OPS
 State = Literal["ok", "note", "warning", "broken"]
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_LEFT_TO_TORCH = "torch, as intended"
 _REBUILD = "python -m kernels.build in a checkout, or install the package again"
 
 
@@ -206,7 +207,8 @@ def _ops() -> Iterator[Finding]:
             continue
         by_body: dict[str, list[str]] = {}
         for op in OPS.values():
-            by_body.setdefault(op.body(device), []).append(op.name)
+            meant = chosen is None or device in op.built
+            by_body.setdefault(op.body(device) if meant else _LEFT_TO_TORCH, []).append(op.name)
         for body, names in by_body.items():
             listed = ", ".join(sorted(names))
             if body == library.REFERENCE and chosen is not None:

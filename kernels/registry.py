@@ -37,6 +37,8 @@ class Op:
     """The function of the built libraries that serves it."""
     cost: Callable[..., Cost]
     """Of a call with given sizes; each op says which."""
+    built: tuple[str, ...]
+    """Devices that it has bodies for, of "cpu" and "cuda"; elsewhere nothing is faster than torch."""
 
     def body(self, device: str) -> str:
         """Which body serves it on "cpu" or "cuda": the name of a built library, or "reference"."""
@@ -55,6 +57,7 @@ def register(
     fake: Callable[..., Any],
     cost: Callable[..., Cost],
     native: str | None = None,
+    built: tuple[str, ...] = ("cpu", "cuda"),
 ) -> None:
     """Register an op.
 
@@ -63,9 +66,10 @@ def register(
         run: what computes it on any device.
         fake: the same for tensors without memory.
         native: the libraries' function; the op's name unless given.
+        built: devices whose libraries have it.
     """
     name = signature.partition("(")[0]
-    OPS[name] = Op(name, native or name, cost)
+    OPS[name] = Op(name, native or name, cost, built)
     _LIBRARY.define(signature)  # type: ignore[no-untyped-call]
     for device in _DEVICES:
         _LIBRARY.impl(name, run, device)  # type: ignore[no-untyped-call]

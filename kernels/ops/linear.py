@@ -84,6 +84,7 @@ register(
     _linear,
     fake=lambda x, tiles, bias, outputs: _fake(x, outputs),
     cost=linear_cost,
+    built=("cpu",),
 )
 register(
     "linear_int8(Tensor x, Tensor tiles, Tensor scales, Tensor totals, Tensor? bias) -> Tensor",

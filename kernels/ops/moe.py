@@ -24,13 +24,13 @@ class PackedExperts:
     """The weights [experts, outputs, inputs] of one layer's experts in the form that `moe` takes on their device."""
 
     stacked: torch.Tensor | None
-    """As they are, for products of all experts in one call; None where each is packed by itself."""
+    """As they are, for `grouped_linear`; None where each is packed by itself."""
     each: tuple[PackedWeight, ...]
 
 
 def pack_experts(weights: torch.Tensor, quantize: Quantization | None = None) -> PackedExperts:
     """`pack_weight` for the weights [experts, outputs, inputs] of one layer's experts."""
-    if quantize is None and (not weights.is_cpu or library.cpu is None or weights.dtype not in _TYPES):
+    if quantize is None and (library.of(weights, "linear") is None or weights.dtype not in _TYPES):
         return PackedExperts(weights, ())
     return PackedExperts(None, tuple(pack_weight(weight, quantize) for weight in weights))
 
@@ -43,33 +43,44 @@ def moe(
     experts_per_token: int,
     lora: LoraExperts | None = None,
 ) -> torch.Tensor:
-    """`reference.moe`: x [T, width] -> [T, width]. Experts take turns; those that no token has chosen are not read."""
-    if gate_up.stacked is not None and down.stacked is not None:
-        return reference.moe(x, router.dense(), gate_up.stacked, down.stacked, experts_per_token, lora)
+    """`reference.moe`: x [T, width] -> [T, width]. The weights of experts that no token has chosen are not read."""
     logits = linear(x, router)
     if lora is not None:
         lora.adapt_router(x, logits)
     routing = route_tokens(logits, experts_per_token)
-    ends: list[int] = routing.ends.tolist()
     rows = embedding(routing.tokens, x)
-    hidden = _products(rows, gate_up, ends)
+    hidden = _products(rows, gate_up, routing)
     if lora is not None:
         lora.adapt_gate_up(rows, hidden, routing.experts, routing.order)
     hidden = silu_and_mul(hidden)
-    outputs = _products(hidden, down, ends)
+    outputs = _products(hidden, down, routing)
     if lora is not None:
         lora.adapt_down(hidden, outputs, routing.experts, routing.order)
     return combine_experts(outputs, routing.weights, routing.places)
 
 
-def _products(rows: torch.Tensor, experts: PackedExperts, ends: list[int]) -> torch.Tensor:
+def _products(rows: torch.Tensor, experts: PackedExperts, routing: Routing) -> torch.Tensor:
     """Rows by expert, each expert's times its weight."""
+    if experts.stacked is not None:
+        return grouped_linear(rows, experts.stacked, routing.ends)
+    ends: list[int] = routing.ends.tolist()
     found = [
         linear(rows[begin:end], weight)
         for begin, end, weight in zip([0, *ends], ends, experts.each, strict=False)
         if begin < end
     ]
     return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def grouped_linear(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """`reference.grouped_linear`: x [rows, inputs], weights [E, outputs, inputs], ends [E] int64, all contiguous."""
+    body = library.of(x, "grouped_linear")
+    _, outputs, inputs = weights.shape
+    if body is None or x.dtype != torch.bfloat16 or outputs % 2 or inputs % 8:
+        return reference.grouped_linear(x, weights, ends)
+    out = x.new_empty(len(x), outputs)
+    body.grouped_linear(out, x, weights, ends)
+    return out
 
 
 def route_tokens(logits: torch.Tensor, experts_per_token: int) -> Routing:
@@ -87,7 +98,7 @@ def combine_experts(outputs: torch.Tensor, weights: torch.Tensor, places: torch.
     body = library.of(outputs, "combine_experts")
     if body is None or outputs.dtype not in _TYPES:
         return reference.combine_experts(outputs, weights, places)
-    out = torch.empty(weights.shape[0], outputs.shape[1], dtype=outputs.dtype)
+    out = outputs.new_empty(weights.shape[0], outputs.shape[1])
     body.combine_experts(out, outputs, weights, places)
     return out
 
@@ -106,6 +117,11 @@ def route_cost(rows: int, experts: int, itemsize: int) -> Cost:
     return Cost(rows * experts * itemsize, 2 * rows * experts)
 
 
+def grouped_cost(rows: int, experts: int, outputs: int, inputs: int, itemsize: int) -> Cost:
+    """Of `experts` that are hit."""
+    return Cost((rows * (inputs + outputs) + experts * outputs * inputs) * itemsize, 2 * rows * outputs * inputs)
+
+
 def combine_cost(rows: int, experts_per_token: int, width: int, itemsize: int) -> Cost:
     return Cost((experts_per_token + 1) * rows * width * itemsize, 2 * experts_per_token * rows * width)
 
@@ -121,4 +137,11 @@ register(
     combine_experts,
     fake=lambda outputs, weights, places: outputs.new_empty(weights.shape[0], outputs.shape[1]),
     cost=combine_cost,
+)
+register(
+    "grouped_linear(Tensor x, Tensor weights, Tensor ends) -> Tensor",
+    grouped_linear,
+    fake=lambda x, weights, ends: x.new_empty(x.shape[0], weights.shape[1]),
+    cost=grouped_cost,
+    built=("cuda",),
 )

@@ -7,7 +7,7 @@ the bytes that it must at least move and the floating-point operations that it m
 from kernels.reference.activation import gelu_and_mul, silu_and_mul
 from kernels.reference.attention import paged_attention
 from kernels.reference.linear import embedding, linear, linear_int8
-from kernels.reference.moe import Routing, combine_experts, moe, route_tokens
+from kernels.reference.moe import Routing, combine_experts, grouped_linear, moe, route_tokens
 from kernels.reference.norm import add_rms_norm, rms_norm
 from kernels.reference.rotary import rope_and_store
 from kernels.reference.sampling import apply_penalties, apply_token_bitmask, argmax, log_sum_exp, sample
@@ -21,6 +21,7 @@ __all__ = [
     "combine_experts",
     "embedding",
     "gelu_and_mul",
+    "grouped_linear",
     "linear",
     "linear_int8",
     "log_sum_exp",

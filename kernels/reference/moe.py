@@ -41,6 +41,16 @@ def route_tokens(logits: torch.Tensor, experts_per_token: int) -> Routing:
     return Routing(weights, experts, order, order.argsort().view(experts.shape), order // experts_per_token, ends)
 
 
+def grouped_linear(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Rows x [T, inputs] in order of their experts times `weights` [E, outputs, inputs] -> [T, outputs].
+
+    Expert e has rows `ends[e - 1]` to `ends[e]`. Rows of inputs and outputs must be multiples of 16 bytes, which
+    `grouped_mm` wants.
+    With E' experts hit: moves (E' outputs inputs + T (inputs + outputs)) e bytes; 2 T inputs outputs FLOPs.
+    """
+    return F.grouped_mm(x, weights.transpose(1, 2), offs=ends.int())
+
+
 def combine_experts(outputs: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Each token's k `outputs` [T * k, width], at its `places` [T, k], summed with its `weights` in fp32 -> [T, width].
 
@@ -62,7 +72,7 @@ def moe(
 
     x [T, width], router [E, width], gate_up [E, 2 n, width], down [E, width, n] -> [T, width]. Tokens are sorted by
     expert, so that each expert's weights are read once; no size of a group is read back to the host. Rows of width
-    and n elements must be multiples of 16 bytes, which `grouped_mm` wants. `lora` adapts all three products.
+    and n elements must be those of `grouped_linear`. `lora` adapts all three products.
     With k experts per token and E' experts hit: moves E' 3 n width e + T (2 width + 3 k n) e bytes;
     6 T k n width + 2 T E width FLOPs.
     """
@@ -70,13 +80,12 @@ def moe(
     if lora is not None:
         lora.adapt_router(x, logits)
     routing = route_tokens(logits, experts_per_token)
-    ends = routing.ends.int()
     rows = x[routing.tokens]
-    hidden = F.grouped_mm(rows, gate_up.transpose(1, 2), offs=ends)
+    hidden = grouped_linear(rows, gate_up, routing.ends)
     if lora is not None:
         lora.adapt_gate_up(rows, hidden, routing.experts, routing.order)
     hidden = silu_and_mul(hidden)
-    output = F.grouped_mm(hidden, down.transpose(1, 2), offs=ends)
+    output = grouped_linear(hidden, down, routing.ends)
     if lora is not None:
         lora.adapt_down(hidden, output, routing.experts, routing.order)
     return combine_experts(output, routing.weights, routing.places)

@@ -50,6 +50,22 @@ def test_the_best_library_is_as_it_should_be(monkeypatch: pytest.MonkeyPatch) ->
     assert finding.state == "ok" and finding.value.startswith(best)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_op_has_the_bodies_that_it_says_it_has(device: str) -> None:
+    try:
+        built = library.load(library.supported()[-1]) if device == "cpu" else library.load_cuda(library.EMULATOR)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    assert [op.name for op in OPS.values() if built.has(op.native) != (device in op.built)] == []
+
+
+def test_ops_that_are_left_to_torch_are_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "cpu", library.load(library.supported()[-1]))
+    finding = found("cpu", "ops: torch, as intended")
+    assert finding.state == "ok" and finding.value == "grouped_linear"
+    assert "ops: plain torch" not in {each.name for each in doctor.examine()}
+
+
 def test_a_library_that_was_forced_is_named_with_the_better_one(monkeypatch: pytest.MonkeyPatch) -> None:
     if len(library.supported()) < 2:
         pytest.skip("this CPU has only one of the instruction sets")

@@ -5,6 +5,7 @@ Each fault compiles one CUDA source anew, which takes a few seconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.kernels.paged import SPLIT, batch
 from tests.kernels.test_lora_bodies import expected, wide
 from tests.kernels.test_lora_cuda import adapt
 from tests.kernels.test_lora_cuda import plan_of as lora_plan
+from tests.kernels.test_moe_cuda import experts_of
 
 
 def rms_norm(body: library.Library) -> torch.Tensor:
@@ -170,7 +172,47 @@ def lora_experts(body: library.Library) -> torch.Tensor:
     return out
 
 
+def route(body: library.Library) -> torch.Tensor:
+    """Between the results is memory that a fault may write to."""
+    torch.manual_seed(0)
+    tokens, experts, k = 150, 40, 3
+    logits, memory = torch.rand(tokens, experts).argsort(1).float(), torch.full((5, 1000), -1)
+    shapes = ((tokens, k), (tokens * k,), (tokens, k), (tokens * k,), (experts,))
+    numbers = [line[100:][: math.prod(shape)].view(shape) for line, shape in zip(memory, shapes, strict=True)]
+    found = reference.Routing(torch.full((tokens, k), torch.nan), *numbers)
+    body.route_tokens(*found, logits)
+    wanted = reference.route_tokens(logits, k)
+    torch.testing.assert_close(found.weights, wanted.weights, rtol=1e-5, atol=1e-7)
+    for mine, theirs in zip(found[1:], wanted[1:], strict=True):
+        assert torch.equal(mine, theirs)
+    return found.weights
+
+
+def grouped(body: library.Library) -> torch.Tensor:
+    """Of few and of many rows, more stages than there are, and a row and an output that are no numbers."""
+    results = []
+    for counts in ([3, 0, 17, 20, *[0] * 36, 2, 1], [3, 70, 0, 20]):
+        x, weights, ends, wanted, reach = experts_of(counts, 130, 520, 0)
+        x[5], weights[2, 7] = torch.nan, torch.nan
+        # Behind everything is memory that a fault may read or write.
+        x, weights = (
+            torch.cat((tensor, tensor.new_full((64, *tensor.shape[1:]), torch.nan))) for tensor in (x, weights)
+        )
+        memory = torch.full((len(x), 130), torch.nan, dtype=torch.bfloat16)
+        found = memory[:-64]
+        body.grouped_linear(found, x[:-64], weights[:-64], ends)
+        assert memory[-64:].isnan().all()
+        expert = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        nothing = torch.zeros_like(wanted, dtype=torch.bool)
+        nothing[5], nothing[expert == 2, 7] = True, True
+        assert torch.equal(found.isnan(), nothing)
+        assert ((found.double() - wanted).abs() <= 2**-8 * wanted.abs() + 1e-6 * reach)[~nothing].all()
+        results.append(found.nan_to_num())
+    return torch.cat(results)
+
+
 Case = tuple[str, list[str], Callable[[library.Library], torch.Tensor]]
+_MOE = ("moe", ["route_tokens", "grouped_linear"])
 _LORA = ("lora", ["adapt_linear", "adapt_experts"])
 _ATTENTION = ("attention", ["paged_attention", "paged_attention_scratch"])
 CASES: dict[str, Case] = {
@@ -182,6 +224,8 @@ CASES: dict[str, Case] = {
     "fp32": ("attention_fp32", _ATTENTION[1], in_fp32),
     "rope": ("rope", ["rope_and_store"], rope),
     "sample": ("sampling", ["sample"], sample),
+    "route": (*_MOE, route),
+    "grouped": (*_MOE, grouped),
     "lora": (*_LORA, lora),
     "lora of experts": (*_LORA, lora_experts),
     "int4": ("linear", ["linear_int4", "dequantize_int4"], linear_int4),
@@ -577,6 +621,96 @@ FAULTS = [
         "lora of experts",
         Fault(
             "weights of the first expert", "lora/expand.cuh", "(expert * span.rank + rank) * columns", "rank * columns"
+        ),
+    ),
+    (
+        "route",
+        Fault(
+            "no barrier before the counts are read",
+            "moe/route.cuh",
+            "      shared.own[warp] = own;\n    }\n    __syncthreads();",
+            "      shared.own[warp] = own;\n    }",
+        ),
+    ),
+    ("route", Fault("pairs of the warps before not counted", "moe/route.cuh", "i < warp ? shared.own[i] : 0", "0")),
+    (
+        "route",
+        Fault("pairs over each other", "moe/route.cuh", "votes & ((1u << lane) - 1)", "votes & ((1u << lane) - 2)"),
+    ),
+    ("route", Fault("an expert chosen twice", "moe/route.cuh", "if ((taken >> i & 1) != 0) continue;", "")),
+    ("route", Fault("lanes that see other experts", "moe/route.cuh", "best = reduce_warp(best, Max());", "")),
+    (
+        "grouped",
+        Fault(
+            "waits for one copy too few", "moe/grouped.cuh", "cp_async_wait<kStages - 2>", "cp_async_wait<kStages - 1>"
+        ),
+    ),
+    (
+        "grouped",
+        Fault(
+            "no barrier around stages",
+            "moe/grouped.cuh",
+            "__syncthreads();  // the stage is there",
+            ";  // the stage is there",
+        ),
+    ),
+    (
+        "grouped",
+        Fault("loads into the stage in use", "moe/grouped.cuh", "load(step + kStages - 1);", "load(step + kStages);"),
+    ),
+    (
+        "grouped",
+        Fault(
+            "no barrier after the search",
+            "moe/grouped.cuh",
+            "find(p, shared.tile);\n    __syncthreads();",
+            "find(p, shared.tile);",
+        ),
+    ),
+    ("grouped", Fault("rows of the next expert", "moe/grouped.cuh", "min(first + kRows, end)", "first + kRows")),
+    (
+        "grouped",
+        Fault(
+            "another row's inputs beyond the end",
+            "moe/grouped.cuh",
+            "tile.first + row < tile.end && input < p.inputs",
+            "tile.first + row < tile.end",
+        ),
+    ),
+    (
+        "grouped",
+        Fault(
+            "another output's inputs beyond the end",
+            "moe/grouped.cuh",
+            "first_output + row < p.outputs && input < p.inputs",
+            "first_output + row < p.outputs",
+        ),
+    ),
+    (
+        "grouped",
+        Fault(
+            "tiles counted in the wrong order of lanes",
+            "moe/grouped.cuh",
+            "if (lane >= distance) tiles += more;",
+            "if (lane > distance) tiles += more;",
+        ),
+    ),
+    (
+        "grouped",
+        Fault(
+            "experts beyond a warp forgotten",
+            "moe/grouped.cuh",
+            "before += __shfl_sync(kAllLanes, tiles, kWarp - 1);",
+            "",
+        ),
+    ),
+    (
+        "grouped",
+        Fault(
+            "rows swizzled otherwise",
+            "moe/grouped.cuh",
+            "lane % 16, 2 * k + lane / 16",
+            "lane % 16, 2 * k + 1 - lane / 16",
         ),
     ),
     (

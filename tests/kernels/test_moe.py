@@ -1,4 +1,4 @@
-"""Mixtures of experts on every instruction set, against fp64."""
+"""Mixtures of experts with every built library, against fp64."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ every_shape = settings(max_examples=30, deadline=None, suppress_health_check=[He
 @every_shape
 @given(tokens=st.integers(0, 40), experts=st.integers(1, 17), k=st.integers(1, 4), seed=st.integers(0, 999))
 def test_tokens_go_where_the_specification_sends_them(
-    isa: str, dtype: torch.dtype, tokens: int, experts: int, k: int, seed: int
+    built: str, dtype: torch.dtype, tokens: int, experts: int, k: int, seed: int
 ) -> None:
     k = min(k, experts)
     logits = torch.stack([torch.randperm(experts) for _ in range(tokens)]) if tokens else torch.empty(0, experts)
@@ -31,7 +31,7 @@ def test_tokens_go_where_the_specification_sends_them(
         assert torch.equal(mine, theirs)
 
 
-def test_of_equal_experts_the_first_wins(isa: str) -> None:
+def test_of_equal_experts_the_first_wins(built: str) -> None:
     routing = route_tokens(torch.tensor([[1.0, 2.0, 2.0, 2.0]]), 2)
     assert routing.experts.tolist() == [[1, 2]]
     assert routing.weights.tolist() == [[0.5, 0.5]]
@@ -41,7 +41,7 @@ def test_of_equal_experts_the_first_wins(isa: str) -> None:
 @every_shape
 @given(tokens=st.integers(0, 9), k=st.integers(1, 4), width=st.integers(1, 70) | st.just(1000), seed=st.integers(0, 99))
 def test_experts_are_combined_as_in_fp64(
-    isa: str, dtype: torch.dtype, tokens: int, k: int, width: int, seed: int
+    built: str, dtype: torch.dtype, tokens: int, k: int, width: int, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     outputs = torch.randn(tokens * k, width, generator=generator).to(dtype)
@@ -78,7 +78,7 @@ def test_experts_can_be_quantised(isa: str) -> None:
         assert (found - wanted).norm() / wanted.norm() < error
 
 
-def test_the_ops_keep_torchs_rules(isa: str) -> None:
+def test_the_ops_keep_torchs_rules(built: str) -> None:
     logits = torch.randn(5, 4)
     torch.library.opcheck(torch.ops.roundhouse.route_tokens.default, (logits, 2))
     routing = route_tokens(logits, 2)
