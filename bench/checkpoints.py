@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from transformers import LlamaConfig
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -41,6 +45,13 @@ SHAPES = {
 }
 """S has 15 million parameters, L is TinyLlama-1.1B; mini is for tests of the benchmark itself."""
 
+LLAMA_2 = {
+    "7B": Shape(4096, 11008, 32, 32, 32, 32000),
+    "13B": Shape(5120, 13824, 40, 40, 40, 32000),
+    "70B": Shape(8192, 28672, 80, 64, 8, 32000),
+}
+"""Llama 2's, for devices that make up the weights themselves."""
+
 _SEED = 20
 _SPECIAL = ("<unk>", "<s>", "</s>")
 _CONTEXT = 2048
@@ -71,6 +82,14 @@ def checkpoint(name: str, folder: Path) -> Path:
     return directory
 
 
+def config_alone(name: str, shape: Shape, folder: Path) -> Path:
+    """A directory with nothing but the config.json of a shape."""
+    directory = folder / "-".join(["config", name, *(str(size) for size in msgspec.structs.astuple(shape))])
+    directory.mkdir(parents=True, exist_ok=True)
+    _config(shape).save_pretrained(directory)
+    return directory
+
+
 def adapters(base: Path, count: int, *, rank: int) -> list[Path]:
     """Folders of random LoRA adapters for a checkpoint, on the four products of attention; made if not there yet."""
     from bench.random_adapters import ATTENTION, write_adapter
@@ -86,9 +105,21 @@ def adapters(base: Path, count: int, *, rank: int) -> list[Path]:
 
 def _write(shape: Shape, directory: Path) -> None:
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaForCausalLM
 
-    config = LlamaConfig(
+    torch.manual_seed(_SEED)
+    # Random numbers are the same in fp32 and need not be held twice.
+    model = LlamaForCausalLM._from_config(_config(shape), dtype=torch.bfloat16)
+    model.save_pretrained(directory)
+    _write_tokenizer(shape, directory)
+
+
+def _config(shape: Shape) -> LlamaConfig:
+    import torch
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        architectures=["LlamaForCausalLM"],
         **msgspec.structs.asdict(shape),
         max_position_embeddings=_CONTEXT,
         tie_word_embeddings=False,
@@ -98,11 +129,6 @@ def _write(shape: Shape, directory: Path) -> None:
         initializer_range=0.05,
         dtype=torch.bfloat16,
     )
-    torch.manual_seed(_SEED)
-    # Random numbers are the same in fp32 and need not be held twice.
-    model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16)
-    model.save_pretrained(directory)
-    _write_tokenizer(shape, directory)
 
 
 def _write_tokenizer(shape: Shape, directory: Path) -> None:

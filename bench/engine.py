@@ -4,6 +4,7 @@
     python -m bench.engine --model S --precision bf16   a part of it; each of these options can be repeated
     python -m bench.engine --precision fp32             where all subjects should give the same tokens
     python -m bench.engine --quick                      a smoke run with a miniature model
+    python -m bench.engine --device cuda                7B, 13B and 70B on a GPU, alone and all together
 
 `make bench-peers` sets up the peers first. Every subject runs in a process and an environment of its own, one after the
 other, in an order that rotates from repeat to repeat; each figure is the median of the repeats. The machine itself is
@@ -22,6 +23,7 @@ from pathlib import Path
 import msgspec
 from tqdm import tqdm
 
+from bench import engine_cuda
 from bench.cells import CELLS, QUICK_CELLS, Cell
 from bench.checkpoints import SHAPES, adapters, cache_folder, checkpoint
 from bench.engine_record import Entry, Record, Results, merged
@@ -41,6 +43,9 @@ _RANK = 8
 
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = _parser().parse_args(argv)
+    if arguments.device is not None:
+        engine_cuda.run(arguments)
+        return
     if arguments.quick:
         arguments.model, arguments.repeats, arguments.probe_bytes = ["mini"], 1, 1 << 20
     cells = QUICK_CELLS if arguments.quick else CELLS
@@ -154,6 +159,9 @@ def _parser() -> argparse.ArgumentParser:
         "--precision", action="append", choices=PRECISIONS, help="repeatable; bf16 and below by default"
     )
     parser.add_argument("--cell", action="append", choices=list(CELLS), help="repeatable; all by default")
+    parser.add_argument(
+        "--device", metavar="cuda", help="the shapes of Llama 2 on a GPU instead (bench/engine_cuda.py)"
+    )
     parser.add_argument("--kv-dtype", default="auto", metavar="TYPE", help="of our engine; peers keep their defaults")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs of each subject; medians are shown")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -14,6 +15,9 @@ from engine.kv_cache import KVCache, LayerCache
 from engine.layers import Attention, Base, FeedForward, Linear, MixtureOfExperts, Mlp, Step, Targets
 from engine.weights import load_weights
 from kernels import LoraPlan, Quantization
+
+_SPREAD = 0.02
+"""Standard deviation of random weights."""
 
 
 class DecoderLayer:
@@ -70,7 +74,7 @@ class Decoder:
         self._embedding = torch.empty(config.vocabulary, config.hidden_size, device=device, dtype=dtype)
         self._layers = [DecoderLayer(config, layer, device, dtype) for layer in range(config.layers)]
         self._norm = torch.empty(config.hidden_size, device=device, dtype=dtype)
-        self._head = Linear(HEAD, config.hidden_size, (config.vocabulary,), bias=False, device=device, dtype=dtype)
+        self._head = _head(config, device, dtype)
         if config.tied_embeddings:
             self._head.weight = self._embedding
 
@@ -97,14 +101,44 @@ class Decoder:
         if not config.tied_embeddings:
             ends |= model._head.targets("lm_head")
         parts: list[DecoderLayer | Linear] = [*model._layers, model._head]
-        # Errors of the head are errors of the logits: it is worth its second half byte per weight.
-        head: Quantization | None = "int8" if quantize == "int4" else quantize
+        head = _head_quantization(quantize)
         load_weights(
             directory,
             [*groups, ends],
             ignored={"lm_head.weight"} if config.tied_embeddings else set(),
             complete=lambda group: parts[group].pack(quantize if group < len(groups) else head),
         )
+        return model
+
+    @classmethod
+    def random(
+        cls, config: ModelConfig, device: torch.device, dtype: torch.dtype, quantize: Quantization | None = None
+    ) -> Decoder:
+        """Random weights, made on the device and packed layer by layer: to measure shapes without their checkpoints."""
+        # Without memory at first: a large model may fit only as far as it has been quantised.
+        model = cls(config, torch.device("meta"), dtype)
+        generator = torch.Generator(device).manual_seed(0)
+
+        def fill(tensors: Iterable[torch.Tensor]) -> None:
+            for x in tensors:
+                if x.dim() > 1:
+                    x.normal_(0, _SPREAD, generator=generator)
+                else:
+                    x.fill_(1)
+
+        model._embedding = torch.empty(config.vocabulary, config.hidden_size, device=device, dtype=dtype)
+        model._norm = torch.empty(config.hidden_size, device=device, dtype=dtype)
+        fill([model._embedding, model._norm])
+        for index in range(config.layers):
+            layer = model._layers[index] = DecoderLayer(config, index, device, dtype)
+            fill(layer.targets("layer").values())
+            layer.pack(quantize)
+        model._head = _head(config, device, dtype)
+        if config.tied_embeddings:
+            model._head.weight = model._embedding
+        else:
+            fill(model._head.targets("head").values())
+        model._head.pack(_head_quantization(quantize))
         return model
 
     def __call__(self, tokens: torch.Tensor, cache: KVCache, step: Step, *, layers: int | None = None) -> torch.Tensor:
@@ -134,3 +168,12 @@ class Decoder:
         if module == "embed_tokens":
             return self._embedding, None
         return self._head.base(0) if layer is None else self._layers[layer].base(module)
+
+
+def _head(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Linear:
+    return Linear(HEAD, config.hidden_size, (config.vocabulary,), bias=False, device=device, dtype=dtype)
+
+
+def _head_quantization(quantize: Quantization | None) -> Quantization | None:
+    """Errors of the head are errors of the logits: it is worth its second half byte per weight."""
+    return "int8" if quantize == "int4" else quantize

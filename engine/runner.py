@@ -72,6 +72,7 @@ class ModelRunner:
         kv_dtype: KVDtype = "auto",
         name: str | None = None,
         adapters: AdapterSource | None = None,
+        random_weights: bool = False,
     ) -> None:
         """Load a checkpoint in Hugging Face format.
 
@@ -82,6 +83,7 @@ class ModelRunner:
             kv_dtype: of keys and values; "auto" is that of the activations.
             name: what clients call the model; the directory's name unless given.
             adapters: where the adapters are that requests may name; `bank` loads them.
+            random_weights: made up on the device, for measurements: of the directory only config.json is read.
 
         Raises:
             CheckpointError: the directory holds nothing that this engine can serve.
@@ -97,7 +99,10 @@ class ModelRunner:
             raise ValueError(f"weights in {dtype} cannot be quantised to {quantize}; choose bfloat16 as data type")
         self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         context = min(config.context, blocks * BLOCK_SIZE)
-        self._model = Decoder.from_directory(directory, config, self._device, self._dtype, quantize)
+        if random_weights:
+            self._model = Decoder.random(config, self._device, self._dtype, quantize)
+        else:
+            self._model = Decoder.from_directory(directory, config, self._device, self._dtype, quantize)
         self._rope = RotaryEmbedding(config, context, self._device)
         stored = kv_type(kv_dtype, self._dtype)
         self._cache = KVCache(config, blocks, self._device, self._dtype, stored)
@@ -106,7 +111,7 @@ class ModelRunner:
         self._decodes = RecordedDecodes(self._model, self._cache, self._rope.table, self._windows, context)
         self._batches = BatchBuilder()
         self._sampler = Sampler(config.vocabulary, config.eos_token_ids, self._device)
-        revision = revision_digest(directory)
+        revision = "random weights" if random_weights else revision_digest(directory)
         self.info = ModelInfo(
             name=name or directory.resolve().name,
             revision=quantized_revision(revision, quantize),

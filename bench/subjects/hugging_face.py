@@ -105,7 +105,7 @@ def _generate(model: Any, batch: Batch, arguments: dict[str, Any]) -> list[Trace
 
     config = GenerationConfig(do_sample=False, max_new_tokens=batch.new_tokens, eos_token_id=-1, pad_token_id=0)
     clock = Clock(len(batch.prompts))
-    ids = torch.tensor(batch.prompts)
+    ids = torch.tensor(batch.prompts, device=model.device)
     moments = Moments()
     with torch.inference_mode():
         output = model.generate(
@@ -120,7 +120,11 @@ def _generate(model: Any, batch: Batch, arguments: dict[str, Any]) -> list[Trace
 
 def _model(setup: Setup) -> Any:
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.set_num_threads(setup.threads)
-    return AutoModelForCausalLM.from_pretrained(setup.model, dtype=getattr(torch, _DTYPES[setup.precision])).eval()
+    dtype = getattr(torch, _DTYPES[setup.precision])
+    if setup.random_weights:
+        with torch.device(setup.device):
+            return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(setup.model), dtype=dtype).eval()
+    return AutoModelForCausalLM.from_pretrained(setup.model, dtype=dtype).eval().to(setup.device)

@@ -33,6 +33,9 @@ class Setup(msgspec.Struct, frozen=True):
     """Of our engine's KV cache: a choice of its `--kv-dtype`."""
     adapters: list[str] = []
     """Folders in peft's format, for subjects that serve several of them in one batch."""
+    device: str = "cpu"
+    random_weights: bool = False
+    """The checkpoint is a config.json alone; weights are made up on the device."""
 
 
 class Batch(msgspec.Struct, frozen=True):

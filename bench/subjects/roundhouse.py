@@ -35,6 +35,7 @@ def in_process(setup: Setup) -> Iterator[Subject]:
     from bench.random_adapters import StoredAdapters
     from engine.adapters.residency import ResidencyConfig
     from engine.core import EngineCore, SchedulerConfig
+    from engine.graphs.policy import CapturePolicy
     from engine.runner import ModelRunner
 
     torch.set_num_threads(setup.threads)
@@ -45,10 +46,14 @@ def in_process(setup: Setup) -> Iterator[Subject]:
     runner = ModelRunner(
         Path(setup.model),
         blocks=blocks,
+        device=setup.device,
         dtype=_DTYPES[setup.precision],
         adapters=source,
+        random_weights=setup.random_weights,
         **_compression(setup),
     )
+    if setup.device != "cpu":
+        runner.record_decodes(CapturePolicy(setup.requests, runner.info.context))
     core = EngineCore(
         runner,
         runner.info,
