@@ -79,7 +79,7 @@ class ModelRunner:
         Args:
             blocks: KV blocks of `BLOCK_SIZE` tokens.
             dtype: of weights and activations; "auto" is the stored one, and bfloat16 for float16.
-            quantize: weights of linear layers to int8 (and activations, at each product) or int4; needs bfloat16.
+            quantize: what becomes of the weights of linear layers (`kernels.Quantization`); needs bfloat16.
             kv_dtype: of keys and values; "auto" is that of the activations.
             name: what clients call the model; the directory's name unless given.
             adapters: where the adapters are that requests may name; `bank` loads them.

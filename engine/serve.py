@@ -72,10 +72,11 @@ _HOST_LOAD_TOKENS = SchedulerConfig(blocks=1).host_load_tokens
 )
 @click.option(
     "--quantize",
-    type=click.Choice(["off", "int8", "int4"]),
+    type=click.Choice(["off", "int8", "w8a16", "int4"]),
     default="off",
-    help="Round the weights of linear layers while loading: half (int8) or a quarter (int4) of the memory, and faster. "
-    "Needs bfloat16; embeddings stay as they are, and int4 leaves the head in int8.",
+    help="Round the weights of linear layers while loading: half (int8, w8a16) or a quarter (int4) of the memory, and "
+    "faster. int8 rounds activations, too, at each product. Needs bfloat16; embeddings stay as they are, and int4 "
+    "leaves the head in int8.",
 )
 @click.option("--threads", type=click.IntRange(min=1), default=len(os.sched_getaffinity(0)), help="CPU threads.")
 @click.option(

@@ -200,7 +200,7 @@ class Pool(Section, frozen=True):
     device: Annotated[Literal["cpu", "cuda"], Meta(description="Device of an engine that `serve` starts.")] = "cpu"
     dtype: Annotated[Literal["float32", "bfloat16"], Meta(description="Data type of its weights.")] = "float32"
     quantize: Annotated[
-        Literal["off", "int8", "int4"],
+        Literal["off", "int8", "w8a16", "int4"],
         Meta(
             description="What the weights become while an engine that `serve` starts loads them, for half or a quarter "
             "of the memory; needs `bfloat16`. See [engine.md](engine.md#quantised-weights)."

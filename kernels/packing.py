@@ -28,11 +28,11 @@ class PackedWeight:
     inputs: int
     dtype: torch.dtype
     """Of what it was packed from, and of the activations."""
-    kind: Literal["plain", "tiles", "int8", "int4"]
+    kind: Literal["plain", "tiles", "int8", "w8a16", "int4"]
     """`plain`: the weight itself. `tiles`: in tiles for the CPU's bodies. Quantised weights are in tiles everywhere."""
     data: torch.Tensor
     scales: torch.Tensor | None = None
-    """int8: [outputs], what a number is multiplied with. int4 for the CUDA bodies: steps and zeros."""
+    """int8, w8a16: [outputs], what a number is multiplied with. int4 for the CUDA bodies: steps and zeros."""
     totals: torch.Tensor | None = None
     """int8: [outputs], the sum of an output's numbers."""
     for_cuda: bool = False
@@ -44,7 +44,7 @@ class PackedWeight:
             return self.data
         if self.kind == "tiles":
             return self._untile(self.dtype)
-        if self.kind == "int8":
+        if self.kind in ("int8", "w8a16"):
             assert self.scales is not None
             return (self.numbers().float() * self.scales[:, None]).to(self.dtype)
         if self.for_cuda:
@@ -62,7 +62,7 @@ class PackedWeight:
         return weight.to(self.dtype).contiguous()
 
     def numbers(self) -> torch.Tensor:
-        """Of an int8 weight: what `scales` multiply -> [outputs, inputs]."""
+        """Of an int8 or w8a16 weight: what `scales` multiply -> [outputs, inputs]."""
         if self.for_cuda:
             return packing_cuda.unpack_int8(self.data, self.outputs, self.inputs)
         return self._untile(torch.int8)
@@ -76,7 +76,7 @@ def pack_weight(weight: torch.Tensor, quantize: Quantization | None = None) -> P
     """Bring a weight [outputs, inputs] into the form that is fastest on its device, which may be itself.
 
     Args:
-        quantize: int8 multiplies with activations that become int8, too; int4 with them as they are.
+        quantize: int8 multiplies with activations that become int8, too; w8a16 and int4 with them as they are.
 
     Raises:
         ValueError: a weight that is not in bf16 is to be quantised.
@@ -102,6 +102,9 @@ def pack_weight(weight: torch.Tensor, quantize: Quantization | None = None) -> P
             return PackedWeight(outputs, inputs, weight.dtype, "int8", data, scales, for_cuda=True)
         totals = numbers.sum(-1, dtype=torch.int32)
         return PackedWeight(outputs, inputs, weight.dtype, "int8", _tile(numbers), scales, totals)
+    if quantize == "w8a16":
+        numbers, scales = quantize_int8(weight)
+        return PackedWeight(outputs, inputs, weight.dtype, "w8a16", _tile(numbers), scales)
     levels, steps, zeros = quantize_int4(weight)
     if for_cuda:
         data, pairs = packing_cuda.pack_int4(levels.flatten(1), steps, zeros)

@@ -7,7 +7,8 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-Quantization = Literal["int8", "int4"]
+Quantization = Literal["int8", "w8a16", "int4"]
+"""int8: weights and activations (W8A8). w8a16: the same weights alone. int4: weights in groups of inputs (W4A16)."""
 INT4_GROUP = 128
 """Consecutive inputs of an output that share a step and a zero."""
 _INT4_LEVELS = 15

@@ -15,7 +15,7 @@ _workspace = Workspace()
 
 
 def linear(x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`reference.linear`, or `reference.linear_int8`: x [T, inputs], dense but for its rows, -> [T, outputs]."""
+    """`reference.linear`, `linear_int8` or `linear_w8a16`: x [T, inputs], dense but for its rows, -> [T, outputs]."""
     kind = weight.kind
     if weight.for_cuda and x.dtype == weight.dtype and linear_cuda.serves(x, kind):
         return linear_cuda.run(x, weight, bias)
@@ -25,14 +25,18 @@ def linear(x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None = No
         return _linear(x, weight.data, bias, weight.outputs)
     if kind == "int4":
         return _linear_int4(x, weight.data, bias, weight.outputs)
-    assert weight.scales is not None and weight.totals is not None
+    assert weight.scales is not None
+    if kind == "w8a16":
+        return _linear_w8a16(x, weight.data, weight.scales, bias)
+    assert weight.totals is not None
     return _linear_int8(x, weight.data, weight.scales, weight.totals, bias)
 
 
 def _reference(x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> torch.Tensor:
-    if weight.kind == "int8":
+    if weight.kind in ("int8", "w8a16"):
         assert weight.scales is not None
-        return reference.linear_int8(x, weight.numbers(), weight.scales, bias)
+        product = reference.linear_int8 if weight.kind == "int8" else reference.linear_w8a16
+        return product(x, weight.numbers(), weight.scales, bias)
     return reference.linear(x, weight.dense(), bias)
 
 
@@ -56,6 +60,14 @@ def _linear_int8(
     return out
 
 
+def _linear_w8a16(
+    x: torch.Tensor, tiles: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    out = x.new_empty(x.shape[0], scales.shape[0])
+    library.cpu.linear_w8a16(out, x, tiles, scales, bias, _space(x))  # type: ignore[union-attr]
+    return out
+
+
 def _linear_int4(x: torch.Tensor, groups: torch.Tensor, bias: torch.Tensor | None, outputs: int) -> torch.Tensor:
     out = x.new_empty(x.shape[0], outputs)
     library.cpu.linear_int4(out, x, groups, bias, _space(x))  # type: ignore[union-attr]
@@ -68,6 +80,10 @@ def linear_cost(rows: int, outputs: int, inputs: int, itemsize: int) -> Cost:
 
 def linear_int8_cost(rows: int, outputs: int, inputs: int) -> Cost:
     return Cost(2 * rows * (inputs + outputs) + (inputs + 8) * outputs, 2 * rows * inputs * outputs)
+
+
+def linear_w8a16_cost(rows: int, outputs: int, inputs: int) -> Cost:
+    return Cost(2 * rows * (inputs + outputs) + (inputs + 4) * outputs, 2 * rows * inputs * outputs)
 
 
 def linear_int4_cost(rows: int, outputs: int, inputs: int) -> Cost:
@@ -91,6 +107,12 @@ register(
     _linear_int8,
     fake=lambda x, tiles, scales, totals, bias: _fake(x, scales.shape[0]),
     cost=linear_int8_cost,
+)
+register(
+    "linear_w8a16(Tensor x, Tensor tiles, Tensor scales, Tensor? bias) -> Tensor",
+    _linear_w8a16,
+    fake=lambda x, tiles, scales, bias: _fake(x, scales.shape[0]),
+    cost=linear_w8a16_cost,
 )
 register(
     "linear_int4(Tensor x, Tensor groups, Tensor? bias, int outputs) -> Tensor",

@@ -63,14 +63,16 @@ def test_log_probabilities_are_near_those_of_fp32(checkpoint: Checkpoint, device
     expected = oracle_logits(directory, prompt).log_softmax(-1)
     found = logprobs(load(directory, quantize, device), prompt)
     spread = (expected - expected.mean(-1, keepdim=True)).norm()
-    assert float((found - expected).norm() / spread) < {"int8": 0.08, "int4": 0.6}[quantize]
+    assert float((found - expected).norm() / spread) < {"int8": 0.08, "w8a16": 0.06, "int4": 0.6}[quantize]
 
 
 def test_each_quantisation_has_a_prefix_chain_of_its_own(checkpoint: Checkpoint) -> None:
     directory = checkpoint("llama")
     infos = [load(directory, quantize).info for quantize in (None, *QUANTIZATIONS)]
     assert infos[0].revision == revision_digest(directory)
-    assert len({info.revision for info in infos}) == len({chain_root(info, 5, None, b"") for info in infos}) == 3
+    assert (
+        len({info.revision for info in infos}) == len({chain_root(info, 5, None, b"") for info in infos}) == len(infos)
+    )
 
 
 @pytest.mark.parametrize("quantize", QUANTIZATIONS)
@@ -89,7 +91,7 @@ def test_weights_are_smaller_and_the_plain_ones_are_gone(tmp_path: Path, monkeyp
         return packed[-1]
 
     monkeypatch.setattr(kernels, "pack_weight", note)
-    for quantize, bits in (("int8", 8.3), ("int4", 5.2)):
+    for quantize, bits in (("int8", 8.3), ("w8a16", 8.3), ("int4", 5.2)):
         packed.clear()
         load(directory, quantize)  # type: ignore[arg-type]
         elements = sum(one.outputs * one.inputs for one in packed)

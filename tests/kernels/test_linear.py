@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from typing import get_args
 
 import pytest
 import torch
@@ -68,7 +69,11 @@ def test_a_row_does_not_depend_on_its_batch(isa: str, dtype: torch.dtype, output
 
 @pytest.mark.parametrize(
     ("dtype", "quantize"),
-    [(torch.float32, None), (torch.bfloat16, None), (torch.bfloat16, "int8"), (torch.bfloat16, "int4")],
+    [
+        (torch.float32, None),
+        (torch.bfloat16, None),
+        *((torch.bfloat16, each) for each in get_args(kernels.Quantization)),
+    ],
     ids=str,
 )
 def test_a_row_does_not_depend_on_how_a_large_product_is_cut(

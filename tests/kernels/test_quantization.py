@@ -65,6 +65,8 @@ def test_packing_loses_nothing_more(isa: str, shape: tuple[int, int]) -> None:
     assert torch.equal(packed.numbers(), numbers)
     assert torch.equal(packed.dense(), (numbers.float() * scales[:, None]).bfloat16())
     assert packed.totals is not None and torch.equal(packed.totals, numbers.sum(-1, dtype=torch.int32))
+    alone = kernels.pack_weight(weight, "w8a16")
+    assert torch.equal(alone.numbers(), numbers) and torch.equal(alone.dense(), packed.dense())
     expected = dequantize_int4(*quantize_int4(weight))[:, : shape[1]]
     assert torch.equal(kernels.pack_weight(weight, "int4").dense(), expected)
 
@@ -96,6 +98,24 @@ def test_int4_products_are_those_of_the_weights_in_bf16(
     assert torch.equal(kernels.linear(x, packed, given_bias), expected)
 
 
+@every_shape
+@given(rows=rows, outputs=outputs, inputs=inputs, bias=st.booleans(), seed=st.integers(0, 99))
+def test_w8a16_products_are_those_of_fp64(
+    isa: str, rows: int, outputs: int, inputs: int, bias: bool, seed: int
+) -> None:
+    x, weight, offset = random(rows, outputs, inputs, seed)
+    packed = kernels.pack_weight(weight, "w8a16")
+    assert packed.scales is not None
+    rounded, added = packed.numbers().double() * packed.scales.double()[:, None], offset.double() if bias else 0
+    wide, magnitude = x.double() @ rounded.T + added, x.double().abs() @ rounded.abs().T + abs(added)
+    for body in (library.cpu, None):
+        with library.using(body):
+            found = kernels.linear(x, packed, offset if bias else None)
+        assert found.shape == wide.shape
+        # One rounding to bf16, and what fp32 sums lose.
+        assert bool(((found.double() - wide).abs() <= 2**-8 * wide.abs() + 2**-20 * magnitude).all())
+
+
 @pytest.mark.parametrize("quantize", QUANTIZATIONS)
 def test_the_specification_is_near_the_product_of_fp64(quantize: Quantization) -> None:
     x, weight, bias = random(20, 64, 512)
@@ -103,7 +123,7 @@ def test_the_specification_is_near_the_product_of_fp64(quantize: Quantization) -
         found = kernels.linear(x, kernels.pack_weight(weight, quantize), bias).double()
     expected = x.double() @ weight.double().T + bias.double()
     error = float((found - expected).norm() / expected.norm())
-    assert error < {"int8": 0.015, "int4": 0.11}[quantize]
+    assert error < {"int8": 0.015, "w8a16": 0.01, "int4": 0.11}[quantize]
 
 
 @pytest.mark.parametrize("quantize", QUANTIZATIONS)
@@ -138,6 +158,8 @@ def test_nothing_is_read_beyond_x_or_written_around_the_result(isa: str, quantiz
     assert body is not None
     if quantize == "int8":
         body.linear_int8(guarded[1:-1], x, packed.data, packed.scales, packed.totals, bias, workspace)
+    elif quantize == "w8a16":
+        body.linear_w8a16(guarded[1:-1], x, packed.data, packed.scales, bias, workspace)
     else:
         body.linear_int4(guarded[1:-1], x, packed.data, bias, workspace)
     assert torch.equal(guarded[1:-1], expected)
@@ -150,6 +172,7 @@ def test_the_ops_keep_torchs_rules(isa: str) -> None:
     torch.library.opcheck(
         torch.ops.roundhouse.linear_int8.default, (x, packed.data, packed.scales, packed.totals, bias)
     )
+    torch.library.opcheck(torch.ops.roundhouse.linear_w8a16.default, (x, packed.data, packed.scales, bias))
     groups = kernels.pack_weight(weight, "int4").data
     torch.library.opcheck(torch.ops.roundhouse.linear_int4.default, (x, groups, bias, 50))
 
@@ -176,5 +199,9 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
         body.linear_int8(out.float(), x.float(), tiles, scales, totals, None, workspace)
     with pytest.raises(ValueError, match="scales has 49 elements"):
         body.linear_int8(out, x, tiles, scales[:-1], totals, bias, workspace)
+    with pytest.raises(ValueError, match="scales has 51 elements"):
+        body.linear_w8a16(out, x, tiles, torch.ones(51), bias, workspace)
+    with pytest.raises(ValueError, match="weight has 4095 elements"):
+        body.linear_w8a16(out, x, tiles[:-1], scales, bias, workspace)
     with pytest.raises(ValueError, match="totals has another type"):
         body.linear_int8(out, x, tiles, scales, totals.float(), bias, workspace)

@@ -37,7 +37,7 @@ class _Net:
 
 
 @pytest.mark.usefixtures("isa")
-@pytest.mark.parametrize("quantize", [None, "int8", "int4"])
+@pytest.mark.parametrize("quantize", [None, "int8", "w8a16", "int4"])
 @pytest.mark.parametrize("rows", [1, 5, 40])
 def test_replays_are_what_running_again_gives(quantize: kernels.Quantization | None, rows: int) -> None:
     net, inputs = _Net(quantize), torch.arange(rows)

@@ -1,10 +1,11 @@
-// Rows of activations as int8 with a scale each.
+// Rows of activations as int8 with a scale each, and weights of int8 as bf16.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
+#include "cpu/linear.h"
 #include "cpu/vector.h"
 
 namespace roundhouse {
@@ -34,5 +35,35 @@ inline Vector scale_sums(Vector sums, float scale, const float* scales, const bf
   const Vector out = sums * Vector::all(scale) * Vector::load(scales, count);
   return bias == nullptr ? out : out + Vector::load(bias, count);
 }
+
+// `count` outputs of one row, from `first` on, from their sums of products.
+template <class P>
+Vector finish_sums(const P& p, Vector sums, int64_t first, int count) {
+  return p.bias == nullptr ? sums : sums + Vector::load(p.bias + first, count);
+}
+inline Vector finish_sums(const LinearW8A16& p, Vector sums, int64_t first, int count) {
+  const Vector out = sums * Vector::load(p.scales + first, count);
+  return p.bias == nullptr ? out : out + Vector::load(p.bias + first, count);
+}
+
+#if defined(ROUNDHOUSE_AMX)
+
+// Lines (outputs) [first, first + count) of a tile of int8, each as those of two tiles of bf16, side by side; lines are
+// `apart` numbers from each other.
+inline void unpack_int8_lines(bfloat16* tiles, int64_t apart, const int8_t* tile, int first, int count) {
+  const auto wide = [](const int8_t* numbers) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(numbers))));
+  };
+#pragma GCC unroll 8
+  for (int n = first; n < first + count; ++n) {
+    for (int half = 0; half < 2; ++half) {
+      const int8_t* const line = tile + 64 * n + 32 * half;
+      const __m512bh weights = _mm512_cvtne2ps_pbh(wide(line + 16), wide(line));
+      _mm512_store_si512(tiles + 32 * half + apart * n, reinterpret_cast<__m512i>(weights));
+    }
+  }
+}
+
+#endif
 
 }  // namespace roundhouse

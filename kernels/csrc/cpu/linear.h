@@ -2,7 +2,7 @@
 //
 // A weight [outputs, inputs] is packed once (kernels/packing.py) into blocks of 16 outputs, which a thread reads as one
 // stream; outputs that the last block lacks are zero. The same layout serves every instruction set.
-// - bf16, int8: a block is a row of tiles along the inputs, and a tile 16 outputs by 64 bytes of consecutive inputs, zero
+// - bf16, int8 (also as W8A16): a block is a row of tiles along the inputs, and a tile 16 outputs by 64 bytes of consecutive inputs, zero
 //   where they have ended. It is one AMX tile, and each of its lines one or two vector registers.
 // - int4: a block is a row of groups of 128 inputs: first 16 pairs of bf16, the output's step and what level 0 stands for,
 //   then a line of 32 words of 16 bits per output, where the j-th lowest 4 bits of word i are the level of input 32 j + i.
@@ -49,7 +49,17 @@ struct LinearInt8 {
   int64_t rows, outputs, inputs, x_stride;
 };
 
-// Weights become bf16(step * level + zero), and the product is that of bf16.
+// W8A16: weights of int8, which bf16 holds exactly, and the product is that of bf16: out = sum * scale of the output + bias.
+struct LinearW8A16 {
+  bfloat16* out;
+  const bfloat16 *x, *bias;
+  const int8_t* weight;  // packed
+  const float* scales;   // [outputs]
+  void* workspace;
+  int64_t rows, outputs, inputs, x_stride;
+};
+
+// W4A16: weights become bf16(step * level + zero), and the product is that of bf16.
 struct LinearInt4 {
   bfloat16* out;
   const bfloat16 *x, *bias;
@@ -66,6 +76,7 @@ inline int64_t linear_workspace(int64_t rows, int64_t inputs, int64_t threads) {
 template <class T>
 void linear(const Linear<T>& p);
 void linear_int8(const LinearInt8& p);
+void linear_w8a16(const LinearW8A16& p);
 void linear_int4(const LinearInt4& p);
 
 }  // namespace roundhouse

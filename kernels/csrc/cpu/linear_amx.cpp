@@ -29,9 +29,8 @@ struct Bfloat16Rows {
     return {reinterpret_cast<const uint8_t*>(p.x + begin * p.x_stride), p.x_stride * 2};
   }
   void put(const Region&, int64_t row, int64_t block, __m512i lanes) const {
-    store_outputs(p, row, block, {_mm512_castsi512_ps(lanes)}, [&](Vector sums, int64_t first, int count) {
-      return p.bias == nullptr ? sums : sums + Vector::load(p.bias + first, count);
-    });
+    store_outputs(p, row, block, {_mm512_castsi512_ps(lanes)},
+                  [&](Vector sums, int64_t first, int count) { return finish_sums(p, sums, first, count); });
   }
 };
 
@@ -60,72 +59,136 @@ struct Int8Rows {
   }
 };
 
-struct Int4Weights {
-  static constexpr bool kUnpacked = true;
-  static constexpr int64_t kGroupTiles = 4;
-  static constexpr int64_t kGroupTileBytes = kGroupTiles * kTile;
-  const LinearInt4& p;
+constexpr int64_t kLineInputs = 32;  // of bf16 in one line of a tile
 
-  const uint8_t* group_at(int64_t block, int64_t group) const {
-    return p.weight + (block * ceil_div(p.inputs, kInt4Group) + group) * kInt4GroupBytes;
+// Groups of weights that become kTiles tiles of bf16 each. These lie line by line, `line` bytes apart, each with that of
+// all tiles: stores one after the other are twice as fast as others.
+struct Int4Group {
+  static constexpr int64_t kTiles = 4, kBytes = kInt4GroupBytes;
+  static void unpack(uint8_t* tiles, int64_t line, const uint8_t* group, int first, int count) {
+    unpack_int4_lines(reinterpret_cast<bfloat16*>(tiles), line / 2, kLineInputs, group, first, count);
   }
-  // One or two blocks, group by group. While the tiles of one are multiplied, those of the next are unpacked: a quarter of
-  // a block's beside each.
-  template <class Body>
-  void parts(int64_t block, int count, const Body& body) const {
-    alignas(64) uint8_t buffers[2][2 * kGroupTileBytes];
-    const int64_t tiles = ceil_div(p.inputs, 32);
-    for (int i = 0; i < count; ++i) {
-      unpack_int4(reinterpret_cast<bfloat16*>(buffers[0] + i * kGroupTileBytes), group_at(block + i, 0));
-    }
-    for (int64_t begin = 0, group = 0; begin < tiles; begin += kGroupTiles, ++group) {
-      const Blocks part{buffers[group % 2], kGroupTileBytes};
-      if (begin + kGroupTiles >= tiles) return body(part, begin, tiles - begin, Nothing{});
-      const uint8_t* const next = group_at(block, group + 1);
-      const int64_t apart = group_at(1, 0) - group_at(0, 0);
-      uint8_t* const to = buffers[(group + 1) % 2];
-      body(part, begin, kGroupTiles, [&](int64_t t, int b, const uint8_t*) {
-        const uint8_t* const from = next + b * apart;
-        for (int64_t i = 0; i < 5; ++i) {
-          _mm_prefetch(reinterpret_cast<const char*>(from + 4 * kInt4GroupBytes + (4 * t + i) * 64), _MM_HINT_T0);
-        }
-        unpack_int4_lines(reinterpret_cast<bfloat16*>(to + b * kGroupTileBytes), from, 4 * static_cast<int>(t), 4);
-      });
-    }
+};
+struct Int8Tile {
+  static constexpr int64_t kTiles = 2, kBytes = kTile;
+  static void unpack(uint8_t* tiles, int64_t line, const uint8_t* tile, int first, int count) {
+    unpack_int8_lines(reinterpret_cast<bfloat16*>(tiles), line / 2, reinterpret_cast<const int8_t*>(tile), first, count);
   }
+};
+
+template <class Group>
+struct UnpackedWeights {
+  static constexpr bool kUnpacked = true;
+  static constexpr int64_t kTiles = Group::kTiles, kBytes = Group::kBytes;  // of a group
+  const uint8_t* data;
+  int64_t tiles, groups;  // of a block
+
+  UnpackedWeights(const void* weight, int64_t inputs)
+      : data(static_cast<const uint8_t*>(weight)), tiles(ceil_div(inputs, 32)), groups(ceil_div(tiles, kTiles)) {}
+
+  const uint8_t* at(int64_t block, int64_t group) const { return data + (block * groups + group) * kBytes; }
+
   Blocks part(int64_t block, int64_t count, int64_t first, int64_t last, uint8_t* scratch) const {
-    const int64_t begin = first / kGroupTiles, end = ceil_div(last, kGroupTiles), apart = (end - begin) * kGroupTileBytes;
+    const int64_t begin = first / kTiles, end = ceil_div(last, kTiles);
+    const int64_t line = (end - begin) * kTiles * 64, apart = kBlock * line;
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t group = begin; group < end; ++group) {
-        const uint8_t* const from = group_at(block + i, group);
-        uint8_t* const to = scratch + i * apart + (group - begin) * kGroupTileBytes;
-        unpack_int4(reinterpret_cast<bfloat16*>(to), from);
+        const uint8_t* const from = at(block + i, group);
+        Group::unpack(scratch + i * apart + (group - begin) * kTiles * 64, line, from, 0, kBlock);
         // The same of the next part.
-        for (int64_t at = 0; at < kInt4GroupBytes; at += 64) {
-          const uint8_t* const next = from + kPartTiles / kGroupTiles * kInt4GroupBytes + at;
-          _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+        for (int64_t line = 0; line < kBytes; line += 64) {
+          _mm_prefetch(reinterpret_cast<const char*>(from + kPartTiles / kTiles * kBytes + line), _MM_HINT_T1);
         }
       }
     }
-    return {scratch, apart};
+    return {scratch, apart, 64, line};
   }
+
+  // Blocks one after the other, `step` (one or two) or less of [first, last) at a time. While the tiles of one group are
+  // multiplied, those of the next are unpacked, an equal part beside each.
+  class Stream {
+   public:
+    Stream(const UnpackedWeights& weights, int64_t first, int64_t last, int64_t step)
+        : weights_(weights), last_(last), step_(step) {
+      for (int64_t i = 0; i < std::min(step, last - first); ++i) {
+        Group::unpack(tiles_of(0, i), kLine, weights.at(first + i, 0), 0, kBlock);
+      }
+    }
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+
+    // The next `count` blocks, from `block` on: calls body(blocks, first tile, number of tiles, beside).
+    template <class Body>
+    void next(int64_t block, int count, const Body& body) {
+      const int64_t groups = weights_.groups, apart = groups * kBytes;
+      for (int64_t group = 0; group < groups; ++group, turn_ ^= 1) {
+        const Blocks part{tiles_of(turn_, 0), kTiles * kTile, 64, kLine};
+        const int64_t first = group * kTiles, tiles = std::min(kTiles, weights_.tiles - first);
+        const bool more = group + 1 < groups;
+        const int64_t left = more ? count : std::min(step_, last_ - block - step_);  // blocks that have a next group
+        if (left <= 0) {
+          body(part, first, tiles, Nothing{});
+          continue;
+        }
+        const int64_t number = more ? group + 1 : 0;
+        const uint8_t* const from = weights_.at(more ? block : block + step_, number);
+        // Near the blocks' ends, of those that come next.
+        const int64_t ahead = kAheadGroups * kBytes + (number + kAheadGroups < groups ? 0 : (count - 1) * apart);
+        if (tiles < kTiles) {
+          body(part, first, tiles, [&](int64_t t, int b, const uint8_t*) {
+            const int begin = static_cast<int>(kBlock / 2 * t / tiles) * 2;
+            const int end = static_cast<int>(kBlock / 2 * (t + 1) / tiles) * 2;
+            if (b < left) Group::unpack(tiles_of(turn_ ^ 1, b), kLine, from + b * apart, begin, end - begin);
+          });
+          continue;
+        }
+        body(part, first, kTiles, [&](int64_t t, int b, const uint8_t*) {
+          if (b >= left) return;
+          const uint8_t* const lines = from + b * apart + ahead + t * kLines * 64;
+          for (int64_t i = 0; i < ceil_div(kBytes, kTiles * 64); ++i) {
+            _mm_prefetch(reinterpret_cast<const char*>(lines + 64 * i), _MM_HINT_T0);
+          }
+          Group::unpack(tiles_of(turn_ ^ 1, b), kLine, from + b * apart, kLines * static_cast<int>(t), kLines);
+        });
+      }
+    }
+
+   private:
+    static constexpr int64_t kLine = kTiles * 64;
+    static constexpr int kLines = static_cast<int>(kBlock / kTiles);  // beside a tile
+    static constexpr int64_t kAheadGroups = 4;  // as for tiles
+
+    // Of block `i` in one of the buffers.
+    uint8_t* tiles_of(int turn, int64_t i) { return buffers_[turn] + i * kTiles * kTile; }
+
+    const UnpackedWeights& weights_;
+    const int64_t last_, step_;
+    int turn_ = 0;
+    alignas(64) uint8_t buffers_[2][2 * kTiles * kTile];
+  };
 };
 
 }  // namespace
 
 template <>
 void linear<bfloat16>(const Linear<bfloat16>& p) {
-  const TiledWeights weights{reinterpret_cast<const uint8_t*>(p.weight), ceil_div(p.inputs, 32) * kTile};
+  const TiledWeights weights{reinterpret_cast<const uint8_t*>(p.weight), ceil_div(p.inputs, 32)};
   multiply_amx<Bfloat16Product>(weights, Bfloat16Rows<Linear<bfloat16>>{p}, p.rows, p.outputs, p.inputs, p.workspace);
 }
 
 void linear_int8(const LinearInt8& p) {
-  const TiledWeights weights{reinterpret_cast<const uint8_t*>(p.weight), ceil_div(p.inputs, 64) * kTile};
+  const TiledWeights weights{reinterpret_cast<const uint8_t*>(p.weight), ceil_div(p.inputs, 64)};
   multiply_amx<Int8Product>(weights, Int8Rows{p}, p.rows, p.outputs, p.inputs, p.workspace);
 }
 
+void linear_w8a16(const LinearW8A16& p) {
+  const UnpackedWeights<Int8Tile> weights(p.weight, p.inputs);
+  multiply_amx<Bfloat16Product>(weights, Bfloat16Rows<LinearW8A16>{p}, p.rows, p.outputs, p.inputs, p.workspace);
+}
+
 void linear_int4(const LinearInt4& p) {
-  multiply_amx<Bfloat16Product>(Int4Weights{p}, Bfloat16Rows<LinearInt4>{p}, p.rows, p.outputs, p.inputs, p.workspace);
+  const UnpackedWeights<Int4Group> weights(p.weight, p.inputs);
+  multiply_amx<Bfloat16Product>(weights, Bfloat16Rows<LinearInt4>{p}, p.rows, p.outputs, p.inputs, p.workspace);
 }
 
 }  // namespace roundhouse

@@ -16,8 +16,8 @@
 namespace roundhouse {
 
 constexpr int64_t kTile = 1024;  // bytes
-// A weight's bytes are asked for this far ahead: memory answers too late for what the processor itself foresees.
-constexpr int64_t kAhead = 4 * kTile;
+// A weight's tiles are asked for so many ahead: memory answers too late for what the processor itself foresees.
+constexpr int64_t kAheadTiles = 4;
 // The same of x, which comes from the second-level cache.
 constexpr int64_t kColumnsAhead = 2 * kTile;
 // Rows of x that are multiplied with one weight after another should stay in the second-level cache, with the weights
@@ -33,10 +33,10 @@ struct Columns {
   int64_t step, line;
 };
 
-// Blocks of tiles along the inputs, `apart` bytes from each other.
+// Blocks of tiles along the inputs, as bytes from each other: blocks, tiles, and the lines of a tile.
 struct Blocks {
   const uint8_t* data;
-  int64_t apart;
+  int64_t apart, step = kTile, line = 64;
 };
 
 // Memory for sixteens of rows of x as bytes in every form that they take on their way.
@@ -56,8 +56,12 @@ inline void prefetch_tile(const uint8_t* tile) {
 struct Nothing {
   void operator()(int64_t, int, const uint8_t*) const {}
 };
+// Asks for weights ahead; from tile `last` on these are of the blocks that come next, `jump` bytes further.
 struct Prefetch {
-  void operator()(int64_t, int, const uint8_t* tile) const { prefetch_tile(tile + kAhead); }
+  int64_t last, jump;
+  void operator()(int64_t t, int, const uint8_t* tile) const {
+    prefetch_tile(tile + kAheadTiles * kTile + (t < last ? 0 : jump));
+  }
 };
 // Brings some lines of the tile that lies `offset` bytes behind into the second-level cache.
 struct PrefetchLines {
@@ -83,23 +87,23 @@ struct Int8Product {};
 template <class Format, int kBlocks, class Beside>
 void multiply_narrow(Blocks weights, Columns x, int64_t tiles, const Beside& beside) {
   const uint8_t* tile = weights.data;
-  for (int64_t t = 0; t < tiles; ++t, tile += kTile, x.data += x.step) {
+  for (int64_t t = 0; t < tiles; ++t, tile += weights.step, x.data += x.step) {
     _tile_loadd(4, x.data, x.line);
-    _tile_loadd(5, tile, 64);
+    _tile_loadd(5, tile, weights.line);
     ROUNDHOUSE_MULTIPLY(Format, 0, 5, 4)
     beside(t, 0, tile);
     if constexpr (kBlocks > 1) {
-      _tile_loadd(6, tile + weights.apart, 64);
+      _tile_loadd(6, tile + weights.apart, weights.line);
       ROUNDHOUSE_MULTIPLY(Format, 1, 6, 4)
       beside(t, 1, tile + weights.apart);
     }
     if constexpr (kBlocks > 2) {
-      _tile_loadd(7, tile + 2 * weights.apart, 64);
+      _tile_loadd(7, tile + 2 * weights.apart, weights.line);
       ROUNDHOUSE_MULTIPLY(Format, 2, 7, 4)
       beside(t, 2, tile + 2 * weights.apart);
     }
     if constexpr (kBlocks > 3) {
-      _tile_loadd(5, tile + 3 * weights.apart, 64);
+      _tile_loadd(5, tile + 3 * weights.apart, weights.line);
       ROUNDHOUSE_MULTIPLY(Format, 3, 5, 4)
       beside(t, 3, tile + 3 * weights.apart);
     }
@@ -110,17 +114,17 @@ void multiply_narrow(Blocks weights, Columns x, int64_t tiles, const Beside& bes
 template <class Format, int kBlocks, class Beside>
 void multiply_wide(Blocks weights, Columns x, int64_t x_apart, int64_t tiles, const Beside& beside) {
   const uint8_t* tile = weights.data;
-  for (int64_t t = 0; t < tiles; ++t, tile += kTile, x.data += x.step) {
+  for (int64_t t = 0; t < tiles; ++t, tile += weights.step, x.data += x.step) {
     _tile_loadd(4, x.data, x.line);
     prefetch_tile(x.data + kColumnsAhead);
-    _tile_loadd(5, tile, 64);
+    _tile_loadd(5, tile, weights.line);
     ROUNDHOUSE_MULTIPLY(Format, 0, 5, 4)
     beside(t, 0, tile);
     _tile_loadd(6, x.data + x_apart, x.line);
     prefetch_tile(x.data + x_apart + kColumnsAhead);
     ROUNDHOUSE_MULTIPLY(Format, 1, 5, 6)
     if constexpr (kBlocks > 1) {
-      _tile_loadd(7, tile + weights.apart, 64);
+      _tile_loadd(7, tile + weights.apart, weights.line);
       ROUNDHOUSE_MULTIPLY(Format, 2, 7, 4)
       beside(t, 1, tile + weights.apart);
       ROUNDHOUSE_MULTIPLY(Format, 3, 7, 6)
@@ -203,19 +207,33 @@ inline void pack_columns(uint8_t* to, const uint8_t* x, int64_t stride, int64_t 
 struct TiledWeights {
   static constexpr bool kUnpacked = false;
   const uint8_t* data;
-  int64_t apart;
+  int64_t tiles;  // of a block
 
   Blocks part(int64_t block, int64_t, int64_t first, int64_t, uint8_t*) const {
-    return {data + block * apart + first * kTile, apart};
+    return {data + (block * tiles + first) * kTile, tiles * kTile};
   }
+
+  // Blocks one after the other, `step` or less of [first, last) at a time.
+  class Stream {
+   public:
+    Stream(const TiledWeights& weights, int64_t, int64_t, int64_t) : weights_(weights) {}
+    // The next `count` blocks, from `block` on: calls body(blocks, first tile, number of tiles, beside).
+    template <class Body>
+    void next(int64_t block, int count, const Body& body) {
+      const Blocks all = weights_.part(block, count, 0, weights_.tiles, nullptr);
+      body(all, int64_t{0}, weights_.tiles, Prefetch{weights_.tiles - kAheadTiles, (count - 1) * all.apart});
+    }
+
+   private:
+    const TiledWeights& weights_;
+  };
 };
 
 // The whole product.
 //
 // Rows are x: `take(region, begin, end)` gives their bytes and the distance between rows, and `put(region, row, block,
 // sums)` takes 16 outputs of one. Weights give tiles [first, last) along the inputs of `count` blocks,
-// `part(block, count, first, last, scratch)`; if that is work (kUnpacked), then also all of them bit by bit beside the
-// products, `parts(block, count, body)`.
+// `part(block, count, first, last, scratch)`, and a Stream of whole blocks; whether that is work, kUnpacked says.
 template <class Format, class Weights, class Rows>
 void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int64_t outputs, int64_t inputs, void* workspace) {
   const int64_t tiles = ceil_div(source.bytes(), kTileBytes), blocks = ceil_div(outputs, kBlock);
@@ -266,18 +284,15 @@ void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int6
       const bool wide = groups == 2;
       // What is unpacked of four blocks, twice, would not leave room in the first-level cache.
       const int64_t step = wide || Weights::kUnpacked ? 2 : 4;
+      typename Weights::Stream stream(weights, first, last, step);
       Sums sums;
       for (int64_t block = first; block < last; block += step) {
         const int count = static_cast<int>(std::min(step, last - block));
         zero_sums();
-        if constexpr (Weights::kUnpacked) {
-          weights.parts(block, count, [&](Blocks part, int64_t begin, int64_t number_of_tiles, const auto& beside) {
-            const Columns there{x.data + begin * x.step, x.step, x.line};
-            multiply_tiles<Format>(count, wide, part, there, x_apart, number_of_tiles, beside);
-          });
-        } else {
-          multiply_tiles<Format>(count, wide, weights.part(block, count, 0, tiles, nullptr), x, x_apart, tiles, Prefetch{});
-        }
+        stream.next(block, count, [&](Blocks part, int64_t begin, int64_t number_of_tiles, const auto& beside) {
+          const Columns there{x.data + begin * x.step, x.step, x.line};
+          multiply_tiles<Format>(count, wide, part, there, x_apart, number_of_tiles, beside);
+        });
         finish_all(sums, count, wide, block, 0);
       }
       return;

@@ -71,24 +71,35 @@ void linear_op(TensorView out, TensorView x, TensorView weight, Bias bias, Tenso
   run<bfloat16>(out, x, weight, bias, workspace);
 }
 
+// One number of each output.
+void check_outputs(const TensorView& each, DLDataType type, const TensorView& out, const char* name) {
+  check_cpu(each, name);
+  check_type(each, type, name);
+  check_dimensions(each, 1, name);
+  check_size(each, 0, out.size(1), name);
+  check_dense(each, name);
+}
+
 void linear_int8_op(TensorView out, TensorView x, TensorView weight, TensorView scales, TensorView totals, Bias bias,
                     TensorView workspace) {
   check(out, x, weight, bias, workspace);
   check_bfloat16(x);
   check_weight(weight, out, tiled(x, 1));
-  check_cpu(scales, "scales");
-  check_cpu(totals, "totals");
-  check_type(scales, kFloat32, "scales");
-  check_type(totals, kInt32, "totals");
-  check_dimensions(scales, 1, "scales");
-  check_dimensions(totals, 1, "totals");
-  check_size(scales, 0, out.size(1), "scales");
-  check_size(totals, 0, out.size(1), "totals");
-  check_dense(scales, "scales");
-  check_dense(totals, "totals");
+  check_outputs(scales, kFloat32, out, "scales");
+  check_outputs(totals, kInt32, out, "totals");
   if (x.size(0) == 0) return;
   linear_int8({data<bfloat16>(out), data<bfloat16>(x), optional<bfloat16>(bias), data<int8_t>(weight), data<float>(scales),
                data<int32_t>(totals), workspace.data_ptr(), x.size(0), out.size(1), x.size(1), x.stride(0)});
+}
+
+void linear_w8a16_op(TensorView out, TensorView x, TensorView weight, TensorView scales, Bias bias, TensorView workspace) {
+  check(out, x, weight, bias, workspace);
+  check_bfloat16(x);
+  check_weight(weight, out, tiled(x, 1));
+  check_outputs(scales, kFloat32, out, "scales");
+  if (x.size(0) == 0) return;
+  linear_w8a16({data<bfloat16>(out), data<bfloat16>(x), optional<bfloat16>(bias), data<int8_t>(weight), data<float>(scales),
+                workspace.data_ptr(), x.size(0), out.size(1), x.size(1), x.stride(0)});
 }
 
 void linear_int4_op(TensorView out, TensorView x, TensorView weight, Bias bias, TensorView workspace) {
@@ -105,4 +116,5 @@ void linear_int4_op(TensorView out, TensorView x, TensorView weight, Bias bias, 
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear, roundhouse::linear_op);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_int8, roundhouse::linear_int8_op);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_w8a16, roundhouse::linear_w8a16_op);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_int4, roundhouse::linear_int4_op);
