@@ -94,14 +94,14 @@ struct GroupedLinearBody {
     for (int i = thread; i < kRows * kPieces; i += kThreads) {
       const int row = i / kPieces, piece = i % kPieces, input = first + piece * 8;
       const bool inside = tile.first + row < tile.end && input < p.inputs;
-      ptx::cp_async16(stage.x + swizzle<kPieces>(row, piece), p.x + (inside ? (tile.first + row) * p.inputs + input : 0), inside);
+      ptx::cp_async16(stage.x + 8 * swizzle<kPieces>(row, piece), p.x + (inside ? (tile.first + row) * p.inputs + input : 0), inside);
     }
 #pragma unroll
     for (int i = thread; i < kOutputs * kPieces; i += kThreads) {
       const int row = i / kPieces, piece = i % kPieces, input = first + piece * 8;
       const bool inside = first_output + row < p.outputs && input < p.inputs;
       const int64_t from = inside ? static_cast<int64_t>(first_output + row) * p.inputs + input : 0;
-      ptx::cp_async16(stage.weights + swizzle<kPieces>(row, piece), weights + from, inside);
+      ptx::cp_async16(stage.weights + 8 * swizzle<kPieces>(row, piece), weights + from, inside);
     }
   }
 
@@ -113,13 +113,13 @@ struct GroupedLinearBody {
       uint32_t a[kSixteens][4];
 #pragma unroll
       for (int m = 0; m < kSixteens; ++m) {
-        ptx::ldmatrix4<false>(a[m], stage.x + swizzle<kPieces>(first_row + m * 16 + lane % 16, 2 * k + lane / 16));
+        ptx::ldmatrix4<false>(a[m], stage.x + 8 * swizzle<kPieces>(first_row + m * 16 + lane % 16, 2 * k + lane / 16));
       }
 #pragma unroll
       for (int n = 0; n < kEights; n += 2) {
         uint32_t b[4];
         const int row = first_output + n * 8 + lane / 16 * 8 + lane % 8;
-        ptx::ldmatrix4<false>(b, stage.weights + swizzle<kPieces>(row, 2 * k + lane / 8 % 2));
+        ptx::ldmatrix4<false>(b, stage.weights + 8 * swizzle<kPieces>(row, 2 * k + lane / 8 % 2));
 #pragma unroll
         for (int m = 0; m < kSixteens; ++m) {
           ptx::mma_bf16(sums[m][n], a[m], {b[0], b[1]});
