@@ -14,6 +14,8 @@ from engine.config import ModelConfig
 from engine.kv import BLOCK_SIZE
 from kernels import zeros_in_huge_pages
 
+_TAKEN = 256 * 1024 * 1024
+"""Bytes that are taken from the system at once, so that no request waits for them; the rest as it is filled."""
 KVDtype = Literal["auto", "bf16", "fp8", "int8"]
 """Of keys and values; "auto" is the model's own type. fp8 is e4m3, int8 has a scale per token and head."""
 _TYPES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
@@ -64,9 +66,14 @@ class KVCache:
         numbers = config.kv_heads * BLOCK_SIZE * config.head_dim * stored.itemsize
         scales = 4 * config.kv_heads * BLOCK_SIZE if stored == torch.int8 else 0
         size = blocks * self.stride * (numbers + scales)
+        on_host = device.type == "cpu"
+        self.taken = min(_TAKEN, size) if on_host else size
+        """Bytes that the system has given already; the rest it gives as they are filled."""
         try:
-            on_host = device.type == "cpu"
-            memory = zeros_in_huge_pages(size) if on_host else torch.zeros(size, dtype=torch.uint8, device=device)
+            if on_host:
+                memory = zeros_in_huge_pages(size, self.taken)
+            else:
+                memory = torch.zeros(size, dtype=torch.uint8, device=device)
         except (OSError, OverflowError, RuntimeError) as error:  # the host's and torch's
             raise ValueError(
                 f"the KV cache for {blocks * BLOCK_SIZE} tokens needs {size / (1 << 30):,.1f} GiB, which cannot be "

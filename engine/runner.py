@@ -228,6 +228,11 @@ class ModelRunner:
         """Memory of the whole KV cache."""
         return self._cache.sectors.nbytes
 
+    @property
+    def kv_bytes_taken(self) -> int:
+        """What of it the system has given already."""
+        return self._cache.taken
+
     @torch.inference_mode()
     def guess(self, rows: Sequence[Row], drafted: Sequence[Sequence[int]]) -> list[int]:
         """Run rows without adapters and choose the token after each that samples, `drafted` being known for it already.

@@ -56,7 +56,7 @@ def warm_up(runner: ModelRunner, config: SchedulerConfig, *, draft_tokens: int =
             f"({str(error).splitlines()[0]}); lower --step-tokens, --max-running or --kv-tokens"
         ) from error
     if available is not None:
-        check_room(available, runner.kv_bytes, _peak_bytes() - before)
+        check_room(available + runner.kv_bytes_taken, runner.kv_bytes, _peak_bytes() - before)
 
 
 def check_room(available: int, kv_bytes: int, step_bytes: int) -> None:

@@ -26,15 +26,20 @@ def empty_in_huge_pages(size: int) -> torch.Tensor:
     return whole[offset : offset + size]
 
 
-def zeros_in_huge_pages(size: int) -> torch.Tensor:
-    """`size` zeros as uint8 in such memory, which is taken up only where it is written.
+def zeros_in_huge_pages(size: int, taken: int = 0) -> torch.Tensor:
+    """`size` zeros as uint8 in such memory; the first `taken` bytes are taken up now, the others when they are written.
+
+    The first write to a huge page has cost up to 5 ms in a virtual machine, whose host has to find the memory too.
 
     Raises:
         OSError, OverflowError: there is not so much memory.
     """
     memory = empty_in_huge_pages(size)
-    # What is mapped is zeros, and writing them would take it up.
-    return memory if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE") else memory.zero_()
+    if size < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return memory.zero_()
+    # What is mapped is zeros, and writing them takes it up, page by page.
+    memory[: min(taken, size) : mmap.PAGESIZE] = 0
+    return memory
 
 
 class Workspace(threading.local):

@@ -96,7 +96,7 @@ def test_other_errors_are_not_taken_for_want_of_memory(runner: ModelRunner, monk
 
 
 def test_a_kv_cache_that_would_run_out_later_is_refused(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "available_bytes", lambda: runner.kv_bytes - 1)
+    monkeypatch.setattr(module, "available_bytes", lambda: runner.kv_bytes - runner.kv_bytes_taken - 1)
     with pytest.raises(NotEnoughMemory, match=r"the KV cache .* do not fit .* lower --kv-tokens"):
         warm_up(runner, _CONFIG)
     check_room(100, 60, 40)

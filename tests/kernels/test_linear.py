@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import sys
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -163,10 +165,24 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
             body.linear(*arguments)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="this is how Linux tells")
+def test_memory_is_taken_up_when_it_is_asked_for() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    zeros = memory.zeros_in_huge_pages(2**26, 2**25)
+    half = resident() - before
+    assert 0.9 * 2**25 < half < 1.3 * 2**25
+    zeros.fill_(1)
+    assert resident() - before > 0.9 * 2**26
+
+
 @pytest.mark.parametrize("size", [1, 2**21 - 1, 2**21, 2**22 + 5])
 def test_memory_in_huge_pages_begins_at_one(size: int) -> None:
-    zeros = memory.zeros_in_huge_pages(size)
-    assert zeros.shape == (size,) and not zeros.any()
+    for taken in (0, size // 2, 2 * size):
+        zeros = memory.zeros_in_huge_pages(size, taken)
+        assert zeros.shape == (size,) and not zeros.any()
     found = memory.empty_in_huge_pages(size)
     found.fill_(7)
     assert found.shape == (size,) and bool((found == 7).all())

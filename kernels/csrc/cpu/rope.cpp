@@ -22,6 +22,23 @@ void rotate(const T* x, const float* cos, const float* sin, int64_t half, C* out
   if (i < half) part(i, static_cast<int>(half - i));
 }
 
+// Tokens whose places in the cache are asked for before they are written: those of a decode lie far apart.
+constexpr int64_t kAhead = 4;
+
+template <class T, class C>
+void prefetch(const RopeAndStore<T, C>& p, int64_t token) {
+  const int64_t block = p.slots[token] / kBlock, offset = p.slots[token] % kBlock;
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(C));
+  for (int64_t head = 0; head < p.kv_heads; ++head) {
+    const int64_t place = p.cache.place(block, head) + offset * p.cache.token_stride;
+    for (int64_t i = 0; i < p.dim + kLine - 1; i += kLine) {
+      const int64_t within = place + std::min(i, p.dim - 1);
+      _mm_prefetch(reinterpret_cast<const char*>(p.cache.keys + within), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(p.cache.values + within), _MM_HINT_T0);
+    }
+  }
+}
+
 }  // namespace
 
 template <class T, class C>
@@ -29,7 +46,9 @@ void rope_and_store(const RopeAndStore<T, C>& p) {
   const int64_t half = p.dim / 2;
   const int64_t bytes = 2 * p.tokens * (p.heads + 2 * p.kv_heads) * p.dim * static_cast<int64_t>(sizeof(T));
   parallel_for(p.tokens, bytes, [&](int64_t begin, int64_t end) {
+    for (int64_t token = begin; token < std::min(begin + kAhead, end); ++token) prefetch(p, token);
     for (int64_t token = begin; token < end; ++token) {
+      if (token + kAhead < end) prefetch(p, token + kAhead);
       const float *cos = p.table + p.rotations[token] * p.dim, *sin = cos + half;
       for (int64_t head = 0; head < p.heads; ++head) {
         T* query = p.query + token * p.query_stride + head * p.dim;
