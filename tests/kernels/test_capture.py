@@ -14,6 +14,9 @@ import torch
 
 import kernels
 from kernels import library
+from tests.kernels.lora_arenas import Arena
+from tests.kernels.test_lora_bodies import wide
+from tests.kernels.test_lora_cuda import arena_on, plan_of
 
 pytestmark = pytest.mark.skipif(library.cuda is None, reason=f"no CUDA bodies serve here: {library.cuda_reason}")
 
@@ -123,6 +126,21 @@ def penalties() -> Case:
     return Case(lambda: kernels.apply_penalties(logits, counts, seen, 1.2, 0.5, 0.1), [logits, counts])
 
 
+def moe() -> Case:
+    """All of a layer with unquantised experts, none of whose sizes the host knows."""
+    x, router = random(7, 128), kernels.pack_weight(random(8, 128))
+    gate_up, down = (kernels.pack_experts(random(8, *shape)) for shape in ((512, 128), (128, 256)))
+    return Case(lambda: kernels.moe(x, router, gate_up, down, 2), [x])
+
+
+def lora() -> Case:
+    """Two adapters and rows without one."""
+    arena = arena_on(DEVICE, Arena([wide(BF16, 136, (40, 16), (8, 16), True)] * 2, BF16, 0, 1032))
+    plan = plan_of(arena, [arena.adapters[0], None, arena.adapters[1]], [3, 2, 20])
+    x, out = random(25, 136), random(25, 56)
+    return Case(lambda: kernels.adapt_linear(x, out, plan, "a"), [x, out])
+
+
 TYPES = [(BF16, BF16), (BF16, FP8), (BF16, INT8), (FP32, FP32), (FP32, FP8), (FP32, INT8)]
 CASES: dict[str, Callable[[], Case]] = {
     "rms_norm bf16": lambda: norm(BF16),
@@ -147,6 +165,8 @@ CASES: dict[str, Callable[[], Case]] = {
         for dim in (64, 80, 128)
         for count in (1, 20)
     },
+    "moe": moe,
+    "adapt_linear": lora,
     "argmax": argmax,
     "log_sum_exp": log_sum_exp,
     "sample": sample,
