@@ -83,7 +83,7 @@ struct KeyValueTile {
   alignas(16) C values[kTile * kDim];
   TileScales<C> scales;
 
-  static ROUNDHOUSE_DEVICE int at(int row, int piece) { return swizzle<kPieces, kElements>(row, piece); }
+  static ROUNDHOUSE_DEVICE int at(int row, int piece) { return swizzle<kPieces>(row, piece) * kElements; }
 
   // Begins to copy positions [first, first + kTile). Those that are not visible become zeros: what the cache has there may
   // be NaN, which even a weight of 0 would let through.

@@ -5,12 +5,12 @@
 
 namespace roundhouse::cuda {
 
-// Offset of piece `piece` of row `row`, in elements, for rows of kPieces pieces of kElements elements. Eight neighbouring
-// rows have the same piece in different banks, so that neither ldmatrix nor the copies wait for each other.
-template <int kPieces, int kElements = 8>
+// Number of piece `piece` of row `row`, for rows of kPieces pieces. Eight neighbouring rows have the same piece in
+// different banks, so that neither ldmatrix nor the copies wait for each other.
+template <int kPieces>
 ROUNDHOUSE_DEVICE int swizzle(int row, int piece) {
   static_assert(kPieces == 4 || kPieces % 8 == 0, "a row fills the banks, or half of them");
-  return (row * kPieces + (piece ^ (kPieces == 4 ? row / 2 & 3 : row & 7))) * kElements;
+  return row * kPieces + (piece ^ (kPieces == 4 ? row / 2 & 3 : row & 7));
 }
 
 }  // namespace roundhouse::cuda
