@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             around = statistics.median(measure(rows))
             with _clocks() as parts:
                 measure(rows)
-        shown = [statistics.median(parts[part][-steps:] or [0]) for part in _PARTS]
+        shown = [statistics.median(parts[part][-steps:]) if len(parts[part]) >= steps else 0.0 for part in _PARTS]
         cells = f"{whole * 1e6:9.0f}{around * 1e6:9.0f}" + "".join(f"{seconds * 1e6:10.1f}" for seconds in shown)
         print(f"{rows:5}{cells}", flush=True)
 

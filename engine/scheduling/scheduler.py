@@ -65,6 +65,7 @@ class Scheduler:
         self.config = config
         self.pool = BlockPool(config.blocks, HostTier(host_blocks))
         self.adapters = AdapterAdmission(Residency(self.pool, adapters), adapters)
+        self._has_adapters = adapters is not BASE_ONLY
         blocks = config.blocks - self.adapters.residency.share
         self.context = min(model.context, blocks * BLOCK_SIZE)
         """Most tokens of one request: it alone always fits into the cache, whatever adapters hold."""
@@ -155,7 +156,8 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan:
         """Choose the next step's rows and give them the blocks they write to."""
         step = _Step(now)
-        self._move_adapters(step)
+        if self._has_adapters:
+            self._move_adapters(step)
         decoding: list[Request] = []
         prefilling: list[Request] = []
         for request in self._running:
@@ -170,14 +172,16 @@ class Scheduler:
         step.prompts = prompts
         self._admit(step, prompts)
         rows = [Row(request, request.computed, 1, sample=True) for request in step.decodes]
-        chunks = [
-            Row(request, request.computed, count, sample=count == request.uncomputed)
-            for request, count in prompts.counts().items()
-        ]
-        rows += sorted(chunks, key=lambda row: row.count > 1)
-        plan = StepPlan(rows, step.preempted)
-        self._forecast.step(now, len(step.decodes) + sum(row.count for row in chunks))
-        return plan
+        tokens = len(rows)
+        if prompts:
+            chunks = [
+                Row(request, request.computed, count, sample=count == request.uncomputed)
+                for request, count in prompts.counts().items()
+            ]
+            tokens += sum(row.count for row in chunks)
+            rows += sorted(chunks, key=lambda row: row.count > 1)
+        self._forecast.step(now, tokens)
+        return StepPlan(rows, step.preempted)
 
     def reserve(self, plan: StepPlan, depths: Mapping[str, int]) -> dict[str, int]:
         """Give rows that decode blocks for drafts of up to `depths` tokens; how many tokens each may draft."""

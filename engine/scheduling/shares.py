@@ -53,6 +53,9 @@ class PromptTokens:
         self._demand = 0
         self._groups: dict[Hashable, list[Request]] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
     def has_room(self, request: Request) -> bool:
         """Whether one more prompt would get tokens: some are left, or its group has none of its own yet."""
         if self._demand < self._budget:
