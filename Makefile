@@ -77,7 +77,7 @@ docs: ## write the generated pages of docs/ anew
 	@deploy/environment.sh dev
 	$(BIN)/python -m gateway.reference docs
 	$(BIN)/python -m tests.engine.grammar.suite
-	$(BIN)/python -m tests.engine.composition > docs/composition.md
+	$(BIN)/python -m tests.engine.composition_page > docs/composition.md
 
 constraints: ## pin the versions that are installed now
 	@deploy/environment.sh dev

@@ -1,7 +1,8 @@
-"""What the engine can do at the same time: workloads that switch features on, and the page that lists them.
+"""What the engine can do at the same time: workloads that switch features on.
 
 Every pair of features is one test of `test_oracle.py`, and so are a random sample of larger combinations and all of
-them together on every architecture. `python -m tests.engine.composition` prints docs/composition.md.
+them together on every architecture; so is every feature with every type of fewer bits. `composition_page.py` lists
+them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, cycle
 
 import msgspec
 
@@ -25,7 +26,7 @@ from engine.speculation.draft_model import DraftModel
 from engine.speculation.speculator import Speculator
 from engine.wire import Generate, Grammar, Output, SamplingParams, TokenLogprob, Usage
 from tests.engine.checkpoints import random_prompt
-from tests.engine.houses import House
+from tests.engine.houses import House, Numbers
 
 FEATURES = {
     "batch": "requests that come and go run in the same steps, prompts beside decodes",
@@ -40,6 +41,19 @@ FEATURES = {
     "grammar": "answers held to a JSON schema or a regular expression",
     "speculation": "speculative decoding with n-grams and a draft model",
 }
+FEWER_BITS: dict[str, Numbers] = {
+    "int8": Numbers(quantize="int8"),
+    "int4": Numbers(quantize="int4"),
+    "kv-bf16": Numbers(kv_dtype="bf16"),
+    "kv-fp8": Numbers(kv_dtype="fp8"),
+    "kv-int8": Numbers(kv_dtype="int8"),
+    "int8, kv-fp8": Numbers("int8", "fp8"),
+    "int8, kv-int8": Numbers("int8", "int8"),
+    "int4, kv-fp8": Numbers("int4", "fp8"),
+    "int4, kv-int8": Numbers("int4", "int8"),
+}
+"""What `--quantize` and `--kv-dtype` make of the model in fp32; quantised weights need one in bf16."""
+FEWER_BITS_OF_BOTH = [name for name, numbers in FEWER_BITS.items() if numbers.quantize and numbers.kv_dtype != "auto"]
 TIMEOUT = 30
 """Seconds after which a core is stuck."""
 HOST_BYTES = 1 << 20
@@ -60,60 +74,7 @@ def larger_combinations() -> list[tuple[str, ...]]:
 
 
 LARGER = larger_combinations()
-
-_PAGE = """# What composes with what
-
-Serving engines ship features one by one, and the bugs sit between them. Here every pair of features is a test, and its
-rule is always the same: **the same tokens as the oracle**. For greedy requests the oracle is transformers' `generate`,
-with peft for adapters and llguidance's own loop for grammars, in fp32 on small random models; sampled requests must
-equal themselves alone in an engine with nothing else in it. Log-probabilities agree within 1e-5 (1e-4 under an
-adapter). Each test also proves that its features took place: that something was preempted, read from the cache,
-cancelled, drafted.
-
-This page is generated from [`tests/engine/composition.py`](../tests/engine/composition.py) by `make docs`; a test
-compares them, so that a cell without a test cannot stand here.
-
-## The features
-
-{features}
-
-## Every pair
-
-{table}
-
-## More at once
-
-All of them together are tested on every architecture:
-{architectures}.
-
-On Llama also these {count} combinations, drawn at random:
-
-{larger}
-"""
-
-
-def page() -> str:
-    """docs/composition.md"""
-    from tests.engine.checkpoints import ARCHITECTURES
-
-    return _PAGE.format(
-        features="\n".join(f"- **{name}**: {meaning}" for name, meaning in FEATURES.items()),
-        table=table(),
-        architectures=", ".join(ARCHITECTURES),
-        count=len(LARGER),
-        larger="\n".join(f"- {', '.join(combination)}" for combination in LARGER),
-    )
-
-
-def table() -> str:
-    """The markdown table of what composes with what: a cell for every pair that is tested."""
-    names = list(FEATURES)
-    rows = [["", *names]]
-    for first in names:
-        tested = [(first, second) in PAIRS or (second, first) in PAIRS for second in names]
-        rows.append([f"**{first}**", *("✓" if cell else "-" for cell in tested)])
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+LARGER_IN_FEWER_BITS = list(zip(cycle(FEWER_BITS_OF_BOTH), LARGER[::2], strict=False))
 
 
 @dataclass
@@ -228,7 +189,7 @@ class Scenario:
         if "adapters" not in self.features:
             return None
         first, second = self.house.adapters
-        return [first, None, second, first, second][index]
+        return [None, first, None, first, second][index]
 
     def _sampling(self, index: int) -> SamplingParams:
         logprobs = 4 if "logprobs" in self.features else None
@@ -387,7 +348,3 @@ def serve(
     assert load.free_blocks + load.cached_blocks + load.lent_blocks == load.total_blocks
     assert load.host_free_blocks + load.host_cached_blocks == load.host_blocks
     return transcripts
-
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -9,7 +9,7 @@ import json
 import warnings
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import llguidance
 import llguidance.numpy
@@ -20,10 +20,13 @@ from engine.adapters.format import check_adapter
 from engine.adapters.manifest import Manifest
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.constraints import Constraints
+from engine.kv_cache import KVDtype
 from engine.runner import ModelRunner
-from engine.wire import Grammar
+from engine.wire import Grammar, TokenLogprob
+from kernels import Quantization
 from tests.engine.adapters.zoo import ATTENTION, EXPERTS, LINEAR, Kind, load_peft, write_adapter
 from tests.engine.checkpoints import EOS, load_oracle, write_checkpoint, write_similar
+from tests.engine.driver import BLOCKS, drive, request, tokens_of
 from tests.engine.tokenizer_zoo import byte_level, write_tokenizer
 
 TIMEOUT = 60.0
@@ -44,6 +47,13 @@ def adapters_for(architecture: str) -> tuple[Kind, Kind]:
         Kind(architecture, {"r": 20, "lora_alpha": 10, "use_dora": True, "target_modules": targets}),
         Kind(architecture, {"r": 8, "lora_alpha": 16, "target_modules": LINEAR, "lora_bias": True}),
     )
+
+
+class Numbers(NamedTuple):
+    """What a model is served in; nothing of it unless its weights or its keys and values are in fewer bits."""
+
+    quantize: Quantization | None = None
+    kv_dtype: KVDtype = "auto"
 
 
 class House:
@@ -104,19 +114,22 @@ class House:
         """Runners keep nothing between requests but stale KV, which must never show."""
         key = ("model", blocks, device)
         if key not in self._runners:
-            self._runners[key] = ModelRunner(
-                self.directory, blocks=blocks, device=device, dtype="float32", adapters=self
-            )
+            self._runners[key] = self._load(self.directory, blocks, device)
         return self._runners[key]
+
+    def _load(self, directory: Path, blocks: int, device: str) -> ModelRunner:
+        return ModelRunner(directory, blocks=blocks, device=device, dtype="float32", adapters=self)
 
     def draft_runner(self, blocks: int, device: str) -> ModelRunner:
         """A draft model that is often right."""
         key = ("draft", blocks, device)
         if key not in self._runners:
-            self._runners[key] = ModelRunner(
-                write_similar(self.directory), blocks=blocks, device=device, dtype="float32"
-            )
+            self._runners[key] = self._load(write_similar(self.directory), blocks, device)
         return self._runners[key]
+
+    def tolerance(self, adapter: str | None) -> float:
+        """How far log-probabilities may be from the oracle's."""
+        return 1e-5 if adapter is None else 1e-4
 
     def logprobs(self, adapter: str | None, tokens: list[int]) -> torch.Tensor:
         """Log-probabilities of the successor of every position [len(tokens), VOCABULARY], without a KV cache."""
@@ -167,6 +180,102 @@ class House:
     @cached_property
     def _manifests(self) -> dict[str, Manifest]:
         return {version: check_adapter(self._folder / name, self.directory) for version, name in self._names.items()}
+
+
+class QuantizedHouse(House):
+    """The checkpoint, adapters and grammars of another house, served in fewer bits, on the CPU.
+
+    The oracle is the same engine with nothing else in it: whole texts, one at a time, with its adapters in place.
+    """
+
+    def __init__(self, plain: House, numbers: Numbers) -> None:
+        self.directory = plain.directory
+        self.numbers = numbers
+        self._plain = plain
+        self._runners = {}
+        self._references = {}
+
+    @cached_property
+    def constraints(self) -> Constraints:
+        return self._plain.constraints
+
+    def compile(self, *grammars: Grammar) -> None:
+        self._plain.compile(*grammars)
+
+    def close(self) -> None:
+        """The other house does it."""
+
+    def path(self, version: str) -> Path:
+        return self._plain.path(version)
+
+    def tolerance(self, adapter: str | None) -> float:
+        return 0.0
+
+    def logprobs(self, adapter: str | None, tokens: list[int]) -> torch.Tensor:
+        one = request(tokens, max_tokens=1, prompt_logprobs=VOCABULARY, logprobs=VOCABULARY)
+        one.adapter = adapter
+        ((sampled,),) = drive(self._alone, [one])
+        return torch.stack([_row(entry) for entry in [*(sampled.prompt_logprobs or ()), *(sampled.logprobs or ())]])
+
+    def _generate(self, adapter: str | None, prompt: list[int], new_tokens: int, grammar: Grammar | None) -> list[int]:
+        if grammar is None:
+            one = request(prompt, max_tokens=new_tokens)
+            one.adapter = adapter
+            return tokens_of(self._alone, [one])[0]
+        masks = _Masks(self._tokens, grammar, len(prompt))
+        tokens: list[int] = []
+        while len(tokens) < new_tokens and EOS not in tokens:
+            one = request([*prompt, *tokens], max_tokens=1, logprobs=VOCABULARY)
+            one.adapter = adapter
+            ((sampled,),) = drive(self._alone, [one])
+            (entry,) = sampled.logprobs or ()
+            legal = masks(torch.tensor([[*prompt, *tokens]]), _row(entry)[None].float())
+            tokens.append(int(legal.numpy().argmax()))  # of equal ones the first, unlike torch's
+        return tokens[: masks.complete_after(tokens)]
+
+    def _load(self, directory: Path, blocks: int, device: str) -> ModelRunner:
+        quantize, kv_dtype = self.numbers
+        return ModelRunner(
+            directory,
+            blocks=blocks,
+            device=device,
+            dtype="float32" if quantize is None else "bfloat16",
+            quantize=quantize,
+            kv_dtype=kv_dtype,
+            adapters=self,
+        )
+
+    @cached_property
+    def _alone(self) -> ModelRunner:
+        """With all adapters in sectors behind the blocks that `drive` uses."""
+        runner = self._load(self.directory, BLOCKS + sum(self.sectors.values()), "cpu")
+        assert runner.bank is not None
+        end = BLOCKS
+        for version, size in self.sectors.items():
+            assert runner.bank.prepare(version) == size
+            runner.bank.install(version, range(end, end + size))
+            end += size
+        return runner
+
+    @cached_property
+    def _tokens(self) -> llguidance.LLTokenizer:
+        return self._plain._tokens
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        return self._plain._names
+
+    @cached_property
+    def _manifests(self) -> dict[str, Manifest]:
+        return self._plain._manifests
+
+
+def _row(entry: TokenLogprob) -> torch.Tensor:
+    """[VOCABULARY], from an entry that has all of them."""
+    tokens, values = zip(*entry.top, strict=True)
+    row = torch.full((VOCABULARY,), torch.nan, dtype=torch.float64)
+    row[list(tokens)] = torch.tensor(values, dtype=torch.float64)
+    return row
 
 
 class _Masks(LogitsProcessor):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
-from tests.engine.composition import FEATURES, LARGER, PAIRS, page
+from engine.kv_cache import KVDtype
+from kernels import Quantization
+from tests.engine.composition import FEATURES, FEWER_BITS, FEWER_BITS_OF_BOTH, LARGER, LARGER_IN_FEWER_BITS, PAIRS
+from tests.engine.composition_page import page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "composition.md"
 
@@ -19,3 +23,9 @@ def test_no_pair_is_left_out() -> None:
 
 def test_every_feature_is_part_of_several_larger_combinations() -> None:
     assert all(sum(feature in combination for combination in LARGER) > 3 for feature in FEATURES)
+
+
+def test_every_type_of_weights_and_of_keys_and_values_is_there() -> None:
+    assert {numbers.quantize for numbers in FEWER_BITS.values()} == {None, *get_args(Quantization)}
+    assert {numbers.kv_dtype for numbers in FEWER_BITS.values()} == set(get_args(KVDtype))
+    assert {bits for bits, _ in LARGER_IN_FEWER_BITS} == set(FEWER_BITS_OF_BOTH)

@@ -1,12 +1,14 @@
 """The engine against transformers and peft: the same tokens and log-probabilities, whatever else goes on.
 
 Models are tiny, random and in fp32; see `checkpoints.py`. Greedy requests must equal transformers' `generate`; sampled
-ones, for which there is no oracle token by token, must equal themselves alone in an engine with nothing else in it.
+ones, for which there is no oracle token by token, must equal themselves alone in an engine with nothing else in it. So
+must all requests of models in fewer bits, to the bit (`QuantizedHouse`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -15,11 +17,19 @@ import torch
 from engine.core import EngineCore, SchedulerConfig
 from engine.wire import Generate, SamplingParams, TokenLogprob
 from tests.engine.checkpoints import ARCHITECTURES, ROPE_SCALINGS, random_prompt
-from tests.engine.composition import FEATURES, LARGER, PAIRS, Scenario, Transcript, serve
-from tests.engine.houses import House
+from tests.engine.composition import (
+    FEATURES,
+    FEWER_BITS,
+    FEWER_BITS_OF_BOTH,
+    LARGER,
+    LARGER_IN_FEWER_BITS,
+    PAIRS,
+    Scenario,
+    Transcript,
+    serve,
+)
+from tests.engine.houses import House, Numbers, QuantizedHouse
 
-TOLERANCE = 1e-5
-ADAPTER_TOLERANCE = 1e-4
 SCALED = ["linear", "yarn", "llama3"]
 """RoPE scalings whose frequencies do not depend on the length, as the oracle without a cache needs it."""
 
@@ -29,13 +39,19 @@ Houses = Callable[..., House]
 
 @pytest.fixture(scope="session")
 def houses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Houses]:
-    """`houses("llama", **config_overrides)`: a checkpoint with all that can be served on it, made once per session."""
+    """`houses("llama", **config_overrides)`: a checkpoint with all that can be served on it, made once per session.
+
+    Served in fewer bits if `numbers` say so.
+    """
     built: dict[str, House] = {}
 
-    def get(architecture: str = "llama", **overrides: Any) -> House:
-        key = repr((architecture, overrides))
+    def get(architecture: str = "llama", numbers: Numbers | None = None, **overrides: Any) -> House:
+        key = repr((architecture, numbers, overrides))
         if key not in built:
-            built[key] = House(tmp_path_factory.mktemp(architecture), architecture, **overrides)
+            if numbers is not None:
+                built[key] = QuantizedHouse(get(architecture, **overrides), numbers)
+            else:
+                built[key] = House(tmp_path_factory.mktemp(architecture), architecture, **overrides)
         return built[key]
 
     yield get
@@ -59,9 +75,10 @@ def assert_equals_oracle(house: House, request: Generate, transcript: Transcript
     else:
         expected = alone(house, request, device).tokens
     assert transcript.tokens == expected
-    prompt = len(request.prompt)
+    if sampling.logprobs is None and sampling.prompt_logprobs is None:
+        return
+    prompt, tolerance = len(request.prompt), house.tolerance(adapter)
     reference = house.logprobs(adapter, [*request.prompt, *transcript.tokens])
-    tolerance = TOLERANCE if adapter is None else ADAPTER_TOLERANCE
     if sampling.logprobs is not None:
         assert [entry.token for entry in transcript.logprobs] == transcript.tokens
         assert_close(transcript.logprobs, reference[prompt - 1 : -1], sampling.logprobs, tolerance)
@@ -112,6 +129,31 @@ def test_two_features_together(features: tuple[str, str], houses: Houses, device
 @pytest.mark.parametrize("features", LARGER, ids=", ".join)
 def test_more_features_together(features: tuple[str, ...], houses: Houses, device: str) -> None:
     check(houses("llama"), features, device)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("bits", FEWER_BITS)
+def test_a_feature_with_fewer_bits(bits: str, feature: str, houses: Houses) -> None:
+    check(houses("llama", FEWER_BITS[bits]), [feature], "cpu")
+
+
+@pytest.mark.parametrize(("bits", "features"), LARGER_IN_FEWER_BITS)
+def test_more_features_with_fewer_bits(bits: str, features: tuple[str, ...], houses: Houses) -> None:
+    check(houses("llama", FEWER_BITS[bits]), features, "cpu")
+
+
+@pytest.mark.parametrize(("architecture", "bits"), list(zip(ARCHITECTURES, cycle(FEWER_BITS_OF_BOTH))))
+def test_everything_at_once_with_fewer_bits(architecture: str, bits: str, houses: Houses) -> None:
+    check(houses(architecture, FEWER_BITS[bits]), FEATURES, "cpu")
+
+
+@pytest.mark.parametrize("bits", FEWER_BITS)
+def test_fewer_bits_make_another_model(bits: str, houses: Houses) -> None:
+    text = random_prompt(60)
+    plain = houses("llama")
+    for adapter in (None, *plain.adapters):
+        found = houses("llama", FEWER_BITS[bits]).logprobs(adapter, text)
+        assert not torch.allclose(found.float(), plain.logprobs(adapter, text), atol=1e-3)
 
 
 def test_a_prompt_beyond_the_sliding_window_in_chunks(houses: Houses, device: str) -> None:
