@@ -58,6 +58,8 @@ class Arena:
         generator = torch.Generator().manual_seed(seed)
         counts = [-(-one.elements // sector) for one in layouts]
         self.memory = torch.full((sum(counts) + 2, sector), torch.nan, dtype=dtype)
+        self.magnitudes = self.memory.clone()
+        """The same with every number's magnitude."""
         free = random.Random(seed).sample(range(len(self.memory)), sum(counts))
         self.adapters = []
         for one, count in zip(layouts, counts, strict=True):
@@ -68,6 +70,10 @@ class Arena:
             vectors.copy_(torch.randn(one.vectors, generator=generator))
             sectors = torch.tensor([free.pop() for _ in range(count)])
             self.memory[sectors] = image.view(count, sector)
+            vectors.abs_()
+            image[: one.factors].abs_()
+            image[one.factors + width * one.vectors :].abs_()
+            self.magnitudes[sectors] = image.view(count, sector)
             self.adapters.append(LoraAdapter(one, sectors))
 
 
