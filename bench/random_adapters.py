@@ -39,7 +39,8 @@ class StoredAdapters:
     def sectors(self, dtype: torch.dtype) -> int:
         """KV blocks that one adapter takes; all of them are alike."""
         config = self._config
-        layout = lay_out(shape(config, next(iter(self._manifests.values()))), dtype)
+        manifest = next(iter(self._manifests.values()))
+        layout = lay_out(shape(config, manifest.targets, manifest.base_biases), dtype)
         return -(-layout.elements // (2 * config.layers * BLOCK_SIZE * config.kv_heads * config.head_dim))
 
     def manifest(self, version: str) -> Manifest:

@@ -139,6 +139,11 @@ class RecordedDecodes:
         self.replayed = 0
         """Steps that were."""
 
+    @property
+    def most_bytes(self) -> int:
+        """Memory that recordings may come to take."""
+        return _ALL_BYTES if self._enabled else 0
+
     def __call__(self, rows: Sequence[Row], rotations: Ints | None = None) -> Decoded | None:
         """Run rows of one token without adapters; their `rotations` in the table are their positions if None.
 

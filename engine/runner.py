@@ -220,8 +220,16 @@ class ModelRunner:
 
     @torch.inference_mode()
     def rehearse(self, rows: Sequence[Row], *, layers: int | None = None) -> None:
-        """Run rows through some layers, all unless given, and sample; what comes of it is of no use to anybody."""
-        self._sample(self._run(self._batches(rows), layers=layers), None)
+        """Run rows through some layers, all unless given, and sample; what comes of it is of no use to anybody.
+
+        Of log-probabilities of prompts, no more are computed than at a time.
+        """
+        launch = self._run(self._batches(rows), layers=layers)
+        self._sample(launch, None)
+        for row, end in zip(rows, launch.ends, strict=True):
+            if row.request.sampling.prompt_logprobs is not None:
+                self._prompt_logprobs(launch, launch.hidden[end - row.tokens :][: min(row.count, self._piece)], row)
+        self._lora.hold(())
 
     @property
     def kv_bytes(self) -> int:
@@ -232,6 +240,11 @@ class ModelRunner:
     def kv_bytes_taken(self) -> int:
         """What of it the system has given already."""
         return self._cache.taken
+
+    @property
+    def recorded_bytes(self) -> int:
+        """Most memory of recorded steps on the CPU; those of a GPU know when there is none left."""
+        return self._decodes.most_bytes
 
     @torch.inference_mode()
     def guess(self, rows: Sequence[Row], drafted: Sequence[Sequence[int]]) -> list[int]:
@@ -323,15 +336,19 @@ class ModelRunner:
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
 
+    @property
+    def _piece(self) -> int:
+        """Prompt positions whose logits are computed at a time."""
+        return max(1, _LOGITS_BYTES // (4 * self.config.vocabulary))
+
     def _prompt_logprobs(self, launch: _Launch, hidden: torch.Tensor, row: Row) -> list[TokenLogprob]:
-        """Log-probabilities of the prompt tokens that follow the row's positions; hidden is [row.count, hidden]."""
+        """Log-probabilities of the prompt tokens that follow the row's first positions, of which `hidden` is."""
         request = row.request
         tops = request.sampling.prompt_logprobs or 0
-        targets = request.prompt[row.start + 1 : row.start + row.count + 1]
-        size = max(1, _LOGITS_BYTES // (4 * self.config.vocabulary))
+        targets = request.prompt[row.start + 1 : row.start + len(hidden) + 1]
         found: list[TokenLogprob] = []
-        for begin in range(0, len(targets), size):
-            piece = targets[begin : begin + size]
+        for begin in range(0, len(targets), self._piece):
+            piece = targets[begin : begin + self._piece]
             lora = self._head_plan(launch, [request], np.array([len(piece)]))
             logits = self._model.logits(hidden[begin : begin + len(piece)], lora)
             found += token_logprobs(logits, piece, [tops] * len(piece))

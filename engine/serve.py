@@ -293,8 +293,9 @@ def main(
     )
 
     def prepare() -> None:
+        drafted = 0 if speculator is None else draft_tokens
+        warm_up(runners, config, draft_tokens=drafted, residency=residency, kv_host_bytes=kv_host_bytes)
         for each in runners:
-            warm_up(each, config, draft_tokens=0 if speculator is None else draft_tokens)
             each.record_decodes(CapturePolicy(config.max_running, each.info.context))
 
     # What was loaded lives as long as the process: collections need not look at it again.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +17,7 @@ from engine.adapters.config import AdapterError
 from engine.adapters.image import BaseWeight, build_image
 from engine.adapters.layout import SiteShape, lay_out, shape
 from engine.adapters.manifest import Manifest
+from engine.adapters.stand_ins import stand_ins
 from engine.adapters.storage import RegistryError
 from engine.config import ModelConfig
 from kernels import LoraAdapter, LoraLayout
@@ -73,7 +75,7 @@ class AdapterBank:
             raise AdapterError("cannot be fetched from the registry; see the engine's log") from error
         if self._revision not in manifest.bases:
             raise AdapterError("is not for this base model; add it to the registry with this model as its base")
-        layout = self._layout(shape(self._config, manifest))
+        layout = self._layout(shape(self._config, manifest.targets, manifest.base_biases))
         size = self._arena.shape[1]
         count = -(-layout.elements // size)
         sectors = torch.zeros(count, size, dtype=self._arena.dtype, pin_memory=self._stream is not None)
@@ -122,6 +124,19 @@ class AdapterBank:
         if found is None:
             raise RuntimeError(f"adapter {version} is not on the device")
         return found
+
+    @contextmanager
+    def standing_in(self, sectors: range, most: int) -> Iterator[list[str]]:
+        """At most `most` stand-ins for adapters in these sectors, which are zeros; what they are called."""
+        adapters = {f"stand-in {n}": each for n, each in enumerate(stand_ins(self._config, self._arena, sectors, most))}
+        with self._lock:
+            self._adapters |= adapters
+        try:
+            yield list(adapters)
+        finally:
+            with self._lock:
+                for name in adapters:
+                    del self._adapters[name]
 
     def _layout(self, shapes: tuple[SiteShape, ...]) -> LoraLayout:
         """One layout for all adapters of a shape."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.adapters.manifest import Manifest, Module
+from engine.adapters.manifest import BaseBias, Module, Target
 from engine.config import ModelConfig
 from kernels import LoraEmbedding, LoraLayout, LoraPart, LoraSite
 from kernels.lora.layout import CHUNK, EMBEDDING
@@ -77,12 +77,12 @@ def place(config: ModelConfig, module: Module, layer: int | None) -> Place:
             return Place(f"{layer}.experts.down", inner, hidden, 0, hidden, config.experts)
 
 
-def shape(config: ModelConfig, manifest: Manifest) -> tuple[SiteShape, ...]:
+def shape(config: ModelConfig, targets: Sequence[Target], biases: Sequence[BaseBias] = ()) -> tuple[SiteShape, ...]:
     """What an adapter has, site by site; adapters of one shape can share a layout."""
     places: dict[str, Place] = {}
     ranks: dict[str, list[tuple[int, int, int]]] = {}
     scaled, shifted = set(), set()
-    for target in manifest.targets:
+    for target in targets:
         where = place(config, target.module, target.layer)
         places[where.site] = where
         ranks.setdefault(where.site, []).append((where.begin, where.end, -(-target.rank // CHUNK) * CHUNK))
@@ -92,7 +92,7 @@ def shape(config: ModelConfig, manifest: Manifest) -> tuple[SiteShape, ...]:
             shifted.add(where.site)
         if target.b_bias is not None:
             shifted.add(where.site)
-    for bias in manifest.base_biases:
+    for bias in biases:
         where = place(config, bias.module, bias.layer)
         places.setdefault(where.site, where)
         shifted.add(where.site)

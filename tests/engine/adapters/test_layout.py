@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.adapters.layout import SiteShape, lay_out, place, shape
-from engine.adapters.manifest import BaseBias, Manifest, Module, Target
+from engine.adapters.manifest import BaseBias, Module, Target
 from engine.config import ModelConfig
 from kernels import LoraLayout
 from kernels.lora.layout import CHUNK, EMBEDDING
@@ -27,12 +27,6 @@ DENSE: tuple[Module, ...] = (
     "down_proj",
 )
 MIXTURE: tuple[Module, ...] = ("router", "experts.gate_proj", "experts.up_proj", "experts.down_proj")
-
-
-def manifest(targets: list[Target], biases: list[BaseBias]) -> Manifest:
-    return Manifest(
-        1, "0" * 64, "", "", 0, ("float32",), 128, "", (), targets=tuple(targets), base_biases=tuple(biases)
-    )
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +77,7 @@ def test_nothing_overlaps_and_everything_is_aligned(
         targets[module, where] = Target(module, where, rank, 1.0, ("a",), ("b",), magnitude="m" if dora else None)
         if bias and module in DENSE:
             biases[module, layer] = BaseBias(module, layer, "bias")
-    shapes = shape(config, manifest([*targets.values()], [*biases.values()]))
+    shapes = shape(config, [*targets.values()], [*biases.values()])
     layout = lay_out(shapes, dtype)
     taken = sorted(regions(layout, dtype))
     if layout.embedding is not None:
@@ -108,4 +102,4 @@ def test_parts_of_one_layer_are_side_by_side(configs: dict[bool, ModelConfig]) -
 
 def test_the_order_in_which_modules_are_named_does_not_matter(configs: dict[bool, ModelConfig]) -> None:
     targets = [Target(module, 1, 8, 1.0, ("a",), ("b",)) for module in DENSE]
-    assert shape(configs[False], manifest(targets, [])) == shape(configs[False], manifest(targets[::-1], []))
+    assert shape(configs[False], targets) == shape(configs[False], targets[::-1])
