@@ -1,28 +1,29 @@
-"""What quantised weights cost in quality: `python -m bench.quantization`.
+"""What fewer bits cost in quality, of weights and of keys and values: `nice python -m bench.quantization`.
 
-The demo's models sit their exam on questions that they never saw, once as they are stored and once per quantisation.
-An answer is right when greedy decoding would give it word for word, which one pass over question and answer tells. A
+The demo's models sit their exam on questions that they never saw, once as they are stored and once per variant. An
+answer is right when greedy decoding would give it word for word, which one pass over question and answer tells. A
 random model has nothing right to say: there the log-probabilities are compared with those of fp32.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 import torch
 from tokenizers import Tokenizer
 
-from bench.checkpoints import cache_folder, checkpoint
+from bench.checkpoints import SHAPES, cache_folder, checkpoint
 from bench.measure import prompts
 from bench.report import Environment
 from deploy.demo.conversations import Question, build_exam
 from deploy.demo.corpus import HERE, load_intents, split_corpus
 from deploy.demo.tokenizer import Encoder
 from engine.kv import BLOCK_SIZE
+from engine.kv_cache import KVDtype
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
 from engine.runner import ModelRunner
@@ -34,25 +35,51 @@ _BLOCKS = 256
 _STEP_TOKENS = 2048
 _RANDOM_PROMPTS = (4, 32)
 """How many, and of how many tokens."""
-_VARIANTS: tuple[Quantization | None, ...] = (None, *get_args(Quantization))
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """What a model in bf16 is served in."""
+
+    quantize: Quantization | None = None
+    kv_dtype: KVDtype = "bf16"
+
+    def load(self, directory: Path) -> ModelRunner:
+        return ModelRunner(directory, blocks=_BLOCKS, dtype="bfloat16", quantize=self.quantize, kv_dtype=self.kv_dtype)
+
+    @property
+    def cells(self) -> str:
+        return f"{self.quantize or 'bf16'} | {self.kv_dtype}"
+
+
+VARIANTS = (
+    Variant(),
+    Variant("int8"),
+    Variant("int4"),
+    Variant(None, "fp8"),
+    Variant(None, "int8"),
+    Variant("int8", "int8"),
+    Variant("int4", "fp8"),
+)
 
 
 class Exam(msgspec.Struct, frozen=True):
-    """A demo model as it is stored (None) or quantised."""
+    """How a demo model did."""
 
     model: str
-    quantize: str | None
+    variant: Variant
     asked: int
     right: int
     held_back_asked: int
     held_back_right: int
+    loss: float
+    """Mean over the answers' tokens of what the model was surprised by them, in nats."""
 
 
 class Distance(msgspec.Struct, frozen=True):
     """A random model, from its own log-probabilities in fp32."""
 
     model: str
-    quantize: str | None
+    variant: Variant
     relative: float
     """Norm of the difference over that of what differs from token to token."""
     divergence: float
@@ -78,17 +105,17 @@ def run(runner: ModelRunner, texts: Sequence[list[int]], sampling: SamplingParam
             yield number, sampled
 
 
-def says(runner: ModelRunner, encoder: Encoder, questions: Sequence[Question]) -> list[bool]:
-    """Whether greedy decoding gives each question's answer, token by token."""
+def read(
+    runner: ModelRunner, encoder: Encoder, questions: Sequence[Question]
+) -> Iterator[tuple[Question, bool, float]]:
+    """Every question, whether greedy decoding gives its answer token by token, and the answer's mean loss in nats."""
     answers = [encoder.tokenizer.encode(question.answer + "<|end|>").ids for question in questions]
     texts = [encoder.prompt(question.messages) + answer for question, answer in zip(questions, answers, strict=True)]
-    right = [False] * len(questions)
-    sampling = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=1)
-    for number, sampled in run(runner, texts, sampling):
+    for number, sampled in run(runner, texts, SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=1)):
         assert sampled.prompt_logprobs is not None
         entries = sampled.prompt_logprobs[-len(answers[number]) :]
-        right[number] = all(entry.top[0][0] == entry.token for entry in entries)
-    return right
+        right = all(entry.top[0][0] == entry.token for entry in entries)
+        yield questions[number], right, -sum(entry.logprob for entry in entries) / len(entries)
 
 
 def logprobs(runner: ModelRunner, texts: Sequence[list[int]]) -> torch.Tensor:
@@ -103,68 +130,94 @@ def logprobs(runner: ModelRunner, texts: Sequence[list[int]]) -> torch.Tensor:
     return found.flatten(0, 1)
 
 
-def sit(models: Path, size: str, quantize: Quantization | None, questions: Sequence[Question]) -> Exam:
-    runner = ModelRunner(models / size, blocks=_BLOCKS, dtype="bfloat16", quantize=quantize)
+def sit(models: Path, size: str, variant: Variant, questions: Sequence[Question]) -> Exam:
     encoder = Encoder(Tokenizer.from_file(str(models / size / "tokenizer.json")))
-    right = says(runner, encoder, questions)
-    held_back = [done for done, question in zip(right, questions, strict=True) if question.section == "held-back"]
-    return Exam(size, quantize, len(right), sum(right), len(held_back), sum(held_back))
+    results = list(read(variant.load(models / size), encoder, questions))
+    held_back = [right for question, right, _ in results if question.section == "held-back"]
+    loss = sum(loss for _, _, loss in results) / len(results)
+    return Exam(
+        size, variant, len(results), sum(right for _, right, _ in results), len(held_back), sum(held_back), loss
+    )
 
 
-def compare(model: str, directory: Path) -> Iterator[Distance]:
+def compare(model: str, directory: Path, variants: Sequence[Variant] = VARIANTS) -> Iterator[Distance]:
     exact = ModelRunner(directory, blocks=_BLOCKS, dtype="float32")
     texts = prompts(*_RANDOM_PROMPTS, exact.info.vocabulary, seed=0)
     expected = logprobs(exact, texts)
+    del exact
+    for variant in variants:
+        found = logprobs(variant.load(directory), texts)
+        yield Distance(model, variant, *distance(found, expected))
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
+    """Of log-probabilities [positions, vocabulary]: what `Distance` has as `relative` and `divergence`."""
     spread = (expected - expected.mean(-1, keepdim=True)).norm()
-    for quantize in _VARIANTS:
-        found = logprobs(ModelRunner(directory, blocks=_BLOCKS, dtype="bfloat16", quantize=quantize), texts)
-        divergence = (expected.exp() * (expected - found)).sum(-1).mean()
-        yield Distance(model, quantize, float((found - expected).norm() / spread), float(divergence))
+    divergence = (expected.exp() * (expected - found)).sum(-1).mean()
+    return float((found - expected).norm() / spread), float(divergence)
 
 
 def markdown(exams: Sequence[Exam], distances: Sequence[Distance], environment: Environment) -> str:
-    lines = ["### Quantised weights", "", "| model | weights | held-back answers right | all answers right |"]
-    lines.append("|---|---|--:|--:|")
+    lines = ["### Fewer bits", ""]
+    if exams:
+        lines += [
+            f"The demo's models on {exams[0].asked:,} questions, of which {exams[0].held_back_asked:,} are on facts "
+            "that they saw in other words only. An answer is right if it is word for word what the corpus says.",
+            "",
+            "| model | weights | KV | right, held back | right, all | loss per token (nats) |",
+            "|---|---|---|--:|--:|--:|",
+        ]
     for exam in exams:
         shares = exam.held_back_right / exam.held_back_asked, exam.right / exam.asked
-        lines.append(
-            f"| {exam.model} | {exam.quantize or 'bf16'} | " + " | ".join(f"{one:.1%}" for one in shares) + " |"
-        )
-    lines += ["", "| random model | weights | relative error of the logits | divergence (nats per token) |"]
-    lines.append("|---|---|--:|--:|")
+        right = " | ".join(f"{share:.1%}" for share in shares)
+        lines.append(f"| {exam.model} | {exam.variant.cells} | {right} | {exam.loss:.4f} |")
+    if distances:
+        lines += [
+            "",
+            "Random models, whose logits are at the mercy of every weight, from their own in fp32:",
+            "",
+            "| model | weights | KV | relative error of the logits | divergence (nats per token) |",
+            "|---|---|---|--:|--:|",
+        ]
     for one in distances:
-        lines.append(f"| {one.model} | {one.quantize or 'bf16'} | {one.relative:.2%} | {one.divergence:.2g} |")
-    if exams:
-        lines += ["", f"- {exams[0].asked:,} questions, {exams[0].held_back_asked:,} of them held back"]
+        lines.append(f"| {one.model} | {one.variant.cells} | {one.relative:.2%} | {one.divergence:.2g} |")
     lines += [
+        "",
         f"- {environment.date}, revision {environment.revision}, torch {environment.torch}, {environment.cpu}",
         "",
     ]
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.quantization", description=__doc__)
     parser.add_argument("--models", type=Path, default=HERE / "models", help="folder of the demo's models")
     parser.add_argument("--sizes", default="small,medium,large", help="which, separated by commas (%(default)s)")
-    parser.add_argument("--questions", type=int, help="only so many, evenly spread over the exam")
+    parser.add_argument("--questions", type=int, help="only about so many, evenly spread over the exam")
+    parser.add_argument("--random", default="S,L", help=f"which random models, of {', '.join(SHAPES)} (%(default)s)")
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="where random checkpoints are kept")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the table and its JSON")
-    arguments = parser.parse_args()
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(chosen.threads)
     questions = build_exam(split_corpus(load_intents()))
-    if arguments.questions:
-        questions = questions[:: max(1, len(questions) // arguments.questions)]
-    exams = []
-    for size in arguments.sizes.split(","):
-        for quantize in _VARIANTS:
-            exams.append(sit(arguments.models, size, quantize, questions))
+    if chosen.questions:
+        questions = questions[:: max(1, len(questions) // chosen.questions)]
+    exams: list[Exam] = []
+    for size in filter(None, chosen.sizes.split(",")):
+        for variant in VARIANTS:
+            exams.append(sit(chosen.models, size, variant, questions))
             print(exams[-1], flush=True)
-    distances = list(compare("S", checkpoint("S", arguments.cache)))
+    distances: list[Distance] = []
+    for name in filter(None, chosen.random.split(",")):
+        for one in compare(name, checkpoint(name, chosen.cache)):
+            distances.append(one)
+            print(one, flush=True)
     text = markdown(exams, distances, Environment.here())
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "quantization.md").write_text(text)
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    (chosen.out / "quantization.md").write_text(text)
     content = msgspec.json.encode({"exams": exams, "distances": distances})
-    (arguments.out / "quantization.json").write_bytes(msgspec.json.format(content, indent=1))
+    (chosen.out / "quantization.json").write_bytes(msgspec.json.format(content, indent=1))
     print(text)
 
 
