@@ -26,13 +26,35 @@ def run(x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> tor
         dense = torch.empty(weight.outputs, weight.inputs, dtype=weight.dtype, device=x.device)
         body.dequantize_int4(dense, weight.data, weight.scales)
         return reference.linear(x, dense, bias)
-    out = torch.empty(len(x), weight.outputs, dtype=x.dtype, device=x.device)
     if weight.kind == "int4":
-        if x.stride(0) % 8 or x.data_ptr() % 16:
-            x = x.clone(memory_format=torch.contiguous_format)
-        body.linear_int4(out, x, weight.data, weight.scales, bias)
-    else:
-        levels = torch.empty(len(x), -(-weight.inputs // GROUP) * GROUP, dtype=torch.int8, device=x.device)
-        scales = torch.empty(len(x), device=x.device)
-        body.linear_int8(out, x, weight.data, weight.scales, bias, levels, scales)
+        out = torch.empty(len(x), weight.outputs, dtype=x.dtype, device=x.device)
+        body.linear_int4(out, _in_whole_rows(x), weight.data, weight.scales, bias)
+        return out
+    out, levels, scales = _int8_tensors(x, weight)
+    body.linear_int8(out, x, weight.data, weight.scales, bias, levels, scales)
     return out
+
+
+def run_grouped(x: torch.Tensor, weights: PackedWeight, ends: torch.Tensor) -> torch.Tensor:
+    """`reference.grouped_linear` for `weights` that hold those of all experts, one behind the other."""
+    body = library.of(x)
+    assert body is not None and weights.scales is not None
+    if weights.kind == "int4":
+        out = torch.empty(len(x), weights.outputs, dtype=x.dtype, device=x.device)
+        body.grouped_linear_int4(out, _in_whole_rows(x), weights.data, weights.scales, ends)
+        return out
+    out, levels, scales = _int8_tensors(x, weights)
+    body.grouped_linear_int8(out, x, weights.data, weights.scales, ends, levels, scales)
+    return out
+
+
+def _in_whole_rows(x: torch.Tensor) -> torch.Tensor:
+    """The same in rows of 16 bytes."""
+    return x.clone(memory_format=torch.contiguous_format) if x.stride(0) % 8 or x.data_ptr() % 16 else x
+
+
+def _int8_tensors(x: torch.Tensor, weight: PackedWeight) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The output, and what x becomes."""
+    out = torch.empty(len(x), weight.outputs, dtype=x.dtype, device=x.device)
+    levels = torch.empty(len(x), -(-weight.inputs // GROUP) * GROUP, dtype=torch.int8, device=x.device)
+    return out, levels, torch.empty(len(x), device=x.device)

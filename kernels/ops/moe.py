@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
 
 from kernels import library, reference
 from kernels.lora.ops import LoraExperts
+from kernels.ops import linear_cuda
 from kernels.ops.activation import silu_and_mul
 from kernels.ops.embedding import embedding
 from kernels.ops.linear import linear
@@ -24,15 +26,25 @@ class PackedExperts:
     """The weights [experts, outputs, inputs] of one layer's experts in the form that `moe` takes on their device."""
 
     stacked: torch.Tensor | None
-    """As they are, for `grouped_linear`; None where each is packed by itself."""
-    each: tuple[PackedWeight, ...]
+    """As they are, for `grouped_linear`."""
+    each: tuple[PackedWeight, ...] = ()
+    """Or each by itself."""
+    quantized: PackedWeight | None = None
+    """Or those of all quantised, one behind the other, for the CUDA bodies."""
 
 
 def pack_experts(weights: torch.Tensor, quantize: Quantization | None = None) -> PackedExperts:
     """`pack_weight` for the weights [experts, outputs, inputs] of one layer's experts."""
     if quantize is None and (library.of(weights, "linear") is None or weights.dtype not in _TYPES):
-        return PackedExperts(weights, ())
-    return PackedExperts(None, tuple(pack_weight(weight, quantize) for weight in weights))
+        return PackedExperts(weights)
+    each = tuple(pack_weight(weight, quantize) for weight in weights)
+    if not each[0].for_cuda:
+        return PackedExperts(None, each)
+    data, scales = (
+        torch.cat([one.data for one in each]),
+        torch.cat([one.scales for one in each if one.scales is not None]),
+    )
+    return PackedExperts(None, quantized=dataclasses.replace(each[0], data=data, scales=scales))
 
 
 def moe(
@@ -63,6 +75,8 @@ def _products(rows: torch.Tensor, experts: PackedExperts, routing: Routing) -> t
     """Rows by expert, each expert's times its weight."""
     if experts.stacked is not None:
         return grouped_linear(rows, experts.stacked, routing.ends)
+    if experts.quantized is not None:
+        return linear_cuda.run_grouped(rows, experts.quantized, routing.ends)
     ends: list[int] = routing.ends.tolist()
     found = [
         linear(rows[begin:end], weight)

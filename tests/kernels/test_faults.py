@@ -211,6 +211,26 @@ def grouped(body: library.Library) -> torch.Tensor:
     return torch.cat(results)
 
 
+def grouped_int4(body: library.Library) -> torch.Tensor:
+    """Of several experts' weights one behind the other, for few rows and for many."""
+    torch.manual_seed(0)
+    inputs, outputs, results = 9 * GROUP + 8, 40, []
+    levels, steps = torch.randint(16, (4, outputs, inputs)), torch.rand(4, outputs, 10).bfloat16()
+    packed = [pack_int4(*each, -8 * each[1]) for each in zip(levels, steps, strict=True)]
+    tiles, scales = (torch.cat(parts) for parts in zip(*packed, strict=True))
+    weights = steps.repeat_interleave(GROUP, 2)[..., :inputs].double() * (levels - 8)
+    for counts in ([3, 0, 9, 1], [40, 0, 33, 1]):
+        x, ends = torch.randn(sum(counts), inputs).bfloat16(), torch.tensor(counts).cumsum(0)
+        memory = torch.full((len(x) + 32, outputs), torch.nan, dtype=torch.bfloat16)
+        body.grouped_linear_int4(memory[:-32], x, tiles, scales, ends)
+        parts = zip(x.double().split(counts), weights, strict=True)
+        wanted = torch.cat([rows @ weight.T for rows, weight in parts])
+        torch.testing.assert_close(memory[:-32].double(), wanted, rtol=2**-6, atol=2.0)
+        assert memory[-32:].isnan().all()
+        results.append(memory[:-32])
+    return torch.cat(results)
+
+
 Case = tuple[str, list[str], Callable[[library.Library], torch.Tensor]]
 _MOE = ("moe", ["route_tokens", "grouped_linear"])
 _LORA = ("lora", ["adapt_linear", "adapt_experts"])
@@ -226,6 +246,7 @@ CASES: dict[str, Case] = {
     "sample": ("sampling", ["sample"], sample),
     "route": (*_MOE, route),
     "grouped": (*_MOE, grouped),
+    "grouped int4": ("linear", ["grouped_linear_int4"], grouped_int4),
     "lora": (*_LORA, lora),
     "lora of experts": (*_LORA, lora_experts),
     "int4": ("linear", ["linear_int4", "dequantize_int4"], linear_int4),
@@ -663,11 +684,11 @@ FAULTS = [
         Fault(
             "no barrier after the search",
             "moe/grouped.cuh",
-            "find(p, shared.tile);\n    __syncthreads();",
-            "find(p, shared.tile);",
+            "shared.tile);\n    __syncthreads();",
+            "shared.tile);",
         ),
     ),
-    ("grouped", Fault("rows of the next expert", "moe/grouped.cuh", "min(first + kRows, end)", "first + kRows")),
+    ("grouped", Fault("rows of the next expert", "moe/tile.cuh", "min(first + kRows, end)", "first + kRows")),
     (
         "grouped",
         Fault(
@@ -690,7 +711,7 @@ FAULTS = [
         "grouped",
         Fault(
             "tiles counted in the wrong order of lanes",
-            "moe/grouped.cuh",
+            "moe/tile.cuh",
             "if (lane >= distance) tiles += more;",
             "if (lane > distance) tiles += more;",
         ),
@@ -699,7 +720,7 @@ FAULTS = [
         "grouped",
         Fault(
             "experts beyond a warp forgotten",
-            "moe/grouped.cuh",
+            "moe/tile.cuh",
             "before += __shfl_sync(kAllLanes, tiles, kWarp - 1);",
             "",
         ),
@@ -713,6 +734,28 @@ FAULTS = [
             "lane % 16, 2 * k + 1 - lane / 16",
         ),
     ),
+    (
+        "grouped int4",
+        Fault(
+            "no barrier after the search",
+            "linear/quantized.cuh",
+            "shared.tile);\n    __syncthreads();",
+            "shared.tile);",
+        ),
+    ),
+    (
+        "grouped int4",
+        Fault(
+            "weights of the first expert", "linear/quantized.cuh", "tile.expert * p.tiles_stride", "0 * p.tiles_stride"
+        ),
+    ),
+    (
+        "grouped int4",
+        Fault(
+            "steps of the first expert", "linear/quantized.cuh", "tile.expert * p.scales_stride", "0 * p.scales_stride"
+        ),
+    ),
+    ("grouped int4", Fault("rows of the next expert", "linear/quantized.cuh", "own.rows = tile.end;", "")),
     (
         "sample",
         Fault(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import kernels
 from kernels import reference
+from kernels.ops import linear_cuda
 from kernels.ops.moe import grouped_linear, route_tokens
 from tests.kernels.conftest import Body
 
@@ -68,6 +69,20 @@ def test_what_other_experts_have_does_not_matter(body: Body) -> None:
     assert torch.equal(damaged[same], together[same]) and damaged[~same].isnan().all()
 
 
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+@pytest.mark.parametrize("counts", [[1, 0, 3, 8], [9, 0, 40, 64], [0, 33, 0, 0], [0] * 40 + [2, 1]], ids=str)
+def test_quantised_products_have_the_bits_of_each_experts(
+    body: Body, quantize: kernels.Quantization, counts: list[int]
+) -> None:
+    x, weights, ends, _, _ = (tensor.to(body[1]) for tensor in experts_of(counts, 70, 200, 0))
+    packed = kernels.pack_experts(weights, quantize)
+    assert packed.quantized is not None and not packed.each
+    found = linear_cuda.run_grouped(x, packed.quantized, ends)
+    parts = zip(x.split(counts), weights, strict=True)
+    alone = [kernels.linear(rows, kernels.pack_weight(weight, quantize)) for rows, weight in parts]
+    assert torch.equal(found, torch.cat(alone))
+
+
 @every_shape
 @given(
     tokens=st.sampled_from([0, 1, 3, 31, 33, 300]),
@@ -123,3 +138,10 @@ def test_a_wrong_argument_is_named(body: Body) -> None:
         body[0].grouped_linear(out, torch.empty(49, device=body[1]).bfloat16()[1:].view(3, 16), weights, ends)
     with pytest.raises(ValueError, match="logits must be of at most 1024 experts"):
         route_tokens(torch.zeros(1, 1025, device=body[1]), 1)
+    packed = kernels.pack_experts(weights, "int8").quantized
+    assert packed is not None
+    levels, scales = torch.empty(3, 128, dtype=torch.int8, device=body[1]), torch.empty(3, device=body[1])
+    with pytest.raises(ValueError, match="tiles has 4096 elements instead of 2048"):
+        body[0].grouped_linear_int8(out, x, packed.data, packed.scales, ends[:1], levels, scales)
+    with pytest.raises(ValueError, match="ends has another type"):
+        body[0].grouped_linear_int8(out, x, packed.data, packed.scales, ends.int(), levels, scales)

@@ -12,6 +12,13 @@ void run(const QuantizedLinear& p, Stream stream) {
   launch<QuantizedLinearBody<Format, kTiles, kRows>>(blocks, p, stream);
 }
 
+template <class Format, int kTiles, int kRows>
+void run(const GroupedQuantizedLinear& p, Stream stream) {
+  const int64_t outputs = kTiles * kTileOutputs;
+  const dim3 blocks(most_tiles(p.linear.rows, p.experts, kRows), static_cast<unsigned>((p.linear.outputs + outputs - 1) / outputs));
+  launch<GroupedQuantizedLinearBody<Format, kTiles, kRows>>(blocks, p, stream);
+}
+
 }  // namespace
 
 // Every block reads all of its rows of x: the more rows, the more outputs it should have.
@@ -27,6 +34,16 @@ void linear_int8(const QuantizedLinear& p, Stream stream) {
   if (p.rows <= 8) return run<Int8, 2, 8>(p, stream);
   if (p.rows <= 16) return run<Int8, 2, 16>(p, stream);
   run<Int8, 2, 64>(p, stream);
+}
+
+void grouped_linear_int4(const GroupedQuantizedLinear& p, Stream stream) {
+  if (p.linear.rows == 0 || p.linear.outputs == 0 || p.experts == 0) return;
+  p.linear.rows <= 8 * p.experts ? run<Int4, 2, 8>(p, stream) : run<Int4, 4, 32>(p, stream);
+}
+
+void grouped_linear_int8(const GroupedQuantizedLinear& p, Stream stream) {
+  if (p.linear.rows == 0 || p.linear.outputs == 0 || p.experts == 0) return;
+  p.linear.rows <= 8 * p.experts ? run<Int8, 2, 8>(p, stream) : run<Int8, 2, 64>(p, stream);
 }
 
 void quantize_rows(const QuantizeRows& p, Stream stream) {

@@ -6,9 +6,10 @@
 namespace roundhouse::cuda {
 namespace {
 
-template <class Body>
-void run(const GroupedLinear& p, int outputs, Stream stream) {
-  launch<Body>(dim3(static_cast<unsigned>(Body::blocks(p)), static_cast<unsigned>((p.outputs + outputs - 1) / outputs)), p, stream);
+template <int kRows, int kOutputs, int kRowWarps, int kOutputWarps, int kStages>
+void run(const GroupedLinear& p, Stream stream) {
+  const dim3 blocks(most_tiles(p.rows, p.experts, kRows), static_cast<unsigned>((p.outputs + kOutputs - 1) / kOutputs));
+  launch<GroupedLinearBody<kRows, kOutputs, kRowWarps, kOutputWarps, kStages>>(blocks, p, stream);
 }
 
 template <class T, int kPer>
@@ -30,8 +31,8 @@ void route_tokens(const RouteTokens<T>& p, Stream stream) {
 
 void grouped_linear(const GroupedLinear& p, Stream stream) {
   if (p.rows == 0 || p.outputs == 0 || p.experts == 0) return;
-  if (p.rows <= 16 * p.experts) return run<GroupedLinearBody<16, 64, 1, 4, 6>>(p, 64, stream);
-  run<GroupedLinearBody<64, 128, 2, 2, 4>>(p, 128, stream);
+  if (p.rows <= 16 * p.experts) return run<16, 64, 1, 4, 6>(p, stream);
+  run<64, 128, 2, 2, 4>(p, stream);
 }
 
 template <class T>

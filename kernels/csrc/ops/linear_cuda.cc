@@ -22,14 +22,23 @@ void check_whole(const TensorView& tensor, DLDataType type, int64_t numel, const
   ROUNDHOUSE_CHECK(tensor.numel() == numel) << name << " has " << tensor.numel() << " elements instead of " << numel;
 }
 
-// Of a weight of `bits` per input.
-void check_tiles(const TensorView& tiles, int64_t outputs, int64_t inputs, int64_t bits) {
-  check_whole(tiles, kUint8, ceil_div(outputs, kTileOutputs) * kTileOutputs * ceil_div(inputs, kGroup) * kGroup * bits / 8, "tiles");
+// Bytes of a weight of `bits` per input.
+int64_t tile_bytes(int64_t outputs, int64_t inputs, int64_t bits) {
+  return ceil_div(outputs, kTileOutputs) * kTileOutputs * ceil_div(inputs, kGroup) * kGroup * bits / 8;
+}
+
+void check_tiles(const TensorView& tiles, int64_t outputs, int64_t inputs, int64_t bits, int64_t experts = 1) {
+  check_whole(tiles, kUint8, experts * tile_bytes(outputs, inputs, bits), "tiles");
   ROUNDHOUSE_CHECK(aligned(tiles.data_ptr())) << "tiles must be aligned to 16 bytes";
 }
 
-void check_steps(const TensorView& steps, int64_t outputs, int64_t inputs) {
-  check_whole(steps, kBfloat16, ceil_div(outputs, kTileOutputs) * kTileOutputs * ceil_div(inputs, kGroup) * 2, "steps");
+// Of int4 weights: numbers, two for an output and a group.
+int64_t step_count(int64_t outputs, int64_t inputs) {
+  return ceil_div(outputs, kTileOutputs) * kTileOutputs * ceil_div(inputs, kGroup) * 2;
+}
+
+void check_steps(const TensorView& steps, int64_t outputs, int64_t inputs, int64_t experts = 1) {
+  check_whole(steps, kBfloat16, experts * step_count(outputs, inputs), "steps");
   ROUNDHOUSE_CHECK(aligned(steps.data_ptr())) << "steps must be aligned to 16 bytes";
 }
 
@@ -47,35 +56,74 @@ const bfloat16* bias_of(const tvm::ffi::Optional<TensorView>& bias, int64_t outp
   return data<bfloat16>(bias.value());
 }
 
-void linear_int4_op(TensorView out, TensorView x, TensorView tiles, TensorView steps, tvm::ffi::Optional<TensorView> bias) {
+// Rows times int4 weights, one of each expert.
+QuantizedLinear read_int4(TensorView out, TensorView x, TensorView tiles, TensorView steps, int64_t experts) {
   check_x(x);
   ROUNDHOUSE_CHECK(aligned(x.data_ptr()) && x.stride(0) % 8 == 0 && x.size(1) % 8 == 0)
       << "x must have rows that are multiples of 16 bytes";
   check_out(out, x);
   const int64_t outputs = out.size(1), inputs = x.size(1);
-  check_tiles(tiles, outputs, inputs, 4);
-  check_steps(steps, outputs, inputs);
-  linear_int4({data<bfloat16>(out), x.data_ptr(), bias_of(bias, outputs), data<uint8_t>(tiles), steps.data_ptr(), nullptr,
-               x.size(0), outputs, inputs, x.stride(0)},
-              stream_of(x));
+  check_tiles(tiles, outputs, inputs, 4, experts);
+  check_steps(steps, outputs, inputs, experts);
+  return {data<bfloat16>(out), x.data_ptr(), nullptr, data<uint8_t>(tiles), steps.data_ptr(), nullptr, x.size(0), outputs,
+          inputs, x.stride(0)};
 }
 
-// `levels` [T, inputs rounded up to a multiple of 128] int8 and `x_scales` [T] are scratch memory.
-void linear_int8_op(TensorView out, TensorView x, TensorView tiles, TensorView scales, tvm::ffi::Optional<TensorView> bias,
-                    TensorView levels, TensorView x_scales) {
+// The same for int8 weights; the rows of x are to become int8 first. `levels` [T, inputs rounded up to a multiple of 128]
+// int8 and `x_scales` [T] are scratch memory.
+QuantizedLinear read_int8(TensorView out, TensorView x, TensorView tiles, TensorView scales, TensorView levels,
+                          TensorView x_scales, int64_t experts) {
   check_x(x);
   check_out(out, x);
   const int64_t outputs = out.size(1), inputs = x.size(1), rows = x.size(0), padded = ceil_div(inputs, kGroup) * kGroup;
-  check_tiles(tiles, outputs, inputs, 8);
-  check_whole(scales, kFloat32, outputs, "scales");
+  check_tiles(tiles, outputs, inputs, 8, experts);
+  check_whole(scales, kFloat32, experts * outputs, "scales");
   check_whole(levels, kInt8, rows * padded, "levels");
   check_whole(x_scales, kFloat32, rows, "x_scales");
   ROUNDHOUSE_CHECK(aligned(levels.data_ptr())) << "levels must be aligned to 16 bytes";
-  const Stream stream = stream_of(x);
-  quantize_rows({data<int8_t>(levels), data<float>(x_scales), data<bfloat16>(x), rows, inputs, x.stride(0), padded}, stream);
-  linear_int8({data<bfloat16>(out), levels.data_ptr(), bias_of(bias, outputs), data<uint8_t>(tiles), scales.data_ptr(),
-               data<float>(x_scales), rows, outputs, padded, padded},
-              stream);
+  return {data<bfloat16>(out), levels.data_ptr(), nullptr, data<uint8_t>(tiles), scales.data_ptr(), data<float>(x_scales), rows,
+          outputs, padded, padded};
+}
+
+void quantize(TensorView x, const QuantizedLinear& p, TensorView levels, TensorView x_scales) {
+  quantize_rows({data<int8_t>(levels), data<float>(x_scales), data<bfloat16>(x), p.rows, x.size(1), x.stride(0), p.inputs},
+                stream_of(x));
+}
+
+void linear_int4_op(TensorView out, TensorView x, TensorView tiles, TensorView steps, tvm::ffi::Optional<TensorView> bias) {
+  QuantizedLinear p = read_int4(out, x, tiles, steps, 1);
+  p.bias = bias_of(bias, p.outputs);
+  linear_int4(p, stream_of(x));
+}
+
+void linear_int8_op(TensorView out, TensorView x, TensorView tiles, TensorView scales, tvm::ffi::Optional<TensorView> bias,
+                    TensorView levels, TensorView x_scales) {
+  QuantizedLinear p = read_int8(out, x, tiles, scales, levels, x_scales, 1);
+  p.bias = bias_of(bias, p.outputs);
+  quantize(x, p, levels, x_scales);
+  linear_int8(p, stream_of(x));
+}
+
+int64_t read_experts(const TensorView& ends) {
+  check_dimensions(ends, 1, "ends");
+  check_whole(ends, kInt64, ends.size(0), "ends");
+  return ends.size(0);
+}
+
+void grouped_linear_int4_op(TensorView out, TensorView x, TensorView tiles, TensorView steps, TensorView ends) {
+  const int64_t experts = read_experts(ends);
+  const QuantizedLinear p = read_int4(out, x, tiles, steps, experts);
+  const int64_t bytes = tile_bytes(p.outputs, p.inputs, 4), step_bytes = step_count(p.outputs, p.inputs) * sizeof(bfloat16);
+  grouped_linear_int4({p, data<int64_t>(ends), experts, bytes, step_bytes}, stream_of(x));
+}
+
+void grouped_linear_int8_op(TensorView out, TensorView x, TensorView tiles, TensorView scales, TensorView ends, TensorView levels,
+                            TensorView x_scales) {
+  const int64_t experts = read_experts(ends);
+  const QuantizedLinear p = read_int8(out, x, tiles, scales, levels, x_scales, experts);
+  quantize(x, p, levels, x_scales);
+  const int64_t scale_bytes = p.outputs * static_cast<int64_t>(sizeof(float));
+  grouped_linear_int8({p, data<int64_t>(ends), experts, tile_bytes(p.outputs, p.inputs, 8), scale_bytes}, stream_of(x));
 }
 
 void dequantize_int4_op(TensorView out, TensorView tiles, TensorView steps) {
@@ -96,3 +144,5 @@ void dequantize_int4_op(TensorView out, TensorView tiles, TensorView steps) {
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_int4, roundhouse::cuda::linear_int4_op);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_int8, roundhouse::cuda::linear_int8_op);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(dequantize_int4, roundhouse::cuda::dequantize_int4_op);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(grouped_linear_int4, roundhouse::cuda::grouped_linear_int4_op);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(grouped_linear_int8, roundhouse::cuda::grouped_linear_int8_op);

@@ -30,6 +30,18 @@ struct QuantizedLinear {
 // inputs and x_stride are multiples of 8, and x is aligned to 16 bytes.
 void linear_int4(const QuantizedLinear& p, Stream stream);
 
+// The same for rows by expert, each times its expert's weight: rows ends[e - 1] <= i < ends[e] times weight e. The experts'
+// tiles and scales lie one behind the other.
+struct GroupedQuantizedLinear {
+  QuantizedLinear linear;  // of the first expert, and of the rows of all
+  const int64_t* ends;     // [experts]
+  int64_t experts;
+  int64_t tiles_stride, scales_stride;  // in bytes
+};
+
+void grouped_linear_int4(const GroupedQuantizedLinear& p, Stream stream);
+void grouped_linear_int8(const GroupedQuantizedLinear& p, Stream stream);
+
 // Rows of x become int8 with a scale of their own, max |x| / 127: out = float(sum) * x_scale * scale + bias.
 // x_stride is a multiple of 16, and inputs beyond are zero up to a multiple of 128.
 void linear_int8(const QuantizedLinear& p, Stream stream);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "roundhouse/linear/formats.cuh"
+#include "roundhouse/moe/tile.cuh"
 
 namespace roundhouse::cuda {
 
@@ -34,9 +35,12 @@ struct QuantizedLinearBody {
   static constexpr size_t kSharedBytes = sizeof(Shared);
 
   static ROUNDHOUSE_DEVICE void run(const Params& p, unsigned char* memory) {
-    Shared& shared = *reinterpret_cast<Shared*>(memory);
-    const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kRows;
-    const int first_tile = static_cast<int>(blockIdx.x) * kTiles, slice = warp_of_thread();
+    multiply(p, *reinterpret_cast<Shared*>(memory), static_cast<int64_t>(blockIdx.y) * kRows, static_cast<int>(blockIdx.x) * kTiles);
+  }
+
+  // kRows rows from `first_row` on times kTiles tiles.
+  static ROUNDHOUSE_DEVICE void multiply(const Params& p, Shared& shared, int64_t first_row, int first_tile) {
+    const int slice = warp_of_thread();
     const int groups = static_cast<int>((p.inputs + kGroup - 1) / kGroup);
     const int own = (groups - slice + kWarps - 1) / kWarps;  // of this slice
 
@@ -144,6 +148,33 @@ struct QuantizedLinearBody {
       if (p.bias != nullptr) value += to_float(p.bias[output]);
       p.out[row * p.outputs + output] = from_float<bfloat16>(value);
     }
+  }
+};
+
+// The same for rows by expert. Blocks of the same outputs are neighbours.
+template <class Format, int kTiles, int kRows>
+struct GroupedQuantizedLinearBody {
+  using Params = GroupedQuantizedLinear;
+  using Body = QuantizedLinearBody<Format, kTiles, kRows>;
+  static constexpr int kThreads = Body::kThreads;
+
+  struct Shared {
+    typename Body::Shared body;
+    ExpertTile tile;
+  };
+  static constexpr size_t kSharedBytes = sizeof(Shared);
+
+  static ROUNDHOUSE_DEVICE void run(const Params& p, unsigned char* memory) {
+    Shared& shared = *reinterpret_cast<Shared*>(memory);
+    if (warp_of_thread() == 0) find_tile<kRows>(p.ends, p.experts, shared.tile);
+    __syncthreads();
+    const ExpertTile tile = shared.tile;
+    if (tile.first == tile.end) return;
+    QuantizedLinear own = p.linear;
+    own.tiles += tile.expert * p.tiles_stride;
+    own.scales = static_cast<const unsigned char*>(own.scales) + tile.expert * p.scales_stride;
+    own.rows = tile.end;
+    Body::multiply(own, shared.body, tile.first, static_cast<int>(blockIdx.y) * kTiles);
   }
 };
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "roundhouse/moe.h"
+#include "roundhouse/moe/tile.cuh"
 #include "roundhouse/ptx/cp_async.cuh"
 #include "roundhouse/ptx/ldmatrix.cuh"
 #include "roundhouse/ptx/mma.cuh"
@@ -24,25 +25,17 @@ struct GroupedLinearBody {
   struct Stage {
     bfloat16 x[kRows * kDepth], weights[kOutputs * kDepth];
   };
-  // Rows [first, end) of the expert that a block has.
-  struct Tile {
-    int expert;
-    int64_t first, end;
-  };
   struct Shared {
     Stage stages[kStages];
-    Tile tile;
+    ExpertTile tile;
   };
   static constexpr size_t kSharedBytes = sizeof(Shared);
 
-  // Blocks that are enough for any numbers of rows.
-  static int64_t blocks(const Params& p) { return p.rows / kRows + (p.rows < p.experts ? p.rows : p.experts); }
-
   static ROUNDHOUSE_DEVICE void run(const Params& p, unsigned char* memory) {
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    if (warp_of_thread() == 0) find(p, shared.tile);
+    if (warp_of_thread() == 0) find_tile<kRows>(p.ends, p.experts, shared.tile);
     __syncthreads();
-    const Tile tile = shared.tile;
+    const ExpertTile tile = shared.tile;
     if (tile.first == tile.end) return;
     const int first_output = static_cast<int>(blockIdx.y) * kOutputs, steps = (p.inputs + kDepth - 1) / kDepth;
     const auto load = [&](int step) {
@@ -61,33 +54,8 @@ struct GroupedLinearBody {
     store(p, tile, first_output, sums);
   }
 
-  // The rows of this block, by one warp; none if there are fewer tiles. Experts have as many tiles as they need, in order.
-  static ROUNDHOUSE_DEVICE void find(const Params& p, Tile& tile) {
-    const int lane = lane_of_thread();
-    if (lane == 0) tile = Tile{0, 0, 0};
-    __syncwarp();
-    int64_t before = 0;
-    for (int64_t base = 0; base < p.experts; base += kWarp) {
-      const int64_t expert = base + lane;
-      const int64_t end = expert < p.experts ? p.ends[expert] : 0, begin = expert < p.experts && expert > 0 ? p.ends[expert - 1] : 0;
-      const int64_t own = (end - begin + kRows - 1) / kRows;
-      int64_t tiles = own;  // a sum over the lanes up to this one
-#pragma unroll
-      for (int distance = 1; distance < kWarp; distance *= 2) {
-        const int64_t more = __shfl_up_sync(kAllLanes, tiles, distance);
-        if (lane >= distance) tiles += more;
-      }
-      const int64_t number = static_cast<int64_t>(blockIdx.x) - before - (tiles - own);
-      if (number >= 0 && number < own) {
-        const int64_t first = begin + number * kRows;
-        tile = Tile{static_cast<int>(expert), first, min(first + kRows, end)};
-      }
-      before += __shfl_sync(kAllLanes, tiles, kWarp - 1);
-    }
-  }
-
   // Begins to copy inputs from `first` on; rows, outputs and inputs that are not there become zeros.
-  static ROUNDHOUSE_DEVICE void copy(Stage& stage, const Params& p, const Tile& tile, int first_output, int first) {
+  static ROUNDHOUSE_DEVICE void copy(Stage& stage, const Params& p, const ExpertTile& tile, int first_output, int first) {
     const int thread = static_cast<int>(threadIdx.x);
     const bfloat16* weights = p.weights + static_cast<int64_t>(tile.expert) * p.outputs * p.inputs;
 #pragma unroll
@@ -129,7 +97,7 @@ struct GroupedLinearBody {
     }
   }
 
-  static ROUNDHOUSE_DEVICE void store(const Params& p, const Tile& tile, int first_output,
+  static ROUNDHOUSE_DEVICE void store(const Params& p, const ExpertTile& tile, int first_output,
                                       const float (&sums)[kSixteens][kEights][4]) {
     const int lane = lane_of_thread();
     const int first_row = warp_of_thread() % kRowWarps * kSixteens * 16;
