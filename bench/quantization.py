@@ -54,6 +54,7 @@ class Variant(msgspec.Struct, frozen=True):
 VARIANTS = (
     Variant(),
     Variant("int8"),
+    Variant("w8a16"),
     Variant("int4"),
     Variant(None, "fp8"),
     Variant(None, "int8"),

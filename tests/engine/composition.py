@@ -43,12 +43,14 @@ FEATURES = {
 }
 FEWER_BITS: dict[str, Numbers] = {
     "int8": Numbers(quantize="int8"),
+    "w8a16": Numbers(quantize="w8a16"),
     "int4": Numbers(quantize="int4"),
     "kv-bf16": Numbers(kv_dtype="bf16"),
     "kv-fp8": Numbers(kv_dtype="fp8"),
     "kv-int8": Numbers(kv_dtype="int8"),
     "int8, kv-fp8": Numbers("int8", "fp8"),
     "int8, kv-int8": Numbers("int8", "int8"),
+    "w8a16, kv-fp8": Numbers("w8a16", "fp8"),
     "int4, kv-fp8": Numbers("int4", "fp8"),
     "int4, kv-int8": Numbers("int4", "int8"),
 }
