@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import engine.layers
 import engine.runner
 from engine.config import CheckpointError
 from engine.plan import Row, StepPlan
@@ -107,6 +108,25 @@ def test_prompt_logprobs_are_computed_in_bounded_pieces(runner: ModelRunner, mon
     pieces = drive(runner, [request(random_prompt(40), prompt_logprobs=3, max_tokens=1)])
     assert max(rows) == 7
     for one, other in zip(whole[0][0].prompt_logprobs or [], pieces[0][0].prompt_logprobs or [], strict=True):
+        assert one.token == other.token
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+
+
+def test_long_prompts_pass_feed_forward_layers_in_parts(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"prompt_logprobs": 3, "max_tokens": 1}
+    whole = drive(runner, [request(random_prompt(40), **asked)])
+    rows: list[int] = []
+    run = engine.layers.Mlp._run
+
+    def spy(mlp: engine.layers.Mlp, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
+        rows.append(len(x))
+        return run(mlp, x, lora)
+
+    monkeypatch.setattr(engine.layers, "_MLP_ROWS", 16)
+    monkeypatch.setattr(engine.layers.Mlp, "_run", spy)
+    parts = drive(runner, [request(random_prompt(40), **asked)])
+    assert set(rows) == ({16, 8} if runner.info.device == "cpu" else {40})
+    for one, other in zip(whole[0][0].prompt_logprobs or [], parts[0][0].prompt_logprobs or [], strict=True):
         assert one.token == other.token
         assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
 
