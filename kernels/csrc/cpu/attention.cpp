@@ -58,24 +58,35 @@ class Worker {
     state_size_ = group_size(p.dim);
   }
 
-  // All of a unit.
-  void run(const Unit& unit) {
-    begin(unit);
-    for (int64_t split = first_split(); split <= newest_; split += kSplit) attend(split, newest_ + 1, states_, split > first_split());
-    write(states_);
+  // Which keys the next call of `run` will read first.
+  void expect(const Task& task) {
+    const int64_t oldest = seen_from(task.unit.position);
+    const int64_t split = std::max(row_split(task.unit.row) + task.first * kSplit, oldest / kSplit * kSplit);
+    const int64_t begin = std::max(split, oldest / Body::kAlign * Body::kAlign);
+    const int64_t end = std::min(split + kSplit, task.unit.position + task.unit.count);
+    expected_ = {p_.tables + task.unit.row * p_.width + begin / kBlock, task.unit.kv_head, end - begin};
   }
 
-  // `count` of its splits from number `first` of the row's on; what each gives goes to its place in `states`, of which
-  // there is one for each split of the row.
-  void run_splits(const Unit& unit, int64_t first, int64_t count, float* states) {
-    begin(unit);
-    const int64_t from = row_split() + first * kSplit, end = std::min(from + count * kSplit, newest_ + 1);
+  // A whole unit, or some of its splits: what each of these gives then goes to its place in `states`, of which there is
+  // one for each split of the row.
+  void run(const Task& task, float* states) {
+    begin(task.unit);
+    const int64_t from = row_split(unit_.row) + task.first * kSplit;
+    const int64_t end = std::min(from + task.count * kSplit, newest_ + 1);
     for (int64_t split = std::max(from, first_split()); split < end; split += kSplit) {
-      attend(split, end, place(states, split), false);
+      const int64_t next = split + kSplit, keys = std::min(end - next, kSplit);
+      const Ahead ahead = next < end ? Ahead{table_ + next / kBlock, unit_.kv_head, keys} : expected_;
+      if (task.whole) {
+        attend(split, ahead, states_, split > first_split());
+      } else {
+        attend(split, ahead, place(states, split), false);
+      }
     }
+    if (task.whole) write(states_);
+    expected_ = {};
   }
 
-  // Adds up what `run_splits` has left. Here and in `run` the sums are the same, and so is their order.
+  // Adds up what `run` has left of a unit. The sums are those of a whole one, and so is their order.
   void merge_splits(const Unit& unit, float* states) {
     set(unit);
     float* total = nullptr;
@@ -98,7 +109,7 @@ class Worker {
     write(total);
   }
 
-  // Elements that one split of a unit with so many columns takes in `run_splits`.
+  // Elements that one split of a unit with so many columns takes in memory.
   static int64_t unit_state_size(int64_t columns, int64_t dim) {
     return (columns + kColumns - 1) / kColumns * group_size(dim);
   }
@@ -117,9 +128,9 @@ class Worker {
   }
   // Where the splits begin that anything is seen of, by the unit and by all of its row.
   int64_t first_split() const { return oldest_ / kSplit * kSplit; }
-  int64_t row_split() const { return seen_from(p_.starts[unit_.row]) / kSplit * kSplit; }
+  int64_t row_split(int64_t row) const { return seen_from(p_.starts[row]) / kSplit * kSplit; }
   float* place(float* states, int64_t split) const {
-    return states + (split - row_split()) / kSplit * unit_state_size(columns_, p_.dim);
+    return states + (split - row_split(unit_.row)) / kSplit * unit_state_size(columns_, p_.dim);
   }
   int64_t position(int64_t column) const { return unit_.position + column / shared_; }
   const T* query_of(int64_t column) const {
@@ -153,9 +164,8 @@ class Worker {
     }
   }
 
-  // What a split gives: to `states`, or added to what they hold if that has `started`. What follows it, up to `following`,
-  // is taken next.
-  void attend(int64_t split, int64_t following, float* states, bool started) {
+  // What a split gives: to `states`, or added to what they hold if that has `started`.
+  void attend(int64_t split, const Ahead& ahead, float* states, bool started) {
     const int64_t begin = std::max(split, oldest_ / Body::kAlign * Body::kAlign);
     const int64_t end = std::min(split + kSplit, newest_ + 1);
     const int32_t* table = table_ + begin / kBlock;
@@ -164,8 +174,7 @@ class Worker {
       for (int64_t i = 0; i < columns_; ++i) newest[i] = position(i), oldest[i] = seen_from(newest[i]);
       float* sums = started ? states_ + groups_ * state_size_ : states;
       const int64_t size = few_size();
-      body_.attend_few(p_.cache, unit_.kv_head, table, begin, end, following, query(0), static_cast<int>(columns_), scale_,
-                       oldest, newest, sums, sums + size, sums + size + kFew);
+      body_.attend_few(p_.cache, unit_.kv_head, table, begin, end, ahead, query(0), static_cast<int>(columns_), scale_, oldest, newest, sums, sums + size, sums + size + kFew);
       if (started) merge_few(states, sums);
       return;
     }
@@ -297,6 +306,7 @@ class Worker {
   int64_t groups_, query_bytes_, state_size_;
   uint8_t* queries_;
   float* states_;  // of a unit's groups, and one for a split
+  Ahead expected_;
   Unit unit_{};
   int64_t columns_ = 0, oldest_ = 0, newest_ = 0;
   const int32_t* table_ = nullptr;
@@ -319,19 +329,21 @@ void run(const PagedAttention<T, C>& p) {
       Worker<Body, T, C> worker(p, p.scratch + thread * scratch);
       // Tasks come in order, so that each thread finds their rows by walking on.
       typename Tasks<Worker<Body, T, C>, T, C>::Cursor cursor;
-      for (int64_t task = next(); task < tasks.count(); task = next()) {
-        tasks.visit(cursor, task, [&](auto... arguments) { use(worker, arguments...); });
+      for (int64_t number = next(); number < tasks.count();) {
+        const Task task = tasks.at(cursor, number);
+        // The next one is taken before this one is run, if there is enough for all: its keys can then be asked for.
+        const bool early = number + threads < tasks.count();
+        if (early) number = next();
+        if (early && number < tasks.count()) worker.expect(tasks.at(cursor, number));
+        use(worker, task);
+        if (!early) number = next();
       }
     });
   };
-  each(tasks.bytes(), [&](auto& worker, const Unit& unit, int64_t part, int64_t parts, int64_t saved) {
-    if (parts == 1) return worker.run(unit);
-    const int64_t count = tasks.part_splits(unit.row);
-    worker.run_splits(unit, part * count, count, states + saved);
-  });
+  each(tasks.bytes(), [&](auto& worker, const Task& task) { worker.run(task, states + task.saved); });
   if (tasks.saved_bytes() == 0) return;
-  each(tasks.saved_bytes(), [&](auto& worker, const Unit& unit, int64_t part, int64_t parts, int64_t saved) {
-    if (parts > 1 && part == 0) worker.merge_splits(unit, states + saved);
+  each(tasks.saved_bytes(), [&](auto& worker, const Task& task) {
+    if (!task.whole && task.first == 0) worker.merge_splits(task.unit, states + task.saved);
   });
 }
 

@@ -137,10 +137,9 @@ class AmxAttention {
   }
 
   // The same for `columns` columns, of which the i-th sees keys [oldest[i], newest[i]]: sums [columns][few_dim] in the
-  // order of `Interleave`, over keys [begin, end), whose blocks are those from `table` on. After them come [end,
-  // following), perhaps.
+  // order of `Interleave`, over keys [begin, end), whose blocks are those from `table` on.
   void attend_few(const PagedCache<C>& cache, int64_t head, const int32_t* table, int64_t begin, int64_t end,
-                  int64_t following, const Query* query, int columns, Scale scale, const int64_t* oldest,
+                  const Ahead& ahead, const Query* query, int columns, Scale scale, const int64_t* oldest,
                   const int64_t* newest, float* sums, float* exponent, float* total) {
     if (kScaled) gather_scales(cache, head, table, begin, end, key_scales_, value_scales_);
     const KeyScales scales{key_scales_, value_scales_};
@@ -164,7 +163,7 @@ class AmxAttention {
         for (int i = 0; i < kCount; ++i) from[i] = oldest[std::min(i, columns - 1)], to[i] = newest[std::min(i, columns - 1)];
         softmax_of_columns<kScaled, kCount>(scores_, begin, last, scale, from, to, scales, exponent, total, weights_);
       }
-      sum_few<kCount>(cache, head, table, begin, end, following, sums);
+      sum_few<kCount>(cache, head, table, begin, end, ahead, sums);
     };
     switch (few_width(columns)) {
       case 1: return run(std::integral_constant<int, 1>{});
@@ -244,8 +243,8 @@ class AmxAttention {
     for (int64_t key = begin; key < end; key += kPair, table += 2, scores += kPair * columns) {
       const int64_t count = end - key, low = cache.place(table[0], head);
       const int64_t high = cache.place(table[count > kBlock ? 1 : 0], head);  // if missing, masked
-      for (int64_t ahead = kAhead; ahead < kAhead + 2; ++ahead) {
-        if (count > ahead * kBlock) prefetch_block(cache.keys + cache.place(table[ahead], head), cache.token_stride, dim_);
+      for (int64_t i = kAhead; i < kAhead + 2; ++i) {
+        if (count > i * kBlock) prefetch_block(cache.keys + cache.place(table[i], head), cache.token_stride, dim_);
       }
       prefetch_block(cache.values + low, cache.token_stride, dim_);
       prefetch_block(cache.values + high, cache.token_stride, dim_);
@@ -277,7 +276,7 @@ class AmxAttention {
   // Sums [columns][padded dim] of the values of a split, 64 dimensions at a time.
   template <int columns>
   void sum_few(const PagedCache<C>& cache, int64_t head, const int32_t* table, int64_t begin, int64_t end,
-               int64_t following, float* sums) {
+               const Ahead& ahead, float* sums) {
     configure(&kSumTiles<columns>);
     const Interleave<C> interleave;
     for (int64_t d = 0; d < padded_dim_; d += 64) {
@@ -291,8 +290,9 @@ class AmxAttention {
         bfloat16* target = values_;
         for (int64_t key = batch; key < stop; key += kPair, target += 4 * kTile) {
           const int64_t index = (key - begin) / kBlock;
-          for (int64_t ahead = end + (key - begin); d == 0 && ahead < std::min(following, end + (key - begin) + kPair); ahead += kBlock) {
-            prefetch_block(cache.keys + cache.place(table[(ahead - begin) / kBlock], head), cache.token_stride, dim_);
+          if (d == 0) {
+            ahead.prefetch(cache, key - begin, dim_);
+            ahead.prefetch(cache, key - begin + kBlock, dim_);
           }
           const C* low = cache.values + cache.place(table[index], head) + d;
           const C* high = end - key > kBlock ? cache.values + cache.place(table[index + 1], head) + d : nullptr;

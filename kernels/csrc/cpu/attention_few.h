@@ -72,6 +72,18 @@ inline void prefetch_block(const C* block, int64_t stride, int64_t dim) {
   }
 }
 
+// What will be read next: `count` keys of a head, whose blocks are those from `table` on.
+struct Ahead {
+  const int32_t* table = nullptr;
+  int64_t head = 0, count = 0;
+
+  // Asks for the block that begins with key `key`, if there is one.
+  template <class C>
+  void prefetch(const PagedCache<C>& cache, int64_t key, int64_t dim) const {
+    if (key < count) prefetch_block(cache.keys + cache.place(table[key / kBlock], head), cache.token_stride, dim);
+  }
+};
+
 // The scales of keys [begin, end) side by side, in whole blocks.
 template <class C>
 inline void gather_scales(const PagedCache<C>& cache, int64_t head, const int32_t* table, int64_t begin, int64_t end,

@@ -45,7 +45,7 @@ inline void multiply(const float* const* chunks, int64_t length, int64_t total, 
                      int64_t step, const float* b, float* c) {
   constexpr int ld = registers * Vector::kWidth;
 #if defined(ROUNDHOUSE_AVX2)
-  constexpr int kRows = 4;
+  constexpr int kRows = 8 / registers;
 #else
   constexpr int kRows = 8;
 #endif
@@ -121,9 +121,9 @@ class FmaAttention {
   }
 
   // The same for `columns` columns, of which the i-th sees keys [oldest[i], newest[i]]: sums [columns][dim] over keys
-  // [begin, end), whose blocks are those from `table` on. After them come [end, following), perhaps.
+  // [begin, end), whose blocks are those from `table` on.
   void attend_few(const PagedCache<C>& cache, int64_t head, const int32_t* table, int64_t begin, int64_t end,
-                  int64_t following, const Query* query, int columns, Scale scale, const int64_t* oldest,
+                  const Ahead& ahead, const Query* query, int columns, Scale scale, const int64_t* oldest,
                   const int64_t* newest, float* sums, float* exponent, float* total) {
     const auto run = [&](auto width) {
       constexpr int kCount = decltype(width)::value;
@@ -140,10 +140,9 @@ class FmaAttention {
       for (int i = columns; i < kCount; ++i) std::fill_n(scores_ + i * kSplit, last - begin, 0.0f);
       std::fill_n(sums, kCount * dim_, 0.0f);
       for (int64_t key = begin; key < end; key += kBlock) {
-        const int64_t block = (key - begin) / kBlock, ahead = end + (key - begin);
-        if (ahead < following) prefetch_block(cache.keys + cache.place(table[(ahead - begin) / kBlock], head), cache.token_stride, dim_);
-        add_values<kCount>(cache.values + cache.place(table[block], head), cache.token_stride, std::min(kBlock, end - key),
-                           dim_, scores_ + (key - begin), kSplit, sums);
+        ahead.prefetch(cache, key - begin, dim_);
+        add_values<kCount>(cache.values + cache.place(table[(key - begin) / kBlock], head), cache.token_stride,
+                           std::min(kBlock, end - key), dim_, scores_ + (key - begin), kSplit, sums);
       }
     };
     switch (few_width(columns)) {

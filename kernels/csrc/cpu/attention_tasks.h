@@ -17,8 +17,16 @@ struct Unit {
   int64_t count;
 };
 
-// How the work of a call is cut into tasks: a task is a unit, or some splits of one that is so long that threads would
-// wait for the last of them. Which it is changes nothing in the sums.
+// A unit, or some splits of one that is so long that threads would wait for the last of them. Which it is changes nothing
+// in the sums.
+struct Task {
+  Unit unit;
+  int64_t first, count;  // splits, counted from the first that the row sees anything of
+  bool whole;            // they are all of the unit
+  int64_t saved;         // where the sums of the unit's splits go if they are not
+};
+
+// The tasks of a call.
 template <class Worker, class T, class C>
 class Tasks {
  public:
@@ -46,23 +54,23 @@ class Tasks {
     int64_t row = 0, before = 0, token = 0, saved = 0;
   };
 
-  // Calls use(unit, part, parts, where what its splits give is saved).
-  template <class Use>
-  void visit(Cursor& at, int64_t task, const Use& use) const {
-    while (task - at.before >= pieces(at.row) * p_.kv_heads * parts(at.row)) {
-      at.before += pieces(at.row) * p_.kv_heads * parts(at.row);
-      at.saved += saved_size(at.row);
-      at.token += p_.counts[at.row++];
+  Task at(Cursor& cursor, int64_t task) const {
+    int64_t& row = cursor.row;
+    while (task - cursor.before >= pieces(row) * p_.kv_heads * parts(row)) {
+      cursor.before += pieces(row) * p_.kv_heads * parts(row);
+      cursor.saved += saved_size(row);
+      cursor.token += p_.counts[row++];
     }
     // Neighbours read the same keys.
-    const int64_t cut = parts(at.row), index = (task - at.before) / cut, each = pieces(at.row);
-    const int64_t first = index % each * tokens_, count = std::min<int64_t>(tokens_, p_.counts[at.row] - first);
-    const int64_t saved = at.saved + (cut > 1 ? saved_size(at.row) / (each * p_.kv_heads) * index : 0);
-    use(Unit{at.row, index / each, at.token + first, p_.starts[at.row] + first, count}, (task - at.before) % cut, cut, saved);
+    const int64_t cut = parts(row), index = (task - cursor.before) / cut, each = pieces(row);
+    const int64_t begin = index % each * tokens_, tokens = std::min<int64_t>(tokens_, p_.counts[row] - begin);
+    const int64_t count = (splits(row) + cut - 1) / cut;
+    return {{row, index / each, cursor.token + begin, p_.starts[row] + begin, tokens},
+            (task - cursor.before) % cut * count,
+            count,
+            cut == 1,
+            cut == 1 ? 0 : cursor.saved + saved_size(row) / (each * p_.kv_heads) * index};
   }
-
-  // Splits of a part.
-  int64_t part_splits(int64_t row) const { return (splits(row) + parts(row) - 1) / parts(row); }
 
  private:
   static constexpr int64_t kNoLimit = int64_t{1} << 40;
