@@ -116,7 +116,9 @@ class Worker {
 
  private:
   // Sums [dim][columns], their exponents and the sums of their weights; of few columns [columns][few dim].
-  static int64_t group_size(int64_t dim) { return (std::max((dim + 2) * kColumns, (Body::few_dim(dim) + 2) * kFew) + 15) / 16 * 16; }
+  static int64_t group_size(int64_t dim) {
+    return (std::max((dim + 2) * kColumns, (Body::few_dim(dim) + 2) * kFew) + 15) / 16 * 16;
+  }
 
   bool is_few() const { return columns_ <= Body::few(p_.dim); }
   int registers(int64_t group) const { return columns_ - group * kColumns > kWidth ? 2 : 1; }
@@ -136,7 +138,9 @@ class Worker {
   const T* query_of(int64_t column) const {
     return p_.query + (unit_.token + column / shared_) * p_.query_stride + head(column) * p_.dim;
   }
-  T* out_of(int64_t column) const { return p_.out + ((unit_.token + column / shared_) * p_.heads + head(column)) * p_.dim; }
+  T* out_of(int64_t column) const {
+    return p_.out + ((unit_.token + column / shared_) * p_.heads + head(column)) * p_.dim;
+  }
   int64_t head(int64_t column) const { return unit_.kv_head * shared_ + column % shared_; }
   int64_t last_column(int64_t group) const { return std::min((group + 1) * kColumns, columns_) - 1; }
 
@@ -174,7 +178,8 @@ class Worker {
       for (int64_t i = 0; i < columns_; ++i) newest[i] = position(i), oldest[i] = seen_from(newest[i]);
       float* sums = started ? states_ + groups_ * state_size_ : states;
       const int64_t size = few_size();
-      body_.attend_few(p_.cache, unit_.kv_head, table, begin, end, ahead, query(0), static_cast<int>(columns_), scale_, oldest, newest, sums, sums + size, sums + size + kFew);
+      body_.attend_few(p_.cache, unit_.kv_head, table, begin, end, ahead, query(0), static_cast<int>(columns_), scale_,
+                       oldest, newest, sums, sums + size, sums + size + kFew);
       if (started) merge_few(states, sums);
       return;
     }
@@ -323,7 +328,8 @@ void run(const PagedAttention<T, C>& p) {
   const int64_t scratch = Worker<Body, T, C>::scratch(unit_columns(p.heads, p.kv_heads), p.dim);
   const int64_t threads = std::min<int64_t>(omp_get_max_threads(), p.scratch_bytes / scratch);
   float* states = reinterpret_cast<float*>(p.scratch + threads * scratch);
-  const Tasks<Worker<Body, T, C>, T, C> tasks(p, threads, (p.scratch_bytes - threads * scratch) / static_cast<int64_t>(sizeof(float)));
+  const int64_t rest = (p.scratch_bytes - threads * scratch) / static_cast<int64_t>(sizeof(float));
+  const Tasks<Worker<Body, T, C>, T, C> tasks(p, threads, rest);
   const auto each = [&](int64_t bytes, const auto& use) {
     parallel_dynamic(tasks.count(), bytes, threads, [&](int64_t thread, const auto& next) {
       Worker<Body, T, C> worker(p, p.scratch + thread * scratch);
@@ -359,7 +365,8 @@ void paged_attention(const PagedAttention<T, C>& p) {
   run<FmaAttention<T, C>>(p);
 }
 
-int64_t paged_attention_scratch(int64_t heads, int64_t kv_heads, int64_t dim, int64_t threads, int64_t rows, int64_t width) {
+int64_t paged_attention_scratch(int64_t heads, int64_t kv_heads, int64_t dim, int64_t threads, int64_t rows,
+                                int64_t width) {
   int64_t worker = 0, state = 0;
   const auto add = [&](auto body) {
     using Each = typename decltype(body)::type;

@@ -55,6 +55,7 @@ void paged_attention(const PagedAttention<T, C>& p);
 
 // What `scratch` should hold for a batch of so many rows on so many threads, with tables of `width` blocks. Less will do,
 // if there is what a batch without rows needs on one thread: then fewer threads work, or some wait for a long row.
-int64_t paged_attention_scratch(int64_t heads, int64_t kv_heads, int64_t dim, int64_t threads, int64_t rows, int64_t width);
+int64_t paged_attention_scratch(int64_t heads, int64_t kv_heads, int64_t dim, int64_t threads, int64_t rows,
+                                int64_t width);
 
 }  // namespace roundhouse

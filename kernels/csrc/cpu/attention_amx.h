@@ -105,7 +105,8 @@ class AmxAttention {
       // What lies behind the last value is no number to calculate with.
       if (count < kPair) std::fill_n(padded_, kPair * padded_dim_, bfloat16{0});
       convert_values(cache.values + low, cache.token_stride, std::min(count, kBlock), dim_, padded_);
-      convert_values(cache.values + high, cache.token_stride, std::min(count - kBlock, kBlock), dim_, padded_ + kBlock * padded_dim_);
+      convert_values(cache.values + high, cache.token_stride, std::min(count - kBlock, kBlock), dim_,
+                     padded_ + kBlock * padded_dim_);
       transpose_values(padded_, padded_ + kBlock * padded_dim_, padded_dim_, index / 2);
     }
     configure(&kWholeTiles);
@@ -124,7 +125,7 @@ class AmxAttention {
                                          if (row % 2 == 0) {
                                            even[r] = weight.lanes;
                                          } else {
-                                           interleave(even[r], weight.lanes, weights_ + (row / 2 * registers + r) * 32);
+                                           interleave_weights(even[r], weight.lanes, weights_ + (row / 2 * registers + r) * 32);
                                          }
                                        });
     const int64_t pairs = blocks / 2;
@@ -160,7 +161,10 @@ class AmxAttention {
                                           });
       } else {
         int64_t from[kCount], to[kCount];
-        for (int i = 0; i < kCount; ++i) from[i] = oldest[std::min(i, columns - 1)], to[i] = newest[std::min(i, columns - 1)];
+        for (int i = 0; i < kCount; ++i) {
+          const int column = std::min(i, columns - 1);
+          from[i] = oldest[column], to[i] = newest[column];
+        }
         softmax_of_columns<kScaled, kCount>(scores_, begin, last, scale, from, to, scales, exponent, total, weights_);
       }
       sum_few<kCount>(cache, head, table, begin, end, ahead, sums);
@@ -218,14 +222,6 @@ class AmxAttention {
     prefetch_block(cache.values + place, cache.token_stride, dim_);
   }
 
-  // Rows 2i and 2i + 1 of the weights as pairs, as the second operand of TDPBF16PS takes them.
-  static void interleave(__m512 even, __m512 odd, bfloat16* target) {
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
-                                           5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
-    _mm512_store_si512(target, _mm512_permutexvar_epi16(order, both));
-  }
-
   // values_ is [pair of blocks][dim][32 keys].
   void transpose_values(const bfloat16* low, const bfloat16* high, int64_t stride, int64_t pair) {
     bfloat16* target = values_ + pair * dim_ * kPair;
@@ -244,7 +240,7 @@ class AmxAttention {
       const int64_t count = end - key, low = cache.place(table[0], head);
       const int64_t high = cache.place(table[count > kBlock ? 1 : 0], head);  // if missing, masked
       for (int64_t i = kAhead; i < kAhead + 2; ++i) {
-        if (count > i * kBlock) prefetch_block(cache.keys + cache.place(table[i], head), cache.token_stride, dim_);
+        if (count > i * kBlock) prefetch_block<1>(cache.keys + cache.place(table[i], head), cache.token_stride, dim_);
       }
       prefetch_block(cache.values + low, cache.token_stride, dim_);
       prefetch_block(cache.values + high, cache.token_stride, dim_);
@@ -293,6 +289,11 @@ class AmxAttention {
           if (d == 0) {
             ahead.prefetch(cache, key - begin, dim_);
             ahead.prefetch(cache, key - begin + kBlock, dim_);
+          }
+          for (int64_t i = kAhead; i < kAhead + 2; ++i) {
+            if (end - key > i * kBlock) {
+              prefetch_block<1>(cache.values + cache.place(table[index + i], head) + d, cache.token_stride, dims);
+            }
           }
           const C* low = cache.values + cache.place(table[index], head) + d;
           const C* high = end - key > kBlock ? cache.values + cache.place(table[index + 1], head) + d : nullptr;

@@ -187,7 +187,8 @@ class Interleave {
   static void in_order(const float* sums, int64_t dim, const Store& store) {
     for (int64_t d = 0; d < dim; d += 64, sums += 64) {
       // 128 bits of sums + 16 * i are dimensions 4 * i to 4 * i + 3 of four times sixteen.
-      const __m512 s[4] = {_mm512_loadu_ps(sums), _mm512_loadu_ps(sums + 16), _mm512_loadu_ps(sums + 32), _mm512_loadu_ps(sums + 48)};
+      __m512 s[4];
+      for (int i = 0; i < 4; ++i) s[i] = _mm512_loadu_ps(sums + 16 * i);
       const __m512 a = _mm512_shuffle_f32x4(s[0], s[1], 0x44), b = _mm512_shuffle_f32x4(s[2], s[3], 0x44);
       const __m512 c = _mm512_shuffle_f32x4(s[0], s[1], 0xee), e = _mm512_shuffle_f32x4(s[2], s[3], 0xee);
       store(d, Vector{_mm512_shuffle_f32x4(a, b, 0x88)});

@@ -1,9 +1,9 @@
-// How attention lays out a thread's AMX tiles.
+// What lies in attention's AMX tiles.
 #pragma once
 
 #if defined(ROUNDHOUSE_AMX)
 
-#include <cstdint>
+#include "cpu/vector.h"
 
 namespace roundhouse {
 
@@ -38,6 +38,14 @@ template <int columns>
 inline constexpr AttentionTiles kScoreTiles = score_tiles(columns);
 template <int columns>
 inline constexpr AttentionTiles kSumTiles = sum_tiles(columns);
+
+// Rows 2i and 2i + 1 of the weights as pairs, as the second operand of TDPBF16PS takes them.
+inline void interleave_weights(__m512 even, __m512 odd, bfloat16* target) {
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
+                                         5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+  _mm512_store_si512(target, _mm512_permutexvar_epi16(order, both));
+}
 
 }  // namespace roundhouse
 

@@ -29,8 +29,8 @@ inline Vector select_keys(Vector x, int64_t key, int64_t oldest, int64_t newest,
 // `softmax` for one column, whose scores lie one behind the other: registers of weights go to `store(first key's place,
 // weights)`. `begin` is a multiple of 4, `end - begin` one of a register's width.
 template <bool exact, bool scaled, class Store>
-inline void softmax_of_column(const float* scores, int64_t begin, int64_t end, Scale scale, int64_t oldest, int64_t newest,
-                              KeyScales scales, float* exponent, float* sum, const Store& store) {
+inline void softmax_of_column(const float* scores, int64_t begin, int64_t end, Scale scale, int64_t oldest,
+                              int64_t newest, KeyScales scales, float* exponent, float* sum, const Store& store) {
   constexpr int kWidth = Vector::kWidth;
   const auto load = [&](int64_t place) {
     const Vector score = Vector::load(scores + place);
@@ -63,12 +63,17 @@ inline void softmax_of_column(const float* scores, int64_t begin, int64_t end, S
   *sum = _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehl_ps(pairs, pairs)));
 }
 
-// Asks for one head's keys or values of a block, to have them in the second-level cache.
-template <class C>
+// Asks for one head's keys or values of a block, to have them in the second-level cache, or in the first.
+template <int level = 2, class C>
 inline void prefetch_block(const C* block, int64_t stride, int64_t dim) {
   constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(C));
-  for (int64_t token = 0; token < kBlock; ++token, block += stride) {
-    for (int64_t i = 0; i < dim; i += kLine) _mm_prefetch(reinterpret_cast<const char*>(block + i), _MM_HINT_T1);
+  // Tokens that lie one behind the other share lines.
+  const bool together = stride == dim;
+  const int64_t rows = together ? 1 : kBlock, length = together ? kBlock * dim : dim;
+  for (int64_t row = 0; row < rows; ++row, block += stride) {
+    for (int64_t i = 0; i < length; i += kLine) {
+      _mm_prefetch(reinterpret_cast<const char*>(block + i), level == 1 ? _MM_HINT_T0 : _MM_HINT_T1);
+    }
   }
 }
 

@@ -81,7 +81,9 @@ class FmaAttention {
         value_scales_(key_scales_ + kSplit) {}
 
   // Columns [dim][registers * width] of the vectors at query[i], zeros where those are null.
-  void pack(const T* const* query, int registers, Query* packed) const { pack_columns(query, registers * Vector::kWidth, packed); }
+  void pack(const T* const* query, int registers, Query* packed) const {
+    pack_columns(query, registers * Vector::kWidth, packed);
+  }
 
   // Makes keys [begin, end) ready, whose blocks are those from `table` on.
   void load(const PagedCache<C>& cache, int64_t head, const int32_t* table, int64_t begin, int64_t end) {
@@ -141,8 +143,12 @@ class FmaAttention {
       std::fill_n(sums, kCount * dim_, 0.0f);
       for (int64_t key = begin; key < end; key += kBlock) {
         ahead.prefetch(cache, key - begin, dim_);
-        add_values<kCount>(cache.values + cache.place(table[(key - begin) / kBlock], head), cache.token_stride,
-                           std::min(kBlock, end - key), dim_, scores_ + (key - begin), kSplit, sums);
+        const int64_t block = (key - begin) / kBlock;
+        if (key + kAhead * kBlock < end) {
+          prefetch_block<1>(cache.values + cache.place(table[block + kAhead], head), cache.token_stride, dim_);
+        }
+        add_values<kCount>(cache.values + cache.place(table[block], head), cache.token_stride, std::min(kBlock, end - key),
+                           dim_, scores_ + (key - begin), kSplit, sums);
       }
     };
     switch (few_width(columns)) {
@@ -163,7 +169,7 @@ class FmaAttention {
 
  private:
   static constexpr bool kScaled = std::is_same<C, int8_t>::value;
-  static constexpr int64_t kAhead = 4;  // blocks of keys that are asked for before they are needed
+  static constexpr int64_t kAhead = 4;  // blocks that are asked for before they are needed
 
   static int few_width(int columns) { return columns <= 2 ? columns : columns <= 4 ? 4 : 8; }
 
@@ -182,7 +188,7 @@ class FmaAttention {
     for (int64_t key = begin; key < end; key += kBlock, ++table) {
       const int64_t place = cache.place(*table, head);
       if (key + kAhead * kBlock < end) {
-        prefetch_block(cache.keys + cache.place(table[kAhead], head), cache.token_stride, dim_);
+        prefetch_block<1>(cache.keys + cache.place(table[kAhead], head), cache.token_stride, dim_);
       }
       prefetch_block(cache.values + place, cache.token_stride, dim_);
       float* scores = scores_ + (key - begin);

@@ -25,7 +25,8 @@ inline void transpose_words(const char* from, int64_t stride, Vector (&words)[4]
   for (int k = 0; k < 4; ++k) rows[k].lanes = _mm256_insertf128_ps(_mm256_castps128_ps256(load(k)), load(k + 4), 1);
   const auto low = [](Vector a, Vector b) { return _mm256_unpacklo_ps(a.lanes, b.lanes); };
   const auto high = [](Vector a, Vector b) { return _mm256_unpackhi_ps(a.lanes, b.lanes); };
-  const __m256 a = low(rows[0], rows[1]), b = high(rows[0], rows[1]), c = low(rows[2], rows[3]), d = high(rows[2], rows[3]);
+  const __m256 a = low(rows[0], rows[1]), b = high(rows[0], rows[1]);
+  const __m256 c = low(rows[2], rows[3]), d = high(rows[2], rows[3]);
   words[0].lanes = _mm256_shuffle_ps(a, c, 0x44);
   words[1].lanes = _mm256_shuffle_ps(a, c, 0xee);
   words[2].lanes = _mm256_shuffle_ps(b, d, 0x44);
@@ -40,7 +41,8 @@ inline void transpose_words(const char* from, int64_t stride, Vector (&words)[4]
   }
   const auto low = [](Vector a, Vector b) { return _mm512_unpacklo_ps(a.lanes, b.lanes); };
   const auto high = [](Vector a, Vector b) { return _mm512_unpackhi_ps(a.lanes, b.lanes); };
-  const __m512 a = low(rows[0], rows[1]), b = high(rows[0], rows[1]), c = low(rows[2], rows[3]), d = high(rows[2], rows[3]);
+  const __m512 a = low(rows[0], rows[1]), b = high(rows[0], rows[1]);
+  const __m512 c = low(rows[2], rows[3]), d = high(rows[2], rows[3]);
   words[0].lanes = _mm512_shuffle_ps(a, c, 0x44);
   words[1].lanes = _mm512_shuffle_ps(a, c, 0xee);
   words[2].lanes = _mm512_shuffle_ps(b, d, 0x44);

@@ -65,8 +65,8 @@ struct KeyScales {
 // behind its point to be rounded. `begin` and `end` are multiples of 4: four partial sums, of keys that are equal modulo
 // 4, hide the latency of an addition. If `scaled`, keys and values have `scales`, and what is stored is for the values.
 template <bool exact, bool scaled, int registers, class Store>
-inline void softmax(const float* scores, int64_t begin, int64_t end, Scale scale, const Visible& visible, KeyScales scales,
-                    float* exponent, float* sum, const Store& store) {
+inline void softmax(const float* scores, int64_t begin, int64_t end, Scale scale, const Visible& visible,
+                    KeyScales scales, float* exponent, float* sum, const Store& store) {
   constexpr int kWidth = Vector::kWidth, ld = registers * kWidth;
   const auto masked = [&](int64_t key) { return key < visible.all_begin || key + 3 >= visible.all_end; };
   const auto load = [&](int64_t row, int r) {

@@ -1,6 +1,8 @@
 // Eight-bit numbers as bf16, without rounding: all of e4m3 and all integers up to 127 are bf16 numbers too.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/narrow.h"
 
 #if !defined(ROUNDHOUSE_AVX2)
