@@ -21,7 +21,7 @@ from kernels.lora.layout import EMBEDDING, LoraAdapter, LoraLayout, LoraSite
 Ints = npt.NDArray[np.int64]
 
 SPLIT = 1024
-"""Inputs that the CUDA bodies add up at a time."""
+"""Inputs that the CUDA bodies add up at a time: kLoraSplit in their lora.h."""
 _TILE_ROWS = (16, 64)
 """Of a tile of rows for them: of few rows, of many."""
 _TILE_HEADER = 4
