@@ -16,6 +16,8 @@ from engine.layers import Attention, Base, FeedForward, Linear, MixtureOfExperts
 from engine.weights import load_weights
 from kernels import LoraPlan, Quantization
 
+_NOWHERE = torch.device("meta")
+"""Tensors without memory."""
 _SPREAD = 0.02
 """Standard deviation of random weights."""
 
@@ -69,12 +71,12 @@ class Decoder:
     """Token ids in, hidden states out; logits for the rows that need them."""
 
     def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
-        """Allocates all weights without filling them; `from_directory` gives a usable model."""
+        """Allocates the weights at both ends, and fills nothing; `from_directory` gives a usable model."""
         self.config = config
         self._embedding = torch.empty(config.vocabulary, config.hidden_size, device=device, dtype=dtype)
-        self._layers = [DecoderLayer(config, layer, device, dtype) for layer in range(config.layers)]
+        self._layers = [DecoderLayer(config, layer, _NOWHERE, dtype) for layer in range(config.layers)]
         self._norm = torch.empty(config.hidden_size, device=device, dtype=dtype)
-        self._head = _head(config, device, dtype)
+        self._head = Linear(HEAD, config.hidden_size, (config.vocabulary,), bias=False, device=device, dtype=dtype)
         if config.tied_embeddings:
             self._head.weight = self._embedding
 
@@ -100,14 +102,22 @@ class Decoder:
         ends = {"model.embed_tokens.weight": model._embedding, "model.norm.weight": model._norm}
         if not config.tied_embeddings:
             ends |= model._head.targets("lm_head")
-        parts: list[DecoderLayer | Linear] = [*model._layers, model._head]
-        head = _head_quantization(quantize)
-        load_weights(
-            directory,
-            [*groups, ends],
-            ignored={"lm_head.weight"} if config.tied_embeddings else set(),
-            complete=lambda group: parts[group].pack(quantize if group < len(groups) else head),
-        )
+
+        def begin(group: int) -> Targets | None:
+            """A layer gets memory when its turn comes: a large model may fit only as far as it has been quantised."""
+            if group == config.layers:
+                return None
+            layer = model._layers[group] = DecoderLayer(config, group, device, dtype)
+            return layer.targets(f"model.layers.{group}")
+
+        def complete(group: int) -> None:
+            if group == config.layers:
+                model._head.pack(_head_quantization(quantize))
+            else:
+                model._layers[group].pack(quantize)
+
+        ignored = {"lm_head.weight"} if config.tied_embeddings else set()
+        load_weights(directory, [*groups, ends], ignored=ignored, begin=begin, complete=complete)
         return model
 
     @classmethod
@@ -115,8 +125,7 @@ class Decoder:
         cls, config: ModelConfig, device: torch.device, dtype: torch.dtype, quantize: Quantization | None = None
     ) -> Decoder:
         """Random weights, made on the device and packed layer by layer: to measure shapes without their checkpoints."""
-        # Without memory at first: a large model may fit only as far as it has been quantised.
-        model = cls(config, torch.device("meta"), dtype)
+        model = cls(config, device, dtype)
         generator = torch.Generator(device).manual_seed(0)
 
         def fill(tensors: Iterable[torch.Tensor]) -> None:
@@ -126,17 +135,12 @@ class Decoder:
                 else:
                     x.fill_(1)
 
-        model._embedding = torch.empty(config.vocabulary, config.hidden_size, device=device, dtype=dtype)
-        model._norm = torch.empty(config.hidden_size, device=device, dtype=dtype)
         fill([model._embedding, model._norm])
         for index in range(config.layers):
             layer = model._layers[index] = DecoderLayer(config, index, device, dtype)
             fill(layer.targets("layer").values())
             layer.pack(quantize)
-        model._head = _head(config, device, dtype)
-        if config.tied_embeddings:
-            model._head.weight = model._embedding
-        else:
+        if not config.tied_embeddings:
             fill(model._head.targets("head").values())
         model._head.pack(_head_quantization(quantize))
         return model
@@ -168,10 +172,6 @@ class Decoder:
         if module == "embed_tokens":
             return self._embedding, None
         return self._head.base(0) if layer is None else self._layers[layer].base(module)
-
-
-def _head(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Linear:
-    return Linear(HEAD, config.hidden_size, (config.vocabulary,), bias=False, device=device, dtype=dtype)
 
 
 def _head_quantization(quantize: Quantization | None) -> Quantization | None:

@@ -27,6 +27,7 @@ def load_weights(
     groups: Sequence[dict[str, torch.Tensor]],
     *,
     ignored: Set[str] = frozenset(),
+    begin: Callable[[int], dict[str, torch.Tensor] | None] = lambda group: None,
     complete: Callable[[int], None] = lambda group: None,
 ) -> None:
     """Copy every tensor of the checkpoint into its target, converting to the target's dtype and device.
@@ -35,12 +36,16 @@ def load_weights(
         groups: targets of what belongs together, checkpoint name -> tensor of the same shape; each is forgotten as soon
             as it is filled.
         ignored: names that may appear although the model has no use for them.
+        begin: called with the number of a group before its first tensor is copied; may give it targets with memory,
+            where those of `groups` have none.
         complete: called with the number of a group that has become whole.
 
     Raises:
         CheckpointError: a file or tensor is missing, or a tensor is unexpected, misshaped or of a quantised type.
     """
+    groups = list(groups)
     group_of = {name: number for number, group in enumerate(groups) for name in group}
+    untouched = set(range(len(groups)))
     for name, tensor in _tensors(directory):
         number = group_of.get(name)
         if number is None:
@@ -49,6 +54,9 @@ def load_weights(
             raise CheckpointError(
                 f"{directory}: unexpected tensor {name!r}; the weights do not belong to this config.json"
             )
+        if number in untouched:
+            untouched.remove(number)
+            groups[number] = begin(number) or groups[number]
         target = groups[number].pop(name, None)
         if target is None:
             raise CheckpointError(f"{directory}: tensor {name!r} is in two files; is there an old shard among them?")

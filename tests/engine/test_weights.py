@@ -12,9 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.checkpoint import revision_digest
-from engine.config import CheckpointError
+from engine.config import CheckpointError, ModelConfig
+from engine.model import DecoderLayer
 from engine.runner import ModelRunner
 from engine.weights import load_weights
+from kernels import Quantization
 from tests.engine.checkpoints import oracle_greedy, random_prompt, write_checkpoint
 from tests.engine.conftest import Checkpoint
 from tests.engine.driver import BLOCKS, request, tokens_of
@@ -131,6 +133,43 @@ def test_a_group_is_told_of_as_soon_as_it_is_whole(tmp_path: Path) -> None:
     load_weights(tmp_path, groups, complete=lambda group: told.append((group, [float(targets[n][0]) for n in "abcd"])))
     assert told == [(0, [97, 98, 99, 0]), (1, [97, 98, 99, 100])]
     assert groups == [{}, {}]
+
+
+def test_a_group_may_get_its_memory_when_its_turn_comes(tmp_path: Path) -> None:
+    save_file({name: torch.full((2,), float(ord(name))) for name in "abcd"}, tmp_path / "model.safetensors")
+    groups = [{name: torch.empty(2, device="meta") for name in names} for names in ("ab", "cd")]
+    filled: dict[str, torch.Tensor] = {}
+    told: list[str] = []
+
+    def begin(group: int) -> Tensors:
+        told.append(f"begin {group}")
+        targets = {name: torch.zeros(2) for name in groups[group]}
+        filled.update(targets)
+        return targets
+
+    load_weights(tmp_path, groups, begin=begin, complete=lambda group: told.append(f"complete {group}"))
+    assert told == ["begin 0", "complete 0", "begin 1", "complete 1"]
+    assert {name: float(x[1]) for name, x in filled.items()} == {name: ord(name) for name in "abcd"}
+
+
+def test_only_one_layer_at_a_time_is_not_yet_packed(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a model whose weights fit only when quantised can be loaded."""
+    told: list[str] = []
+    make, pack = DecoderLayer.__init__, DecoderLayer.pack
+
+    def made(self: DecoderLayer, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
+        make(self, config, layer, device, dtype)
+        if device.type != "meta":
+            told.append(f"allocated {layer}")
+
+    def packed(self: DecoderLayer, quantize: Quantization | None) -> None:
+        pack(self, quantize)
+        told.append("packed")
+
+    monkeypatch.setattr(DecoderLayer, "__init__", made)
+    monkeypatch.setattr(DecoderLayer, "pack", packed)
+    load(checkpoint("llama"))
+    assert told[:4] == ["allocated 0", "packed", "allocated 1", "packed"]
 
 
 def test_a_tensor_in_two_files_is_refused(copy: Path) -> None:
