@@ -6,7 +6,7 @@ Biases and norm weights are randomised too: transformers initialises them to zer
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,30 @@ def load_oracle(directory: Path, dtype: torch.dtype = torch.float32) -> PreTrain
     """The checkpoint as transformers' own model, in eval mode on the CPU."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
     return model.eval()
+
+
+@cache
+def load_exact(directory: Path) -> PreTrainedModel:
+    """The same in fp64, norms too, which transformers always computes in fp32; rotary frequencies are those of fp32."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float64, experts_implementation="eager"
+    )
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = partial(_rms_norm, module)
+    return model.eval()
+
+
+def _rms_norm(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = module.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + module.variance_epsilon))
+    return found
+
+
+@torch.inference_mode()
+def exact_logits(directory: Path, tokens: list[int]) -> torch.Tensor:
+    """`oracle_logits` in fp64."""
+    logits: torch.Tensor = load_exact(directory)(input_ids=torch.tensor([tokens]), use_cache=False).logits
+    return logits[0]
 
 
 @torch.inference_mode()
