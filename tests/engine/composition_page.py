@@ -41,10 +41,10 @@ On Llama also these {count} combinations, drawn at random:
 Quantised weights (`--quantize`, on a model in bf16) and keys and values of another type than the model's
 (`--kv-dtype`, on one in fp32 unless the weights are quantised) round numbers, so that fp32 is no oracle for them. Here
 each feature must not change a bit: tokens and log-probabilities equal those of the same engine that runs one request
-at a time, whole and with nothing switched on (for grammars, llguidance's own loop over its log-probabilities). What
-the rounding itself does to a model is tested against transformers that rounds in the same places
-([`test_quantization.py`](../tests/engine/test_quantization.py),
-[`test_kv_dtype.py`](../tests/engine/test_kv_dtype.py)).
+at a time, whole and with nothing switched on (for grammars, llguidance's own loop over its log-probabilities). How far
+the rounding itself may move a model from transformers in fp32 is bounded in
+[`test_quantization.py`](../tests/engine/test_quantization.py) and
+[`test_kv_dtype.py`](../tests/engine/test_kv_dtype.py).
 
 {fewer_bits}
 
