@@ -4,6 +4,9 @@ On small models the Python of a forward pass takes half as long as its ops. A st
 differs from the one before only in its numbers, so once a few steps of a size have run, the next one is recorded on
 tensors that stay, logits included, and those after it write their numbers there and replay it. What is around the
 replay finds the processor's caches full of weights: it is kept short and free of whatever brings in much code.
+
+Not one class with `engine.graphs`: a graph pays for padded rows with launches, copies a step to the device once and is
+never given up; here rows are exact, numbers are written where recordings read them, and the least used one goes.
 """
 
 from __future__ import annotations
