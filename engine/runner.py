@@ -268,7 +268,8 @@ class ModelRunner:
     def _launch(self, rows: Sequence[Row], *, adapted: bool = True) -> _Launch:
         """Run rows through the model, without their adapters unless `adapted`."""
         single = not any([row.count + len(row.draft) > 1 or (adapted and row.request.adapter) for row in rows])
-        if single and not self._rope.depends_on_length and (decoded := self._decodes(rows)) is not None:
+        recordable = single and self._graphs is None and not self._rope.depends_on_length
+        if recordable and (decoded := self._decodes(rows)) is not None:
             return _Launch(rows, range(1, len(rows) + 1), None, decoded.hidden, decoded)
         batch = self._batches(rows)
         if self._graphs is not None and single and any([row.sample for row in rows]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -235,12 +236,14 @@ async def test_swaps_under_load_never_mix_versions(
     registry.point("pirate", versions[0], model="tiny-small")
     letters = dict(zip(versions, "abc", strict=True))
     async with serve(engines={"small": [engine.address, second.address]}) as served:
+        seen: Counter[str] = Counter()
 
-        async def client(number: int) -> list[str]:
-            return [
-                text(await run(served, ask(text=f"{number} {turn}", caching=Caching(no_store=True))))
-                for turn in range(12)
-            ]
+        async def client(number: int) -> None:
+            # How soon the gateway hears of a swap depends on the machine: load goes on until it has heard of each.
+            for turn in range(500):
+                seen[text(await run(served, ask(text=f"{number} {turn}", caching=Caching(no_store=True))))] += 1
+                if turn >= 12 and len(seen) >= len(versions):
+                    return
 
         clients = [asyncio.create_task(client(number)) for number in range(6)]
         swaps = 0
@@ -248,13 +251,11 @@ async def test_swaps_under_load_never_mix_versions(
             swaps += 1
             await asyncio.to_thread(registry.swap, "pirate", versions[swaps % 3])
             await asyncio.sleep(0.01)
-        answers = [answer for task in clients for answer in task.result()]
+        await asyncio.gather(*clients)
         await leads_to(served, versions[swaps % 3])
         assert text(await run(served, ask())) == 4 * letters[versions[swaps % 3]]
         await served.settle()
-    assert len(answers) == 72
-    assert set(answers) <= {"aaaa", "bbbb", "cccc"}
-    assert len(set(answers)) > 1
+    assert set(seen) == {"aaaa", "bbbb", "cccc"}
 
 
 async def test_a_stored_answer_belongs_to_its_version(
