@@ -1,4 +1,4 @@
-"""Decode steps that are recorded once per number of rows, and replayed: `kernels.recording` says how.
+"""Decode steps, recorded once per number of rows, with and without adapters, and replayed (see `kernels.recording`).
 
 On small models the Python of a forward pass takes half as long as its ops. A step in which every row runs one token
 differs from the one before only in its numbers, so once a few steps of a size have run, the next one is recorded on
@@ -25,6 +25,7 @@ from engine.layers import Step
 from engine.model import Decoder
 from engine.plan import Row
 from engine.request import Request
+from kernels import LastingLoraPlan, LoraPlan, TablePlan
 
 _EAGER = 2
 """Steps of a size before one is recorded: many sizes come up only while requests come and go."""
@@ -75,13 +76,26 @@ class DecodeInputs:
         """Whose blocks a line of the tables holds."""
         self._known = [0] * rows
         """How many of them are sure to be its own until it is released."""
+        self._adapted: LastingLoraPlan | None = None
+        """Which adapters the rows have."""
 
-    def step(self, rows: int, rotary: torch.Tensor, windows: Iterable[int | None]) -> tuple[torch.Tensor, Step]:
+    def step(
+        self, rows: int, rotary: torch.Tensor, windows: Iterable[int | None], *, adapted: bool
+    ) -> tuple[torch.Tensor, Step]:
         """What the model reads in a step of so many rows: tokens, and the rest."""
         arrays = self._starts[:rows], np.ones(rows, np.int32), self._tables[:rows]
         plans = {window: kernels.plan_attention(*arrays, window=window, device=rotary.device) for window in windows}
         tokens, rotations, slots = torch.from_numpy(self._numbers)[:, :rows]
-        return tokens, Step(rotary, rotations, slots, plans)
+        lora = self._adapted.of(rows) if adapted and self._adapted is not None else None
+        return tokens, Step(rotary, rotations, slots, plans, lora)
+
+    def adapt(self, plan: TablePlan) -> bool:
+        """Write which adapters a step's rows have; False: from now on it is in other memory than before."""
+        if self._adapted is not None and self._adapted.write(plan):
+            return True
+        self._adapted = LastingLoraPlan(plan, self.capacity)
+        self._adapted.write(plan)
+        return False
 
     def write(self, rows: Sequence[Row], rotations: Ints | None) -> None:
         """The numbers of a step, in which the rows have `rotations`: their positions if None."""
@@ -110,6 +124,14 @@ class DecodeInputs:
         self._holders = [None if other is request else other for other in self._holders]
 
 
+class _Kind(NamedTuple):
+    """Of steps that differ only in their numbers."""
+
+    rows: int
+    adapted: bool
+    """Whether any row has an adapter."""
+
+
 class _Recorded(NamedTuple):
     """A recording, and what it gives."""
 
@@ -120,8 +142,8 @@ class _Recorded(NamedTuple):
 class RecordedDecodes:
     """The recordings of one model's steps of decodes.
 
-    Adapters, and scalings of rotary embeddings that make a table for each step, cannot be recorded; nor can experts,
-    whose shares of a step are counted in Python.
+    With adapters they are others than without, but which ones the rows have may change. Scalings of rotary embeddings
+    that make a table for each step cannot be recorded; nor can experts, whose shares of a step are counted in Python.
     """
 
     def __init__(
@@ -135,10 +157,10 @@ class RecordedDecodes:
         self._width = blocks_of(context)
         self._inputs = DecodeInputs(_ROWS, cache, self._width)
         self._enabled = kernels.can_record(rotary.device) and not model.config.experts
-        self._runs: dict[int, int] = {}
-        """Steps by number of rows, until they are recorded."""
-        self._recorded: dict[int, _Recorded] = {}
-        """By number of rows; the one used last is at the end."""
+        self._runs: dict[_Kind, int] = {}
+        """Steps of a kind, until they are recorded."""
+        self._recorded: dict[_Kind, _Recorded] = {}
+        """The one used last is at the end."""
         self.replayed = 0
         """Steps that were."""
 
@@ -147,19 +169,23 @@ class RecordedDecodes:
         """Memory that recordings may come to take."""
         return _ALL_BYTES if self._enabled else 0
 
-    def __call__(self, rows: Sequence[Row], rotations: Ints | None = None) -> Decoded | None:
-        """Run rows of one token without adapters; their `rotations` in the table are their positions if None.
+    def __call__(
+        self, rows: Sequence[Row], rotations: Ints | None = None, lora: LoraPlan | None = None
+    ) -> Decoded | None:
+        """Run rows of one token; their `rotations` in the table are their positions if None.
 
         None: they have not been run, and have to be as they come.
         """
-        if not self._enabled:
+        if not self._enabled or not (lora is None or isinstance(lora, TablePlan)):
             return None
-        count = len(rows)
-        found = self._recorded.pop(count, None)
+        if lora is not None and not self._inputs.adapt(lora):
+            self._recorded = {kind: each for kind, each in self._recorded.items() if not kind.adapted}
+        kind = _Kind(len(rows), lora is not None)
+        found = self._recorded.pop(kind, None)
         if found is None or not found.recording.serves:
-            runs = self._runs[count] = self._runs.get(count, 0) + 1
-            return self._record(rows, rotations) if runs == _EAGER + 1 else None
-        self._recorded[count] = found
+            runs = self._runs[kind] = self._runs.get(kind, 0) + 1
+            return self._record(kind, rows, rotations, lora) if runs == _EAGER + 1 else None
+        self._recorded[kind] = found
         self.replayed += 1
         self._inputs.write(rows, rotations)
         found.recording.replay()
@@ -169,22 +195,23 @@ class RecordedDecodes:
         """A request has lost its blocks."""
         self._inputs.release(request)
 
-    def _record(self, rows: Sequence[Row], rotations: Ints | None) -> Decoded:
-        """Run a step as it comes, and keep it if it can be replayed; if not, its size is never tried again."""
-        count = len(rows)
-        if count > self._inputs.capacity:
+    def _record(self, kind: _Kind, rows: Sequence[Row], rotations: Ints | None, lora: TablePlan | None) -> Decoded:
+        """Run a step as it comes, and keep it if it can be replayed; if not, its kind is never tried again."""
+        if kind.rows > self._inputs.capacity:
             # All recordings read the same memory.
-            self._inputs = DecodeInputs(2 * count, self._cache, self._width)
+            self._inputs = DecodeInputs(2 * kind.rows, self._cache, self._width)
             self._recorded.clear()
+            if lora is not None:
+                self._inputs.adapt(lora)
         self._inputs.write(rows, rotations)
-        tokens, step = self._inputs.step(count, self._rotary, self._windows)
+        tokens, step = self._inputs.step(kind.rows, self._rotary, self._windows, adapted=kind.adapted)
         with kernels.record() as recording:
             hidden = self._model(tokens, self._cache, step)
-            logits = self._model.logits(hidden)
+            logits = self._model.logits(hidden, step.lora)
         decoded = Decoded(hidden, logits)
         if recording.whole and recording.nbytes <= _MOST_BYTES:
-            self._recorded[count] = _Recorded(decoded, recording)
-            del self._runs[count]
+            self._recorded[kind] = _Recorded(decoded, recording)
+            del self._runs[kind]
         while sum(each.recording.nbytes for each in self._recorded.values()) > _ALL_BYTES:
             del self._recorded[next(iter(self._recorded))]
         return decoded

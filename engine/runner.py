@@ -125,6 +125,8 @@ class ModelRunner:
             kv_dtype="" if stored == self._dtype else kv_dtype,
         )
         self._lora = LoraWorkspace(self._cache.sectors)
+        self._planned: tuple[list[LoraAdapter | None], list[int], LoraPlan | None] | None = None
+        """Adapters and tokens of the rows of the last step that had any, and its plan."""
         self.bank: AdapterBank | None = None
         if adapters is not None:
             self.bank = AdapterBank(config, revision, self._cache.sectors, self._model.base, adapters)
@@ -208,7 +210,9 @@ class ModelRunner:
             if not wanted:
                 return [], []
             positions, requests, drafts = zip(*wanted, strict=True)
-        plan = self._head_plan(launch, requests, np.ones(len(requests), np.int64))
+        plan = None
+        if launch.decoded is None:
+            plan = self._head_plan(launch, requests, np.ones(len(requests), np.int64))
         return self._sampler(self._logits(launch, positions, plan), requests, drafts, masks)
 
     def _logits(self, launch: _Launch, positions: Sequence[int] | None, lora: LoraPlan | None = None) -> torch.Tensor:
@@ -224,12 +228,13 @@ class ModelRunner:
 
         Of log-probabilities of prompts, no more are computed than at a time.
         """
-        launch = self._run(self._batches(rows), layers=layers)
+        launch = self._run(self._batches(rows), self._adapt(rows), layers=layers)
         self._sample(launch, None)
         for row, end in zip(rows, launch.ends, strict=True):
             if row.request.sampling.prompt_logprobs is not None:
                 self._prompt_logprobs(launch, launch.hidden[end - row.tokens :][: min(row.count, self._piece)], row)
         self._lora.hold(())
+        self._planned = None
 
     @property
     def kv_bytes(self) -> int:
@@ -267,12 +272,13 @@ class ModelRunner:
 
     def _launch(self, rows: Sequence[Row], *, adapted: bool = True) -> _Launch:
         """Run rows through the model, without their adapters unless `adapted`."""
-        single = not any([row.count + len(row.draft) > 1 or (adapted and row.request.adapter) for row in rows])
+        single = not any([row.count + len(row.draft) > 1 for row in rows])
+        lora = self._adapt(rows) if adapted else None
         recordable = single and self._graphs is None and not self._rope.depends_on_length
-        if recordable and (decoded := self._decodes(rows)) is not None:
-            return _Launch(rows, range(1, len(rows) + 1), None, decoded.hidden, decoded)
+        if recordable and (decoded := self._decodes(rows, lora=lora)) is not None:
+            return _Launch(rows, range(1, len(rows) + 1), lora, decoded.hidden, decoded)
         batch = self._batches(rows)
-        if self._graphs is not None and single and any([row.sample for row in rows]):
+        if self._graphs is not None and single and lora is None and any([row.sample for row in rows]):
             # Somebody waits for what it samples.
             decodes = Decodes(
                 batch.tokens,
@@ -284,17 +290,16 @@ class ModelRunner:
             hidden = self._graphs(decodes)
             if hidden is not None:
                 return _Launch(rows, batch.ends, None, hidden)
-        return self._run(batch, adapted=adapted)
+        return self._run(batch, lora)
 
-    def _run(self, batch: Batch, *, adapted: bool = True, layers: int | None = None) -> _Launch:
+    def _run(self, batch: Batch, lora: LoraPlan | None, *, layers: int | None = None) -> _Launch:
         lengths = torch.from_numpy(batch.lengths) if self._rope.depends_on_length else None
         rotary, rotations = self._rope.rotations(torch.from_numpy(batch.positions), lengths)
-        lora = self._adapt([row.request for row in batch.rows], batch.counts) if adapted else None
-        single = lora is None and layers is None and len(batch.tokens) == len(batch.rows)
+        single = layers is None and len(batch.tokens) == len(batch.rows)
         if single and self._rope.depends_on_length and rotary is self._rope.table:
-            decoded = self._decodes(batch.rows, rotations.numpy())
+            decoded = self._decodes(batch.rows, rotations.numpy(), lora)
             if decoded is not None:
-                return _Launch(batch.rows, batch.ends, None, decoded.hidden, decoded)
+                return _Launch(batch.rows, batch.ends, lora, decoded.hidden, decoded)
         tokens, step = self._prepare(batch, rotary, rotations, lora)
         hidden = self._model(tokens, self._cache, step, layers=layers)
         return _Launch(batch.rows, batch.ends, lora, hidden)
@@ -312,13 +317,15 @@ class ModelRunner:
         slots = self._to_device(torch.from_numpy(batch.slots(self._cache.stride)))
         return self._to_device(torch.from_numpy(batch.tokens)), Step(rotary, rotations, slots, plans, lora)
 
-    def _adapt(self, requests: Sequence[Request], counts: Ints) -> LoraPlan | None:
-        """The plan of a step in which `requests[i]` has `counts[i]` tokens."""
-        if all(request.adapter is None for request in requests):
+    def _adapt(self, rows: Sequence[Row]) -> LoraPlan | None:
+        """The plan of a step; the same as before if all is as it was, as in most steps of decodes."""
+        if not any([row.request.adapter for row in rows]):
             return None
-        adapters = self._adapters(requests)
-        self._lora.hold(adapters)
-        return self._lora.plan(adapters, counts)
+        adapters, counts = self._adapters([row.request for row in rows]), [row.tokens for row in rows]
+        if self._planned is None or (adapters, counts) != self._planned[:2]:
+            self._lora.hold(adapters)
+            self._planned = adapters, counts, self._lora.plan(adapters, np.array(counts))
+        return self._planned[2]
 
     def _head_plan(self, launch: _Launch, requests: Sequence[Request], counts: Ints) -> LoraPlan | None:
         """The plan for logits of some of the batch's requests, if an adapter of the batch changes them."""

@@ -10,6 +10,7 @@ from kernels.attention import AttentionPlan, fixed_plan, plan_attention
 from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite
 from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_linear
 from kernels.lora.plan import LoraPlan, LoraWorkspace
+from kernels.lora.tables import LastingLoraPlan, TablePlan
 from kernels.memory import zeros_in_huge_pages
 from kernels.ops.activation import gelu_and_mul, silu_and_mul
 from kernels.ops.attention import attention_is_built, paged_attention
@@ -25,6 +26,7 @@ from kernels.recording import Recording, can_record, record
 
 __all__ = [
     "AttentionPlan",
+    "LastingLoraPlan",
     "LoraAdapter",
     "LoraEmbedding",
     "LoraExperts",
@@ -37,6 +39,7 @@ __all__ = [
     "PackedWeight",
     "Quantization",
     "Recording",
+    "TablePlan",
     "adapt_embedding",
     "adapt_experts",
     "adapt_linear",

@@ -7,6 +7,7 @@ A layout becomes numbers once, the set of adapters of a step when it changes, an
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -25,6 +26,8 @@ SPLIT = 1024
 _TILE_ROWS = (16, 64)
 """Of a tile of rows for them: of few rows, of many."""
 _TILE_HEADER = 4
+_ROW_NUMBERS = 5
+"""Of the CPU's segments, for a row that is the only one of its adapter."""
 
 _numbers: dict[str, int] = {}
 """Of the sites of all layouts, by name."""
@@ -81,6 +84,41 @@ class TablePlan:
     def reaches(self, site: str) -> bool:
         """Whether any adapter has something for a layer."""
         return any(site in adapter.layout.sites for adapter in self.tables.adapters)
+
+
+class LastingLoraPlan:
+    """Memory that stays, into which one plan after the other is written: what recordings on the CPU read."""
+
+    def __init__(self, first: TablePlan, rows: int) -> None:
+        """For plans of up to `rows` rows, with adapters that take up to twice what those of the first one take."""
+        tables = first.tables
+        self._plan = TablePlan(
+            first.arena,
+            LoraTables({}, tables.table.new_zeros(2 * len(tables.table)), tables.ranks, tables.sums),
+            torch.zeros(1 + _ROW_NUMBERS * rows, dtype=torch.int64),
+            torch.empty(2 * rows * tables.ranks),
+        )
+        self._written: TablePlan | None = None
+
+    def of(self, rows: int) -> TablePlan:
+        """The plan for so many rows, whatever has been written."""
+        return dataclasses.replace(self._plan, segments=self._plan.segments[: 1 + _ROW_NUMBERS * rows])
+
+    def write(self, plan: TablePlan) -> bool:
+        """Make it this plan; False if there is no room."""
+        if plan is self._written:
+            return True
+        table, segments = self._plan.tables.table, self._plan.segments
+        found = plan.tables.table
+        if len(found) > len(table) or len(plan.scratch) > len(self._plan.scratch):
+            return False
+        if self._written is None or plan.tables is not self._written.tables:
+            table[: len(found)] = found
+        # What is behind the rows is checked, too.
+        segments[len(plan.segments) :] = 0
+        segments[: len(plan.segments)] = plan.segments
+        self._written = plan
+        return True
 
 
 def plan_rows(

@@ -49,7 +49,7 @@ def _inputs(rows: list[Row], inputs: DecodeInputs, shift: int | None) -> None:
     """Write a step, and compare what is read with what the rows say."""
     rotations = None if shift is None else np.array([row.start + shift for row in rows])
     inputs.write(rows, rotations)
-    tokens, step = inputs.step(len(rows), torch.zeros(1, 2), [None])
+    tokens, step = inputs.step(len(rows), torch.zeros(1, 2), [None], adapted=False)
     plan = step.plans[None]
     starts = [row.start for row in rows]
     assert tokens.tolist() == [(*row.request.tokens(row.start, row.start + 1), *row.draft)[0] for row in rows]
@@ -197,16 +197,16 @@ def test_a_change_of_the_library_is_noticed(checkpoint: Checkpoint, monkeypatch:
 def test_memory_of_recordings_is_bounded(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
     _answers(runner)
-    sizes = {rows: each.recording.nbytes for rows, each in runner._decodes._recorded.items()}
+    sizes = {kind.rows: each.recording.nbytes for kind, each in runner._decodes._recorded.items()}
     assert sorted(sizes) == [1, 2, 3, 4]
     monkeypatch.setattr(engine.recorded, "_ALL_BYTES", sizes[1] + sizes[2])
     few = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
     assert _answers(few) == _answers(runner)
-    assert sorted(few._decodes._recorded) == [1, 2]
+    assert sorted(kind.rows for kind in few._decodes._recorded) == [1, 2]
     monkeypatch.setattr(engine.recorded, "_MOST_BYTES", sizes[2] - 1)
     small = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
     assert _answers(small) == _answers(runner)
-    assert sorted(small._decodes._recorded) == [1]
+    assert sorted(kind.rows for kind in small._decodes._recorded) == [1]
 
 
 def test_what_cannot_be_replayed_is_tried_once(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,9 +218,9 @@ def test_what_cannot_be_replayed_is_tried_once(checkpoint: Checkpoint, monkeypat
     records: list[int] = []
     record = plain._decodes._record
 
-    def spy(rows: Sequence[Row], rotations: Any) -> Any:
-        records.append(len(rows))
-        return record(rows, rotations)
+    def spy(kind: Any, *rest: Any) -> Any:
+        records.append(kind.rows)
+        return record(kind, *rest)
 
     monkeypatch.setattr(plain._decodes, "_record", spy)
     assert _answers(plain) == expected

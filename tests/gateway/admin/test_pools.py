@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from engine.wire import Output
 from tests.gateway.admin.conftest import Administer, problem
 from tests.gateway.conftest import EngineThread, eventually
 
@@ -32,10 +34,19 @@ async def test_pools_show_what_their_engines_report(administer: Administer, engi
         problem(await api.operator.get("/pools/small/replicas/small-7"), 404, "not_found")
 
 
-async def test_a_drained_replica_gets_no_turns(administer: Administer, engine: EngineThread, model: Path) -> None:
+async def test_a_drained_replica_gets_no_turns(
+    administer: Administer, engine: EngineThread, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other one takes them; those that run there finish; with both drained there is no answer."""
     path = "/pools/small/replicas/small-{}"
     with EngineThread(model) as second:
+        go, step = threading.Event(), second.core.step
+
+        def held_step() -> list[Output]:
+            assert go.wait(30)
+            return step()
+
+        monkeypatch.setattr(second.core, "step", held_step)
         async with administer(engines={"small": [engine.address, second.address]}) as api:
             view, client, engines = api.served.gateway.view, api.served.client, api.served.gateway.engines
 
@@ -61,6 +72,7 @@ async def test_a_drained_replica_gets_no_turns(administer: Administer, engine: E
             with pytest.raises(openai.InternalServerError) as caught:
                 await client.responses.create(model="small", input="nobody", max_output_tokens=2)
             assert caught.value.code == "unavailable"
+            go.set()
             for stream in streams:
                 assert [event.type async for event in stream][-1] in ("response.completed", "response.incomplete")
             await set_drained(0, False)
