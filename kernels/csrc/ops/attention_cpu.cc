@@ -2,13 +2,13 @@
 
 #include <type_traits>
 
-#include "ops/paged_cache.h"
+#include "ops/cpu_cache.h"
 
 namespace roundhouse {
 namespace {
 
 template <class T>
-void run(TensorView out, TensorView query, const CacheArguments& arguments, TensorView tables, TensorView starts,
+void run(TensorView out, TensorView query, const CpuCacheArguments& arguments, TensorView tables, TensorView starts,
          TensorView counts, int64_t window, TensorView scratch) {
   arguments.visit<T>([&](const auto& cache) {
     paged_attention(PagedAttention<T, std::remove_pointer_t<decltype(cache.keys)>>{
@@ -36,7 +36,7 @@ void paged_attention_op(TensorView out, TensorView query, TensorView key_cache, 
   check_type(out, query.dtype(), "out");
   check_dense(out, "out");
   ROUNDHOUSE_CHECK(out.numel() == query.numel()) << "out must have the size of query";
-  const CacheArguments cache{key_cache, value_cache, key_scales, value_scales};
+  const CpuCacheArguments cache{key_cache, value_cache, key_scales, value_scales};
   cache.check(query);
   ROUNDHOUSE_CHECK(query.size(1) % key_cache.size(2) == 0) << "key_cache must have a number of heads that divides query's";
   check_indices(tables, 2, "tables");

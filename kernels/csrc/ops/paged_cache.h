@@ -1,8 +1,6 @@
 // The arguments that say where a layer's keys and values are, for the ops that read or write them.
 #pragma once
 
-#include "cpu/attention.h"
-#include "cpu/narrow.h"
 #include "ops/check.h"
 
 namespace roundhouse {
@@ -10,6 +8,8 @@ namespace roundhouse {
 // torch.float8_e4m3fn.
 constexpr DLDataType kFloat8{kDLFloat8_e4m3fn, 8, 1};
 
+// `Device` has a PagedCache<C>, the types bfloat16 and float8, kBlock, and check(tensor, name): that a tensor is on it.
+template <class Device>
 struct CacheArguments {
   TensorView keys, values, key_scales, value_scales;
 
@@ -30,28 +30,28 @@ struct CacheArguments {
         << "value_scales must be laid out as key_scales are";
   }
 
-  // Calls run(PagedCache<C>) with the type of the cache, which is `T` or a smaller one.
+  // Calls run(PagedCache<C>) with the type C of the cache, which is `T` or a smaller one.
   template <class T, class Run>
   void visit(const Run& run) const {
     if (is(keys, kInt8)) return run(cache<int8_t>());
-    if (is(keys, kFloat8)) return run(cache<float8>());
-    if (is(keys, kBfloat16)) return run(cache<bfloat16>());
+    if (is(keys, kFloat8)) return run(cache<typename Device::float8>());
+    if (is(keys, kBfloat16)) return run(cache<typename Device::bfloat16>());
     run(cache<T>());
   }
 
  private:
   static void check_one(const TensorView& cache, const TensorView& query, const char* name) {
-    check_cpu(cache, name);
+    Device::check(cache, name);
     ROUNDHOUSE_CHECK(is(cache, query.dtype()) || is(cache, kBfloat16) || is(cache, kFloat8) || is(cache, kInt8))
         << name << " has another type than query, bfloat16, float8_e4m3fn or int8";
     check_dimensions(cache, 4, name);
-    check_size(cache, 1, kBlock, name);
+    check_size(cache, 1, Device::kBlock, name);
     check_size(cache, 3, query.size(2), name);
     ROUNDHOUSE_CHECK(is_dense(cache, 1)) << name << " must have contiguous heads";
   }
 
   static void check_scales(const TensorView& scales, const TensorView& cache, const char* name) {
-    check_cpu(scales, name);
+    Device::check(scales, name);
     check_type(scales, kFloat32, name);
     check_dimensions(scales, 3, name);
     for (int i = 0; i < 3; ++i) check_size(scales, i, cache.size(i), name);
@@ -59,17 +59,20 @@ struct CacheArguments {
   }
 
   template <class C>
-  PagedCache<C> cache() const {
-    const bool scaled = is(keys, kInt8);
-    return {data<C>(keys),
-            data<C>(values),
-            keys.stride(0),
-            keys.stride(2),
-            keys.stride(1),
-            scaled ? data<float>(key_scales) : nullptr,
-            scaled ? data<float>(value_scales) : nullptr,
-            scaled ? key_scales.stride(0) : 0,
-            scaled ? key_scales.stride(2) : 0};
+  typename Device::template PagedCache<C> cache() const {
+    typename Device::template PagedCache<C> found{};
+    found.keys = data<C>(keys);
+    found.values = data<C>(values);
+    found.block_stride = keys.stride(0);
+    found.token_stride = keys.stride(1);
+    found.head_stride = keys.stride(2);
+    if (is(keys, kInt8)) {
+      found.key_scales = data<float>(key_scales);
+      found.value_scales = data<float>(value_scales);
+      found.scale_block_stride = key_scales.stride(0);
+      found.scale_head_stride = key_scales.stride(2);
+    }
+    return found;
   }
 };
 

@@ -1,6 +1,6 @@
 #include "cpu/rope.h"
 
-#include "ops/paged_cache.h"
+#include "ops/cpu_cache.h"
 
 namespace roundhouse {
 namespace {
@@ -29,7 +29,7 @@ void check_indices(const TensorView& tensor, int64_t tokens, int64_t rows, const
 
 template <class T>
 void run(TensorView query, TensorView key, TensorView value, TensorView table, TensorView rotations,
-         const CacheArguments& arguments, TensorView slots) {
+         const CpuCacheArguments& arguments, TensorView slots) {
   arguments.visit<T>([&](const auto& cache) {
     rope_and_store(RopeAndStore<T, std::remove_pointer_t<decltype(cache.keys)>>{
         data<T>(query), data<T>(key), data<T>(value), query.stride(0), key.stride(0), value.stride(0), data<float>(table),
@@ -52,7 +52,7 @@ void rope_and_store_op(TensorView query, TensorView key, TensorView value, Tenso
   check_dimensions(table, 2, "table");
   check_dense(table, "table");
   check_size(table, 1, query.size(2), "table");
-  const CacheArguments cache{key_cache, value_cache, key_scales, value_scales};
+  const CpuCacheArguments cache{key_cache, value_cache, key_scales, value_scales};
   cache.check(key);
   check_size(key_cache, 2, key.size(1), "key_cache");
   ROUNDHOUSE_CHECK(is(key_cache, key.dtype()) || query.size(2) <= kMostDimensions)

@@ -26,7 +26,7 @@ void check_indices(const TensorView& tensor, int64_t tokens, const char* name) {
 
 template <class T>
 void run(TensorView query, TensorView key, TensorView value, TensorView table, TensorView rotations,
-         const CacheArguments& arguments, TensorView slots) {
+         const CudaCacheArguments& arguments, TensorView slots) {
   arguments.visit<T>([&](const auto& cache) {
     const RopeAndStore<T, std::remove_pointer_t<decltype(cache.keys)>> p{data<T>(query),
                                                                          data<T>(key),
@@ -62,7 +62,7 @@ void rope_and_store_op(TensorView query, TensorView key, TensorView value, Tenso
   check_dimensions(table, 2, "table");
   check_dense(table, "table");
   check_size(table, 1, query.size(2), "table");
-  const CacheArguments cache{key_cache, value_cache, key_scales, value_scales};
+  const CudaCacheArguments cache{key_cache, value_cache, key_scales, value_scales};
   cache.check(key);
   check_size(key_cache, 2, key.size(1), "key_cache");
   ROUNDHOUSE_CHECK(is(key_cache, key.dtype()) || query.size(2) <= kMostDimensions)
