@@ -36,6 +36,18 @@ class Fault:
     """What the error must say, if it is one of the emulator's."""
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kernel in which faults are planted."""
+
+    source: str
+    """Of `cuda/`, without its ending."""
+    functions: list[str]
+    """Of the library, that are needed."""
+    run: Callable[[library.Library], torch.Tensor]
+    """Checks the result, and gives it."""
+
+
 def check(run: Callable[[library.Library], torch.Tensor], body: library.Library) -> None:
     """Run an op under every schedule; it must give the same bits each time.
 
