@@ -187,9 +187,12 @@ class Mlp:
 
     def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
         # A row's numbers do not depend on which others are with it; adapters are planned for all of them.
-        if lora is None and x.is_cpu and len(x) >= 2 * _MLP_ROWS:
+        if x.is_cpu and len(x) >= 2 * _MLP_ROWS and not self._adapted(lora):
             return torch.cat([self._run(rows, None) for rows in torch.split(x, _MLP_ROWS)])
         return self._run(x, lora)
+
+    def _adapted(self, lora: LoraPlan | None) -> bool:
+        return lora is not None and any(lora.reaches(layer.site) for layer in (self._gate_up, self._down))
 
     def _run(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
         return self._down(self._activate(self._gate_up(x, lora)), lora)

@@ -178,13 +178,17 @@ class RecordedDecodes:
         """
         if not self._enabled or not (lora is None or isinstance(lora, TablePlan)):
             return None
+        if len(rows) > self._inputs.capacity:
+            # All recordings read the same memory.
+            self._inputs = DecodeInputs(2 * len(rows), self._cache, self._width)
+            self._recorded.clear()
         if lora is not None and not self._inputs.adapt(lora):
             self._recorded = {kind: each for kind, each in self._recorded.items() if not kind.adapted}
         kind = _Kind(len(rows), lora is not None)
         found = self._recorded.pop(kind, None)
         if found is None or not found.recording.serves:
             runs = self._runs[kind] = self._runs.get(kind, 0) + 1
-            return self._record(kind, rows, rotations, lora) if runs == _EAGER + 1 else None
+            return self._record(kind, rows, rotations) if runs == _EAGER + 1 else None
         self._recorded[kind] = found
         self.replayed += 1
         self._inputs.write(rows, rotations)
@@ -195,14 +199,8 @@ class RecordedDecodes:
         """A request has lost its blocks."""
         self._inputs.release(request)
 
-    def _record(self, kind: _Kind, rows: Sequence[Row], rotations: Ints | None, lora: TablePlan | None) -> Decoded:
+    def _record(self, kind: _Kind, rows: Sequence[Row], rotations: Ints | None) -> Decoded:
         """Run a step as it comes, and keep it if it can be replayed; if not, its kind is never tried again."""
-        if kind.rows > self._inputs.capacity:
-            # All recordings read the same memory.
-            self._inputs = DecodeInputs(2 * kind.rows, self._cache, self._width)
-            self._recorded.clear()
-            if lora is not None:
-                self._inputs.adapt(lora)
         self._inputs.write(rows, rotations)
         tokens, step = self._inputs.step(kind.rows, self._rotary, self._windows, adapted=kind.adapted)
         with kernels.record() as recording:

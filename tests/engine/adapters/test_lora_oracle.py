@@ -10,9 +10,11 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+import engine.layers
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
 from engine.runner import ModelRunner
+from kernels import LoraPlan
 from tests.engine.adapters.collection import BLOCKS, Collection, ask, bank_of
 from tests.engine.adapters.conftest import Collections
 from tests.engine.adapters.zoo import ZOO
@@ -132,6 +134,32 @@ def test_adapters_come_go_and_move_between_steps(collections: Collections, devic
         bank.remove(kind)
         runner._cache.sectors[place - 17 : place - 17 + needed] = 9.0
     assert long.output == collection.greedy(staying, prompt, NEW_TOKENS)
+
+
+def test_long_prompts_pass_in_parts_the_feed_forward_layers_that_no_adapter_reaches(
+    collections: Collections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether their adapter has nothing for these layers at all, or for one of three."""
+    collection = collections("llama")
+    rows: list[int] = []
+    run = engine.layers.Mlp._run
+
+    def spy(mlp: engine.layers.Mlp, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
+        rows.append(len(x))
+        return run(mlp, x, lora)
+
+    for kind, parts in {"only v_proj": 9, "one layer": 7}.items():
+        runner = collection.runner(kind)
+        whole = drive(runner, [with_logprobs(kind, random_prompt(40))], blocks=BLOCKS)
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.layers, "_MLP_ROWS", 16)
+            patch.setattr(engine.layers.Mlp, "_run", spy)
+            again = drive(runner, [with_logprobs(kind, random_prompt(40))], blocks=BLOCKS)
+        assert len(rows) == parts
+        rows.clear()
+        expected, found = (answers[0][0].prompt_logprobs or [] for answers in (whole, again))
+        for one, other in zip(expected, found, strict=True):
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+import engine.recorded
 from engine.plan import Sampled
 from engine.runner import Dtype, ModelRunner
 from kernels import library
@@ -65,6 +66,20 @@ def test_one_recording_serves_any_adapters(collection: Collection, monkeypatch: 
             assert _answers(runner, kinds, seed=turn) == answers
             # 9 steps of three rows, 5 of two and 5 of one; those that are recorded, or precede it, come first.
             assert turn == 0 or runner._decodes.replayed - before >= 15
+
+
+def test_more_rows_with_adapters_than_there_was_room_for(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first step on, as where all requests come at once."""
+    monkeypatch.setattr(engine.recorded, "_ROWS", 2)
+    kinds = ["rank 1", "rank 8", None, "rank 1"]
+    runner = collection.runner("rank 1", "rank 8")
+    with monkeypatch.context() as patch:
+        patch.setattr(runner._decodes, "_enabled", False)
+        expected = _answers(runner, kinds)
+    assert _answers(runner, kinds, seed=1) == expected
+    assert runner._decodes.replayed > 5
 
 
 def test_an_adapter_that_comes_back_elsewhere_is_read_there(collection: Collection) -> None:
