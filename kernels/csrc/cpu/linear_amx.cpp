@@ -108,7 +108,7 @@ struct UnpackedWeights {
   // multiplied, those of the next are unpacked, an equal part beside each.
   class Stream {
    public:
-    Stream(const UnpackedWeights& weights, int64_t first, int64_t last, int64_t step)
+    Stream(const UnpackedWeights& weights, int64_t first, int64_t last, int64_t step, bool)
         : weights_(weights), last_(last), step_(step) {
       for (int64_t i = 0; i < std::min(step, last - first); ++i) {
         Group::unpack(tiles_of(0, i), kLine, weights.at(first + i, 0), 0, kBlock);

@@ -48,19 +48,22 @@ struct Region {
       : columns(base), rows(base + groups * 32 * padded), scales(reinterpret_cast<float*>(base + groups * 48 * padded)) {}
 };
 
-inline void prefetch_tile(const uint8_t* tile) {
-  for (int i = 0; i < 16; ++i) _mm_prefetch(reinterpret_cast<const char*>(tile + 64 * i), _MM_HINT_T0);
+template <_mm_hint kHint>
+void prefetch_tile(const uint8_t* tile) {
+  for (int i = 0; i < 16; ++i) _mm_prefetch(reinterpret_cast<const char*>(tile + 64 * i), kHint);
 }
 
 // What else is done at each tile of weights, block `b` and number `t` along the inputs, while AMX multiplies.
 struct Nothing {
   void operator()(int64_t, int, const uint8_t*) const {}
 };
-// Asks for weights ahead; from tile `last` on these are of the blocks that come next, `jump` bytes further.
+// Asks for weights ahead; from tile `last` on these are of the blocks that come next, `jump` bytes further. Where little is
+// done with a tile, more lines are on their way to the second-level cache at a time than to the first.
+template <_mm_hint kHint>
 struct Prefetch {
   int64_t last, jump;
   void operator()(int64_t t, int, const uint8_t* tile) const {
-    prefetch_tile(tile + kAheadTiles * kTile + (t < last ? 0 : jump));
+    prefetch_tile<kHint>(tile + kAheadTiles * kTile + (t < last ? 0 : jump));
   }
 };
 // Brings some lines of the tile that lies `offset` bytes behind into the second-level cache.
@@ -116,12 +119,12 @@ void multiply_wide(Blocks weights, Columns x, int64_t x_apart, int64_t tiles, co
   const uint8_t* tile = weights.data;
   for (int64_t t = 0; t < tiles; ++t, tile += weights.step, x.data += x.step) {
     _tile_loadd(4, x.data, x.line);
-    prefetch_tile(x.data + kColumnsAhead);
+    prefetch_tile<_MM_HINT_T0>(x.data + kColumnsAhead);
     _tile_loadd(5, tile, weights.line);
     ROUNDHOUSE_MULTIPLY(Format, 0, 5, 4)
     beside(t, 0, tile);
     _tile_loadd(6, x.data + x_apart, x.line);
-    prefetch_tile(x.data + x_apart + kColumnsAhead);
+    prefetch_tile<_MM_HINT_T0>(x.data + x_apart + kColumnsAhead);
     ROUNDHOUSE_MULTIPLY(Format, 1, 5, 6)
     if constexpr (kBlocks > 1) {
       _tile_loadd(7, tile + weights.apart, weights.line);
@@ -216,16 +219,22 @@ struct TiledWeights {
   // Blocks one after the other, `step` or less of [first, last) at a time.
   class Stream {
    public:
-    Stream(const TiledWeights& weights, int64_t, int64_t, int64_t) : weights_(weights) {}
+    Stream(const TiledWeights& weights, int64_t, int64_t, int64_t, bool wide) : weights_(weights), wide_(wide) {}
     // The next `count` blocks, from `block` on: calls body(blocks, first tile, number of tiles, beside).
     template <class Body>
     void next(int64_t block, int count, const Body& body) {
       const Blocks all = weights_.part(block, count, 0, weights_.tiles, nullptr);
-      body(all, int64_t{0}, weights_.tiles, Prefetch{weights_.tiles - kAheadTiles, (count - 1) * all.apart});
+      const int64_t last = weights_.tiles - kAheadTiles, jump = (count - 1) * all.apart;
+      if (wide_) {
+        body(all, int64_t{0}, weights_.tiles, Prefetch<_MM_HINT_T0>{last, jump});
+      } else {
+        body(all, int64_t{0}, weights_.tiles, Prefetch<_MM_HINT_T1>{last, jump});
+      }
     }
 
    private:
     const TiledWeights& weights_;
+    const bool wide_;
   };
 };
 
@@ -284,7 +293,7 @@ void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int6
       const bool wide = groups == 2;
       // What is unpacked of four blocks, twice, would not leave room in the first-level cache.
       const int64_t step = wide || Weights::kUnpacked ? 2 : 4;
-      typename Weights::Stream stream(weights, first, last, step);
+      typename Weights::Stream stream(weights, first, last, step, wide);
       Sums sums;
       for (int64_t block = first; block < last; block += step) {
         const int count = static_cast<int>(std::min(step, last - block));
