@@ -64,7 +64,7 @@ class PackedWeight:
     def numbers(self) -> torch.Tensor:
         """Of an int8 or w8a16 weight: what `scales` multiply -> [outputs, inputs]."""
         if self.for_cuda:
-            return packing_cuda.unpack_int8(self.data, self.outputs, self.inputs)
+            return packing_cuda.unpack_int8(self.data, self.outputs, self.inputs, alone=self.kind == "w8a16")
         return self._untile(torch.int8)
 
     def _untile(self, dtype: torch.dtype) -> torch.Tensor:
@@ -104,6 +104,9 @@ def pack_weight(weight: torch.Tensor, quantize: Quantization | None = None) -> P
         return PackedWeight(outputs, inputs, weight.dtype, "int8", _tile(numbers), scales, totals)
     if quantize == "w8a16":
         numbers, scales = quantize_int8(weight)
+        if for_cuda:
+            data = packing_cuda.pack_int8(numbers, alone=True)
+            return PackedWeight(outputs, inputs, weight.dtype, "w8a16", data, scales, for_cuda=True)
         return PackedWeight(outputs, inputs, weight.dtype, "w8a16", _tile(numbers), scales)
     levels, steps, zeros = quantize_int4(weight)
     if for_cuda:

@@ -45,19 +45,27 @@ def _shifts(device: torch.device) -> torch.Tensor:
     return 4 * (half[:, None, None, None, None, None, None] + 2 * pair[:, None]) + 16 * high
 
 
-def pack_int8(weight: torch.Tensor) -> torch.Tensor:
-    """int8 [outputs, inputs] -> tiles of bytes."""
+def pack_int8(weight: torch.Tensor, *, alone: bool = False) -> torch.Tensor:
+    """int8 [outputs, inputs] -> tiles of bytes; `alone` for x in bf16."""
     whole = _whole(weight)
+    if alone:
+        whole = _swap(whole)
     # Outputs are (tile, half, g), inputs (chunk, t, part, byte).
     parts = whole.view(-1, 2, 8, whole.shape[1] // 64, 4, 2, 8)
     return parts.permute(0, 3, 2, 4, 5, 1, 6).contiguous().view(torch.uint8).flatten()
 
 
-def unpack_int8(tiles: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
+def unpack_int8(tiles: torch.Tensor, outputs: int, inputs: int, *, alone: bool = False) -> torch.Tensor:
     """What `pack_int8` was given."""
     padded = -(-inputs // GROUP) * GROUP
     parts = tiles.view(torch.int8).view(-1, padded // 64, 8, 4, 2, 2, 8).permute(0, 5, 2, 1, 3, 4, 6)
-    return parts.reshape(-1, padded)[:outputs, :inputs].contiguous()
+    whole = parts.reshape(-1, padded)
+    return (_swap(whole) if alone else whole)[:outputs, :inputs].contiguous()
+
+
+def _swap(whole: torch.Tensor) -> torch.Tensor:
+    """Of each four inputs the second for the third; undoes itself."""
+    return whole.view(len(whole), -1, 2, 2).transpose(2, 3).reshape(whole.shape)
 
 
 def _whole(x: torch.Tensor) -> torch.Tensor:

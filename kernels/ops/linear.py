@@ -113,7 +113,6 @@ register(
     _linear_w8a16,
     fake=lambda x, tiles, scales, bias: _fake(x, scales.shape[0]),
     cost=linear_w8a16_cost,
-    built=("cpu",),
 )
 register(
     "linear_int4(Tensor x, Tensor groups, Tensor? bias, int outputs) -> Tensor",

@@ -26,9 +26,10 @@ def run(x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> tor
         dense = torch.empty(weight.outputs, weight.inputs, dtype=weight.dtype, device=x.device)
         body.dequantize_int4(dense, weight.data, weight.scales)
         return reference.linear(x, dense, bias)
-    if weight.kind == "int4":
+    if weight.kind != "int8":
         out = torch.empty(len(x), weight.outputs, dtype=x.dtype, device=x.device)
-        body.linear_int4(out, _in_whole_rows(x), weight.data, weight.scales, bias)
+        product = body.linear_int4 if weight.kind == "int4" else body.linear_w8a16
+        product(out, _in_whole_rows(x), weight.data, weight.scales, bias)
         return out
     out, levels, scales = _int8_tensors(x, weight)
     body.linear_int8(out, x, weight.data, weight.scales, bias, levels, scales)
@@ -39,9 +40,10 @@ def run_grouped(x: torch.Tensor, weights: PackedWeight, ends: torch.Tensor) -> t
     """`reference.grouped_linear` for `weights` that hold those of all experts, one behind the other."""
     body = library.of(x)
     assert body is not None and weights.scales is not None
-    if weights.kind == "int4":
+    if weights.kind != "int8":
         out = torch.empty(len(x), weights.outputs, dtype=x.dtype, device=x.device)
-        body.grouped_linear_int4(out, _in_whole_rows(x), weights.data, weights.scales, ends)
+        product = body.grouped_linear_int4 if weights.kind == "int4" else body.grouped_linear_w8a16
+        product(out, _in_whole_rows(x), weights.data, weights.scales, ends)
         return out
     out, levels, scales = _int8_tensors(x, weights)
     body.grouped_linear_int8(out, x, weights.data, weights.scales, ends, levels, scales)

@@ -150,7 +150,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "embedding": embedding,
     **{
         f"linear {name} of {rows}": lambda name=name, rows=rows: linear(name, rows)  # type: ignore[misc]
-        for name in (None, "int8", "int4")
+        for name in (None, "int8", "w8a16", "int4")
         for rows in (1, 16, 65)
     },
     **{

@@ -28,6 +28,12 @@ def int4(outputs: int, inputs: int, device: torch.device) -> tuple[tuple[torch.T
     return pack_int4(levels, steps, zeros), (wide[0] * levels + wide[1]).bfloat16()
 
 
+def int8_alone(outputs: int, inputs: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """All numbers that there are: a random weight, its scales, and the weight packed."""
+    weight = torch.randint(-128, 128, (outputs, inputs), device=device, dtype=torch.int8)
+    return weight, torch.rand(outputs, device=device) / 100, pack_int8(weight, alone=True)
+
+
 def run_int4(body: Body, x: torch.Tensor, packed: tuple[torch.Tensor, torch.Tensor], outputs: int) -> torch.Tensor:
     guarded = torch.full((len(x) + 2, outputs), torch.nan, dtype=torch.bfloat16, device=body[1])
     body[0].linear_int4(guarded[1:-1], x, *packed, None)
@@ -78,6 +84,26 @@ def test_int8_is_the_product_of_rounded_rows(body: Body, rows: int, outputs: int
     torch.testing.assert_close(out.double(), expected, rtol=2**-8, atol=1e-5)
 
 
+@every_shape
+@given(rows=rows, outputs=outputs, inputs=inputs, bias=st.booleans(), seed=st.integers(0, 99))
+def test_int8_alone_is_the_product_of_fp64(
+    body: Body, rows: int, outputs: int, inputs: int, bias: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    x = torch.full((rows, inputs + 16), torch.nan, dtype=torch.bfloat16, device=body[1])[:, :inputs]
+    x.copy_(torch.randn(rows, inputs))
+    weight, scales, packed = int8_alone(outputs, inputs, body[1])
+    offset = torch.randn(outputs, device=body[1]).bfloat16() if bias else None
+    guarded = torch.full((rows + 2, outputs), torch.nan, dtype=torch.bfloat16, device=body[1])
+    body[0].linear_w8a16(guarded[1:-1], x, packed, scales, offset)
+    assert guarded[[0, -1]].isnan().all()
+    whole = weight.double() * scales.double()[:, None]
+    expected = x.double() @ whole.T + (0 if offset is None else offset.double())
+    # Sums in fp32, rounded once.
+    reach = x.double().abs() @ whole.abs().T
+    assert ((guarded[1:-1].double() - expected).abs() <= 2**-8 * expected.abs() + 1e-6 * reach + 1e-30).all()
+
+
 def test_int8_of_a_row_of_zeros_is_the_bias(body: Body) -> None:
     x, bias = torch.zeros(1, 64, device=body[1]).bfloat16(), torch.arange(4, device=body[1]).bfloat16()
     levels, scales = torch.empty(1, GROUP, device=body[1], dtype=torch.int8), torch.ones(4, device=body[1])
@@ -91,11 +117,17 @@ def test_a_row_does_not_depend_on_its_batch(body: Body) -> None:
     x = torch.randn(70, 1400, device=body[1]).bfloat16()
     packed, _ = int4(40, 1400, body[1])
     together = run_int4(body, x, packed, 40)
+    _, scales, tiles = int8_alone(40, 1400, body[1])
+    alone = torch.empty(70, 40, device=body[1]).bfloat16()
+    body[0].linear_w8a16(alone, x, tiles, scales, None)
     for begin, end in [(0, 1), (3, 12), (50, 67), (60, 70), (30, 70)]:
         assert torch.equal(run_int4(body, x[begin:end], packed, 40), together[begin:end])
+        part = torch.empty(end - begin, 40, device=body[1]).bfloat16()
+        body[0].linear_w8a16(part, x[begin:end], tiles, scales, None)
+        assert torch.equal(part, alone[begin:end])
 
 
-@pytest.mark.parametrize("quantize", ["int8", "int4"])
+@pytest.mark.parametrize("quantize", ["int8", "w8a16", "int4"])
 @pytest.mark.parametrize("rows", [1, 17, linear_cuda.FEW + 1])
 def test_the_op_packs_and_multiplies_as_the_specification_does(body: Body, quantize: Quantization, rows: int) -> None:
     x, bias = torch.randn(rows, 200, device=body[1]).bfloat16(), torch.randn(40, device=body[1]).bfloat16()
@@ -105,9 +137,12 @@ def test_the_op_packs_and_multiplies_as_the_specification_does(body: Body, quant
         elsewhere = kernels.pack_weight(original.cpu(), quantize)
     assert weight.for_cuda and torch.equal(weight.dense().cpu(), elsewhere.dense())
     found = kernels.linear(x, weight, bias)
-    if quantize == "int8":
+    if quantize != "int4":
         with library.using(None):
-            assert torch.equal(found.cpu(), kernels.linear(x.cpu(), elsewhere, bias.cpu()))
+            expected = kernels.linear(x.cpu(), elsewhere, bias.cpu())
+        # Sums of integers are exact, those of fp32 differ by their order.
+        near = {"rtol": 0.0, "atol": 0.0} if quantize == "int8" else {"rtol": 2**-7, "atol": 1e-4}
+        torch.testing.assert_close(found.cpu(), expected, **near)
     else:
         expected = x.double() @ weight.dense().double().T + bias.double()
         torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=2**-4)
@@ -125,3 +160,8 @@ def test_a_wrong_argument_is_named(body: Body) -> None:
         body[0].linear_int4(out, x[:, :60].contiguous(), tiles, steps, None)
     with pytest.raises(ValueError, match="steps has another type"):
         body[0].linear_int4(out, x, tiles, steps.float(), None)
+    _, scales, numbers = int8_alone(4, 64, body[1])
+    with pytest.raises(ValueError, match="tiles has 1024 elements instead of 2048"):
+        body[0].linear_w8a16(out, x, numbers[:1024], scales, None)
+    with pytest.raises(ValueError, match="scales has another type"):
+        body[0].linear_w8a16(out, x, numbers, scales.bfloat16(), None)

@@ -69,7 +69,7 @@ def test_what_other_experts_have_does_not_matter(body: Body) -> None:
     assert torch.equal(damaged[same], together[same]) and damaged[~same].isnan().all()
 
 
-@pytest.mark.parametrize("quantize", ["int8", "int4"])
+@pytest.mark.parametrize("quantize", ["int8", "w8a16", "int4"])
 @pytest.mark.parametrize("counts", [[1, 0, 3, 8], [9, 0, 40, 64], [0, 33, 0, 0], [0] * 40 + [2, 1]], ids=str)
 def test_quantised_products_have_the_bits_of_each_experts(
     body: Body, quantize: kernels.Quantization, counts: list[int]

@@ -36,6 +36,13 @@ void linear_int8(const QuantizedLinear& p, Stream stream) {
   run<Int8, 2, 64>(p, stream);
 }
 
+void linear_w8a16(const QuantizedLinear& p, Stream stream) {
+  if (p.rows == 0 || p.outputs == 0) return;
+  if (p.rows <= 8) return run<W8A16, 2, 8>(p, stream);
+  if (p.rows <= 16) return run<W8A16, 2, 16>(p, stream);
+  run<W8A16, 2, 32>(p, stream);
+}
+
 void grouped_linear_int4(const GroupedQuantizedLinear& p, Stream stream) {
   if (p.linear.rows == 0 || p.linear.outputs == 0 || p.experts == 0) return;
   p.linear.rows <= 8 * p.experts ? run<Int4, 2, 8>(p, stream) : run<Int4, 4, 32>(p, stream);
@@ -44,6 +51,11 @@ void grouped_linear_int4(const GroupedQuantizedLinear& p, Stream stream) {
 void grouped_linear_int8(const GroupedQuantizedLinear& p, Stream stream) {
   if (p.linear.rows == 0 || p.linear.outputs == 0 || p.experts == 0) return;
   p.linear.rows <= 8 * p.experts ? run<Int8, 2, 8>(p, stream) : run<Int8, 2, 64>(p, stream);
+}
+
+void grouped_linear_w8a16(const GroupedQuantizedLinear& p, Stream stream) {
+  if (p.linear.rows == 0 || p.linear.outputs == 0 || p.experts == 0) return;
+  p.linear.rows <= 8 * p.experts ? run<W8A16, 2, 8>(p, stream) : run<W8A16, 2, 32>(p, stream);
 }
 
 void quantize_rows(const QuantizeRows& p, Stream stream) {

@@ -56,17 +56,28 @@ const bfloat16* bias_of(const tvm::ffi::Optional<TensorView>& bias, int64_t outp
   return data<bfloat16>(bias.value());
 }
 
-// Rows times int4 weights, one of each expert.
-QuantizedLinear read_int4(TensorView out, TensorView x, TensorView tiles, TensorView steps, int64_t experts) {
+// Rows of bf16 times weights of `bits`, one of each expert.
+QuantizedLinear read_rows(TensorView out, TensorView x, TensorView tiles, TensorView scales, int64_t bits, int64_t experts) {
   check_x(x);
   ROUNDHOUSE_CHECK(aligned(x.data_ptr()) && x.stride(0) % 8 == 0 && x.size(1) % 8 == 0)
       << "x must have rows that are multiples of 16 bytes";
   check_out(out, x);
   const int64_t outputs = out.size(1), inputs = x.size(1);
-  check_tiles(tiles, outputs, inputs, 4, experts);
-  check_steps(steps, outputs, inputs, experts);
-  return {data<bfloat16>(out), x.data_ptr(), nullptr, data<uint8_t>(tiles), steps.data_ptr(), nullptr, x.size(0), outputs,
+  check_tiles(tiles, outputs, inputs, bits, experts);
+  return {data<bfloat16>(out), x.data_ptr(), nullptr, data<uint8_t>(tiles), scales.data_ptr(), nullptr, x.size(0), outputs,
           inputs, x.stride(0)};
+}
+
+QuantizedLinear read_int4(TensorView out, TensorView x, TensorView tiles, TensorView steps, int64_t experts) {
+  const QuantizedLinear p = read_rows(out, x, tiles, steps, 4, experts);
+  check_steps(steps, p.outputs, p.inputs, experts);
+  return p;
+}
+
+QuantizedLinear read_w8a16(TensorView out, TensorView x, TensorView tiles, TensorView scales, int64_t experts) {
+  const QuantizedLinear p = read_rows(out, x, tiles, scales, 8, experts);
+  check_whole(scales, kFloat32, experts * p.outputs, "scales");
+  return p;
 }
 
 // The same for int8 weights; the rows of x are to become int8 first. `levels` [T, inputs rounded up to a multiple of 128]
@@ -96,6 +107,12 @@ void linear_int4_op(TensorView out, TensorView x, TensorView tiles, TensorView s
   linear_int4(p, stream_of(x));
 }
 
+void linear_w8a16_op(TensorView out, TensorView x, TensorView tiles, TensorView scales, tvm::ffi::Optional<TensorView> bias) {
+  QuantizedLinear p = read_w8a16(out, x, tiles, scales, 1);
+  p.bias = bias_of(bias, p.outputs);
+  linear_w8a16(p, stream_of(x));
+}
+
 void linear_int8_op(TensorView out, TensorView x, TensorView tiles, TensorView scales, tvm::ffi::Optional<TensorView> bias,
                     TensorView levels, TensorView x_scales) {
   QuantizedLinear p = read_int8(out, x, tiles, scales, levels, x_scales, 1);
@@ -115,6 +132,13 @@ void grouped_linear_int4_op(TensorView out, TensorView x, TensorView tiles, Tens
   const QuantizedLinear p = read_int4(out, x, tiles, steps, experts);
   const int64_t bytes = tile_bytes(p.outputs, p.inputs, 4), step_bytes = step_count(p.outputs, p.inputs) * sizeof(bfloat16);
   grouped_linear_int4({p, data<int64_t>(ends), experts, bytes, step_bytes}, stream_of(x));
+}
+
+void grouped_linear_w8a16_op(TensorView out, TensorView x, TensorView tiles, TensorView scales, TensorView ends) {
+  const int64_t experts = read_experts(ends);
+  const QuantizedLinear p = read_w8a16(out, x, tiles, scales, experts);
+  const int64_t scale_bytes = p.outputs * static_cast<int64_t>(sizeof(float));
+  grouped_linear_w8a16({p, data<int64_t>(ends), experts, tile_bytes(p.outputs, p.inputs, 8), scale_bytes}, stream_of(x));
 }
 
 void grouped_linear_int8_op(TensorView out, TensorView x, TensorView tiles, TensorView scales, TensorView ends, TensorView levels,
@@ -143,6 +167,8 @@ void dequantize_int4_op(TensorView out, TensorView tiles, TensorView steps) {
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_int4, roundhouse::cuda::linear_int4_op);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_int8, roundhouse::cuda::linear_int8_op);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(linear_w8a16, roundhouse::cuda::linear_w8a16_op);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(dequantize_int4, roundhouse::cuda::dequantize_int4_op);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(grouped_linear_int4, roundhouse::cuda::grouped_linear_int4_op);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(grouped_linear_int8, roundhouse::cuda::grouped_linear_int8_op);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(grouped_linear_w8a16, roundhouse::cuda::grouped_linear_w8a16_op);

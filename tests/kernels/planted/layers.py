@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernels import library, reference
-from kernels.packing_cuda import GROUP, pack_int4
+from kernels.packing_cuda import GROUP, pack_int4, pack_int8
 from tests.kernels.faults import Case, Fault
 
 
@@ -58,6 +58,16 @@ def linear_int4(body: library.Library) -> torch.Tensor:
     return out
 
 
+def linear_w8a16(body: library.Library) -> torch.Tensor:
+    torch.manual_seed(0)
+    x, out = torch.randn(9, 1400).bfloat16(), torch.full((9, 40), torch.nan, dtype=torch.bfloat16)
+    weight, scales = torch.randint(-128, 128, (40, 1400)).to(torch.int8), torch.rand(40)
+    body.linear_w8a16(out, x, pack_int8(weight, alone=True), scales, None)
+    expected = x.double() @ weight.double().T * scales
+    torch.testing.assert_close(out.double(), expected, rtol=2**-7, atol=1)
+    return out
+
+
 def sample(body: library.Library) -> torch.Tensor:
     torch.manual_seed(0)
     logits = torch.randn(6, 300).bfloat16()
@@ -76,6 +86,7 @@ CASES = {
     "rope": Case("rope", ["rope_and_store"], rope),
     "sample": Case("sampling", ["sample"], sample),
     "int4": Case("linear", ["linear_int4", "dequantize_int4"], linear_int4),
+    "w8a16": Case("linear", ["linear_w8a16"], linear_w8a16),
 }
 
 FAULTS = {
@@ -162,6 +173,16 @@ FAULTS = {
         Fault("inputs beyond the end", "linear/quantized.cuh", "row < p.rows && at < p.inputs", "row < p.rows"),
         Fault("a slice left out", "linear/quantized.cuh", "slice < kWarps; ++slice", "slice < kWarps - 1; ++slice"),
         Fault("steps of another output", "linear/formats.cuh", "step[r % 2]", "step[r / 2]"),
+    ],
+    "w8a16": [
+        Fault("numbers of other inputs", "linear/formats.cuh", "of[i][r % 2] >> (8 * (r / 2))", "of[i][r % 2]"),
+        Fault("numbers of other outputs", "linear/formats.cuh", "of[i][r % 2]", "of[i][r / 2]"),
+        Fault(
+            "scales left out",
+            "linear/quantized.cuh",
+            "if constexpr (!Format::kGroupScales) value",
+            "if constexpr (Format::kRowScales) value",
+        ),
     ],
 }
 """By case."""

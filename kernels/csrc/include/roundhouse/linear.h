@@ -16,19 +16,22 @@ constexpr int kTileOutputs = 16;
 
 struct QuantizedLinear {
   bfloat16* out;         // [rows, outputs]
-  const void* x;         // [rows, inputs], rows x_stride elements apart: bf16, or int8 for int8 weights
+  const void* x;         // [rows, inputs], rows x_stride elements apart: bf16, or int8 if x has become that, too
   const bfloat16* bias;  // [outputs] or null
   const uint8_t* tiles;
   // int4: for each tile of outputs, group and g of 0 to 7, of outputs g and g + 8: the step and what level 0 stands for, in
   // bf16. A weight is bf16(step * level + zero).
   // int8: the scales of the outputs in fp32.
   const void* scales;
-  const float* x_scales;  // int8: of the rows
+  const float* x_scales;  // of the rows of an int8 x
   int64_t rows, outputs, inputs, x_stride;
 };
 
 // inputs and x_stride are multiples of 8, and x is aligned to 16 bytes.
 void linear_int4(const QuantizedLinear& p, Stream stream);
+
+// The same x with int8 weights, which bf16 holds exactly: out = sum * scale + bias.
+void linear_w8a16(const QuantizedLinear& p, Stream stream);
 
 // The same for rows by expert, each times its expert's weight: rows ends[e - 1] <= i < ends[e] times weight e. The experts'
 // tiles and scales lie one behind the other.
@@ -41,6 +44,7 @@ struct GroupedQuantizedLinear {
 
 void grouped_linear_int4(const GroupedQuantizedLinear& p, Stream stream);
 void grouped_linear_int8(const GroupedQuantizedLinear& p, Stream stream);
+void grouped_linear_w8a16(const GroupedQuantizedLinear& p, Stream stream);
 
 // Rows of x become int8 with a scale of their own, max |x| / 127: out = float(sum) * x_scale * scale + bias.
 // x_stride is a multiple of 16, and inputs beyond are zero up to a multiple of 128.

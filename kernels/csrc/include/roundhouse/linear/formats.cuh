@@ -18,7 +18,7 @@ struct Int4 {
   struct Scales {
     uint32_t step_and_zero[2];  // of outputs g and g + 8
   };
-  static constexpr bool kGroupScales = true;
+  static constexpr bool kGroupScales = true, kRowScales = false;
 
   // Of 16 inputs of 8 rows, by a lane: row g, its inputs.
   struct Columns {
@@ -56,7 +56,7 @@ struct Int8 {
   static constexpr int kTileBytes = 32;
 
   struct Scales {};
-  static constexpr bool kGroupScales = false;
+  static constexpr bool kGroupScales = false, kRowScales = true;
 
   struct Columns {
     uint32_t words[4];
@@ -71,6 +71,38 @@ struct Int8 {
       const uint32_t a[4] = {words.x, words.z, words.y, words.w};
 #pragma unroll
       for (int n = 0; n < kEights; ++n) ptx::mma_int8(sums[n], a, {columns[n].words[2 * k], columns[n].words[2 * k + 1]});
+    }
+  }
+};
+
+// Bytes as those of Int8, but of each four inputs the second and the third have changed places: bytes that become a
+// register of bf16 at once are then neighbours.
+struct W8A16 {
+  using Sum = float;
+  using X = bfloat16;
+  static constexpr int kTileBytes = 32;
+
+  struct Scales {};
+  static constexpr bool kGroupScales = false, kRowScales = false;
+
+  using Columns = Int4::Columns;
+
+  template <int kEights>
+  static ROUNDHOUSE_DEVICE void multiply(Sum (&sums)[kEights][4], const unsigned char* tile, const Scales&,
+                                         const Columns (&columns)[kEights]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint4 words = reinterpret_cast<const uint4*>(tile)[half];
+      const uint32_t of[2][2] = {{words.x, words.z}, {words.y, words.w}};  // of outputs g and g + 8
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int k = 2 * half + i;
+        uint32_t a[4];
+#pragma unroll
+        for (int r = 0; r < 4; ++r) a[r] = ptx::widen_bf16<int8_t>(of[i][r % 2] >> (8 * (r / 2)));
+#pragma unroll
+        for (int n = 0; n < kEights; ++n) ptx::mma_bf16(sums[n], a, {columns[n].words[2 * k], columns[n].words[2 * k + 1]});
+      }
     }
   }
 };

@@ -144,7 +144,8 @@ struct QuantizedLinearBody {
 #pragma unroll
       for (int slice = 0; slice < kWarps; ++slice) sum += shared[slice][i / kOutputs][i % kOutputs];
       float value = static_cast<float>(sum);
-      if constexpr (!Format::kGroupScales) value = value * p.x_scales[row] * static_cast<const float*>(p.scales)[output];
+      if constexpr (Format::kRowScales) value *= p.x_scales[row];
+      if constexpr (!Format::kGroupScales) value *= static_cast<const float*>(p.scales)[output];
       if (p.bias != nullptr) value += to_float(p.bias[output]);
       p.out[row * p.outputs + output] = from_float<bfloat16>(value);
     }
