@@ -7,7 +7,7 @@ weights into the device's preferred layout once they are loaded (`pack`), and ru
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -18,7 +18,7 @@ import kernels
 from engine.adapters.manifest import Module
 from engine.config import Activation, ModelConfig
 from engine.kv_cache import LayerCache
-from kernels import AttentionPlan, LoraExperts, LoraPlan, PackedExperts, PackedWeight, Quantization
+from kernels import AttentionPlan, LoraExperts, LoraPlan, PackedExperts, PackedWeight, Quantization, TablePlan
 
 Targets = dict[str, torch.Tensor]
 Base = tuple[torch.Tensor, torch.Tensor | None]
@@ -186,13 +186,12 @@ class Mlp:
         return self._down.base(0) if module == "down_proj" else self._gate_up.base(_GATE_UP.index(module))
 
     def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
-        # A row's numbers do not depend on which others are with it; adapters are planned for all of them.
-        if x.is_cpu and len(x) >= 2 * _MLP_ROWS and not self._adapted(lora):
-            return torch.cat([self._run(rows, None) for rows in torch.split(x, _MLP_ROWS)])
+        # A row's numbers do not depend on which others are with it.
+        if x.is_cpu and len(x) >= 2 * _MLP_ROWS and (lora is None or isinstance(lora, TablePlan)):
+            parts = torch.split(x, _MLP_ROWS)
+            plans: Sequence[LoraPlan | None] = [None] * len(parts) if lora is None else lora.parts(_MLP_ROWS, len(x))
+            return torch.cat([self._run(rows, plan) for rows, plan in zip(parts, plans, strict=True)])
         return self._run(x, lora)
-
-    def _adapted(self, lora: LoraPlan | None) -> bool:
-        return lora is not None and any(lora.reaches(layer.site) for layer in (self._gate_up, self._down))
 
     def _run(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
         return self._down(self._activate(self._gate_up(x, lora)), lora)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,7 @@ from engine.adapters.layout import HEAD
 from engine.batch import Batch, BatchBuilder, Ints
 from engine.checkpoint import quantized_revision, revision_digest
 from engine.config import ModelConfig
-from engine.graphs.decode import Capture, CudaCapture, DecodeGraphs, Decodes
+from engine.graphs.decode import Adapted, Capture, CudaCapture, DecodeGraphs, Decodes
 from engine.graphs.policy import CapturePolicy
 from engine.host_loader import HostMemory
 from engine.host_memory import host_memory
@@ -35,7 +36,7 @@ from engine.rope import RotaryEmbedding
 from engine.sampling import Sampler, token_logprobs
 from engine.speculation.verification import confirmed
 from engine.wire import ModelInfo, TokenLogprob
-from kernels import LoraAdapter, LoraPlan, LoraWorkspace, Quantization
+from kernels import LoraAdapter, LoraPlan, LoraWorkspace, Quantization, TablePlan
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 
@@ -278,7 +279,8 @@ class ModelRunner:
         if recordable and (decoded := self._decodes(rows, lora=lora)) is not None:
             return _Launch(rows, range(1, len(rows) + 1), lora, decoded.hidden, decoded)
         batch = self._batches(rows)
-        if self._graphs is not None and single and lora is None and any([row.sample for row in rows]):
+        planned = lora is None or isinstance(lora, TablePlan)
+        if self._graphs is not None and single and planned and any([row.sample for row in rows]):
             # Somebody waits for what it samples.
             decodes = Decodes(
                 batch.tokens,
@@ -287,9 +289,9 @@ class ModelRunner:
                 batch.starts,
                 batch.tables * self._cache.stride,
             )
-            hidden = self._graphs(decodes)
+            hidden = self._graphs(decodes, None if lora is None else Adapted(lora, partial(self._plan_again, rows)))
             if hidden is not None:
-                return _Launch(rows, batch.ends, None, hidden)
+                return _Launch(rows, batch.ends, lora, hidden)
         return self._run(batch, lora)
 
     def _run(self, batch: Batch, lora: LoraPlan | None, *, layers: int | None = None) -> _Launch:
@@ -326,6 +328,11 @@ class ModelRunner:
             self._lora.hold(adapters)
             self._planned = adapters, counts, self._lora.plan(adapters, np.array(counts))
         return self._planned[2]
+
+    def _plan_again(self, rows: Sequence[Row], order: Ints) -> LoraPlan | None:
+        """The plan of a step of decodes whose rows come in another order, some more than once."""
+        adapters = self._adapters([rows[number].request for number in order])
+        return self._lora.plan(adapters, np.ones(len(adapters), np.int64), lasting=True)
 
     def _head_plan(self, launch: _Launch, requests: Sequence[Request], counts: Ints) -> LoraPlan | None:
         """The plan for logits of some of the batch's requests, if an adapter of the batch changes them."""

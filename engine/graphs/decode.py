@@ -21,6 +21,7 @@ import kernels
 from engine.graphs.policy import CapturePolicy, Shape
 from engine.kv import blocks_of
 from engine.layers import Step
+from kernels import LastingLoraPlan, LoraPlan, TablePlan
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,15 @@ class Decodes(NamedTuple):
     """[rows, blocks], in rows of a layer's caches."""
 
 
+class Adapted(NamedTuple):
+    """Which adapters the rows of a step have."""
+
+    plan: LoraPlan
+    """The step's own; the same object as long as they stay the same."""
+    of: Callable[[npt.NDArray[np.int64]], LoraPlan | None]
+    """A plan for rows that have the adapters of the step's rows by these numbers."""
+
+
 class CudaCapture:
     """CUDA graphs, which share their scratch memory: no two of them run at the same time."""
 
@@ -70,6 +80,14 @@ class CudaCapture:
         return replay, max(torch.cuda.memory_reserved(self._device) - before, 0)
 
 
+class _Kind(NamedTuple):
+    """Of steps that one recording serves."""
+
+    shape: Shape
+    adapted: bool
+    """Whether any row has an adapter. Which ones that are is among the numbers of a step."""
+
+
 class DecodeGraphs:
     """The recordings of one model, and the buffers that they read."""
 
@@ -87,7 +105,7 @@ class DecodeGraphs:
         self._windows = list(windows)
         self._policy = policy
         self._capture = capture
-        self._recorded: dict[Shape, Run] = {}
+        self._recorded: dict[_Kind, Run] = {}
         device = rotary.device
         rows, length = policy.largest
         size = rows * (_WORDS + blocks_of(length))
@@ -96,8 +114,11 @@ class DecodeGraphs:
         pinned = device.type == "cuda"
         self._staging = cycle([torch.empty(size, dtype=torch.int32, pin_memory=pinned) for _ in range(2)])
         self._counts = torch.ones(rows, dtype=torch.int32, device=device)
+        self._lora: LastingLoraPlan | None = None
+        self._planned: tuple[LoraPlan, bytes] | None = None
+        """The plan and the order of rows that it was written for last."""
 
-    def __call__(self, decodes: Decodes) -> torch.Tensor | None:
+    def __call__(self, decodes: Decodes, adapted: Adapted | None = None) -> torch.Tensor | None:
         """Hidden states [rows, hidden] of a step, good until the next one; None: it is not recorded, and not run.
 
         The caller waits for what comes of a step before it asks for the next but one: then the buffers are free again.
@@ -106,27 +127,42 @@ class DecodeGraphs:
         shape = self._policy.pad(rows, int(decodes.starts.max()) + 1)
         if shape is None:
             return None
-        replay = self._recorded.get(shape)
-        if replay is None and not self._policy.due(shape):
+        kind = _Kind(shape, adapted is not None)
+        if kind not in self._recorded and not self._policy.due(kind):
             return None
-        self._fill(shape, decodes)
+        order = np.full(shape.rows, decodes.starts.argmin())
+        order[:rows] = np.arange(rows)
+        if adapted is not None:
+            self._adapt(adapted, order)
+        self._fill(shape, decodes, order)
+        replay = self._recorded.get(kind)
         if replay is None:
-            tokens, step = self._inputs(shape)
+            tokens, step = self._inputs(kind)
             try:
                 replay, size = self._capture(lambda: self._forward(tokens, step))
             except torch.OutOfMemoryError:
                 logger.warning("no memory is left to record steps of decodes: no more are recorded")
                 self._policy.stop()
                 return None
-            self._recorded[shape] = replay
+            self._recorded[kind] = replay
             self._policy.spent(size)
         return replay()[:rows]
 
-    def _fill(self, shape: Shape, decodes: Decodes) -> None:
-        """Bring a step, padded, to the device."""
-        rows = len(decodes.tokens)
-        order = np.full(shape.rows, decodes.starts.argmin())
-        order[:rows] = np.arange(rows)
+    def _adapt(self, adapted: Adapted, order: npt.NDArray[np.int64]) -> None:
+        """Write which adapters the rows have, those of the padding as well."""
+        if self._planned is not None and self._planned[0] is adapted.plan and self._planned[1] == order.tobytes():
+            return
+        plan = adapted.of(order)
+        assert isinstance(plan, TablePlan)
+        if self._lora is None or not self._lora.write(plan):
+            self._lora = LastingLoraPlan(plan, self._policy.largest.rows)
+            self._lora.write(plan)
+            # What was recorded reads the memory of before.
+            self._recorded = {kind: replay for kind, replay in self._recorded.items() if not kind.adapted}
+        self._planned = adapted.plan, order.tobytes()
+
+    def _fill(self, shape: Shape, decodes: Decodes, order: npt.NDArray[np.int64]) -> None:
+        """Bring the rows of a step in this order to the device."""
         staging = next(self._staging)[: _size(shape)]
         words = staging.numpy()
         longs = words[: 6 * shape.rows].view(np.int64).reshape(3, shape.rows)
@@ -138,8 +174,9 @@ class DecodeGraphs:
         tables[:, :width] = decodes.tables[order, :width]
         self._buffer[: len(staging)].copy_(staging, non_blocking=True)
 
-    def _inputs(self, shape: Shape) -> tuple[torch.Tensor, Step]:
+    def _inputs(self, kind: _Kind) -> tuple[torch.Tensor, Step]:
         """What the model is called with: views of the buffer as `_fill` lays it out."""
+        shape = kind.shape
         words = self._buffer[: _size(shape)]
         tokens, rotations, slots = words[: 6 * shape.rows].view(torch.int64).view(3, shape.rows)
         starts = words[6 * shape.rows : _WORDS * shape.rows]
@@ -150,7 +187,8 @@ class DecodeGraphs:
             )
             for window in self._windows
         }
-        return tokens, Step(self._rotary, rotations, slots, plans)
+        lora = self._lora.of(shape.rows) if kind.adapted and self._lora is not None else None
+        return tokens, Step(self._rotary, rotations, slots, plans, lora)
 
 
 _WORDS = 7

@@ -8,6 +8,7 @@ until the memory for recordings is spent. Every other step runs as it always doe
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from typing import NamedTuple
 
 _FINE = 8
@@ -39,7 +40,7 @@ class CapturePolicy:
         self.largest = Shape(most_rows, context)
         self._uses = uses
         self._memory = memory
-        self._run: Counter[Shape] = Counter()
+        self._run: Counter[Hashable] = Counter()
 
     def pad(self, rows: int, length: int) -> Shape | None:
         """The shape for a step of `rows` decodes whose longest has `length` tokens; None: there is none."""
@@ -51,10 +52,10 @@ class CapturePolicy:
             padded_length *= _LENGTHENING
         return Shape(min(padded_rows, self.largest.rows), min(padded_length, self.largest.length))
 
-    def due(self, shape: Shape) -> bool:
-        """Count that a shape is to be run which is not recorded; whether it should be recorded now."""
-        self._run[shape] += 1
-        return self._memory > 0 and self._run[shape] > self._uses
+    def due(self, kind: Hashable) -> bool:
+        """Count that steps of a kind, a shape or finer, are to be run unrecorded; whether to record it now."""
+        self._run[kind] += 1
+        return self._memory > 0 and self._run[kind] > self._uses
 
     def spent(self, size: int) -> None:
         """A recording has taken `size` bytes."""

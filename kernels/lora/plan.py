@@ -101,10 +101,13 @@ class LoraWorkspace:
                 self._slots[layout] = LoraSlots(layout, self._arena)
             self._slots[layout].hold(some)
 
-    def plan(self, adapters: Sequence[LoraAdapter | None], counts: Ints) -> LoraPlan | None:
-        """Plan a batch whose row i has `counts[i]` tokens for `adapters[i]`, all of which are held; None: only base."""
+    def plan(self, adapters: Sequence[LoraAdapter | None], counts: Ints, *, lasting: bool = False) -> LoraPlan | None:
+        """Plan a batch whose row i has `counts[i]` tokens for `adapters[i]`, all of which are held; None: only base.
+
+        lasting: it is to be written into a `LastingLoraPlan`.
+        """
         if self._reads_arena():
-            return plan_rows(self._arena, self._tables, adapters, counts)
+            return plan_rows(self._arena, self._tables, adapters, counts, few=lasting)
         segments = _segments(adapters, counts)
         groups = []
         for slots in self._slots.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -80,6 +80,23 @@ class TablePlan:
     of up to 16 or 64 rows: [tiles, (adapter, rows, 0, 0) and the rows] int32."""
     scratch: torch.Tensor
     """What the rows are between the two products, in fp32; for the CUDA bodies a line for each row of the batch."""
+    _parts: dict[int, list[TablePlan | None]] = field(default_factory=dict, init=False, repr=False)
+
+    def parts(self, rows: int, count: int) -> Sequence[TablePlan | None]:
+        """On the CPU: plans for so many rows at a time of the batch's `count`, to be used one after the other.
+
+        None: only base.
+        """
+        if rows not in self._parts:
+            numbers = self.segments.numpy()
+            fields, listed = np.split(numbers[1:], [4 * numbers[0]])
+            owners = fields[::4].repeat(fields[2::4])
+            found = self._parts[rows] = []
+            for begin in range(0, count, rows):
+                (here,) = ((begin <= listed) & (listed < begin + rows)).nonzero()
+                segments = torch.from_numpy(_segments(owners[here], listed[here] - begin))
+                found.append(dataclasses.replace(self, segments=segments) if len(here) else None)
+        return self._parts[rows]
 
     def reaches(self, site: str) -> bool:
         """Whether any adapter has something for a layer."""
@@ -87,34 +104,40 @@ class TablePlan:
 
 
 class LastingLoraPlan:
-    """Memory that stays, into which one plan after the other is written: what recordings on the CPU read."""
+    """Memory that stays, into which one plan after the other is written: what recordings read."""
 
     def __init__(self, first: TablePlan, rows: int) -> None:
         """For plans of up to `rows` rows, with adapters that take up to twice what those of the first one take."""
         tables = first.tables
+        self._tiled = first.segments.ndim == 2
+        size = (rows, _TILE_HEADER + _TILE_ROWS[0]) if self._tiled else (1 + _ROW_NUMBERS * rows,)
+        room = (rows, 2 * tables.sums) if self._tiled else (2 * rows * tables.ranks,)
         self._plan = TablePlan(
             first.arena,
             LoraTables({}, tables.table.new_zeros(2 * len(tables.table)), tables.ranks, tables.sums),
-            torch.zeros(1 + _ROW_NUMBERS * rows, dtype=torch.int64),
-            torch.empty(2 * rows * tables.ranks),
+            first.segments.new_zeros(size),
+            first.scratch.new_empty(room),
         )
         self._written: TablePlan | None = None
 
     def of(self, rows: int) -> TablePlan:
         """The plan for so many rows, whatever has been written."""
-        return dataclasses.replace(self._plan, segments=self._plan.segments[: 1 + _ROW_NUMBERS * rows])
+        plan = self._plan
+        if self._tiled:
+            return dataclasses.replace(plan, segments=plan.segments[:rows], scratch=plan.scratch[:rows])
+        return dataclasses.replace(plan, segments=plan.segments[: 1 + _ROW_NUMBERS * rows])
 
     def write(self, plan: TablePlan) -> bool:
-        """Make it this plan; False if there is no room."""
+        """Make it this plan, one of few rows to a tile; False if there is no room for its adapters."""
         if plan is self._written:
             return True
         table, segments = self._plan.tables.table, self._plan.segments
         found = plan.tables.table
-        if len(found) > len(table) or len(plan.scratch) > len(self._plan.scratch):
+        if len(found) > len(table) or plan.scratch.shape[-1] > self._plan.scratch.shape[-1]:
             return False
         if self._written is None or plan.tables is not self._written.tables:
             table[: len(found)] = found
-        # What is behind the rows is checked, too.
+        # What is behind the rows, or their tiles, is read, too.
         segments[len(plan.segments) :] = 0
         segments[: len(plan.segments)] = plan.segments
         self._written = plan
@@ -122,11 +145,17 @@ class LastingLoraPlan:
 
 
 def plan_rows(
-    arena: torch.Tensor, tables: LoraTables, adapters: Sequence[LoraAdapter | None], counts: Ints
+    arena: torch.Tensor,
+    tables: LoraTables,
+    adapters: Sequence[LoraAdapter | None],
+    counts: Ints,
+    *,
+    few: bool = False,
 ) -> TablePlan | None:
     """Plan a batch whose row i has `counts[i]` tokens for `adapters[i]`, all of which the tables have; None: only base.
 
-    Rows of an adapter keep their order. They come in the order of `tables`, which the results do not depend on.
+    Rows of an adapter keep their order. They come in the order of `tables`, which the results do not depend on; nor on
+    whether tiles are to have few rows in any case.
     """
     base = len(tables.adapters)
     owners = np.array([base if adapter is None else tables.adapters[adapter] for adapter in adapters], np.int64)
@@ -139,22 +168,28 @@ def plan_rows(
         return None
     body = library.of(arena)
     if body is not None and body.cuda:
-        tiles = torch.from_numpy(_tiles(sizes, order)).to(arena.device, non_blocking=True)
+        tile_rows = _TILE_ROWS[0 if few or sizes.max() <= _TILE_ROWS[0] else 1]
+        tiles = torch.from_numpy(_tiles(sizes, order, tile_rows)).to(arena.device, non_blocking=True)
         return TablePlan(arena, tables, tiles, torch.empty(len(owners), tables.sums, device=arena.device))
+    segments = torch.from_numpy(_segments(owners[order[:rows]], order[:rows]))
+    return TablePlan(arena, tables, segments, torch.empty(rows * tables.ranks))
+
+
+def _segments(owners: Ints, rows: Ints) -> Ints:
+    """What the CPU's bodies read of rows that lie by their owners."""
+    sizes = np.bincount(owners)
     (present,) = sizes.nonzero()
-    segments = np.zeros(1 + 4 * len(present) + rows, np.int64)
+    segments = np.zeros(1 + 4 * len(present) + len(rows), np.int64)
     segments[0] = len(present)
     fields = segments[1 : 1 + 4 * len(present)].reshape(-1, 4)
     fields[:, 0], fields[:, 2] = present, sizes[present]
     fields[1:, 1] = fields[:-1, 2].cumsum()
-    segments[1 + 4 * len(present) :] = order[:rows]
-    return TablePlan(arena, tables, torch.from_numpy(segments), torch.empty(rows * tables.ranks))
+    segments[1 + 4 * len(present) :] = rows
+    return segments
 
 
-def _tiles(sizes: Ints, order: Ints) -> npt.NDArray[np.int32]:
-    """The rows in `order`, of which each adapter has so many in turn, as tiles; small ones if all fit."""
-    few, many = _TILE_ROWS
-    rows = few if sizes.max() <= few else many
+def _tiles(sizes: Ints, order: Ints, rows: int) -> npt.NDArray[np.int32]:
+    """The rows in `order`, of which each adapter has so many in turn, as tiles of up to `rows`."""
     counts = -(-sizes // rows)
     owners = np.arange(len(sizes)).repeat(counts)
     done = (np.arange(len(owners)) - (counts.cumsum() - counts)[owners]) * rows

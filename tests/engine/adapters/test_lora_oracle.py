@@ -14,7 +14,7 @@ import engine.layers
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
 from engine.runner import ModelRunner
-from kernels import LoraPlan
+from kernels import LoraPlan, library
 from tests.engine.adapters.collection import BLOCKS, Collection, ask, bank_of
 from tests.engine.adapters.conftest import Collections
 from tests.engine.adapters.zoo import ZOO
@@ -136,11 +136,13 @@ def test_adapters_come_go_and_move_between_steps(collections: Collections, devic
     assert long.output == collection.greedy(staying, prompt, NEW_TOKENS)
 
 
-def test_long_prompts_pass_in_parts_the_feed_forward_layers_that_no_adapter_reaches(
+def test_long_prompts_pass_feed_forward_layers_in_parts(
     collections: Collections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether their adapter has nothing for these layers at all, or for one of three."""
+    """Parts that begin and end within prompts, of adapters that reach these layers, some or none of them."""
     collection = collections("llama")
+    kinds = ["rank 8", None, "only v_proj", "one layer", "rank 8"]
+    runner = collection.runner("rank 8", "only v_proj", "one layer")
     rows: list[int] = []
     run = engine.layers.Mlp._run
 
@@ -148,18 +150,19 @@ def test_long_prompts_pass_in_parts_the_feed_forward_layers_that_no_adapter_reac
         rows.append(len(x))
         return run(mlp, x, lora)
 
-    for kind, parts in {"only v_proj": 9, "one layer": 7}.items():
-        runner = collection.runner(kind)
-        whole = drive(runner, [with_logprobs(kind, random_prompt(40))], blocks=BLOCKS)
-        with monkeypatch.context() as patch:
-            patch.setattr(engine.layers, "_MLP_ROWS", 16)
-            patch.setattr(engine.layers.Mlp, "_run", spy)
-            again = drive(runner, [with_logprobs(kind, random_prompt(40))], blocks=BLOCKS)
-        assert len(rows) == parts
-        rows.clear()
-        expected, found = (answers[0][0].prompt_logprobs or [] for answers in (whole, again))
-        for one, other in zip(expected, found, strict=True):
-            assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+    def answers() -> list[list[Sampled]]:
+        asked = [with_logprobs(kind, random_prompt(31 + seed, seed)) for seed, kind in enumerate(kinds)]
+        return drive(runner, asked, blocks=BLOCKS)
+
+    whole = answers()
+    monkeypatch.setattr(engine.layers, "_MLP_ROWS", 16)
+    monkeypatch.setattr(engine.layers.Mlp, "_run", spy)
+    parts = answers()
+    assert max(rows) == (16 if library.cpu is not None else len(kinds) * 33)
+    for one, other in zip(whole, parts, strict=True):
+        expected, found = (answer[0].prompt_logprobs or [] for answer in (one, other))
+        assert [each.token for each in expected] == [each.token for each in found]
+        assert [each.logprob for each in expected] == pytest.approx([each.logprob for each in found], abs=1e-5)
 
 
 @pytest.mark.parametrize(
