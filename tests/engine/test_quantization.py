@@ -9,6 +9,8 @@ from typing import get_args
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoModelForCausalLM
 
 import kernels
 from engine.checkpoint import revision_digest
@@ -54,6 +56,42 @@ def test_int4_is_the_model_whose_weights_are_what_quantisation_left(
     # The head alone is int8, and the only weight with so many outputs.
     monkeypatch.setattr(kernels, "pack_weight", lambda w, _=None: pack(w, "int8" if len(w) == VOCABULARY else None))
     assert torch.equal(found, logprobs(load(rounded, None, device), prompt))
+
+
+@pytest.mark.parametrize("quantize", ["w8a16", "int4"])
+@pytest.mark.parametrize("architecture", ["llama", "llama-bias", "mistral", "qwen3"])
+def test_log_probabilities_are_those_of_transformers_with_the_same_rounding(
+    checkpoint: Checkpoint, device: str, architecture: str, quantize: Quantization
+) -> None:
+    """What bf16 makes of it apart, which is as much as of the plain model.
+
+    Where activations are rounded to int8 in every layer, which way the last bit of bf16 sends them decides.
+    """
+    directory, prompt = checkpoint(architecture, dtype=torch.bfloat16), random_prompt(60)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+
+    def distance(quantize: Quantization | None) -> float:
+        with torch.inference_mode():
+            expected = model(torch.tensor([prompt])).logits[0].log_softmax(-1)
+        return float((logprobs(load(directory, quantize, device), prompt) - expected).norm())
+
+    plain = distance(None)
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Linear):
+            continue
+        kind = "int8" if quantize == "int4" and name == "lm_head" else quantize
+        packed = kernels.pack_weight(module.weight.detach().bfloat16(), kind)
+        rounded = packed.dense().float() if packed.scales is None else packed.numbers() * packed.scales[:, None]
+        module.weight = nn.Parameter(rounded, requires_grad=False)
+        if kind == "int8":
+            module.register_forward_pre_hook(_round_rows)
+    assert distance(quantize) < 1.5 * plain
+
+
+def _round_rows(module: nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
+    (x,) = inputs
+    steps = x.abs().amax(-1, keepdim=True) / 127
+    return (x / steps).round() * steps
 
 
 @pytest.mark.parametrize("quantize", QUANTIZATIONS)
