@@ -18,7 +18,8 @@ import torch
 
 from bench.cells import Cell
 from bench.checkpoints import LLAMA_2, SHAPES, Shape, config_alone
-from bench.kernels_cuda import FULL, QUICK, Bench
+from bench.kernel_cases_cuda import FULL, QUICK
+from bench.kernels_cuda import Bench
 from bench.measure import Machine, mean, summarise
 from bench.process import SubjectFailed, SubjectProcess
 from bench.report import Environment

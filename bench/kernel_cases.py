@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import get_args
 
@@ -129,18 +129,23 @@ def sampling() -> Iterator[Case]:
             yield Case(f"sample, {name}", f"32 x {vocabulary}", 0, cost.flops, run, peer, "float32")
 
 
-def lora() -> Iterator[Case]:
-    """A decode step's 32 rows through adapters of rank 8 for q, k and v of TinyLlama's shape, read from memory."""
-    width, sizes, rank = 2048, (2048, 256, 256), 8
-    elements = rank * (3 * width + sum(sizes))
+def stacked_layout(width: int, sizes: Sequence[int], rank: int) -> kernels.LoraLayout:
+    """Of adapters for one site "qkv": parts of these sizes."""
+    elements = rank * (len(sizes) * width + sum(sizes))
     begins = itertools.accumulate(sizes, initial=0)
-    ups = itertools.accumulate((rank * size for size in sizes), initial=3 * rank * width)
+    ups = itertools.accumulate((rank * size for size in sizes), initial=len(sizes) * rank * width)
     parts = tuple(
         kernels.LoraPart(begin, begin + size, rank, index * rank * width, up)
         for index, (begin, size, up) in enumerate(zip(begins, sizes, ups, strict=False))
     )
-    layout = kernels.LoraLayout({"qkv": kernels.LoraSite(width, sum(sizes), parts)}, elements, 0, None, elements)
-    arena = torch.randn(READ_BYTES // 2 // elements, elements).bfloat16()
+    return kernels.LoraLayout({"qkv": kernels.LoraSite(width, sum(sizes), parts)}, elements, 0, None, elements)
+
+
+def lora() -> Iterator[Case]:
+    """A decode step's 32 rows through adapters of rank 8 for q, k and v of TinyLlama's shape, read from memory."""
+    width, sizes, rank = 2048, (2048, 256, 256), 8
+    layout = stacked_layout(width, sizes, rank)
+    arena = torch.randn(READ_BYTES // 2 // layout.elements, layout.elements).bfloat16()
     adapters = [kernels.LoraAdapter(layout, torch.tensor([sector])) for sector in range(len(arena))]
     x, out = torch.randn(32, width).bfloat16(), torch.randn(32, sum(sizes)).bfloat16()
     workspace = kernels.LoraWorkspace(arena)
