@@ -78,14 +78,16 @@ def test_a_row_does_not_depend_on_its_batch(isa: str, dtype: torch.dtype, output
     ],
     ids=str,
 )
+@pytest.mark.parametrize("inputs", [1111, 4100])
 def test_a_row_does_not_depend_on_how_a_large_product_is_cut(
-    isa: str, dtype: torch.dtype, quantize: kernels.Quantization | None
+    isa: str, dtype: torch.dtype, quantize: kernels.Quantization | None, inputs: int
 ) -> None:
+    """By rows, and of many inputs also along these."""
     torch.manual_seed(0)
-    x, weight, bias = random(300, 50, 1111, dtype)
+    x, weight, bias = random(300, 50, inputs, dtype)
     packed = kernels.pack_weight(weight, quantize)
     alone = torch.cat([kernels.linear(row[None], packed, bias) for row in x])
-    for count in (47, 48, 65, 256, 257, 300):
+    for count in (47, 48, 65, 200, 256, 257, 300):
         assert torch.equal(kernels.linear(x[:count], packed, bias), alone[:count])
 
 

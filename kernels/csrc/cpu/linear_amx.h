@@ -250,7 +250,17 @@ void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int6
   const int64_t x_apart = tiles * 64 * columns;
   const int64_t padded = ceil_div(inputs, kInt4Group) * kInt4Group, private_bytes = padded * 64;
   const bool packed = rows > 1 || (!Rows::kPadded && source.bytes() % kTileBytes != 0);
-  const int64_t chunk = std::clamp<int64_t>(kCachedBytes / x_apart / 2 * 2, 2, kCachedGroups);  // groups of 16 rows
+  // Groups of 16 rows that pass by a weight together, and tiles of it along the inputs: all of them, or as many as let
+  // all those groups' x stay in the cache. The sums of all outputs are then kept from one such slab to the next, where
+  // x as bytes would be.
+  int64_t chunk = std::clamp<int64_t>(kCachedBytes / x_apart / 2 * 2, 2, kCachedGroups), slab = tiles;
+  Sums* kept = nullptr;
+  const int64_t room = Rows::kPadded ? 0 : groups * 32 * padded;
+  if (chunk < std::min(groups, kCachedGroups) && ceil_div(blocks, 2) * kCachedGroups / 2 * int64_t{sizeof(Sums)} <= room) {
+    chunk = kCachedGroups;
+    slab = kCachedBytes / (kCachedGroups * kTile) / kPartTiles * kPartTiles;
+    kept = reinterpret_cast<Sums*>(static_cast<uint8_t*>(workspace) + room);
+  }
   // What the columns of some groups of rows are, in a region.
   const auto prepare = [&](const Region& region, int64_t first, int64_t last) {
     Columns x{region.columns, 64 * columns, line};
@@ -312,14 +322,16 @@ void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int6
     for (int64_t begin = 0; begin < groups; begin += chunk) {
       const int64_t end = std::min(groups, begin + chunk);
       const int lines = static_cast<int>(ceil_div(16, ceil_div(end - begin, 2)));
-      for (int64_t block = first; block < last; block += 2) {
+      const auto multiply_pair = [&](int64_t block, int64_t slab_begin) {
         const int count = static_cast<int>(std::min<int64_t>(2, last - block));
-        for (int64_t tile = 0; tile < tiles; tile += kPartTiles) {
-          const int64_t tile_end = std::min(tiles, tile + kPartTiles);
+        const int64_t slab_end = std::min(tiles, slab_begin + slab);
+        Sums* const sums_of_pair = kept == nullptr ? all_sums : kept + block / 2 * (kCachedGroups / 2);
+        for (int64_t tile = slab_begin; tile < slab_end; tile += kPartTiles) {
+          const int64_t tile_end = std::min(slab_end, tile + kPartTiles);
           const Blocks pair = weights.part(block, count, tile, tile_end, scratch);
-          PrefetchLines ahead{(tile_end < tiles ? kPartTiles : 2 * tiles - tile) * kTile, 0, lines};
+          PrefetchLines ahead{(tile_end < slab_end ? kPartTiles : 2 * tiles - (tile - slab_begin)) * kTile, 0, lines};
           for (int64_t group = begin; group < end; group += 2) {
-            Sums& sums = all_sums[(group - begin) / 2];
+            Sums& sums = sums_of_pair[(group - begin) / 2];
             const Columns there{x.data + group * x_apart + tile * x.step, x.step, x.line};
             const bool wide = group + 1 < end;
             if (tile == 0) {
@@ -341,6 +353,9 @@ void multiply_amx(const Weights& weights, const Rows& source, int64_t rows, int6
             }
           }
         }
+      };
+      for (int64_t tile = 0; tile < tiles; tile += slab) {
+        for (int64_t block = first; block < last; block += 2) multiply_pair(block, tile);
       }
     }
   });
