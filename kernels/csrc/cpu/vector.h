@@ -35,7 +35,9 @@ struct Vector {
   }
   // 16 numbers, those at even and those at odd places.
   static void load_even_odd(const bfloat16* p, Vector& even, Vector& odd) {
-    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    split_pairs(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), even, odd);
+  }
+  static void split_pairs(__m256i bits, Vector& even, Vector& odd) {
     even = {_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))};
     odd = {_mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
   }

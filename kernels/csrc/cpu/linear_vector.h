@@ -1,0 +1,181 @@
+// Products in vector registers, where AMX is not.
+//
+// A register of sums belongs to one output of one row of x, and its lanes are added at the end. So few rows read weights
+// just as they lie in memory, many take them from the first-level cache, and an element's additions are the same in
+// both. What differs by the kind of weight is a Kind:
+// - Weight: what tiles hold; Number: what x becomes; Sum: a register of sums; kWidth: numbers of a register;
+// - kRegisters: registers that a tile's line fills, as many as x has for its inputs;
+// - weights(line, i): the i-th of these; numbers(x): those of x that belong to them; add(sum, weights, numbers);
+// - plus(a, b): sums of sums; kPart, kFewPart: tiles of a block at a time, with many rows and with few; kScratch: numbers that
+//   unpacking a part of a block takes.
+#pragma once
+
+#if !defined(ROUNDHOUSE_AMX)
+
+#include <algorithm>
+
+#include "cpu/linear.h"
+#include "cpu/parallel.h"
+#include "cpu/transpose.h"
+#include "cpu/vector.h"
+
+namespace roundhouse {
+
+constexpr int kRows = 6;  // of x at a time
+// Outputs of a block at a time, for so many rows: as many sums as there are registers for.
+constexpr int lines_of(int rows) {
+  const int lines = rows == 1 ? 8 : rows == 2 ? 4 : 2;
+  return Vector::kWidth == 16 ? 2 * lines : lines;
+}
+// Rows whose sums wait for the next part of the inputs, in the first-level cache or nearly so.
+constexpr int64_t kWaitingRows = Vector::kWidth == 16 ? 24 : 48;
+// Blocks that few rows read side by side, and how many bytes ahead: memory gives more to several streams.
+constexpr int64_t kStreams = 4;
+constexpr int64_t kAhead = 4096;
+// Rows of x that are multiplied with one weight after another should stay in the second-level cache.
+constexpr int64_t kCachedBytes = 1024 * 1024;
+
+// So many tiles of one block, kOutputs of its lines, times kCount rows of x, `stride` apart, are added to `sums`
+// [row][16 outputs], or begin them. What lies `ahead` bytes further is asked for.
+template <class Kind, int kOutputs, int kCount>
+void multiply_lines(const typename Kind::Weight* weight, const typename Kind::Number* x, int64_t stride, int64_t tiles,
+                    int64_t ahead, bool begins, typename Kind::Sum* sums) {
+  constexpr int64_t kInputs = kTileBytes / static_cast<int64_t>(sizeof(typename Kind::Weight));
+  typename Kind::Sum total[kOutputs][kCount];
+#pragma GCC unroll 16
+  for (int n = 0; n < kOutputs; ++n) {
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) total[n][m] = begins ? typename Kind::Sum{} : sums[m * kBlock + n];
+  }
+  for (int64_t t = 0; t < tiles; ++t, weight += kBlock * kInputs, x += Kind::kRegisters * Kind::kWidth) {
+#pragma GCC unroll 8
+    for (int i = 0; i < Kind::kRegisters; ++i) {
+      // Compilers would hold on to addresses, and to what they have loaded, for the next i: there are too few registers.
+      const typename Kind::Number* later = x + 3 * stride;
+      asm("" : "+r"(weight), "+r"(x), "+r"(later), "+r"(stride));
+      typename Kind::Sum line[kOutputs];
+#pragma GCC unroll 16
+      for (int n = 0; n < kOutputs; ++n) line[n] = Kind::weights(weight + n * kInputs, i);
+#pragma GCC unroll 8
+      for (int m = 0; m < kCount; ++m) {
+        const auto numbers = Kind::numbers((m < 3 ? x + m * stride : later + (m - 3) * stride) + i * Kind::kWidth);
+#pragma GCC unroll 16
+        for (int n = 0; n < kOutputs; ++n) total[n][m] = Kind::add(total[n][m], line[n], numbers);
+      }
+    }
+#pragma GCC unroll 16
+    for (int n = 0; n < kOutputs; ++n) {
+      _mm_prefetch(reinterpret_cast<const char*>(weight + n * kInputs) + ahead, _MM_HINT_T1);
+    }
+  }
+#pragma GCC unroll 16
+  for (int n = 0; n < kOutputs; ++n) {
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) sums[m * kBlock + n] = total[n][m];
+  }
+}
+
+// All lines of a block; kinds may have their own.
+template <class Kind, int kCount>
+struct Block {
+  static void multiply(const typename Kind::Weight* weight, const typename Kind::Number* x, int64_t stride, int64_t tiles,
+                       int64_t ahead, bool begins, typename Kind::Sum* sums) {
+    constexpr int kOutputs = lines_of(kCount);
+    constexpr int64_t kInputs = kTileBytes / static_cast<int64_t>(sizeof(typename Kind::Weight));
+    for (int n = 0; n < kBlock; n += kOutputs) {
+      multiply_lines<Kind, kOutputs, kCount>(weight + n * kInputs, x, stride, tiles, ahead, begins, sums + n);
+    }
+  }
+};
+
+// The lanes of a register's width of sums, added -> a register.
+template <class Kind>
+typename Kind::Sum add_lanes(const typename Kind::Sum* sums) {
+  Vector lanes[Vector::kWidth];
+  std::memcpy(lanes, sums, sizeof(lanes));
+  transpose(lanes);
+  typename Kind::Sum total[Vector::kWidth];
+  std::memcpy(total, lanes, sizeof(total));
+  for (int half = Vector::kWidth / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) total[i] = Kind::plus(total[i], total[i + half]);
+  }
+  return total[0];
+}
+
+// How the numbers of x lie: part of the inputs by part, one row's behind the other's. In rows of their own, which often are a
+// multiple of 4 KiB apart, those of one part would drive each other out of the first-level cache.
+template <class Kind>
+struct Parts {
+  int64_t rows, tiles, part;  // tiles in all and of a part, along the inputs
+
+  Parts(int64_t rows, int64_t tiles) : rows(rows), tiles(tiles), part(rows <= kRows ? Kind::kFewPart : Kind::kPart) {}
+  int64_t count(int64_t tile) const { return std::min(part, tiles - tile); }
+  int64_t stride(int64_t tile) const { return count(tile) * Kind::kRegisters * Kind::kWidth; }
+  // Where the part that begins with `tile` does, of one row.
+  int64_t place(int64_t row, int64_t tile) const { return tile * Kind::kRegisters * Kind::kWidth * rows + row * stride(tile); }
+};
+
+// The whole product of x, whose numbers lie as `parts` says, with blocks of weights.
+// `tiles_of(block, tile, count, scratch)` gives so many tiles of a block; `finish(row, output, sums)` takes the sums of a
+// register's width of outputs, some of which may lie beyond the last.
+template <class Kind, class TilesOf, class Finish>
+void multiply_all(const Parts<Kind>& parts, int64_t outputs, const typename Kind::Number* x, const TilesOf& tiles_of,
+                  const Finish& finish) {
+  using Sum = typename Kind::Sum;
+  const int64_t blocks = ceil_div(outputs, kBlock), rows = parts.rows;
+  const int64_t row_bytes = parts.tiles * Kind::kRegisters * Kind::kWidth * static_cast<int64_t>(sizeof(typename Kind::Number));
+  const int64_t chunk = std::max<int64_t>(kWaitingRows, kCachedBytes / row_bytes / kWaitingRows * kWaitingRows);
+  const int64_t bytes = blocks * parts.tiles * kBlock * kTileBytes * ceil_div(rows, kRows);
+  const bool few = rows <= kRows;
+  const int64_t streams = few ? kStreams : 1;
+  parallel_parts(blocks, bytes, [&](int64_t number, int64_t total) {
+    alignas(64) Sum sums[std::max<int64_t>(kStreams * kRows, kWaitingRows) * kBlock];
+    alignas(64) typename Kind::Weight scratch[kStreams][Kind::kScratch];
+    // `many` blocks from `block` on, of rows whose sums wait.
+    const auto multiply_rows = [&](int64_t begin, int64_t end, int64_t block, int64_t many) {
+      const int64_t groups = ceil_div(end - begin, kRows);
+      for (int64_t tile = 0; tile < parts.tiles; tile += parts.part) {
+        const int64_t count = parts.count(tile), stride = parts.stride(tile);
+        const typename Kind::Weight* weights[kStreams];
+        for (int64_t b = 0; b < many; ++b) weights[b] = tiles_of(block + b, tile, count, scratch[b]);
+        for (int64_t group = 0; group < groups; ++group) {
+          const int64_t row = begin + (end - begin) * group / groups, next = begin + (end - begin) * (group + 1) / groups;
+          const int64_t ahead = group > 0 ? 0 : few ? kAhead : parts.part * kBlock * kTileBytes;
+          const typename Kind::Number* const from = x + parts.place(row, tile);
+          for (int64_t b = 0; b < many; ++b) {
+            const typename Kind::Weight* const weight = weights[b];
+            Sum* const to = sums + (b * (end - begin) + row - begin) * kBlock;
+            switch (next - row) {
+              case 1: Block<Kind, 1>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
+              case 2: Block<Kind, 2>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
+              case 3: Block<Kind, 3>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
+              case 4: Block<Kind, 4>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
+              case 5: Block<Kind, 5>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
+              default: Block<Kind, 6>::multiply(weight, from, stride, count, ahead, tile == 0, to);
+            }
+          }
+        }
+      }
+      for (int64_t b = 0; b < many; ++b) {
+        for (int64_t row = begin; row < end; ++row) {
+          const Sum* const of_row = sums + (b * (end - begin) + row - begin) * kBlock;
+          const int64_t first = (block + b) * kBlock, last = std::min(first + kBlock, outputs);
+          for (int64_t n = first; n < last; n += Vector::kWidth) finish(row, n, add_lanes<Kind>(of_row + n - first));
+        }
+      }
+    };
+    const int64_t first = blocks * number / total, last = blocks * (number + 1) / total;
+    for (int64_t begin = 0; begin < rows; begin += chunk) {
+      const int64_t end = std::min(rows, begin + chunk);
+      for (int64_t block = first; block < last; block += streams) {
+        for (int64_t row = begin; row < end; row += kWaitingRows) {
+          multiply_rows(row, std::min(end, row + kWaitingRows), block, std::min(streams, last - block));
+        }
+      }
+    }
+  });
+}
+
+}  // namespace roundhouse
+
+#endif
