@@ -18,6 +18,7 @@ _WEIGHT_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5625}
 """Of one weight; int4 with a scale of 16 bits per 32 weights, as most formats have it or nearly so."""
 _KV_BYTES = {"fp32": 4, "bf16": 2, "int8": 2, "int4": 2}
 _PROBE_SIZE = 2048
+_TRIAL_SIZE = 256
 _PROBE_REPEATS = 5
 
 
@@ -27,7 +28,7 @@ class Machine(msgspec.Struct, frozen=True):
     read_bandwidth: float
     """Bytes per second."""
     matmul: float
-    """FLOP per second of a square product in bf16."""
+    """FLOP per second of a square product in bf16, or in fp32 where that is faster."""
 
 
 class Measurement(msgspec.Struct, frozen=True):
@@ -117,15 +118,20 @@ def quantile(values: Sequence[float], share: float) -> float:
 def probe(dtype: str, size: int) -> Machine:
     """Measure the machine: reading `size` bytes, and a square matrix product; the best of a few tries each.
 
-    `size` should exceed the last-level cache.
+    `size` should exceed the last-level cache. A CPU that has no instructions for `dtype` multiplies in fp32, which torch
+    does not: the faster one's rate counts.
     """
     import numpy as np
     import torch
 
+    def product(dtype: torch.dtype, size: int) -> Callable[[], object]:
+        matrix = torch.ones(size, size, dtype=dtype)
+        return lambda: matrix @ matrix
+
     # numpy asks for huge pages, torch does not.
     data = torch.from_numpy(np.ones(size // 4, np.int32))
-    matrix = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=getattr(torch, dtype))
-    return Machine(size / _best(data.amax), 2 * _PROBE_SIZE**3 / _best(lambda: matrix @ matrix))
+    faster = min((getattr(torch, dtype), torch.float32), key=lambda each: _best(product(each, _TRIAL_SIZE)))
+    return Machine(size / _best(data.amax), 2 * _PROBE_SIZE**3 / _best(product(faster, _PROBE_SIZE)))
 
 
 def _best(run: Callable[[], object]) -> float:
