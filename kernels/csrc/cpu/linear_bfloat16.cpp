@@ -11,7 +11,6 @@ namespace {
 // What the kinds of weights have in common.
 struct Floats {
   using Number = float;
-  using Sum = Vector;
   static constexpr int kWidth = Vector::kWidth;
   static Vector numbers(const float* x) {
     Vector loaded = Vector::load(x);

@@ -13,48 +13,49 @@ struct Int8 {
 #if defined(ROUNDHOUSE_AVX2)
   // x as int16: products of two bytes are summed without saturation only so.
   using Number = int16_t;
-  using Sum = __m256i;
   static constexpr int kWidth = 16, kRegisters = 4, kOffset = 0;
 
   static void store_numbers(int16_t* to, __m256i numbers) {
     const __m128i low = _mm256_castsi256_si128(numbers), high = _mm256_extracti128_si256(numbers, 1);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(low, high));
   }
-  static Sum weights(const int8_t* line, int i) {
-    return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(line + i * kWidth)));
+  static Vector weights(const int8_t* line, int i) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(line + i * kWidth));
+    return {_mm256_castsi256_ps(_mm256_cvtepi8_epi16(bytes))};
   }
-  static Sum numbers(const int16_t* x) {
-    Sum loaded = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+  static Vector numbers(const int16_t* x) {
+    __m256i loaded = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
     asm("" : "+x"(loaded));  // once: compilers would load it again for each line
-    return loaded;
+    return {_mm256_castsi256_ps(loaded)};
   }
-  static Sum add(Sum sum, Sum weights, Sum numbers) {
-    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(weights, numbers));
-    asm("" : "+x"(sum));  // compilers would add in another order, which takes more registers than there are
+  static Vector add(Vector sum, Vector weights, Vector numbers) {
+    sum = plus(sum, {_mm256_castsi256_ps(_mm256_madd_epi16(bits(weights), bits(numbers)))});
+    asm("" : "+x"(sum.lanes));  // compilers would add in another order, which takes more registers than there are
     return sum;
   }
-  static Sum plus(Sum a, Sum b) { return _mm256_add_epi32(a, b); }
-  static Vector to_floats(Sum sums) { return {_mm256_cvtepi32_ps(sums)}; }
-  static Sum totals(const int32_t*, int) { return _mm256_setzero_si256(); }
+  static __m256i bits(Vector x) { return _mm256_castps_si256(x.lanes); }
+  static Vector plus(Vector a, Vector b) { return {_mm256_castsi256_ps(_mm256_add_epi32(bits(a), bits(b)))}; }
+  static Vector to_floats(Vector sums, const int32_t*, int) { return {_mm256_cvtepi32_ps(bits(sums))}; }
 #else
   // x as uint8, 128 too large, which VPDPBUSD asks for; the sums are put right with those of the weights.
   using Number = uint8_t;
-  using Sum = __m512i;
   static constexpr int kWidth = 64, kRegisters = 1, kOffset = 128;
 
   static void store_numbers(uint8_t* to, __m512i numbers) {
     const __m512i shifted = _mm512_add_epi32(numbers, _mm512_set1_epi32(kOffset));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(shifted));
   }
-  static Sum weights(const int8_t* line, int) { return _mm512_loadu_si512(line); }
-  static Sum numbers(const uint8_t* x) { return _mm512_loadu_si512(x); }
-  static Sum add(Sum sum, Sum weights, Sum numbers) { return _mm512_dpbusd_epi32(sum, numbers, weights); }
-  static Sum plus(Sum a, Sum b) { return _mm512_add_epi32(a, b); }
-  static Vector to_floats(Sum sums) { return {_mm512_cvtepi32_ps(sums)}; }
-  // What the offset has added to `count` outputs' sums, negative.
-  static Sum totals(const int32_t* totals, int count) {
+  static Vector weights(const int8_t* line, int) { return {_mm512_castsi512_ps(_mm512_loadu_si512(line))}; }
+  static Vector numbers(const uint8_t* x) { return {_mm512_castsi512_ps(_mm512_loadu_si512(x))}; }
+  static Vector add(Vector sum, Vector weights, Vector numbers) {
+    return {_mm512_castsi512_ps(_mm512_dpbusd_epi32(bits(sum), bits(numbers), bits(weights)))};
+  }
+  static __m512i bits(Vector x) { return _mm512_castps_si512(x.lanes); }
+  static Vector plus(Vector a, Vector b) { return {_mm512_castsi512_ps(_mm512_add_epi32(bits(a), bits(b)))}; }
+  // `totals`: of the weights of `count` outputs.
+  static Vector to_floats(Vector sums, const int32_t* totals, int count) {
     const __m512i of_weights = _mm512_maskz_loadu_epi32(Vector::mask(count), totals);
-    return _mm512_mullo_epi32(of_weights, _mm512_set1_epi32(-kOffset));
+    return {_mm512_cvtepi32_ps(_mm512_sub_epi32(bits(sums), _mm512_slli_epi32(of_weights, 7)))};
   }
 #endif
 };
@@ -73,7 +74,7 @@ void linear_int8(const LinearInt8& p) {
       Int8::Number* to = x + parts.place(row, last);
       std::fill(to + (p.inputs - last * kTileBytes) / kWidth * kWidth, to + size, static_cast<Int8::Number>(Int8::kOffset));
       int64_t first = 0, next = 0;  // of the part that `to` is, and of the one behind it
-      scales[row] = quantize_row(p.x + row * p.x_stride, p.inputs, [&](int64_t at, Int8::Sum values) {
+      scales[row] = quantize_row(p.x + row * p.x_stride, p.inputs, [&](int64_t at, auto values) {
         if (at == next) {
           to = x + parts.place(row, at / kTileBytes);
           first = at;
@@ -86,9 +87,9 @@ void linear_int8(const LinearInt8& p) {
   const auto tiles_of = [&](int64_t block, int64_t tile, int64_t, auto*) {
     return p.weight + (block * tiles + tile) * kBlock * kTileBytes;
   };
-  multiply_all(parts, p.outputs, x, tiles_of, [&](int64_t row, int64_t n, Int8::Sum sums) {
+  multiply_all(parts, p.outputs, x, tiles_of, [&](int64_t row, int64_t n, Vector sums) {
     const int count = static_cast<int>(std::min<int64_t>(kWidth, p.outputs - n));
-    const Vector exact = Int8::to_floats(Int8::plus(sums, Int8::totals(p.totals + n, count)));
+    const Vector exact = Int8::to_floats(sums, p.totals + n, count);
     const bfloat16* const bias = p.bias == nullptr ? nullptr : p.bias + n;
     scale_sums(exact, scales[row], p.scales + n, bias, count).store(p.out + row * p.outputs + n, count);
   });

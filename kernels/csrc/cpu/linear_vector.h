@@ -3,10 +3,10 @@
 // A register of sums belongs to one output of one row of x, and its lanes are added at the end. So few rows read weights
 // just as they lie in memory, many take them from the first-level cache, and an element's additions are the same in
 // both. What differs by the kind of weight is a Kind:
-// - Weight: what tiles hold; Number: what x becomes; Sum: a register of sums; kWidth: numbers of a register;
+// - Weight: what tiles hold; Number: what x becomes; kWidth: how many of these a register has;
 // - kRegisters: registers that a tile's line fills, as many as x has for its inputs;
 // - weights(line, i): the i-th of these; numbers(x): those of x that belong to them; add(sum, weights, numbers);
-// - plus(a, b): sums of sums; kPart, kFewPart: tiles of a block at a time, with many rows and with few; kScratch: numbers that
+// - plus(a, b): sums of sums, which are as many as a Vector has lanes, as fp32 or as the bits of int32; kPart, kFewPart: tiles of a block at a time, with many rows and with few; kScratch: numbers that
 //   unpacking a part of a block takes.
 #pragma once
 
@@ -39,13 +39,13 @@ constexpr int64_t kCachedBytes = 1024 * 1024;
 // [row][16 outputs], or begin them. What lies `ahead` bytes further is asked for.
 template <class Kind, int kOutputs, int kCount>
 void multiply_lines(const typename Kind::Weight* weight, const typename Kind::Number* x, int64_t stride, int64_t tiles,
-                    int64_t ahead, bool begins, typename Kind::Sum* sums) {
+                    int64_t ahead, bool begins, Vector* sums) {
   constexpr int64_t kInputs = kTileBytes / static_cast<int64_t>(sizeof(typename Kind::Weight));
-  typename Kind::Sum total[kOutputs][kCount];
+  Vector total[kOutputs][kCount];
 #pragma GCC unroll 16
   for (int n = 0; n < kOutputs; ++n) {
 #pragma GCC unroll 8
-    for (int m = 0; m < kCount; ++m) total[n][m] = begins ? typename Kind::Sum{} : sums[m * kBlock + n];
+    for (int m = 0; m < kCount; ++m) total[n][m] = begins ? Vector::zero() : sums[m * kBlock + n];
   }
   for (int64_t t = 0; t < tiles; ++t, weight += kBlock * kInputs, x += Kind::kRegisters * Kind::kWidth) {
 #pragma GCC unroll 8
@@ -53,7 +53,7 @@ void multiply_lines(const typename Kind::Weight* weight, const typename Kind::Nu
       // Compilers would hold on to addresses, and to what they have loaded, for the next i: there are too few registers.
       const typename Kind::Number* later = x + 3 * stride;
       asm("" : "+r"(weight), "+r"(x), "+r"(later), "+r"(stride));
-      typename Kind::Sum line[kOutputs];
+      Vector line[kOutputs];
 #pragma GCC unroll 16
       for (int n = 0; n < kOutputs; ++n) line[n] = Kind::weights(weight + n * kInputs, i);
 #pragma GCC unroll 8
@@ -79,7 +79,7 @@ void multiply_lines(const typename Kind::Weight* weight, const typename Kind::Nu
 template <class Kind, int kCount>
 struct Block {
   static void multiply(const typename Kind::Weight* weight, const typename Kind::Number* x, int64_t stride, int64_t tiles,
-                       int64_t ahead, bool begins, typename Kind::Sum* sums) {
+                       int64_t ahead, bool begins, Vector* sums) {
     constexpr int kOutputs = lines_of(kCount);
     constexpr int64_t kInputs = kTileBytes / static_cast<int64_t>(sizeof(typename Kind::Weight));
     for (int n = 0; n < kBlock; n += kOutputs) {
@@ -88,18 +88,23 @@ struct Block {
   }
 };
 
-// The lanes of a register's width of sums, added -> a register.
+// The lanes of each of a register's width of sums, added -> a register.
 template <class Kind>
-typename Kind::Sum add_lanes(const typename Kind::Sum* sums) {
-  Vector lanes[Vector::kWidth];
-  std::memcpy(lanes, sums, sizeof(lanes));
-  transpose(lanes);
-  typename Kind::Sum total[Vector::kWidth];
-  std::memcpy(total, lanes, sizeof(total));
-  for (int half = Vector::kWidth / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) total[i] = Kind::plus(total[i], total[i + half]);
+Vector add_lanes(const Vector* sums) {
+  Vector four[Vector::kWidth / 4];  // of as many sums, what each 128 bits have of them
+  for (int i = 0; i < Vector::kWidth / 4; ++i) {
+    const Vector* const x = sums + 4 * i;
+    const Vector first = Kind::plus(unpack_low(x[0], x[1]), unpack_high(x[0], x[1]));
+    const Vector second = Kind::plus(unpack_low(x[2], x[3]), unpack_high(x[2], x[3]));
+    four[i] = Kind::plus(unpack_low_pairs(first, second), unpack_high_pairs(first, second));
   }
-  return total[0];
+#if defined(ROUNDHOUSE_AVX2)
+  return Kind::plus(even_quarters(four[0], four[1]), odd_quarters(four[0], four[1]));
+#else
+  const Vector low = Kind::plus(even_quarters(four[0], four[1]), odd_quarters(four[0], four[1]));
+  const Vector high = Kind::plus(even_quarters(four[2], four[3]), odd_quarters(four[2], four[3]));
+  return Kind::plus(even_quarters(low, high), odd_quarters(low, high));
+#endif
 }
 
 // How the numbers of x lie: part of the inputs by part, one row's behind the other's. In rows of their own, which often are a
@@ -121,7 +126,6 @@ struct Parts {
 template <class Kind, class TilesOf, class Finish>
 void multiply_all(const Parts<Kind>& parts, int64_t outputs, const typename Kind::Number* x, const TilesOf& tiles_of,
                   const Finish& finish) {
-  using Sum = typename Kind::Sum;
   const int64_t blocks = ceil_div(outputs, kBlock), rows = parts.rows;
   const int64_t row_bytes = parts.tiles * Kind::kRegisters * Kind::kWidth * static_cast<int64_t>(sizeof(typename Kind::Number));
   const int64_t chunk = std::max<int64_t>(kWaitingRows, kCachedBytes / row_bytes / kWaitingRows * kWaitingRows);
@@ -129,7 +133,7 @@ void multiply_all(const Parts<Kind>& parts, int64_t outputs, const typename Kind
   const bool few = rows <= kRows;
   const int64_t streams = few ? kStreams : 1;
   parallel_parts(blocks, bytes, [&](int64_t number, int64_t total) {
-    alignas(64) Sum sums[std::max<int64_t>(kStreams * kRows, kWaitingRows) * kBlock];
+    alignas(64) Vector sums[std::max<int64_t>(kStreams * kRows, kWaitingRows) * kBlock];
     alignas(64) typename Kind::Weight scratch[kStreams][Kind::kScratch];
     // `many` blocks from `block` on, of rows whose sums wait.
     const auto multiply_rows = [&](int64_t begin, int64_t end, int64_t block, int64_t many) {
@@ -144,7 +148,7 @@ void multiply_all(const Parts<Kind>& parts, int64_t outputs, const typename Kind
           const typename Kind::Number* const from = x + parts.place(row, tile);
           for (int64_t b = 0; b < many; ++b) {
             const typename Kind::Weight* const weight = weights[b];
-            Sum* const to = sums + (b * (end - begin) + row - begin) * kBlock;
+            Vector* const to = sums + (b * (end - begin) + row - begin) * kBlock;
             switch (next - row) {
               case 1: Block<Kind, 1>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
               case 2: Block<Kind, 2>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
@@ -158,7 +162,7 @@ void multiply_all(const Parts<Kind>& parts, int64_t outputs, const typename Kind
       }
       for (int64_t b = 0; b < many; ++b) {
         for (int64_t row = begin; row < end; ++row) {
-          const Sum* const of_row = sums + (b * (end - begin) + row - begin) * kBlock;
+          const Vector* const of_row = sums + (b * (end - begin) + row - begin) * kBlock;
           const int64_t first = (block + b) * kBlock, last = std::min(first + kBlock, outputs);
           for (int64_t n = first; n < last; n += Vector::kWidth) finish(row, n, add_lanes<Kind>(of_row + n - first));
         }

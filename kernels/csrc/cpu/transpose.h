@@ -1,4 +1,4 @@
-// Squares of 32-bit numbers in registers, rows and columns exchanged.
+// Squares of 32-bit numbers in registers, rows and columns exchanged, and the steps that lead there.
 #pragma once
 
 #include "cpu/vector.h"
@@ -6,6 +6,15 @@
 namespace roundhouse {
 
 #if defined(ROUNDHOUSE_AVX2)
+
+// Of each 128 bits, the lower or upper two numbers of both, in turns; the lower or upper two of one, then of the other.
+inline Vector unpack_low(Vector a, Vector b) { return {_mm256_unpacklo_ps(a.lanes, b.lanes)}; }
+inline Vector unpack_high(Vector a, Vector b) { return {_mm256_unpackhi_ps(a.lanes, b.lanes)}; }
+inline Vector unpack_low_pairs(Vector a, Vector b) { return {_mm256_shuffle_ps(a.lanes, b.lanes, 0x44)}; }
+inline Vector unpack_high_pairs(Vector a, Vector b) { return {_mm256_shuffle_ps(a.lanes, b.lanes, 0xee)}; }
+// 128 bits at even or odd places of one, then of the other.
+inline Vector even_quarters(Vector a, Vector b) { return {_mm256_permute2f128_ps(a.lanes, b.lanes, 0x20)}; }
+inline Vector odd_quarters(Vector a, Vector b) { return {_mm256_permute2f128_ps(a.lanes, b.lanes, 0x31)}; }
 
 inline void transpose(Vector (&x)[8]) {
   __m256 a[8], b[8];
@@ -26,6 +35,13 @@ inline void transpose(Vector (&x)[8]) {
 }
 
 #else
+
+inline Vector unpack_low(Vector a, Vector b) { return {_mm512_unpacklo_ps(a.lanes, b.lanes)}; }
+inline Vector unpack_high(Vector a, Vector b) { return {_mm512_unpackhi_ps(a.lanes, b.lanes)}; }
+inline Vector unpack_low_pairs(Vector a, Vector b) { return {_mm512_shuffle_ps(a.lanes, b.lanes, 0x44)}; }
+inline Vector unpack_high_pairs(Vector a, Vector b) { return {_mm512_shuffle_ps(a.lanes, b.lanes, 0xee)}; }
+inline Vector even_quarters(Vector a, Vector b) { return {_mm512_shuffle_f32x4(a.lanes, b.lanes, 0x88)}; }
+inline Vector odd_quarters(Vector a, Vector b) { return {_mm512_shuffle_f32x4(a.lanes, b.lanes, 0xdd)}; }
 
 inline void transpose(Vector (&x)[16]) {
   __m512 a[16], b[16];
