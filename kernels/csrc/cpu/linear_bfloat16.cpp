@@ -25,7 +25,7 @@ struct Floats {
 struct BFloat16 : Floats {
   using Weight = bfloat16;
   static constexpr int kRegisters = 32 / kWidth;
-  static constexpr int64_t kInputs = 32, kPart = 12, kFewPart = 1, kScratch = 1;
+  static constexpr int64_t kInputs = 32, kPart = 12, kScratch = 1;
   static Vector weights(const bfloat16* line, int i) {
     Vector even, odd;
     Vector::load_even_odd(line + i / 2 * 2 * kWidth, even, odd);
@@ -51,7 +51,7 @@ struct BFloat16 : Floats {
 struct Int8 : Floats {
   using Weight = int8_t;
   static constexpr int kRegisters = 64 / kWidth;
-  static constexpr int64_t kInputs = 64, kPart = 6, kFewPart = 1, kScratch = 1;
+  static constexpr int64_t kInputs = 64, kPart = 6, kScratch = 1;
   static Vector weights(const int8_t* line, int i) {
 #if defined(ROUNDHOUSE_AVX2)
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(line + i * kWidth));
@@ -70,7 +70,7 @@ struct Int8 : Floats {
 
 // As bf16 once they are unpacked, in an order that suits that.
 struct Int4 : BFloat16 {
-  static constexpr int64_t kFewPart = 4, kScratch = kPart * kBlock * kInputs;
+  static constexpr int64_t kScratch = kPart * kBlock * kInputs;
   static void spread(float* to, const bfloat16* x, int64_t inputs, int64_t size) {
     for (int64_t i = 0; i < size; i += kInt4Group) {
       if (i + kInt4Group <= inputs) {
@@ -90,7 +90,7 @@ struct Int4 : BFloat16 {
 struct PackedInt4 : Floats {
   using Weight = uint8_t;
   static constexpr int kRegisters = kInt4Group / kWidth;
-  static constexpr int64_t kInputs = kInt4Group, kPart = 3, kFewPart = 1, kScratch = 1;
+  static constexpr int64_t kInputs = kInt4Group, kPart = 3, kScratch = 1;
   static void spread(float* to, const bfloat16* x, int64_t inputs, int64_t size) { Int4::spread(to, x, inputs, size); }
 };
 
@@ -122,7 +122,7 @@ struct Block<PackedInt4, kCount> {
           }
         }
         for (int m = 0; m < kCount; ++m) sums[m * kBlock + n] = total[m];
-        _mm_prefetch(reinterpret_cast<const char*>(lines + 2 * n) + ahead, _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(lines + 2 * n) + ahead, _MM_HINT_T0);
       }
     }
   }
@@ -135,10 +135,10 @@ namespace {
 template <class Kind, class P, class TilesOf>
 void multiply_floats(const P& p, int64_t tiles, const TilesOf& tiles_of) {
   float* const x = static_cast<float*>(p.workspace);
-  const Parts<Kind> parts(p.rows, tiles);
+  const Parts<Kind> parts{p.rows, tiles};
   parallel_for(p.rows, p.rows * tiles * Kind::kInputs * 6, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      for (int64_t tile = 0; tile < tiles; tile += parts.part) {
+      for (int64_t tile = 0; tile < tiles; tile += Kind::kPart) {
         const int64_t first = tile * Kind::kInputs;
         Kind::spread(x + parts.place(row, tile), p.x + row * p.x_stride + first, p.inputs - first, parts.stride(tile));
       }

@@ -9,7 +9,7 @@ namespace {
 
 struct Int8 {
   using Weight = int8_t;
-  static constexpr int64_t kPart = 12, kFewPart = 1, kScratch = 1;
+  static constexpr int64_t kPart = 12, kScratch = 1;
 #if defined(ROUNDHOUSE_AVX2)
   // x as int16: products of two bytes are summed without saturation only so.
   using Number = int16_t;
@@ -65,12 +65,12 @@ struct Int8 {
 void linear_int8(const LinearInt8& p) {
   constexpr int kWidth = Vector::kWidth;
   const int64_t tiles = ceil_div(p.inputs, kTileBytes);
-  const Parts<Int8> parts(p.rows, tiles);
+  const Parts<Int8> parts{p.rows, tiles};
   float* const scales = static_cast<float*>(p.workspace);
   Int8::Number* const x = reinterpret_cast<Int8::Number*>(scales + ceil_div(p.rows, kBlock) * kBlock);
   parallel_for(p.rows, p.rows * tiles * kTileBytes * 6, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const int64_t last = (tiles - 1) / parts.part * parts.part, size = parts.stride(last);
+      const int64_t last = (tiles - 1) / Int8::kPart * Int8::kPart, size = parts.stride(last);
       Int8::Number* to = x + parts.place(row, last);
       std::fill(to + (p.inputs - last * kTileBytes) / kWidth * kWidth, to + size, static_cast<Int8::Number>(Int8::kOffset));
       int64_t first = 0, next = 0;  // of the part that `to` is, and of the one behind it
@@ -78,7 +78,7 @@ void linear_int8(const LinearInt8& p) {
         if (at == next) {
           to = x + parts.place(row, at / kTileBytes);
           first = at;
-          next = at + parts.part * kTileBytes;
+          next = at + Int8::kPart * kTileBytes;
         }
         Int8::store_numbers(to + at - first, values);
       });

@@ -6,8 +6,8 @@
 // - Weight: what tiles hold; Number: what x becomes; kWidth: how many of these a register has;
 // - kRegisters: registers that a tile's line fills, as many as x has for its inputs;
 // - weights(line, i): the i-th of these; numbers(x): those of x that belong to them; add(sum, weights, numbers);
-// - plus(a, b): sums of sums, which are as many as a Vector has lanes, as fp32 or as the bits of int32; kPart, kFewPart: tiles of a block at a time, with many rows and with few; kScratch: numbers that
-//   unpacking a part of a block takes.
+// - plus(a, b): sums of sums, which are as many as a Vector has lanes, as fp32 or as the bits of int32; kPart: tiles of
+//   a block at a time; kScratch: numbers that unpacking these takes.
 #pragma once
 
 #if !defined(ROUNDHOUSE_AMX)
@@ -29,11 +29,9 @@ constexpr int lines_of(int rows) {
 }
 // Rows whose sums wait for the next part of the inputs, in the first-level cache or nearly so.
 constexpr int64_t kWaitingRows = Vector::kWidth == 16 ? 24 : 48;
-// Blocks that few rows read side by side, and how many bytes ahead: memory gives more to several streams.
-constexpr int64_t kStreams = 4;
-constexpr int64_t kAhead = 4096;
 // Rows of x that are multiplied with one weight after another should stay in the second-level cache.
 constexpr int64_t kCachedBytes = 1024 * 1024;
+constexpr int64_t kAhead = 4096;  // bytes of a weight that are asked for in advance
 
 // So many tiles of one block, kOutputs of its lines, times kCount rows of x, `stride` apart, are added to `sums`
 // [row][16 outputs], or begin them. What lies `ahead` bytes further is asked for.
@@ -48,11 +46,24 @@ void multiply_lines(const typename Kind::Weight* weight, const typename Kind::Nu
     for (int m = 0; m < kCount; ++m) total[n][m] = begins ? Vector::zero() : sums[m * kBlock + n];
   }
   for (int64_t t = 0; t < tiles; ++t, weight += kBlock * kInputs, x += Kind::kRegisters * Kind::kWidth) {
+    // One row alone takes two registers of a line at a time: lines begin in the same bank of the first-level cache.
+    constexpr int kStep = kCount == 1 ? std::min(2, Kind::kRegisters) : 1;
 #pragma GCC unroll 8
-    for (int i = 0; i < Kind::kRegisters; ++i) {
+    for (int i = 0; i < Kind::kRegisters; i += kStep) {
+      if constexpr (kCount == 1) {
+        Vector numbers[kStep];
+        for (int j = 0; j < kStep; ++j) numbers[j] = Kind::numbers(x + (i + j) * Kind::kWidth);
+#pragma GCC unroll 16
+        for (int n = 0; n < kOutputs; ++n) {
+          for (int j = 0; j < kStep; ++j) {
+            total[n][0] = Kind::add(total[n][0], Kind::weights(weight + n * kInputs, i + j), numbers[j]);
+          }
+        }
+        continue;
+      }
       // Compilers would hold on to addresses, and to what they have loaded, for the next i: there are too few registers.
       const typename Kind::Number* later = x + 3 * stride;
-      asm("" : "+r"(weight), "+r"(x), "+r"(later), "+r"(stride));
+      if (kCount > 3) asm("" : "+r"(weight), "+r"(x), "+r"(later), "+r"(stride));
       Vector line[kOutputs];
 #pragma GCC unroll 16
       for (int n = 0; n < kOutputs; ++n) line[n] = Kind::weights(weight + n * kInputs, i);
@@ -65,7 +76,7 @@ void multiply_lines(const typename Kind::Weight* weight, const typename Kind::Nu
     }
 #pragma GCC unroll 16
     for (int n = 0; n < kOutputs; ++n) {
-      _mm_prefetch(reinterpret_cast<const char*>(weight + n * kInputs) + ahead, _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(weight + n * kInputs) + ahead, _MM_HINT_T0);
     }
   }
 #pragma GCC unroll 16
@@ -111,10 +122,9 @@ Vector add_lanes(const Vector* sums) {
 // multiple of 4 KiB apart, those of one part would drive each other out of the first-level cache.
 template <class Kind>
 struct Parts {
-  int64_t rows, tiles, part;  // tiles in all and of a part, along the inputs
+  int64_t rows, tiles;  // along the inputs
 
-  Parts(int64_t rows, int64_t tiles) : rows(rows), tiles(tiles), part(rows <= kRows ? Kind::kFewPart : Kind::kPart) {}
-  int64_t count(int64_t tile) const { return std::min(part, tiles - tile); }
+  int64_t count(int64_t tile) const { return std::min(Kind::kPart, tiles - tile); }
   int64_t stride(int64_t tile) const { return count(tile) * Kind::kRegisters * Kind::kWidth; }
   // Where the part that begins with `tile` does, of one row.
   int64_t place(int64_t row, int64_t tile) const { return tile * Kind::kRegisters * Kind::kWidth * rows + row * stride(tile); }
@@ -130,51 +140,39 @@ void multiply_all(const Parts<Kind>& parts, int64_t outputs, const typename Kind
   const int64_t row_bytes = parts.tiles * Kind::kRegisters * Kind::kWidth * static_cast<int64_t>(sizeof(typename Kind::Number));
   const int64_t chunk = std::max<int64_t>(kWaitingRows, kCachedBytes / row_bytes / kWaitingRows * kWaitingRows);
   const int64_t bytes = blocks * parts.tiles * kBlock * kTileBytes * ceil_div(rows, kRows);
-  const bool few = rows <= kRows;
-  const int64_t streams = few ? kStreams : 1;
   parallel_parts(blocks, bytes, [&](int64_t number, int64_t total) {
-    alignas(64) Vector sums[std::max<int64_t>(kStreams * kRows, kWaitingRows) * kBlock];
-    alignas(64) typename Kind::Weight scratch[kStreams][Kind::kScratch];
-    // `many` blocks from `block` on, of rows whose sums wait.
-    const auto multiply_rows = [&](int64_t begin, int64_t end, int64_t block, int64_t many) {
+    alignas(64) Vector sums[kWaitingRows * kBlock];
+    alignas(64) typename Kind::Weight scratch[Kind::kScratch];
+    const auto multiply_rows = [&](int64_t begin, int64_t end, int64_t block) {
       const int64_t groups = ceil_div(end - begin, kRows);
-      for (int64_t tile = 0; tile < parts.tiles; tile += parts.part) {
+      for (int64_t tile = 0; tile < parts.tiles; tile += Kind::kPart) {
         const int64_t count = parts.count(tile), stride = parts.stride(tile);
-        const typename Kind::Weight* weights[kStreams];
-        for (int64_t b = 0; b < many; ++b) weights[b] = tiles_of(block + b, tile, count, scratch[b]);
+        const typename Kind::Weight* const weight = tiles_of(block, tile, count, scratch);
         for (int64_t group = 0; group < groups; ++group) {
           const int64_t row = begin + (end - begin) * group / groups, next = begin + (end - begin) * (group + 1) / groups;
-          const int64_t ahead = group > 0 ? 0 : few ? kAhead : parts.part * kBlock * kTileBytes;
+          const int64_t ahead = group == 0 ? kAhead : 0;
           const typename Kind::Number* const from = x + parts.place(row, tile);
-          for (int64_t b = 0; b < many; ++b) {
-            const typename Kind::Weight* const weight = weights[b];
-            Vector* const to = sums + (b * (end - begin) + row - begin) * kBlock;
-            switch (next - row) {
-              case 1: Block<Kind, 1>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
-              case 2: Block<Kind, 2>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
-              case 3: Block<Kind, 3>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
-              case 4: Block<Kind, 4>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
-              case 5: Block<Kind, 5>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
-              default: Block<Kind, 6>::multiply(weight, from, stride, count, ahead, tile == 0, to);
-            }
+          Vector* const to = sums + (row - begin) * kBlock;
+          switch (next - row) {
+            case 1: Block<Kind, 1>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
+            case 2: Block<Kind, 2>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
+            case 3: Block<Kind, 3>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
+            case 4: Block<Kind, 4>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
+            case 5: Block<Kind, 5>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
+            default: Block<Kind, 6>::multiply(weight, from, stride, count, ahead, tile == 0, to);
           }
         }
       }
-      for (int64_t b = 0; b < many; ++b) {
-        for (int64_t row = begin; row < end; ++row) {
-          const Vector* const of_row = sums + (b * (end - begin) + row - begin) * kBlock;
-          const int64_t first = (block + b) * kBlock, last = std::min(first + kBlock, outputs);
-          for (int64_t n = first; n < last; n += Vector::kWidth) finish(row, n, add_lanes<Kind>(of_row + n - first));
-        }
+      const int64_t first = block * kBlock, last = std::min(first + kBlock, outputs);
+      for (int64_t row = begin; row < end; ++row) {
+        const Vector* const of_row = sums + (row - begin) * kBlock;
+        for (int64_t n = first; n < last; n += Vector::kWidth) finish(row, n, add_lanes<Kind>(of_row + n - first));
       }
     };
-    const int64_t first = blocks * number / total, last = blocks * (number + 1) / total;
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t end = std::min(rows, begin + chunk);
-      for (int64_t block = first; block < last; block += streams) {
-        for (int64_t row = begin; row < end; row += kWaitingRows) {
-          multiply_rows(row, std::min(end, row + kWaitingRows), block, std::min(streams, last - block));
-        }
+      for (int64_t block = blocks * number / total; block < blocks * (number + 1) / total; ++block) {
+        for (int64_t row = begin; row < end; row += kWaitingRows) multiply_rows(row, std::min(end, row + kWaitingRows), block);
       }
     }
   });

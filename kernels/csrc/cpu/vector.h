@@ -54,6 +54,7 @@ struct Vector {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
   }
   void store(bfloat16* p, int count) const {
+    if (count == kWidth) return store(p);
     bfloat16 padded[kWidth];
     store(padded);
     std::memcpy(p, padded, sizeof(bfloat16) * count);
