@@ -118,8 +118,8 @@ def quantile(values: Sequence[float], share: float) -> float:
 def probe(dtype: str, size: int) -> Machine:
     """Measure the machine: reading `size` bytes, and a square matrix product; the best of a few tries each.
 
-    `size` should exceed the last-level cache. Where the CPU has no instructions for `dtype`, torch's products in it are far
-    slower than those in fp32: the faster one's rate counts.
+    `size` should exceed the last-level cache. Where the CPU has no instructions for `dtype`, torch's products in it are
+    far slower than those in fp32: the faster one's rate counts.
     """
     import numpy as np
     import torch
