@@ -57,6 +57,21 @@ def answers(runner: ModelRunner, kinds: Sequence[str | None], new_tokens: int) -
     return drive(runner, requests, blocks=BLOCKS)
 
 
+def check_same(found: list[list[Sampled]], expected: list[list[Sampled]], *, torch_multiplies: bool) -> None:
+    """Bit for bit, unless torch multiplies in fp32: its last bits may depend on the rows, and padding adds some."""
+    if not torch_multiplies:
+        assert found == expected
+        return
+    assert [[step.tokens for step in answer] for answer in found] == [
+        [step.tokens for step in answer] for answer in expected
+    ]
+    assert logprobs(found) == pytest.approx(logprobs(expected), abs=1e-5)
+
+
+def logprobs(found: list[list[Sampled]]) -> list[float]:
+    return [each.logprob for answer in found for step in answer for each in step.logprobs or ()]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_recorded_steps_are_those_that_were_recorded(collection: Collection, body: str, dtype: Dtype) -> None:
     plain, recording = (collection.runner(*KINDS, dtype=dtype) for _ in range(2))
@@ -66,7 +81,8 @@ def test_recorded_steps_are_those_that_were_recorded(collection: Collection, bod
     for kinds in MIXTURES:
         expected = answers(plain, kinds, new_tokens)
         before = recorder.replayed
-        assert answers(recording, kinds, new_tokens) == expected
+        found = answers(recording, kinds, new_tokens)
+        check_same(found, expected, torch_multiplies=body == "emulator" and dtype == "float32")
         assert recorder.replayed - before == new_tokens + len(kinds) - 2  # all steps but that of the prompts
     # Of 4, 2 and 1 rows, once more for more room; of 8; and of 4, 2 and 1 rows without adapters.
     assert recorder.recorded == 3 + 1 + 3 + 3
