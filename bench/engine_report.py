@@ -195,9 +195,8 @@ def _conditions(results: Results) -> str:
     )
     machine = f"{place.cpu}, {place.cores} cores, {results.threads} threads"
     machine += "" if results.kv_dtype == "auto" else f", our KV cache in {results.kv_dtype}"
-    limits = (
-        f"{min(bandwidths):.1f}-{max(bandwidths):.1f} GB/s, {min(products):.2f}-{max(products):.2f} TFLOP/s in bf16"
-    )
+    reading = f"{min(bandwidths):.1f}-{max(bandwidths):.1f} GB/s"
+    limits = f"{reading}, {min(products):.2f}-{max(products):.2f} TFLOP/s in a square product"
     return (
         f"{place.date}, revision {place.revision}, torch {place.torch}, transformers {place.transformers}, {machine}. "
         f"Requests at once, greedy, the same token ids for all ({loads}). Medians of {results.repeats}, subjects take "
