@@ -52,7 +52,7 @@ struct Int8 {
   }
   static __m512i bits(Vector x) { return _mm512_castps_si512(x.lanes); }
   static Vector plus(Vector a, Vector b) { return {_mm512_castsi512_ps(_mm512_add_epi32(bits(a), bits(b)))}; }
-  // `totals`: of the weights of `count` outputs.
+  // `totals`: of the weights of `count` outputs, each of which the offset, 2^7, has added that often.
   static Vector to_floats(Vector sums, const int32_t* totals, int count) {
     const __m512i of_weights = _mm512_maskz_loadu_epi32(Vector::mask(count), totals);
     return {_mm512_cvtepi32_ps(_mm512_sub_epi32(bits(sums), _mm512_slli_epi32(of_weights, 7)))};

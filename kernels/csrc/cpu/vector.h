@@ -59,9 +59,6 @@ struct Vector {
     store(padded);
     std::memcpy(p, padded, sizeof(bfloat16) * count);
   }
-  static Vector convert(const int32_t* p) {
-    return {_mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
-  }
   // Whole numbers, to the nearest, ties to even.
   __m256i rounded() const { return _mm256_cvtps_epi32(lanes); }
   float sum() const {
@@ -121,7 +118,6 @@ struct Vector {
   void store(float* p, int count) const { _mm512_mask_storeu_ps(p, mask(count), lanes); }
   void store(bfloat16* p) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow()); }
   void store(bfloat16* p, int count) const { _mm256_mask_storeu_epi16(p, mask(count), narrow()); }
-  static Vector convert(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
   // Whole numbers, to the nearest, ties to even.
   __m512i rounded() const { return _mm512_cvtps_epi32(lanes); }
   float sum() const { return _mm512_reduce_add_ps(lanes); }

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 from engine.graphs.policy import CapturePolicy
 from engine.plan import Sampled
 from engine.runner import Dtype, ModelRunner
-from kernels import library
+from kernels import library, reference
 from tests.engine.adapters.collection import BLOCKS, Collection, ask
 from tests.engine.adapters.conftest import Collections
 from tests.engine.checkpoints import CONTEXT, random_prompt
@@ -27,8 +29,12 @@ MIXTURES: list[list[str | None]] = [
 """The fourth needs more room than those before it."""
 
 
+def linear_by_rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.cat([F.linear(row, weight, bias) for row in x.split(1)])
+
+
 @pytest.fixture(params=["cpu", "emulator"])
-def body(request: pytest.FixtureRequest) -> Iterator[str]:
+def body(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Which library serves; one that is not built is skipped."""
     if request.param == "cpu":
         if library.cpu is None:
@@ -39,6 +45,8 @@ def body(request: pytest.FixtureRequest) -> Iterator[str]:
         emulator = library.load_cuda(library.EMULATOR)
     except FileNotFoundError as error:
         pytest.skip(str(error))
+    # Plain products are torch's there. On some CPUs their last bits depend on how many rows there are; padding adds some.
+    monkeypatch.setattr(reference, "linear", linear_by_rows)
     with library.using(emulator):
         yield request.param
 
@@ -57,21 +65,6 @@ def answers(runner: ModelRunner, kinds: Sequence[str | None], new_tokens: int) -
     return drive(runner, requests, blocks=BLOCKS)
 
 
-def check_same(found: list[list[Sampled]], expected: list[list[Sampled]], *, torch_multiplies: bool) -> None:
-    """Bit for bit, unless torch multiplies in fp32: its last bits may depend on the rows, and padding adds some."""
-    if not torch_multiplies:
-        assert found == expected
-        return
-    assert [[step.tokens for step in answer] for answer in found] == [
-        [step.tokens for step in answer] for answer in expected
-    ]
-    assert logprobs(found) == pytest.approx(logprobs(expected), abs=1e-5)
-
-
-def logprobs(found: list[list[Sampled]]) -> list[float]:
-    return [each.logprob for answer in found for step in answer for each in step.logprobs or ()]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_recorded_steps_are_those_that_were_recorded(collection: Collection, body: str, dtype: Dtype) -> None:
     plain, recording = (collection.runner(*KINDS, dtype=dtype) for _ in range(2))
@@ -81,8 +74,7 @@ def test_recorded_steps_are_those_that_were_recorded(collection: Collection, bod
     for kinds in MIXTURES:
         expected = answers(plain, kinds, new_tokens)
         before = recorder.replayed
-        found = answers(recording, kinds, new_tokens)
-        check_same(found, expected, torch_multiplies=body == "emulator" and dtype == "float32")
+        assert answers(recording, kinds, new_tokens) == expected
         assert recorder.replayed - before == new_tokens + len(kinds) - 2  # all steps but that of the prompts
     # Of 4, 2 and 1 rows, once more for more room; of 8; and of 4, 2 and 1 rows without adapters.
     assert recorder.recorded == 3 + 1 + 3 + 3
