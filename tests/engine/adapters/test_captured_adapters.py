@@ -45,7 +45,7 @@ def body(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         emulator = library.load_cuda(library.EMULATOR)
     except FileNotFoundError as error:
         pytest.skip(str(error))
-    # Plain products are torch's there. On some CPUs their last bits depend on how many rows there are; padding adds some.
+    # Plain products are torch's there, whose last bits may depend on the number of rows; padding adds some.
     monkeypatch.setattr(reference, "linear", linear_by_rows)
     with library.using(emulator):
         yield request.param
