@@ -27,19 +27,20 @@ def linear_int8(
 ) -> torch.Tensor:
     """`linear` with int8 on both sides: an output's row of `weight` [out, in], int8, counts `scales` [out] each.
 
-    Each row of x becomes whole numbers of -127 to 127 times a scale of its own, its largest magnitude over 127. The
-    sums of their products are exact; everything else is in fp32, bit for bit the same on every instruction set.
+    Each row of x becomes whole numbers of -127 to 127 times a scale of its own, its largest magnitude over 127; one
+    that is not finite gives NaN. The sums of their products are exact; everything else is in fp32, bit for bit the same
+    on every instruction set.
     Moves 2 T (in + out) + in out bytes; 2 T in out operations.
     """
     wide = x.float()
     most = wide.abs().amax(-1, keepdim=True)
     # A row below 1e-30 counts as zeros: its factor would not be finite.
-    most = torch.where(most > 1e-30, most, torch.inf)
+    none = most <= 1e-30
     # A number over a tensor would be the number times a rounded reciprocal, and a tensor over a number on some devices.
-    numbers = (wide * (torch.full_like(most, 127) / most)).round_()
+    numbers = (wide * torch.where(none, 0, torch.full_like(most, 127) / most)).round_()
     # fp64 is exact for such integers; torch's own product of int8 is wrong for some shapes, such as a single input.
     sums = numbers.double() @ weight.double().T
-    scale = torch.where(most < torch.inf, most, 0) * (1 / 127)
+    scale = torch.where(none, 0, most) * (1 / 127)
     out = sums.float() * scale * scales
     return (out if bias is None else out + bias.float()).to(x.dtype)
 

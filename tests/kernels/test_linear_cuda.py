@@ -113,6 +113,17 @@ def test_int8_of_a_row_of_zeros_is_the_bias(body: Body) -> None:
     assert torch.equal(out[0], bias)
 
 
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_int8_of_a_row_that_is_not_finite_is_not_a_number(body: Body, wrong: float) -> None:
+    x = torch.ones(2, 300, device=body[1]).bfloat16()
+    x[1, 270] = wrong
+    levels, x_scales = torch.empty(2, 3 * GROUP, device=body[1], dtype=torch.int8), torch.ones(2, device=body[1])
+    tiles = pack_int8(torch.ones(4, 300, device=body[1], dtype=torch.int8))
+    out = torch.empty(2, 4, device=body[1]).bfloat16()
+    body[0].linear_int8(out, x, tiles, torch.ones(4, device=body[1]), None, levels, x_scales)
+    assert out[1].isnan().all() and out[0].isfinite().all()
+
+
 def test_a_row_does_not_depend_on_its_batch(body: Body) -> None:
     x = torch.randn(70, 1400, device=body[1]).bfloat16()
     packed, _ = int4(40, 1400, body[1])

@@ -8,78 +8,7 @@
 
 namespace roundhouse {
 
-#if defined(ROUNDHOUSE_AVX2)
-
-// The sixteen weights of bf16 that an output has in a group, looked up by their level: low and high bytes of them.
-struct Int4Table {
-  __m256i low, high;  // 16 bytes twice
-
-  // `pair`: the step and what level 0 stands for.
-  explicit Int4Table(uint32_t pair) {
-    const __m256i both = _mm256_set1_epi32(static_cast<int>(pair));
-    const __m256 step = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
-    const __m256 zero = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
-    // Packing takes turns between its operands' halves.
-    const auto rounded = [&](__m256 levels) {
-      const __m256i word = _mm256_castps_si256(_mm256_fmadd_ps(step, levels, zero));
-      const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(word, 16), _mm256_set1_epi32(1));
-      return _mm256_srli_epi32(_mm256_add_epi32(word, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-    };
-    const __m256i words = _mm256_packus_epi32(rounded(_mm256_setr_ps(0, 1, 2, 3, 8, 9, 10, 11)),
-                                              rounded(_mm256_setr_ps(4, 5, 6, 7, 12, 13, 14, 15)));
-    const __m256i bytes = _mm256_packus_epi16(_mm256_and_si256(words, _mm256_set1_epi16(0xff)), _mm256_srli_epi16(words, 8));
-    low = _mm256_permute4x64_epi64(bytes, 0x88);
-    high = _mm256_permute4x64_epi64(bytes, 0xdd);
-  }
-
-  // Half of an output's words of 16 bits, the 16 from 16 `half` on -> four registers of pairs of weights. Of words k = 0
-  // to 3 and 8 to 11, and of 4 to 7 and 12 to 15: inputs (k, 64 + k), then of both (32 + k, 96 + k), 16 `half` further.
-  void weights(__m256i words, __m256i (&pairs)[4]) const {
-    const __m256i mask = _mm256_set1_epi8(15);
-    const __m256i levels[2] = {_mm256_and_si256(words, mask), _mm256_and_si256(_mm256_srli_epi16(words, 4), mask)};
-    for (int i = 0; i < 2; ++i) {
-      const __m256i low_bytes = _mm256_shuffle_epi8(low, levels[i]), high_bytes = _mm256_shuffle_epi8(high, levels[i]);
-      pairs[2 * i] = _mm256_unpacklo_epi8(low_bytes, high_bytes);
-      pairs[2 * i + 1] = _mm256_unpackhi_epi8(low_bytes, high_bytes);
-    }
-  }
-};
-
-// A group of a row of x as fp32 in the order of Int4Table::weights: for each of its registers the numbers of the first, then
-// of the second of all pairs.
-inline void order_int4(float* to, const bfloat16* x) {
-  const auto eight = [](const bfloat16* from) {
-    const __m128i first = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-    const __m128i second = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + 8));
-    const __m256i bits = _mm256_cvtepu16_epi32(_mm_unpacklo_epi64(first, second));
-    return Vector{_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))};
-  };
-  for (int half = 0; half < 2; ++half) {
-    for (int i = 0; i < 4; ++i, to += 16) {
-      const bfloat16* const from = x + 16 * half + i / 2 * 32 + i % 2 * 4;
-      eight(from).store(to);
-      eight(from + 64).store(to + 8);
-    }
-  }
-}
-
-// All of a group of one block as four tiles of [16 outputs][32 inputs], in that order.
-inline void unpack_int4(bfloat16* tiles, const uint8_t* group) {
-  const uint32_t* const pairs = reinterpret_cast<const uint32_t*>(group);
-  const __m256i* const lines = reinterpret_cast<const __m256i*>(group + 4 * kBlock);
-  for (int n = 0; n < kBlock; ++n) {
-    const Int4Table table(pairs[n]);
-    for (int half = 0; half < 2; ++half) {
-      __m256i weights[4];
-      table.weights(_mm256_loadu_si256(lines + 2 * n + half), weights);
-      for (int i = 0; i < 4; ++i) {
-        _mm256_store_si256(reinterpret_cast<__m256i*>(tiles + 512 * (2 * half + i / 2) + 32 * n + i % 2 * 16), weights[i]);
-      }
-    }
-  }
-}
-
-#else
+#if !defined(ROUNDHOUSE_AVX2)
 
 // Lines (outputs) [first, first + count), both even, of one group of one block as four tiles of 32 inputs; lines and tiles are so many
 // numbers apart.

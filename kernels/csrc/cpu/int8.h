@@ -10,24 +10,45 @@
 
 namespace roundhouse {
 
+// The largest magnitude among `count` numbers; NaN if one of them is, which a maximum of floats might lose. Bits without the
+// sign are in the order of what they stand for, NaN the last.
+inline float largest_magnitude(const bfloat16* x, int64_t count) {
+  constexpr int64_t kWidth = 2 * Vector::kWidth;
+  bfloat16 last[kWidth] = {};
+  std::copy(x + count / kWidth * kWidth, x + count, last);
+#if defined(ROUNDHOUSE_AVX2)
+  const auto magnitudes = [](const bfloat16* from) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return _mm256_and_si256(bits, _mm256_set1_epi16(0x7fff));
+  };
+  __m256i most = magnitudes(last);
+  for (int64_t i = 0; i + kWidth <= count; i += kWidth) most = _mm256_max_epu16(most, magnitudes(x + i));
+#else
+  const auto magnitudes = [](const bfloat16* from) {
+    return _mm512_and_si512(_mm512_loadu_si512(from), _mm512_set1_epi16(0x7fff));
+  };
+  __m512i both = magnitudes(last);
+  for (int64_t i = 0; i + kWidth <= count; i += kWidth) both = _mm512_max_epu16(both, magnitudes(x + i));
+  const __m256i most = _mm256_max_epu16(_mm512_castsi512_si256(both), _mm512_extracti64x4_epi64(both, 1));
+#endif
+  const __m128i eight = _mm_max_epu16(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+  const __m128i least = _mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi16(-1)));  // of the complements
+  return to_float(bfloat16{static_cast<uint16_t>(~_mm_cvtsi128_si32(least))});
+}
+
 // Gives the numbers of a row of x, rounded to the nearest of -127 to 127 times the returned scale, to
-// `put(index, number)`, one register or less at a time; all are zero if x is.
+// `put(index, number)`, one register or less at a time; all are zero if x is. The scale is NaN if x is not finite.
 template <class Put>
 float quantize_row(const bfloat16* x, int64_t count, const Put& put) {
   constexpr int kWidth = Vector::kWidth;
   const int64_t whole = count / kWidth * kWidth;
   const int rest = static_cast<int>(count - whole);
-  const Vector zero = Vector::zero();
-  Vector most = zero;
-  const auto largest = [&](Vector v) { most = max(most, max(v, zero - v)); };
-  for (int64_t i = 0; i < whole; i += kWidth) largest(Vector::load(x + i));
-  if (rest != 0) largest(Vector::load(x + whole, rest));
-  const float magnitude = most.max();
-  const bool any = magnitude > 1e-30f;  // below, 127 / magnitude would be infinite
-  const Vector factor = Vector::all(any ? 127.0f / magnitude : 0.0f);
+  const float magnitude = largest_magnitude(x, count);
+  const bool none = magnitude <= 1e-30f;  // below, 127 / magnitude would be infinite
+  const Vector factor = Vector::all(none ? 0.0f : 127.0f / magnitude);
   for (int64_t i = 0; i < whole; i += kWidth) put(i, (Vector::load(x + i) * factor).rounded());
   if (rest != 0) put(whole, (Vector::load(x + whole, rest) * factor).rounded());
-  return any ? magnitude * (1.0f / 127.0f) : 0.0f;
+  return none ? 0.0f : magnitude * (1.0f / 127.0f) + (magnitude - magnitude);
 }
 
 // `count` outputs of one row from their sums of products.

@@ -59,7 +59,8 @@ struct LinearW8A16 {
   int64_t rows, outputs, inputs, x_stride;
 };
 
-// W4A16: weights become bf16(step * level + zero), and the product is that of bf16.
+// W4A16: weights become bf16(step * level + zero), and the product is that of bf16. With AVX2 alone they are not rounded, and
+// x becomes int16 by groups (linear_int4.cpp).
 struct LinearInt4 {
   bfloat16* out;
   const bfloat16 *x, *bias;

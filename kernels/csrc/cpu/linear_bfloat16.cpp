@@ -68,6 +68,8 @@ struct Int8 : Floats {
   }
 };
 
+#if !defined(ROUNDHOUSE_AVX2)
+
 // As bf16 once they are unpacked, in an order that suits that.
 struct Int4 : BFloat16 {
   static constexpr int64_t kScratch = kPart * kBlock * kInputs;
@@ -83,52 +85,6 @@ struct Int4 : BFloat16 {
     }
   }
 };
-
-#if defined(ROUNDHOUSE_AVX2)
-
-// Few rows' products are added while their weights are unpacked; a group is a tile.
-struct PackedInt4 : Floats {
-  using Weight = uint8_t;
-  static constexpr int kRegisters = kInt4Group / kWidth;
-  static constexpr int64_t kInputs = kInt4Group, kPart = 3, kScratch = 1;
-  static void spread(float* to, const bfloat16* x, int64_t inputs, int64_t size) { Int4::spread(to, x, inputs, size); }
-};
-
-}  // namespace
-
-template <int kCount>
-struct Block<PackedInt4, kCount> {
-  static void multiply(const uint8_t* group, const float* x, int64_t stride, int64_t groups, int64_t ahead, bool begins,
-                       Vector* sums) {
-    for (int64_t g = 0; g < groups; ++g, group += kInt4GroupBytes, x += kInt4Group) {
-      const uint32_t* const pairs = reinterpret_cast<const uint32_t*>(group);
-      const __m256i* const lines = reinterpret_cast<const __m256i*>(group + 4 * kBlock);
-#pragma GCC unroll 2
-      for (int n = 0; n < kBlock; ++n) {
-        Vector total[kCount];
-        for (int m = 0; m < kCount; ++m) total[m] = begins && g == 0 ? Vector::zero() : sums[m * kBlock + n];
-        const Int4Table table(pairs[n]);
-        for (int half = 0; half < 2; ++half) {
-          __m256i weights[4];
-          table.weights(_mm256_loadu_si256(lines + 2 * n + half), weights);
-          for (int i = 0; i < 4; ++i) {
-            Vector first, second;
-            Vector::split_pairs(weights[i], first, second);
-            for (int m = 0; m < kCount; ++m) {
-              const float* const numbers = x + m * stride + 64 * half + 16 * i;
-              total[m] = multiply_add(first, Vector::load(numbers), total[m]);
-              total[m] = multiply_add(second, Vector::load(numbers + Vector::kWidth), total[m]);
-            }
-          }
-        }
-        for (int m = 0; m < kCount; ++m) sums[m * kBlock + n] = total[m];
-        _mm_prefetch(reinterpret_cast<const char*>(lines + 2 * n) + ahead, _MM_HINT_T0);
-      }
-    }
-  }
-};
-
-namespace {
 
 #endif
 
@@ -168,17 +124,11 @@ void linear<bfloat16>(const Linear<bfloat16>& p) {
 
 void linear_w8a16(const LinearW8A16& p) { multiply_tiles<Int8>(p); }
 
+#if !defined(ROUNDHOUSE_AVX2)
+
 void linear_int4(const LinearInt4& p) {
   constexpr int64_t kTiles = kInt4Group / Int4::kInputs;  // of a group
   const int64_t groups = ceil_div(p.inputs, kInt4Group);
-#if defined(ROUNDHOUSE_AVX2)
-  if (p.rows <= kRows) {
-    multiply_floats<PackedInt4>(p, groups, [&](int64_t block, int64_t group, int64_t, uint8_t*) {
-      return p.weight + (block * groups + group) * kInt4GroupBytes;
-    });
-    return;
-  }
-#endif
   multiply_floats<Int4>(p, groups * kTiles, [&](int64_t block, int64_t tile, int64_t count, bfloat16* scratch) {
     const uint8_t* group = p.weight + (block * groups + tile / kTiles) * kInt4GroupBytes;
     for (int64_t t = 0; t < count; t += kTiles, group += kInt4GroupBytes) {
@@ -187,6 +137,8 @@ void linear_int4(const LinearInt4& p) {
     return static_cast<const bfloat16*>(scratch);
   });
 }
+
+#endif
 
 }  // namespace roundhouse
 

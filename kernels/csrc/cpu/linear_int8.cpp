@@ -1,4 +1,5 @@
 // Products of int8 in vector registers. Sums of integers are exact in any order.
+#include "cpu/int16.h"
 #include "cpu/int8.h"
 #include "cpu/linear_vector.h"
 
@@ -7,13 +8,13 @@
 namespace roundhouse {
 namespace {
 
-struct Int8 {
-  using Weight = int8_t;
-  static constexpr int64_t kPart = 12, kScratch = 1;
 #if defined(ROUNDHOUSE_AVX2)
-  // x as int16: products of two bytes are summed without saturation only so.
-  using Number = int16_t;
-  static constexpr int kWidth = 16, kRegisters = 4, kOffset = 0;
+
+// x as int16: products of two bytes are summed without saturation only so.
+struct Int8 : Int16 {
+  using Weight = int8_t;
+  static constexpr int64_t kPart = 8, kScratch = 1;
+  static constexpr int kRegisters = 4, kOffset = 0;
 
   static void store_numbers(int16_t* to, __m256i numbers) {
     const __m128i low = _mm256_castsi256_si128(numbers), high = _mm256_extracti128_si256(numbers, 1);
@@ -23,20 +24,14 @@ struct Int8 {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(line + i * kWidth));
     return {_mm256_castsi256_ps(_mm256_cvtepi8_epi16(bytes))};
   }
-  static Vector numbers(const int16_t* x) {
-    __m256i loaded = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
-    asm("" : "+x"(loaded));  // once: compilers would load it again for each line
-    return {_mm256_castsi256_ps(loaded)};
-  }
-  static Vector add(Vector sum, Vector weights, Vector numbers) {
-    sum = plus(sum, {_mm256_castsi256_ps(_mm256_madd_epi16(bits(weights), bits(numbers)))});
-    asm("" : "+x"(sum.lanes));  // compilers would add in another order, which takes more registers than there are
-    return sum;
-  }
-  static __m256i bits(Vector x) { return _mm256_castps_si256(x.lanes); }
-  static Vector plus(Vector a, Vector b) { return {_mm256_castsi256_ps(_mm256_add_epi32(bits(a), bits(b)))}; }
-  static Vector to_floats(Vector sums, const int32_t*, int) { return {_mm256_cvtepi32_ps(bits(sums))}; }
+  static Vector to_floats(Vector sums, const int32_t*, int) { return Int16::to_floats(sums); }
+};
+
 #else
+
+struct Int8 {
+  using Weight = int8_t;
+  static constexpr int64_t kPart = 8, kScratch = 1;
   // x as uint8, 128 too large, which VPDPBUSD asks for; the sums are put right with those of the weights.
   using Number = uint8_t;
   static constexpr int kWidth = 64, kRegisters = 1, kOffset = 128;
@@ -57,8 +52,9 @@ struct Int8 {
     const __m512i of_weights = _mm512_maskz_loadu_epi32(Vector::mask(count), totals);
     return {_mm512_cvtepi32_ps(_mm512_sub_epi32(bits(sums), _mm512_slli_epi32(of_weights, 7)))};
   }
-#endif
 };
+
+#endif
 
 }  // namespace
 

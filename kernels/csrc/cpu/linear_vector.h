@@ -13,6 +13,7 @@
 #if !defined(ROUNDHOUSE_AMX)
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cpu/linear.h"
 #include "cpu/parallel.h"
@@ -31,13 +32,15 @@ constexpr int lines_of(int rows) {
 constexpr int64_t kWaitingRows = Vector::kWidth == 16 ? 24 : 48;
 // Rows of x that are multiplied with one weight after another should stay in the second-level cache.
 constexpr int64_t kCachedBytes = 1024 * 1024;
-constexpr int64_t kAhead = 4096;  // bytes of a weight that are asked for in advance
+// Weights of so many bytes come from memory, where a core reads several streams faster than one.
+constexpr int64_t kFromMemory = 4 * 1024 * 1024;
+constexpr int64_t kStreams = 4;
 
 // So many tiles of one block, kOutputs of its lines, times kCount rows of x, `stride` apart, are added to `sums`
-// [row][16 outputs], or begin them. What lies `ahead` bytes further is asked for.
-template <class Kind, int kOutputs, int kCount>
+// [row][16 outputs], or begin them. As many bytes as the lines have are asked for at `next`, if at all.
+template <class Kind, int kOutputs, int kCount, bool kAsk>
 void multiply_lines(const typename Kind::Weight* weight, const typename Kind::Number* x, int64_t stride, int64_t tiles,
-                    int64_t ahead, bool begins, Vector* sums) {
+                    const char* next, bool begins, Vector* sums) {
   constexpr int64_t kInputs = kTileBytes / static_cast<int64_t>(sizeof(typename Kind::Weight));
   Vector total[kOutputs][kCount];
 #pragma GCC unroll 16
@@ -74,9 +77,9 @@ void multiply_lines(const typename Kind::Weight* weight, const typename Kind::Nu
         for (int n = 0; n < kOutputs; ++n) total[n][m] = Kind::add(total[n][m], line[n], numbers);
       }
     }
+    if constexpr (kAsk) {
 #pragma GCC unroll 16
-    for (int n = 0; n < kOutputs; ++n) {
-      _mm_prefetch(reinterpret_cast<const char*>(weight + n * kInputs) + ahead, _MM_HINT_T0);
+      for (int n = 0; n < kOutputs; ++n, next += kTileBytes) _mm_prefetch(next, _MM_HINT_T0);
     }
   }
 #pragma GCC unroll 16
@@ -86,18 +89,31 @@ void multiply_lines(const typename Kind::Weight* weight, const typename Kind::Nu
   }
 }
 
-// All lines of a block; kinds may have their own.
-template <class Kind, int kCount>
-struct Block {
-  static void multiply(const typename Kind::Weight* weight, const typename Kind::Number* x, int64_t stride, int64_t tiles,
-                       int64_t ahead, bool begins, Vector* sums) {
-    constexpr int kOutputs = lines_of(kCount);
-    constexpr int64_t kInputs = kTileBytes / static_cast<int64_t>(sizeof(typename Kind::Weight));
-    for (int n = 0; n < kBlock; n += kOutputs) {
-      multiply_lines<Kind, kOutputs, kCount>(weight + n * kInputs, x, stride, tiles, ahead, begins, sums + n);
-    }
+// All lines of a block. Memory from `next` on is asked for in the order in which it lies: in that of the lines it would come
+// too late.
+template <class Kind, int kCount, bool kAsk>
+void multiply_block(const typename Kind::Weight* weight, const typename Kind::Number* x, int64_t stride, int64_t tiles,
+                    const char* next, bool begins, Vector* sums) {
+  constexpr int kOutputs = lines_of(kCount);
+  constexpr int64_t kInputs = kTileBytes / static_cast<int64_t>(sizeof(typename Kind::Weight));
+  for (int n = 0; n < kBlock; n += kOutputs) {
+    multiply_lines<Kind, kOutputs, kCount, kAsk>(weight + n * kInputs, x, stride, tiles, next, begins, sums + n);
+    if constexpr (kAsk) next += tiles * kOutputs * kTileBytes;
   }
-};
+}
+
+// Calls body(std::integral_constant<int, rows>()), rows up to kRows.
+template <class Body>
+void with_rows(int64_t rows, const Body& body) {
+  switch (rows) {
+    case 1: return body(std::integral_constant<int, 1>());
+    case 2: return body(std::integral_constant<int, 2>());
+    case 3: return body(std::integral_constant<int, 3>());
+    case 4: return body(std::integral_constant<int, 4>());
+    case 5: return body(std::integral_constant<int, 5>());
+    default: return body(std::integral_constant<int, 6>());
+  }
+}
 
 // The lanes of each of a register's width of sums, added -> a register.
 template <class Kind>
@@ -130,6 +146,20 @@ struct Parts {
   int64_t place(int64_t row, int64_t tile) const { return tile * Kind::kRegisters * Kind::kWidth * rows + row * stride(tile); }
 };
 
+// One row times `count` blocks from `block` on, whose tiles take turns. Each is read in the order in which it lies, and nothing
+// is asked for: that is what a CPU foresees best. `sums` [block][16 outputs].
+template <class Kind, class TilesOf>
+void multiply_row(const Parts<Kind>& parts, const typename Kind::Number* x, int64_t block, int64_t count,
+                  const TilesOf& tiles_of, Vector* sums) {
+  typename Kind::Weight* const scratch = nullptr;
+  for (int64_t tile = 0; tile < parts.tiles; ++tile, x += Kind::kRegisters * Kind::kWidth) {
+    for (int64_t i = 0; i < count; ++i) {
+      const typename Kind::Weight* const weight = tiles_of(block + i, tile, 1, scratch);
+      multiply_block<Kind, 1, false>(weight, x, 0, 1, nullptr, tile == 0, sums + i * kBlock);
+    }
+  }
+}
+
 // The whole product of x, whose numbers lie as `parts` says, with blocks of weights.
 // `tiles_of(block, tile, count, scratch)` gives so many tiles of a block; `finish(row, output, sums)` takes the sums of a
 // register's width of outputs, some of which may lie beyond the last.
@@ -143,6 +173,10 @@ void multiply_all(const Parts<Kind>& parts, int64_t outputs, const typename Kind
   parallel_parts(blocks, bytes, [&](int64_t number, int64_t total) {
     alignas(64) Vector sums[kWaitingRows * kBlock];
     alignas(64) typename Kind::Weight scratch[Kind::kScratch];
+    const auto finish_row = [&](int64_t row, int64_t block, const Vector* of_row) {
+      const int64_t begin = block * kBlock, end = std::min(begin + kBlock, outputs);
+      for (int64_t n = begin; n < end; n += Vector::kWidth) finish(row, n, add_lanes<Kind>(of_row + n - begin));
+    };
     const auto multiply_rows = [&](int64_t begin, int64_t end, int64_t block) {
       const int64_t groups = ceil_div(end - begin, kRows);
       for (int64_t tile = 0; tile < parts.tiles; tile += Kind::kPart) {
@@ -150,28 +184,29 @@ void multiply_all(const Parts<Kind>& parts, int64_t outputs, const typename Kind
         const typename Kind::Weight* const weight = tiles_of(block, tile, count, scratch);
         for (int64_t group = 0; group < groups; ++group) {
           const int64_t row = begin + (end - begin) * group / groups, next = begin + (end - begin) * (group + 1) / groups;
-          const int64_t ahead = group == 0 ? kAhead : 0;
+          // The next part, or for all rows but the first what is there already.
+          const char* const ahead = reinterpret_cast<const char*>(weight) + (group == 0 ? count * kBlock * kTileBytes : 0);
           const typename Kind::Number* const from = x + parts.place(row, tile);
           Vector* const to = sums + (row - begin) * kBlock;
-          switch (next - row) {
-            case 1: Block<Kind, 1>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
-            case 2: Block<Kind, 2>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
-            case 3: Block<Kind, 3>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
-            case 4: Block<Kind, 4>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
-            case 5: Block<Kind, 5>::multiply(weight, from, stride, count, ahead, tile == 0, to); break;
-            default: Block<Kind, 6>::multiply(weight, from, stride, count, ahead, tile == 0, to);
-          }
+          with_rows(next - row, [&](auto of_group) {
+            multiply_block<Kind, decltype(of_group)::value, true>(weight, from, stride, count, ahead, tile == 0, to);
+          });
         }
       }
-      const int64_t first = block * kBlock, last = std::min(first + kBlock, outputs);
-      for (int64_t row = begin; row < end; ++row) {
-        const Vector* const of_row = sums + (row - begin) * kBlock;
-        for (int64_t n = first; n < last; n += Vector::kWidth) finish(row, n, add_lanes<Kind>(of_row + n - first));
-      }
+      for (int64_t row = begin; row < end; ++row) finish_row(row, block, sums + (row - begin) * kBlock);
     };
+    const int64_t first = blocks * number / total, last = blocks * (number + 1) / total;
+    if (Kind::kScratch == 1 && rows == 1 && blocks * parts.tiles * kBlock * kTileBytes >= kFromMemory) {
+      for (int64_t block = first; block < last; block += kStreams) {
+        const int64_t count = std::min(kStreams, last - block);
+        multiply_row(parts, x, block, count, tiles_of, sums);
+        for (int64_t i = 0; i < count; ++i) finish_row(0, block + i, sums + i * kBlock);
+      }
+      return;
+    }
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t end = std::min(rows, begin + chunk);
-      for (int64_t block = blocks * number / total; block < blocks * (number + 1) / total; ++block) {
+      for (int64_t block = first; block < last; ++block) {
         for (int64_t row = begin; row < end; row += kWaitingRows) multiply_rows(row, std::min(end, row + kWaitingRows), block);
       }
     }

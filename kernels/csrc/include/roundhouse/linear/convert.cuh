@@ -15,13 +15,17 @@ struct QuantizeRowsBody {
   static ROUNDHOUSE_DEVICE void run(const Params& p, unsigned char* shared) {
     const int64_t row = blockIdx.x;
     const bfloat16* x = p.x + row * p.x_stride;
-    float highest = 0.0f;
-    for (int64_t i = threadIdx.x; i < p.inputs; i += kThreads) highest = fmaxf(highest, fabsf(to_float(x[i])));
-    highest = reduce_block<kThreads / kWarp>(highest, Max(), reinterpret_cast<float*>(shared));
+    // Bits without the sign are in the order of what they stand for, NaN the last, which a maximum of floats might lose.
+    const auto* bits = reinterpret_cast<const uint16_t*>(x);
+    uint32_t most = 0;
+    for (int64_t i = threadIdx.x; i < p.inputs; i += kThreads) most = Max()(most, bits[i] & uint32_t{0x7fff});
+    most = reduce_block<kThreads / kWarp>(most, Max(), reinterpret_cast<uint32_t*>(shared));
+    const float highest = ptx::low_bf16(most);
     // A row below counts as zeros: its factor would not be finite.
-    const bool any = highest > 1e-30f;
-    const float inverse = any ? 127.0f / highest : 0.0f;
-    if (threadIdx.x == 0) p.scales[row] = any ? highest * (1.0f / 127.0f) : 0.0f;
+    const bool none = highest <= 1e-30f;
+    const float inverse = none ? 0.0f : 127.0f / highest;
+    // The difference is zero, or NaN if the row is not finite.
+    if (threadIdx.x == 0) p.scales[row] = none ? 0.0f : highest * (1.0f / 127.0f) + (highest - highest);
     for (int64_t i = threadIdx.x; i < p.out_stride; i += kThreads) {
       const int level = i < p.inputs ? __float2int_rn(to_float(x[i]) * inverse) : 0;
       p.out[row * p.out_stride + i] = static_cast<int8_t>(level);
