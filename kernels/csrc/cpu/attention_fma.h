@@ -185,6 +185,8 @@ class FmaAttention {
   void score_split(const PagedCache<C>& cache, int64_t head, const int32_t* table, int64_t begin, int64_t end,
                    const Query* query) {
     constexpr int64_t kWidth = Vector::kWidth;
+    // Keys whose sums grow side by side, so that one addition need not wait for the one before.
+    constexpr int kGroups = columns <= 2 ? kBlock / kWidth : 1;
     for (int64_t key = begin; key < end; key += kBlock, ++table) {
       const int64_t place = cache.place(*table, head);
       if (key + kAhead * kBlock < end) {
@@ -193,14 +195,14 @@ class FmaAttention {
       prefetch_block(cache.values + place, cache.token_stride, dim_);
       float* scores = scores_ + (key - begin);
       if constexpr (kWidensInRegisters<C>) {
-        for (int64_t token = 0; token < kBlock; token += kWidth) {
-          score_keys<columns>(cache.keys + place + token * cache.token_stride, cache.token_stride, dim_, query,
+        for (int64_t token = 0; token < kBlock; token += kGroups * kWidth) {
+          score_keys<columns, kGroups>(cache.keys + place + token * cache.token_stride, cache.token_stride, dim_, query,
                               scores + token, kSplit);
         }
       } else {
         floats(cache.keys + place, cache.token_stride, kBlock, keys_);
-        for (int64_t token = 0; token < kBlock; token += kWidth) {
-          score_keys<columns>(keys_ + token * dim_, dim_, dim_, query, scores + token, kSplit);
+        for (int64_t token = 0; token < kBlock; token += kGroups * kWidth) {
+          score_keys<columns, kGroups>(keys_ + token * dim_, dim_, dim_, query, scores + token, kSplit);
         }
       }
     }

@@ -129,26 +129,36 @@ class Widening<float8> {
 
 #endif
 
-// Scores of the keys at `keys`, as many as a register has lanes, for columns [dim][columns]: column i's at scores +
-// i * ld. `dim` is a multiple of 16.
-template <int columns, class C>
+// Scores of the keys at `keys`, `groups` times as many as a register has lanes, for columns [dim][columns]: column i's at
+// scores + i * ld. `dim` is a multiple of 16.
+template <int columns, int groups, class C>
 inline void score_keys(const C* keys, int64_t stride, int64_t dim, const float* query, float* scores, int64_t ld) {
-  constexpr int kNumbers = 4 / sizeof(C);
+  constexpr int kNumbers = 4 / sizeof(C), kWidth = Vector::kWidth;
   const Widening<C> widening;
-  Vector sum[columns];
-  for (int i = 0; i < columns; ++i) sum[i] = Vector::zero();
+  Vector sum[groups][columns];
+  for (int g = 0; g < groups; ++g) {
+    for (int i = 0; i < columns; ++i) sum[g][i] = Vector::zero();
+  }
   for (int64_t d = 0; d < dim; d += 4 * kNumbers) {
-    Vector words[4];
-    transpose_words(reinterpret_cast<const char*>(keys + d), stride * static_cast<int64_t>(sizeof(C)), words);
+    Vector words[groups][4];
+    for (int g = 0; g < groups; ++g) {
+      const C* const from = keys + g * kWidth * stride + d;
+      transpose_words(reinterpret_cast<const char*>(from), stride * static_cast<int64_t>(sizeof(C)), words[g]);
+    }
     for (int word = 0; word < 4; ++word) {
-      Vector numbers[kNumbers];
-      widening(words[word], numbers);
+      Vector numbers[groups][kNumbers];
+      for (int g = 0; g < groups; ++g) widening(words[g][word], numbers[g]);
       for (int k = 0; k < kNumbers; ++k, query += columns) {
-        for (int i = 0; i < columns; ++i) sum[i] = multiply_add(numbers[k], Vector::all(query[i]), sum[i]);
+        for (int i = 0; i < columns; ++i) {
+          const Vector of_query = Vector::all(query[i]);
+          for (int g = 0; g < groups; ++g) sum[g][i] = multiply_add(numbers[g][k], of_query, sum[g][i]);
+        }
       }
     }
   }
-  for (int i = 0; i < columns; ++i) sum[i].store(scores + i * ld);
+  for (int g = 0; g < groups; ++g) {
+    for (int i = 0; i < columns; ++i) sum[g][i].store(scores + i * ld + g * kWidth);
+  }
 }
 
 // Adds to sums [columns][dim] the values of a block's first `tokens` times the weights of each column, at weights + i *
@@ -158,7 +168,7 @@ inline void add_values(const C* values, int64_t stride, int64_t tokens, int64_t 
                        float* sums) {
   constexpr int kWidth = Vector::kWidth;
 #if defined(ROUNDHOUSE_AVX2)
-  constexpr int kRegisters = columns <= 2 ? 4 : 2;
+  constexpr int kRegisters = columns == 1 ? 8 : columns == 2 ? 4 : 2;
 #else
   constexpr int kRegisters = columns <= 4 ? 4 : 2;
 #endif
@@ -186,6 +196,10 @@ inline void add_values(const C* values, int64_t stride, int64_t tokens, int64_t 
   };
   int64_t d = 0;
   for (; d + kRegisters * kWidth <= dim; d += kRegisters * kWidth) add(d, std::integral_constant<int, kRegisters>{});
+  if constexpr (kRegisters == 8) {
+    for (; d + 6 * kWidth <= dim; d += 6 * kWidth) add(d, std::integral_constant<int, 6>{});
+    for (; d + 2 * kWidth <= dim; d += 2 * kWidth) add(d, std::integral_constant<int, 2>{});
+  }
   for (; d < dim; d += kWidth) add(d, std::integral_constant<int, 1>{});
 }
 

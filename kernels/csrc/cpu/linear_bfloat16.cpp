@@ -89,12 +89,12 @@ struct Int4 : BFloat16 {
 #endif
 
 template <class Kind, class P, class TilesOf>
-void multiply_floats(const P& p, int64_t tiles, const TilesOf& tiles_of) {
+void multiply_floats(const P& p, int64_t inputs, const TilesOf& tiles_of) {
   float* const x = static_cast<float*>(p.workspace);
-  const Parts<Kind> parts{p.rows, tiles};
-  parallel_for(p.rows, p.rows * tiles * Kind::kInputs * 6, [&](int64_t begin, int64_t end) {
+  const Parts<Kind> parts{p.rows, inputs};
+  parallel_for(p.rows, p.rows * inputs * 6, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      for (int64_t tile = 0; tile < tiles; tile += Kind::kPart) {
+      for (int64_t tile = 0; tile < parts.tiles; tile += Kind::kPart) {
         const int64_t first = tile * Kind::kInputs;
         Kind::spread(x + parts.place(row, tile), p.x + row * p.x_stride + first, p.inputs - first, parts.stride(tile));
       }
@@ -110,7 +110,7 @@ void multiply_floats(const P& p, int64_t tiles, const TilesOf& tiles_of) {
 template <class Kind, class P>
 void multiply_tiles(const P& p) {
   const int64_t tiles = ceil_div(p.inputs, Kind::kInputs);
-  multiply_floats<Kind>(p, tiles, [&](int64_t block, int64_t tile, int64_t, auto*) {
+  multiply_floats<Kind>(p, p.inputs, [&](int64_t block, int64_t tile, int64_t, auto*) {
     return p.weight + (block * tiles + tile) * kBlock * Kind::kInputs;
   });
 }
@@ -129,7 +129,7 @@ void linear_w8a16(const LinearW8A16& p) { multiply_tiles<Int8>(p); }
 void linear_int4(const LinearInt4& p) {
   constexpr int64_t kTiles = kInt4Group / Int4::kInputs;  // of a group
   const int64_t groups = ceil_div(p.inputs, kInt4Group);
-  multiply_floats<Int4>(p, groups * kTiles, [&](int64_t block, int64_t tile, int64_t count, bfloat16* scratch) {
+  multiply_floats<Int4>(p, groups * kInt4Group, [&](int64_t block, int64_t tile, int64_t count, bfloat16* scratch) {
     const uint8_t* group = p.weight + (block * groups + tile / kTiles) * kInt4GroupBytes;
     for (int64_t t = 0; t < count; t += kTiles, group += kInt4GroupBytes) {
       unpack_int4(scratch + t * kBlock * Int4::kInputs, group);

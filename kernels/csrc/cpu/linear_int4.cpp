@@ -26,18 +26,20 @@ struct Levels : Int16 {
   }
 };
 
-// Half of an output's words of 16 bits, 16 levels from each of their four digits.
-inline void digits(const uint8_t* words, __m256i (&levels)[4]) {
+// Half of an output's words of 16 bits -> 16 levels from each of their lowest digits.
+template <int kDigits>
+inline void read_levels(const uint8_t* words, __m256i (&levels)[kDigits]) {
   const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words)), mask = _mm256_set1_epi16(15);
-  levels[0] = _mm256_and_si256(all, mask);
-  levels[1] = _mm256_and_si256(_mm256_srli_epi16(all, 4), mask);
-  levels[2] = _mm256_and_si256(_mm256_srli_epi16(all, 8), mask);
-  levels[3] = _mm256_srli_epi16(all, 12);
+  for (int j = 0; j < kDigits; ++j) {
+    const __m256i shifted = j == 0 ? all : _mm256_srli_epi16(all, 4 * j);
+    levels[j] = j == 3 ? shifted : _mm256_and_si256(shifted, mask);
+  }
 }
 
-// A group of one block.
+// A group of one block. The last one may have fewer digits than four, a digit being 32 inputs.
 struct Group {
   const uint8_t* begin;
+  int digits;
 
   const uint8_t* line(int n) const { return begin + 4 * kBlock + kTileBytes * n; }
   // Those of the first or last eight outputs.
@@ -47,13 +49,14 @@ struct Group {
   }
   __m256i pairs(int half) const { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(begin) + half); }
 
+  template <int kDigits>
   void unpack(int16_t* tiles) const {
     for (int n = 0; n < kBlock; ++n) {
       _mm_prefetch(reinterpret_cast<const char*>(line(n)) + 2 * kInt4GroupBytes, _MM_HINT_T0);
       for (int half = 0; half < 2; ++half) {
-        __m256i levels[4];
-        digits(line(n) + 32 * half, levels);
-        for (int j = 0; j < 4; ++j) {
+        __m256i levels[kDigits];
+        read_levels(line(n) + 32 * half, levels);
+        for (int j = 0; j < kDigits; ++j) {
           int16_t* const to = tiles + (j * kBlock + n) * Levels::kInputs + 16 * half;
           _mm256_store_si256(reinterpret_cast<__m256i*>(to), levels[j]);
         }
@@ -62,15 +65,16 @@ struct Group {
   }
 
   // Eight outputs' sums of level * number.
+  template <int kDigits>
   Vector multiply(int eight, const int16_t* x) const {
     Vector sums[Vector::kWidth];
 #pragma GCC unroll 8
     for (int n = 0; n < Vector::kWidth; ++n) {
       __m256i sum = _mm256_setzero_si256();
       for (int half = 0; half < 2; ++half) {
-        __m256i levels[4];
-        digits(line(eight * Vector::kWidth + n) + 32 * half, levels);
-        for (int j = 0; j < 4; ++j) {
+        __m256i levels[kDigits];
+        read_levels(line(eight * Vector::kWidth + n) + 32 * half, levels);
+        for (int j = 0; j < kDigits; ++j) {
           const __m256i numbers = _mm256_load_si256(reinterpret_cast<const __m256i*>(x + 32 * j + 16 * half));
           sum = _mm256_add_epi32(sum, _mm256_madd_epi16(levels[j], numbers));
         }
@@ -120,7 +124,7 @@ struct Operand {
 
 Operand quantize(const LinearInt4& p, int64_t groups) {
   int16_t* const numbers = static_cast<int16_t*>(p.workspace);
-  const Operand to{{p.rows, groups * Levels::kPart}, numbers, reinterpret_cast<Scale*>(numbers + p.rows * groups * kInt4Group)};
+  const Operand to{{p.rows, groups * kInt4Group}, numbers, reinterpret_cast<Scale*>(numbers + p.rows * groups * kInt4Group)};
   parallel_for(p.rows, p.rows * groups * kInt4Group * 6, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t g = 0; g < groups; ++g) {
@@ -146,13 +150,13 @@ void multiply_rows(const Operand& x, int64_t begin, int64_t end, int64_t groups,
   const int64_t parts = ceil_div(end - begin, kRows);
   for (int64_t g = 0; g < groups; ++g) {
     const Group group = group_of(g);
-    group.unpack(tiles);
+    with_constant<Levels::kPart>(group.digits, [&](auto digits) { group.template unpack<decltype(digits)::value>(tiles); });
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t first = begin + (end - begin) * part / parts, last = begin + (end - begin) * (part + 1) / parts;
       const int16_t* const numbers = x.group(first, g);
-      with_rows(last - first, [&](auto of_part) {
+      with_constant<kRows>(last - first, [&](auto of_part) {
         constexpr int kCount = decltype(of_part)::value;
-        multiply_block<Levels, kCount, false>(tiles, numbers, kInt4Group, Levels::kPart, nullptr, true, exact);
+        multiply_block<Levels, kCount, false>(tiles, numbers, kInt4Group, 2 * group.digits, nullptr, true, exact);
       });
       for (int64_t row = first; row < last; ++row) {
         for (int half = 0; half < kHalves; ++half) {
@@ -174,7 +178,10 @@ void linear_int4(const LinearInt4& p) {
   parallel_parts(blocks, blocks * groups * kInt4GroupBytes * ceil_div(rows, kRows), [&](int64_t number, int64_t total) {
     const int64_t first = blocks * number / total, last = blocks * (number + 1) / total;
     alignas(64) float sums[kWaitingRows * kBlock];
-    const auto group = [&](int64_t block, int64_t g) { return Group{p.weight + (block * groups + g) * kInt4GroupBytes}; };
+    const auto group = [&](int64_t block, int64_t g) {
+      const int64_t inputs = std::min(kInt4Group, p.inputs - g * kInt4Group);
+      return Group{p.weight + (block * groups + g) * kInt4GroupBytes, static_cast<int>(ceil_div(inputs, Levels::kInputs))};
+    };
     const auto finish = [&](int64_t row, int64_t block, const float* of_row) {
       const int64_t begin = block * kBlock, end = std::min(begin + kBlock, p.outputs);
       for (int64_t n = begin; n < end; n += Vector::kWidth) {
@@ -189,10 +196,12 @@ void linear_int4(const LinearInt4& p) {
         for (int64_t g = 0; g < groups; ++g) {
           for (int64_t i = 0; i < count; ++i) {
             const Group of_block = group(block + i, g);
-            for (int half = 0; half < kHalves; ++half) {
-              const Vector exact = of_block.multiply(half, x.group(0, g));
-              x.scale(0, g).add(of_block, half, exact, sums + i * kBlock + half * Vector::kWidth);
-            }
+            with_constant<Levels::kPart>(of_block.digits, [&](auto digits) {
+              for (int half = 0; half < kHalves; ++half) {
+                const Vector exact = of_block.multiply<decltype(digits)::value>(half, x.group(0, g));
+                x.scale(0, g).add(of_block, half, exact, sums + i * kBlock + half * Vector::kWidth);
+              }
+            });
           }
         }
         for (int64_t i = 0; i < count; ++i) finish(0, block + i, sums + i * kBlock);

@@ -61,7 +61,7 @@ struct Int8 {
 void linear_int8(const LinearInt8& p) {
   constexpr int kWidth = Vector::kWidth;
   const int64_t tiles = ceil_div(p.inputs, kTileBytes);
-  const Parts<Int8> parts{p.rows, tiles};
+  const Parts<Int8> parts{p.rows, p.inputs};
   float* const scales = static_cast<float*>(p.workspace);
   Int8::Number* const x = reinterpret_cast<Int8::Number*>(scales + ceil_div(p.rows, kBlock) * kBlock);
   parallel_for(p.rows, p.rows * tiles * kTileBytes * 6, [&](int64_t begin, int64_t end) {

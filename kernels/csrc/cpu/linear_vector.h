@@ -36,10 +36,49 @@ constexpr int64_t kCachedBytes = 1024 * 1024;
 constexpr int64_t kFromMemory = 4 * 1024 * 1024;
 constexpr int64_t kStreams = 4;
 
-// So many tiles of one block, kOutputs of its lines, times kCount rows of x, `stride` apart, are added to `sums`
-// [row][16 outputs], or begin them. As many bytes as the lines have are asked for at `next`, if at all.
+// Whether half of a line's registers are half of its inputs.
+template <class Kind>
+constexpr bool kSplits = Kind::kRegisters >= 4;
+
+// kOutputs lines of a tile, the first kRegisters of each, times kCount rows of x, `stride` apart, are added to `sums`.
+template <class Kind, int kRegisters, int kOutputs, int kCount>
+inline __attribute__((always_inline)) void multiply_tile(const typename Kind::Weight* weight, const typename Kind::Number* x,
+                                                         int64_t stride, Vector (&sums)[kOutputs][kCount]) {
+  constexpr int64_t kInputs = kTileBytes / static_cast<int64_t>(sizeof(typename Kind::Weight));
+  // One row alone takes two registers of a line at a time: lines begin in the same bank of the first-level cache.
+  constexpr int kStep = kCount == 1 ? std::min(2, kRegisters) : 1;
+#pragma GCC unroll 8
+  for (int i = 0; i < kRegisters; i += kStep) {
+    if constexpr (kCount == 1) {
+      Vector numbers[kStep];
+      for (int j = 0; j < kStep; ++j) numbers[j] = Kind::numbers(x + (i + j) * Kind::kWidth);
+#pragma GCC unroll 16
+      for (int n = 0; n < kOutputs; ++n) {
+        for (int j = 0; j < kStep; ++j) {
+          sums[n][0] = Kind::add(sums[n][0], Kind::weights(weight + n * kInputs, i + j), numbers[j]);
+        }
+      }
+      continue;
+    }
+    // Compilers would hold on to addresses, and to what they have loaded, for the next i: there are too few registers.
+    const typename Kind::Number* later = x + 3 * stride;
+    if (kCount > 3) asm("" : "+r"(weight), "+r"(x), "+r"(later), "+r"(stride));
+    Vector line[kOutputs];
+#pragma GCC unroll 16
+    for (int n = 0; n < kOutputs; ++n) line[n] = Kind::weights(weight + n * kInputs, i);
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) {
+      const auto numbers = Kind::numbers((m < 3 ? x + m * stride : later + (m - 3) * stride) + i * Kind::kWidth);
+#pragma GCC unroll 16
+      for (int n = 0; n < kOutputs; ++n) sums[n][m] = Kind::add(sums[n][m], line[n], numbers);
+    }
+  }
+}
+
+// The first `halves` halves of tiles of one block, kOutputs of its lines, times kCount rows of x, `stride` apart, are added to
+// `sums` [row][16 outputs], or begin them. As many bytes as the lines have are asked for at `next`, if at all.
 template <class Kind, int kOutputs, int kCount, bool kAsk>
-void multiply_lines(const typename Kind::Weight* weight, const typename Kind::Number* x, int64_t stride, int64_t tiles,
+void multiply_lines(const typename Kind::Weight* weight, const typename Kind::Number* x, int64_t stride, int64_t halves,
                     const char* next, bool begins, Vector* sums) {
   constexpr int64_t kInputs = kTileBytes / static_cast<int64_t>(sizeof(typename Kind::Weight));
   Vector total[kOutputs][kCount];
@@ -48,39 +87,15 @@ void multiply_lines(const typename Kind::Weight* weight, const typename Kind::Nu
 #pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) total[n][m] = begins ? Vector::zero() : sums[m * kBlock + n];
   }
-  for (int64_t t = 0; t < tiles; ++t, weight += kBlock * kInputs, x += Kind::kRegisters * Kind::kWidth) {
-    // One row alone takes two registers of a line at a time: lines begin in the same bank of the first-level cache.
-    constexpr int kStep = kCount == 1 ? std::min(2, Kind::kRegisters) : 1;
-#pragma GCC unroll 8
-    for (int i = 0; i < Kind::kRegisters; i += kStep) {
-      if constexpr (kCount == 1) {
-        Vector numbers[kStep];
-        for (int j = 0; j < kStep; ++j) numbers[j] = Kind::numbers(x + (i + j) * Kind::kWidth);
-#pragma GCC unroll 16
-        for (int n = 0; n < kOutputs; ++n) {
-          for (int j = 0; j < kStep; ++j) {
-            total[n][0] = Kind::add(total[n][0], Kind::weights(weight + n * kInputs, i + j), numbers[j]);
-          }
-        }
-        continue;
-      }
-      // Compilers would hold on to addresses, and to what they have loaded, for the next i: there are too few registers.
-      const typename Kind::Number* later = x + 3 * stride;
-      if (kCount > 3) asm("" : "+r"(weight), "+r"(x), "+r"(later), "+r"(stride));
-      Vector line[kOutputs];
-#pragma GCC unroll 16
-      for (int n = 0; n < kOutputs; ++n) line[n] = Kind::weights(weight + n * kInputs, i);
-#pragma GCC unroll 8
-      for (int m = 0; m < kCount; ++m) {
-        const auto numbers = Kind::numbers((m < 3 ? x + m * stride : later + (m - 3) * stride) + i * Kind::kWidth);
-#pragma GCC unroll 16
-        for (int n = 0; n < kOutputs; ++n) total[n][m] = Kind::add(total[n][m], line[n], numbers);
-      }
-    }
+  for (; halves > 1; halves -= 2, weight += kBlock * kInputs, x += Kind::kRegisters * Kind::kWidth) {
+    multiply_tile<Kind, Kind::kRegisters>(weight, x, stride, total);
     if constexpr (kAsk) {
 #pragma GCC unroll 16
       for (int n = 0; n < kOutputs; ++n, next += kTileBytes) _mm_prefetch(next, _MM_HINT_T0);
     }
+  }
+  if constexpr (kSplits<Kind>) {
+    if (halves == 1) multiply_tile<Kind, Kind::kRegisters / 2>(weight, x, stride, total);
   }
 #pragma GCC unroll 16
   for (int n = 0; n < kOutputs; ++n) {
@@ -92,27 +107,23 @@ void multiply_lines(const typename Kind::Weight* weight, const typename Kind::Nu
 // All lines of a block. Memory from `next` on is asked for in the order in which it lies: in that of the lines it would come
 // too late.
 template <class Kind, int kCount, bool kAsk>
-void multiply_block(const typename Kind::Weight* weight, const typename Kind::Number* x, int64_t stride, int64_t tiles,
+void multiply_block(const typename Kind::Weight* weight, const typename Kind::Number* x, int64_t stride, int64_t halves,
                     const char* next, bool begins, Vector* sums) {
   constexpr int kOutputs = lines_of(kCount);
   constexpr int64_t kInputs = kTileBytes / static_cast<int64_t>(sizeof(typename Kind::Weight));
   for (int n = 0; n < kBlock; n += kOutputs) {
-    multiply_lines<Kind, kOutputs, kCount, kAsk>(weight + n * kInputs, x, stride, tiles, next, begins, sums + n);
-    if constexpr (kAsk) next += tiles * kOutputs * kTileBytes;
+    multiply_lines<Kind, kOutputs, kCount, kAsk>(weight + n * kInputs, x, stride, halves, next, begins, sums + n);
+    if constexpr (kAsk) next += halves / 2 * kOutputs * kTileBytes;
   }
 }
 
-// Calls body(std::integral_constant<int, rows>()), rows up to kRows.
-template <class Body>
-void with_rows(int64_t rows, const Body& body) {
-  switch (rows) {
-    case 1: return body(std::integral_constant<int, 1>());
-    case 2: return body(std::integral_constant<int, 2>());
-    case 3: return body(std::integral_constant<int, 3>());
-    case 4: return body(std::integral_constant<int, 4>());
-    case 5: return body(std::integral_constant<int, 5>());
-    default: return body(std::integral_constant<int, 6>());
+// Calls body(std::integral_constant<int, count>()), count from 1 to kMost.
+template <int kMost, class Body>
+void with_constant(int64_t count, const Body& body) {
+  if constexpr (kMost > 1) {
+    if (count < kMost) return with_constant<kMost - 1>(count, body);
   }
+  body(std::integral_constant<int, kMost>());
 }
 
 // The lanes of each of a register's width of sums, added -> a register.
@@ -138,8 +149,14 @@ Vector add_lanes(const Vector* sums) {
 // multiple of 4 KiB apart, those of one part would drive each other out of the first-level cache.
 template <class Kind>
 struct Parts {
-  int64_t rows, tiles;  // along the inputs
+  static constexpr int64_t kInputs = kTileBytes / static_cast<int64_t>(sizeof(typename Kind::Weight));
+  int64_t rows, inputs;
+  int64_t tiles = ceil_div(inputs, kInputs);
 
+  // Halves of tiles, from one on, that have inputs at all, or tiles where a kind cannot halve them.
+  int64_t halves(int64_t tile, int64_t count) const {
+    return kSplits<Kind> ? std::min(2 * count, ceil_div(inputs - tile * kInputs, kInputs / 2)) : 2 * count;
+  }
   int64_t count(int64_t tile) const { return std::min(Kind::kPart, tiles - tile); }
   int64_t stride(int64_t tile) const { return count(tile) * Kind::kRegisters * Kind::kWidth; }
   // Where the part that begins with `tile` does, of one row.
@@ -155,7 +172,7 @@ void multiply_row(const Parts<Kind>& parts, const typename Kind::Number* x, int6
   for (int64_t tile = 0; tile < parts.tiles; ++tile, x += Kind::kRegisters * Kind::kWidth) {
     for (int64_t i = 0; i < count; ++i) {
       const typename Kind::Weight* const weight = tiles_of(block + i, tile, 1, scratch);
-      multiply_block<Kind, 1, false>(weight, x, 0, 1, nullptr, tile == 0, sums + i * kBlock);
+      multiply_block<Kind, 1, false>(weight, x, 0, parts.halves(tile, 1), nullptr, tile == 0, sums + i * kBlock);
     }
   }
 }
@@ -180,7 +197,7 @@ void multiply_all(const Parts<Kind>& parts, int64_t outputs, const typename Kind
     const auto multiply_rows = [&](int64_t begin, int64_t end, int64_t block) {
       const int64_t groups = ceil_div(end - begin, kRows);
       for (int64_t tile = 0; tile < parts.tiles; tile += Kind::kPart) {
-        const int64_t count = parts.count(tile), stride = parts.stride(tile);
+        const int64_t count = parts.count(tile), stride = parts.stride(tile), halves = parts.halves(tile, count);
         const typename Kind::Weight* const weight = tiles_of(block, tile, count, scratch);
         for (int64_t group = 0; group < groups; ++group) {
           const int64_t row = begin + (end - begin) * group / groups, next = begin + (end - begin) * (group + 1) / groups;
@@ -188,8 +205,8 @@ void multiply_all(const Parts<Kind>& parts, int64_t outputs, const typename Kind
           const char* const ahead = reinterpret_cast<const char*>(weight) + (group == 0 ? count * kBlock * kTileBytes : 0);
           const typename Kind::Number* const from = x + parts.place(row, tile);
           Vector* const to = sums + (row - begin) * kBlock;
-          with_rows(next - row, [&](auto of_group) {
-            multiply_block<Kind, decltype(of_group)::value, true>(weight, from, stride, count, ahead, tile == 0, to);
+          with_constant<kRows>(next - row, [&](auto of_group) {
+            multiply_block<Kind, decltype(of_group)::value, true>(weight, from, stride, halves, ahead, tile == 0, to);
           });
         }
       }
