@@ -5,38 +5,30 @@
 // levels themselves. Each group adds to out
 //   step * scale * sum(level * number) + zero * scale * sum(number)
 // whose sums are exact.
-#include "cpu/int16.h"
 #include "cpu/int8.h"
-#include "cpu/linear_vector.h"
+#include "cpu/linear_pairs.h"
 
 #if defined(ROUNDHOUSE_AVX2)
 
 namespace roundhouse {
 namespace {
 
-constexpr int kHalves = kBlock / Vector::kWidth;  // registers of a block's outputs
+constexpr int64_t kDigitInputs = 32;
 
-// A group, once its levels are int16, is four tiles.
+// A group is four tiles, one per digit.
 struct Levels : Int16 {
   using Weight = int16_t;
-  static constexpr int64_t kInputs = 32, kPart = kInt4Group / kInputs;
+  static constexpr int64_t kPart = 4;
   static constexpr int kRegisters = 2;
-  static Vector weights(const int16_t* line, int i) {
-    return {_mm256_castsi256_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(line + i * kWidth)))};
-  }
 };
 
-// Half of an output's words of 16 bits -> 16 levels from each of their lowest digits.
-template <int kDigits>
-inline void read_levels(const uint8_t* words, __m256i (&levels)[kDigits]) {
-  const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words)), mask = _mm256_set1_epi16(15);
-  for (int j = 0; j < kDigits; ++j) {
-    const __m256i shifted = j == 0 ? all : _mm256_srli_epi16(all, 4 * j);
-    levels[j] = j == 3 ? shifted : _mm256_and_si256(shifted, mask);
-  }
+// The j-th lowest 4 bits of words.
+inline __m256i digit(__m256i words, int j) {
+  const __m256i shifted = j == 0 ? words : _mm256_srli_epi16(words, 4 * j);
+  return j == 3 ? shifted : _mm256_and_si256(shifted, _mm256_set1_epi16(15));
 }
 
-// A group of one block. The last one may have fewer digits than four, a digit being 32 inputs.
+// A group of one block. The last one may have fewer digits than four.
 struct Group {
   const uint8_t* begin;
   int digits;
@@ -49,19 +41,26 @@ struct Group {
   }
   __m256i pairs(int half) const { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(begin) + half); }
 
+  // -> [pair of inputs][16 outputs][2].
   template <int kDigits>
-  void unpack(int16_t* tiles) const {
-    for (int n = 0; n < kBlock; ++n) {
-      _mm_prefetch(reinterpret_cast<const char*>(line(n)) + 2 * kInt4GroupBytes, _MM_HINT_T0);
-      for (int half = 0; half < 2; ++half) {
-        __m256i levels[kDigits];
-        read_levels(line(n) + 32 * half, levels);
-        for (int j = 0; j < kDigits; ++j) {
-          int16_t* const to = tiles + (j * kBlock + n) * Levels::kInputs + 16 * half;
-          _mm256_store_si256(reinterpret_cast<__m256i*>(to), levels[j]);
+  void unpack(int16_t* weight) const {
+    constexpr int64_t kPairs = kTileBytes / 4;  // of a digit
+    for (int half = 0; half < kHalves; ++half) {
+      for (int64_t pair = 0; pair < kPairs; pair += Vector::kWidth) {
+        Vector words[Vector::kWidth];
+        for (int n = 0; n < Vector::kWidth; ++n) {
+          words[n] = Vector::load(reinterpret_cast<const float*>(line(half * Vector::kWidth + n)) + pair);
+        }
+        transpose(words);
+        for (int n = 0; n < Vector::kWidth; ++n) {
+          for (int j = 0; j < kDigits; ++j) {
+            int16_t* const to = weight + ((j * kPairs + pair + n) * kHalves + half) * Levels::kWidth;
+            _mm256_store_si256(reinterpret_cast<__m256i*>(to), digit(Levels::bits(words[n]), j));
+          }
         }
       }
     }
+    for (int n = 0; n < kBlock; ++n) _mm_prefetch(reinterpret_cast<const char*>(line(n)) + kInt4GroupBytes, _MM_HINT_T0);
   }
 
   // Eight outputs' sums of level * number.
@@ -72,11 +71,11 @@ struct Group {
     for (int n = 0; n < Vector::kWidth; ++n) {
       __m256i sum = _mm256_setzero_si256();
       for (int half = 0; half < 2; ++half) {
-        __m256i levels[kDigits];
-        read_levels(line(eight * Vector::kWidth + n) + 32 * half, levels);
+        const uint8_t* const from = line(eight * Vector::kWidth + n) + 32 * half;
+        const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
         for (int j = 0; j < kDigits; ++j) {
           const __m256i numbers = _mm256_load_si256(reinterpret_cast<const __m256i*>(x + 32 * j + 16 * half));
-          sum = _mm256_add_epi32(sum, _mm256_madd_epi16(levels[j], numbers));
+          sum = _mm256_add_epi32(sum, _mm256_madd_epi16(digit(words, j), numbers));
         }
       }
       sums[n].lanes = _mm256_castsi256_ps(sum);
@@ -118,7 +117,6 @@ struct Operand {
   int16_t* numbers;
   Scale* scales;
 
-  const int16_t* group(int64_t row, int64_t g) const { return numbers + parts.place(row, g * Levels::kPart); }
   const Scale& scale(int64_t row, int64_t g) const { return scales[g * parts.rows + row]; }
 };
 
@@ -142,84 +140,56 @@ Operand quantize(const LinearInt4& p, int64_t groups) {
   return to;
 }
 
-// Rows [begin, end) of x times one block. sums [rows][kBlock].
-template <class GroupOf>
-void multiply_rows(const Operand& x, int64_t begin, int64_t end, int64_t groups, const GroupOf& group_of, float* sums) {
-  alignas(64) int16_t tiles[kBlock * kInt4Group];
-  alignas(64) Vector exact[kRows * kBlock];
-  const int64_t parts = ceil_div(end - begin, kRows);
-  for (int64_t g = 0; g < groups; ++g) {
-    const Group group = group_of(g);
-    with_constant<Levels::kPart>(group.digits, [&](auto digits) { group.template unpack<decltype(digits)::value>(tiles); });
-    for (int64_t part = 0; part < parts; ++part) {
-      const int64_t first = begin + (end - begin) * part / parts, last = begin + (end - begin) * (part + 1) / parts;
-      const int16_t* const numbers = x.group(first, g);
-      with_constant<kRows>(last - first, [&](auto of_part) {
-        constexpr int kCount = decltype(of_part)::value;
-        multiply_block<Levels, kCount, false>(tiles, numbers, kInt4Group, 2 * group.digits, nullptr, true, exact);
-      });
-      for (int64_t row = first; row < last; ++row) {
-        for (int half = 0; half < kHalves; ++half) {
-          const Vector eight = add_lanes<Levels>(exact + (row - first) * kBlock + half * Vector::kWidth);
-          x.scale(row, g).add(group, half, eight, sums + (row - begin) * kBlock + half * Vector::kWidth);
+// The one row of x times all blocks, as many in turn as `multiply_row` (linear_vector.h) takes.
+template <class GroupOf, class Finish>
+void multiply_one(const Operand& x, int64_t groups, int64_t outputs, const GroupOf& group_of, const Finish& finish) {
+  const int64_t blocks = ceil_div(outputs, kBlock);
+  parallel_parts(blocks, blocks * groups * kInt4GroupBytes, [&](int64_t number, int64_t total) {
+    const int64_t last = blocks * (number + 1) / total;
+    for (int64_t block = blocks * number / total; block < last; block += kStreams) {
+      const int64_t count = std::min(kStreams, last - block);
+      alignas(64) float sums[kStreams * kBlock] = {};
+      for (int64_t g = 0; g < groups; ++g) {
+        for (int64_t i = 0; i < count; ++i) {
+          const Group group = group_of(block + i, g);
+          with_constant<Levels::kPart>(group.digits, [&](auto digits) {
+            for (int half = 0; half < kHalves; ++half) {
+              const Vector exact = group.multiply<decltype(digits)::value>(half, x.numbers + g * kInt4Group);
+              x.scale(0, g).add(group, half, exact, sums + i * kBlock + half * Vector::kWidth);
+            }
+          });
         }
       }
+      const int64_t end = std::min((block + count) * kBlock, outputs);
+      for (int64_t n = block * kBlock; n < end; n += Vector::kWidth) finish(0, n, Vector::load(sums + n - block * kBlock));
     }
-  }
+  });
 }
 
 }  // namespace
 
 void linear_int4(const LinearInt4& p) {
-  const int64_t groups = ceil_div(p.inputs, kInt4Group), blocks = ceil_div(p.outputs, kBlock), rows = p.rows;
+  const int64_t groups = ceil_div(p.inputs, kInt4Group);
   const Operand x = quantize(p, groups);
-  const int64_t row_bytes = groups * kInt4Group * static_cast<int64_t>(sizeof(int16_t));
-  const int64_t chunk = std::max<int64_t>(kWaitingRows, kCachedBytes / row_bytes / kWaitingRows * kWaitingRows);
-  parallel_parts(blocks, blocks * groups * kInt4GroupBytes * ceil_div(rows, kRows), [&](int64_t number, int64_t total) {
-    const int64_t first = blocks * number / total, last = blocks * (number + 1) / total;
-    alignas(64) float sums[kWaitingRows * kBlock];
-    const auto group = [&](int64_t block, int64_t g) {
-      const int64_t inputs = std::min(kInt4Group, p.inputs - g * kInt4Group);
-      return Group{p.weight + (block * groups + g) * kInt4GroupBytes, static_cast<int>(ceil_div(inputs, Levels::kInputs))};
-    };
-    const auto finish = [&](int64_t row, int64_t block, const float* of_row) {
-      const int64_t begin = block * kBlock, end = std::min(begin + kBlock, p.outputs);
-      for (int64_t n = begin; n < end; n += Vector::kWidth) {
-        const int count = static_cast<int>(std::min<int64_t>(Vector::kWidth, p.outputs - n));
-        finish_sums(p, Vector::load(of_row + n - begin), n, count).store(p.out + row * p.outputs + n, count);
-      }
-    };
-    if (rows == 1) {
-      for (int64_t block = first; block < last; block += kStreams) {
-        const int64_t count = std::min(kStreams, last - block);
-        std::fill(sums, sums + count * kBlock, 0.0f);
-        for (int64_t g = 0; g < groups; ++g) {
-          for (int64_t i = 0; i < count; ++i) {
-            const Group of_block = group(block + i, g);
-            with_constant<Levels::kPart>(of_block.digits, [&](auto digits) {
-              for (int half = 0; half < kHalves; ++half) {
-                const Vector exact = of_block.multiply<decltype(digits)::value>(half, x.group(0, g));
-                x.scale(0, g).add(of_block, half, exact, sums + i * kBlock + half * Vector::kWidth);
-              }
-            });
-          }
-        }
-        for (int64_t i = 0; i < count; ++i) finish(0, block + i, sums + i * kBlock);
-      }
-      return;
-    }
-    for (int64_t begin = 0; begin < rows; begin += chunk) {
-      const int64_t end = std::min(rows, begin + chunk);
-      for (int64_t block = first; block < last; ++block) {
-        for (int64_t row = begin; row < end; row += kWaitingRows) {
-          const int64_t next = std::min(end, row + kWaitingRows);
-          std::fill(sums, sums + (next - row) * kBlock, 0.0f);
-          multiply_rows(x, row, next, groups, [&](int64_t g) { return group(block, g); }, sums);
-          for (int64_t i = row; i < next; ++i) finish(i, block, sums + (i - row) * kBlock);
-        }
-      }
-    }
-  });
+  const auto group_of = [&](int64_t block, int64_t g) {
+    const int64_t inputs = std::min(kInt4Group, p.inputs - g * kInt4Group);
+    return Group{p.weight + (block * groups + g) * kInt4GroupBytes, static_cast<int>(ceil_div(inputs, kDigitInputs))};
+  };
+  const auto finish = [&](int64_t row, int64_t n, Vector sums) {
+    const int count = static_cast<int>(std::min<int64_t>(Vector::kWidth, p.outputs - n));
+    finish_sums(p, sums, n, count).store(p.out + row * p.outputs + n, count);
+  };
+  if (p.rows == 1) return multiply_one(x, groups, p.outputs, group_of, finish);
+  const auto unpack = [&](int64_t block, int64_t tile, int16_t* weight) {
+    const Group group = group_of(block, tile / Levels::kPart);
+    with_constant<Levels::kPart>(group.digits, [&](auto digits) { group.unpack<decltype(digits)::value>(weight); });
+    return group.digits * (kDigitInputs / 2);
+  };
+  const auto fold = [&](int64_t row, int64_t block, int64_t tile, int half, Vector exact, float* sums) {
+    const int64_t g = tile / Levels::kPart;
+    x.scale(row, g).add(group_of(block, g), half, exact, sums);
+  };
+  multiply_all_pairs(x.parts, p.outputs, x.numbers, unpack, fold, finish);
 }
 
 }  // namespace roundhouse

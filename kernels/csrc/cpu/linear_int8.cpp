@@ -1,6 +1,6 @@
 // Products of int8 in vector registers. Sums of integers are exact in any order.
-#include "cpu/int16.h"
 #include "cpu/int8.h"
+#include "cpu/linear_pairs.h"
 #include "cpu/linear_vector.h"
 
 #if !defined(ROUNDHOUSE_AMX)
@@ -26,6 +26,26 @@ struct Int8 : Int16 {
   }
   static Vector to_floats(Vector sums, const int32_t*, int) { return Int16::to_floats(sums); }
 };
+
+// Eight lines of a tile, half of each -> eight outputs of sixteen pairs of inputs.
+void unpack_pairs(const int8_t* lines, int16_t* weight) {
+  Vector units[Vector::kWidth];  // of two pairs
+  for (int n = 0; n < Vector::kWidth; ++n) units[n] = Vector::load(reinterpret_cast<const float*>(lines + n * kTileBytes));
+  transpose(units);
+  // Bytes as the upper halves of words, which a shift extends.
+  const __m256i first = _mm256_setr_epi32(0x01800080, 0x05800480, 0x09800880, 0x0d800c80,  //
+                                          0x01800080, 0x05800480, 0x09800880, 0x0d800c80);
+  const __m256i second = _mm256_add_epi8(first, _mm256_set1_epi32(0x02000200));
+  for (int u = 0; u < Vector::kWidth; ++u, weight += 4 * kBlock) {
+    const __m256i unit = Int16::bits(units[u]);
+    const auto store = [&](int16_t* to, __m256i places) {
+      const __m256i words = _mm256_srai_epi16(_mm256_shuffle_epi8(unit, places), 8);
+      _mm256_store_si256(reinterpret_cast<__m256i*>(to), words);
+    };
+    store(weight, first);
+    store(weight + 2 * kBlock, second);
+  }
+}
 
 #else
 
@@ -83,12 +103,37 @@ void linear_int8(const LinearInt8& p) {
   const auto tiles_of = [&](int64_t block, int64_t tile, int64_t, auto*) {
     return p.weight + (block * tiles + tile) * kBlock * kTileBytes;
   };
-  multiply_all(parts, p.outputs, x, tiles_of, [&](int64_t row, int64_t n, Vector sums) {
+  const auto finish = [&](int64_t row, int64_t n, Vector sums) {
     const int count = static_cast<int>(std::min<int64_t>(kWidth, p.outputs - n));
     const Vector exact = Int8::to_floats(sums, p.totals + n, count);
     const bfloat16* const bias = p.bias == nullptr ? nullptr : p.bias + n;
     scale_sums(exact, scales[row], p.scales + n, bias, count).store(p.out + row * p.outputs + n, count);
-  });
+  };
+#if defined(ROUNDHOUSE_AVX2)
+  if (p.rows >= kManyRows) {
+    const auto unpack = [&](int64_t block, int64_t tile, int16_t* weight) {
+      constexpr int64_t kPairs = kTileBytes / 4;  // of half a tile
+      const int64_t count = parts.count(tile), halves = parts.halves(tile, count);
+      const int8_t* from = tiles_of(block, tile, count, weight);
+      for (int64_t half = 0; half < halves; ++half, from += half % 2 == 0 ? kBlock * kTileBytes : 0) {
+        for (int eight = 0; eight < kHalves; ++eight) {
+          const int8_t* const lines = from + eight * Vector::kWidth * kTileBytes + half % 2 * (kTileBytes / 2);
+          unpack_pairs(lines, weight + half * kPairs * 2 * kBlock + eight * 2 * Vector::kWidth);
+          for (int i = 0; i < Vector::kWidth / 2; ++i) {
+            const int8_t* const line = from + ((half % 2 * kHalves + eight) * Vector::kWidth / 2 + i) * kTileBytes;
+            _mm_prefetch(reinterpret_cast<const char*>(line) + count * kBlock * kTileBytes, _MM_HINT_T1);
+          }
+        }
+      }
+      return halves * kPairs;
+    };
+    multiply_all_pairs(parts, p.outputs, x, unpack, [](int64_t, int64_t, int64_t, int, Vector exact, float* sums) {
+      Int16::plus(Vector::load(sums), exact).store(sums);
+    }, finish);
+    return;
+  }
+#endif
+  multiply_all(parts, p.outputs, x, tiles_of, finish);
 }
 
 }  // namespace roundhouse
