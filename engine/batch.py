@@ -46,6 +46,19 @@ class Batch:
         return slots
 
     @property
+    def wanted(self) -> Ints:
+        """[rows] tokens at the end of each row whose hidden states somebody reads: to sample, or for log-probabilities
+        of the prompt."""
+        return np.array(
+            [
+                row.tokens
+                if row.request.sampling.prompt_logprobs is not None
+                else min(1 + len(row.draft), row.tokens) * row.sample
+                for row in self.rows
+            ]
+        )
+
+    @property
     def lengths(self) -> Ints:
         """[T] of each token's sequence when it is run by itself: the prompt's for the prompt, then one more each."""
         prompts = np.array([len(row.request.prompt) for row in self.rows])

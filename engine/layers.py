@@ -26,6 +26,18 @@ Base = tuple[torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """The tokens of a step whose hidden states somebody reads: of all others the last layer has only KV to write."""
+
+    tokens: torch.Tensor
+    """[K], their numbers in the step."""
+    plan: AttentionPlan
+    """Of these tokens, with the window of the last layer."""
+    lora: LoraPlan | None
+    """None: none of their rows has an adapter."""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """What all layers share in one step."""
 
@@ -39,6 +51,8 @@ class Step:
     """By window."""
     lora: LoraPlan | None = None
     """None: no row has an adapter."""
+    wanted: Wanted | None = None
+    """None: all tokens are."""
 
 
 class FeedForward(Protocol):
@@ -105,7 +119,7 @@ class Attention:
     def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
         self._heads, self._kv_heads, self._dim = config.heads, config.kv_heads, config.head_dim
         self._shares = (config.heads, config.kv_heads, config.kv_heads)
-        self._window = config.windows[layer]
+        self.window = config.windows[layer]
         self._eps = config.norm_eps
         queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
         self._qkv = Linear(
@@ -140,7 +154,8 @@ class Attention:
     def base(self, module: Module) -> Base:
         return self._output.base(0) if module == "o_proj" else self._qkv.base(_QKV.index(module))
 
-    def __call__(self, x: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
+    def store(self, x: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
+        """Write keys and values of x [T, hidden] into the cache -> queries [T, heads, head_dim]."""
         heads = self._qkv(x, step.lora).view(-1, self._heads + 2 * self._kv_heads, self._dim)
         query, key, value = heads.split_with_sizes(self._shares, 1)
         if self._qk_norm is not None:
@@ -148,8 +163,14 @@ class Attention:
             query, key = both.split_with_sizes(self._shares[:2], 1)
         keys, values, *scales = cache
         kernels.rope_and_store(query, key, value, step.rotary, step.rotations, keys, values, step.slots, *scales)
-        seen = kernels.paged_attention(query, keys, values, step.plans[self._window], *scales)
-        return self._output(seen, step.lora)
+        return query
+
+    def __call__(
+        self, query: torch.Tensor, cache: LayerCache, plan: AttentionPlan, lora: LoraPlan | None
+    ) -> torch.Tensor:
+        """What the queries of a plan's rows find in the cache -> [T, hidden]."""
+        keys, values, *scales = cache
+        return self._output(kernels.paged_attention(query, keys, values, plan, *scales), lora)
 
 
 _ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {

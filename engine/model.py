@@ -12,7 +12,7 @@ from engine.adapters.layout import HEAD
 from engine.adapters.manifest import Module
 from engine.config import ModelConfig
 from engine.kv_cache import KVCache, LayerCache
-from engine.layers import Attention, Base, FeedForward, Linear, MixtureOfExperts, Mlp, Step, Targets
+from engine.layers import Attention, Base, FeedForward, Linear, MixtureOfExperts, Mlp, Step, Targets, Wanted
 from engine.weights import load_weights
 from kernels import LoraPlan, Quantization
 
@@ -52,15 +52,26 @@ class DecoderLayer:
         residual: torch.Tensor,
         cache: LayerCache,
         step: Step,
-    ) -> torch.Tensor:
-        """`x` is what the layer before has not yet added to `residual` [T, hidden]; the answer is this layer's."""
+        wanted: Wanted | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`x` is what the layer before has not yet added to `residual` [T, hidden]; the answer is this layer's of both.
+
+        They are those of the tokens that are wanted; None: of all.
+        """
         if x is None:
             x = kernels.rms_norm(residual, self._input_norm, self._eps)
         else:
             x = kernels.add_rms_norm(x, residual, self._input_norm, self._eps)
-        x = self._attention(x, cache, step)
+        query = self._attention.store(x, cache, step)
+        plan, lora = step.plans[self._attention.window], step.lora
+        if wanted is not None:
+            query, residual = (tensor.index_select(0, wanted.tokens) for tensor in (query, residual))
+            plan, lora = wanted.plan, wanted.lora
+            if not len(residual):
+                return residual, residual
+        x = self._attention(query, cache, plan, lora)
         x = kernels.add_rms_norm(x, residual, self._post_norm, self._eps)
-        return self._feed_forward(x, step.lora)
+        return self._feed_forward(x, lora), residual
 
     def base(self, module: Module) -> Base:
         attention = module in ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -146,7 +157,7 @@ class Decoder:
         return model
 
     def __call__(self, tokens: torch.Tensor, cache: KVCache, step: Step, *, layers: int | None = None) -> torch.Tensor:
-        """Run tokens [T] through all layers, writing their KV -> normalised hidden states [T, hidden].
+        """Run tokens [T] through all layers, writing their KV -> normalised hidden states of those that are wanted.
 
         `layers` is for rehearsals: only so many of them, whose memory all others need in turn.
         """
@@ -154,9 +165,12 @@ class Decoder:
         if step.lora is not None:
             kernels.adapt_embedding(tokens, residual, step.lora)
         x = None
-        for layer, layer_cache in zip(self._layers[:layers], cache.layers[:layers], strict=True):
-            x = layer(x, residual, layer_cache, step)
+        last = len(self._layers) - 1
+        for index, (layer, layer_cache) in enumerate(zip(self._layers[:layers], cache.layers[:layers], strict=True)):
+            x, residual = layer(x, residual, layer_cache, step, step.wanted if index == last else None)
         assert x is not None
+        if not len(residual):
+            return residual
         return kernels.add_rms_norm(x, residual, self._norm, self.config.norm_eps)
 
     def logits(self, hidden: torch.Tensor, lora: LoraPlan | None = None) -> torch.Tensor:

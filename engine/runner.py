@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 import kernels
@@ -27,7 +28,7 @@ from engine.host_loader import HostMemory
 from engine.host_memory import host_memory
 from engine.kv import BLOCK_SIZE
 from engine.kv_cache import KVCache, KVDtype, kv_type
-from engine.layers import Step
+from engine.layers import Step, Wanted
 from engine.model import Decoder
 from engine.plan import Row, Sampled, StepPlan, TokenMasks
 from engine.recorded import Decoded, RecordedDecodes
@@ -51,10 +52,10 @@ class _Launch:
 
     rows: Sequence[Row]
     ends: Sequence[int]
-    """One past the last token of each row."""
+    """One past the last token of each row in `hidden`."""
     lora: LoraPlan | None
     hidden: torch.Tensor
-    """[T, hidden], what came of it; good until the next step."""
+    """[K, hidden], what came of all tokens or of those that are wanted (`Batch.wanted`); good until the next step."""
     decoded: Decoded | None = None
     """The same and more, of steps that were recorded."""
 
@@ -93,6 +94,7 @@ class ModelRunner:
         config = ModelConfig.from_directory(directory)
         self.config = config
         self.blocks = blocks
+        self.quantize, self.kv_dtype = quantize, kv_dtype
         self._device = torch.device(device)
         if dtype == "auto":
             dtype = "float32" if config.stored_dtype == "float32" else "bfloat16"
@@ -304,7 +306,8 @@ class ModelRunner:
                 return _Launch(batch.rows, batch.ends, lora, decoded.hidden, decoded)
         tokens, step = self._prepare(batch, rotary, rotations, lora)
         hidden = self._model(tokens, self._cache, step, layers=layers)
-        return _Launch(batch.rows, batch.ends, lora, hidden)
+        ends = batch.ends if len(hidden) == len(tokens) else batch.wanted.cumsum().tolist()
+        return _Launch(batch.rows, ends, lora, hidden)
 
     def _prepare(
         self, batch: Batch, rotary: torch.Tensor, rotations: torch.Tensor, lora: LoraPlan | None
@@ -317,7 +320,31 @@ class ModelRunner:
             for window in self._windows
         }
         slots = self._to_device(torch.from_numpy(batch.slots(self._cache.stride)))
-        return self._to_device(torch.from_numpy(batch.tokens)), Step(rotary, rotations, slots, plans, lora)
+        wanted = self._wanted(batch, blocks, lora)
+        return self._to_device(torch.from_numpy(batch.tokens)), Step(rotary, rotations, slots, plans, lora, wanted)
+
+    def _wanted(self, batch: Batch, blocks: npt.NDArray[np.int32], lora: LoraPlan | None) -> Wanted | None:
+        """What the last layer is to run of a batch with these tables of blocks; None: all of it."""
+        if len(batch.tokens) == len(batch.rows):
+            return None
+        every = batch.wanted
+        (rows,) = every.nonzero()
+        counts = every[rows]
+        if counts.sum() == len(batch.tokens):
+            return None
+        ends = batch.counts.cumsum()[rows]
+        tokens = np.arange(counts.sum()) + (ends - counts.cumsum()).repeat(counts)
+        starts = (batch.starts + batch.counts)[rows] - counts
+        plan = kernels.plan_attention(
+            starts.astype(np.int32),
+            counts.astype(np.int32),
+            blocks[rows],
+            window=self.config.windows[-1],
+            device=self._device,
+        )
+        if lora is not None:
+            lora = self._lora.plan(self._adapters([batch.rows[row].request for row in rows.tolist()]), counts)
+        return Wanted(self._to_device(torch.from_numpy(tokens)), plan, lora)
 
     def _adapt(self, rows: Sequence[Row]) -> LoraPlan | None:
         """The plan of a step; the same as before if all is as it was, as in most steps of decodes."""

@@ -76,7 +76,7 @@ _HOST_LOAD_TOKENS = SchedulerConfig(blocks=1).host_load_tokens
     default="off",
     help="Round the weights of linear layers while loading: half (int8, w8a16) or a quarter (int4) of the memory, and "
     "faster. int8 rounds activations, too, at each product. Needs bfloat16; embeddings stay as they are, and int4 "
-    "leaves the head in int8.",
+    "leaves the head in int8. Holds for the draft model too.",
 )
 @click.option("--threads", type=click.IntRange(min=1), default=len(os.sched_getaffinity(0)), help="CPU threads.")
 @click.option(

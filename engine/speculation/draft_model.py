@@ -54,14 +54,21 @@ class DraftModel:
 
     @classmethod
     def from_directory(cls, directory: Path, target: ModelRunner, target_directory: Path) -> DraftModel:
-        """Load the checkpoint of a draft model for a runner and the checkpoint that it runs.
+        """Load the checkpoint of a draft model for a runner and the checkpoint that it runs, with as many bits as that.
 
         Raises:
             CheckpointError: it cannot be served, or its tokens are not those of the target.
         """
         info = target.info
         dtype: Dtype = "float32" if info.dtype == "float32" else "bfloat16"
-        runner = ModelRunner(directory, blocks=target.blocks, device=info.device, dtype=dtype)
+        runner = ModelRunner(
+            directory,
+            blocks=target.blocks,
+            device=info.device,
+            dtype=dtype,
+            quantize=target.quantize,
+            kv_dtype=target.kv_dtype,
+        )
         mine, other = runner.info.vocabulary, info.vocabulary
         if mine != other:
             raise CheckpointError(f"the draft model has {mine} tokens and the model {other}; choose one of its family")

@@ -108,6 +108,8 @@ class LoraWorkspace:
         """
         if self._reads_arena():
             return plan_rows(self._arena, self._tables, adapters, counts, few=lasting)
+        if all([adapter is None for adapter in adapters]):
+            return None
         segments = _segments(adapters, counts)
         groups = []
         for slots in self._slots.values():
@@ -118,7 +120,7 @@ class LoraWorkspace:
             if found:
                 batched = all(site.experts == 1 for site in slots.layout.sites.values())
                 groups.append((slots, tuple(_runs(found, batched, self._arena.device))))
-        return SlotPlan(tuple(groups)) if groups else None
+        return SlotPlan(tuple(groups))
 
     def _reads_arena(self) -> bool:
         return library.of(self._arena, "adapt_linear") is not None and self._arena.dtype in _TYPES

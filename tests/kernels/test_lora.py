@@ -139,6 +139,7 @@ def test_a_batch_without_adapters_has_no_plan(body: str) -> None:
     workspace = LoraWorkspace(torch.zeros(1, SECTOR))
     workspace.hold([None, None])
     assert workspace.plan([None, None], np.array([3, 1])) is None
+    assert workspace.plan([], np.array([], np.int64)) is None
 
 
 def test_a_layer_that_no_adapter_has_is_left_alone(body: str) -> None:

@@ -136,6 +136,11 @@ def test_nothing_is_kept_of_requests_that_are_gone(directory: Path, device: str)
     assert len(engine.drafter._sampler._penalties) == 0
 
 
+def test_it_has_as_many_bits_as_the_model(directory: Path, device: str) -> None:
+    target = ModelRunner(directory, blocks=4, device=device, dtype="bfloat16", quantize="int4", kv_dtype="fp8")
+    assert DraftModel.from_directory(directory, target, directory).runner.info == target.info
+
+
 def _load(draft: Path, target: Path) -> DraftModel:
     return DraftModel.from_directory(draft, ModelRunner(target, blocks=4), target)
 
