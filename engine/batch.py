@@ -47,8 +47,7 @@ class Batch:
 
     @property
     def wanted(self) -> Ints:
-        """[rows] tokens at the end of each row whose hidden states somebody reads: to sample, or for log-probabilities
-        of the prompt."""
+        """[rows] tokens at each row's end whose hidden states are read: to sample, or for prompt log-probabilities."""
         return np.array(
             [
                 row.tokens

@@ -236,7 +236,10 @@ class Pool(Section, frozen=True):
         ),
     ] = "off"
     draft_model: Annotated[
-        str | None, Meta(description="Directory of a small checkpoint with the same tokenizer, for draft and auto.")
+        str | None,
+        Meta(
+            description="Directory of a small model with the same tokenizer, for draft and auto; in the model's bits."
+        ),
     ] = None
     tool_parser: Annotated[
         Literal["auto", "hermes", "llama", "mistral", "mistral-list", "pythonic", "neutral"],
