@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+"""Names of this machine by which no other one reaches it."""
 
 
 def origin_allowed(origin: str | None, host: str | None, allowed: Sequence[str] = ()) -> bool:
@@ -26,6 +27,6 @@ def host_allowed(host: str | None, listen: str) -> bool:
     A server on the loopback interface must be addressed as such: a page of a site whose name has been pointed to
     127.0.0.1 (DNS rebinding) carries that name in Host, and would otherwise pass for the server's own.
     """
-    if listen not in _LOOPBACK or host is None:
+    if listen not in LOOPBACK or host is None:
         return True
-    return urlsplit(f"//{host}").hostname in _LOOPBACK
+    return urlsplit(f"//{host}").hostname in LOOPBACK

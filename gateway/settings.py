@@ -12,6 +12,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -26,6 +27,7 @@ from gateway.directory.records import Scope
 from gateway.identity.settings import EngineTls, IdentityProviders, check_issuers
 from gateway.limits.quota import Quota, Rate
 from gateway.limits.quota import Seconds as BurstSeconds
+from gateway.origin import LOOPBACK
 from gateway.routing.settings import Router as Router
 from gateway.safety.settings import Safety, check_safety
 from gateway.section import Positive, Seconds, apply_environment
@@ -38,6 +40,10 @@ from gateway.telemetry.settings import Log as Log
 from gateway.telemetry.settings import Telemetry as Telemetry
 
 DEMO = Path(__file__).resolve().parent.parent / "deploy" / "demo"
+DEMO_KEY = "roundhouse-demo"
+"""The API key of the embedded default, which anybody may know: it opens nothing beyond this machine."""
+NO_TENANTS = "make the first while `roundhouse serve` runs: roundhouse tenant add NAME, then roundhouse key add NAME"
+"""What to do where nobody may send requests yet."""
 
 Tier = Literal["small", "medium", "large"]
 TIERS: tuple[Tier, ...] = ("small", "medium", "large")
@@ -310,9 +316,11 @@ class Settings(Section, frozen=True):
     prices: list[Price] = []
 
 
+_DEMO_DIGEST = hashlib.sha256(DEMO_KEY.encode()).hexdigest()
+
+
 def demo_settings() -> Settings:
     """The embedded default: three demo pools and one tenant whose key is `roundhouse-demo`."""
-    digest = hashlib.sha256(b"roundhouse-demo").hexdigest()
     small, medium, large = (str(DEMO / "models" / tier) for tier in TIERS)
     pools = [
         Pool(tier="small", name="roundhouse-demo-2m", model=small, cost=1.0),
@@ -320,7 +328,7 @@ def demo_settings() -> Settings:
         # Measured: small drafting pays for large, and not for medium (bench/README.md).
         Pool(tier="large", name="roundhouse-demo-18m", model=large, cost=9.0, speculate="auto", draft_model=small),
     ]
-    tenants = [Tenant(name="demo", keys=[ApiKey(id="demo", sha256=digest)])]
+    tenants = [Tenant(name="demo", keys=[ApiKey(id="demo", sha256=_DEMO_DIGEST)])]
     return Settings(tenants=tenants, pools=pools, semantic_cache=SemanticCache(enabled=True))
 
 
@@ -329,11 +337,18 @@ def file_of(path: str | Path | None = None, environ: Mapping[str, str] = os.envi
     return Path(path or environ.get("ROUNDHOUSE_CONFIG") or "roundhouse.toml")
 
 
-def load(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Settings:
+def load(
+    path: str | Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    server: Mapping[str, str | int] = MappingProxyType({}),
+) -> Settings:
     """Read the configuration.
 
-    `path`, else `ROUNDHOUSE_CONFIG`, else `roundhouse.toml` in the working directory if there is one. Without tenants
-    and pools the embedded default is used.
+    `path`, else `ROUNDHOUSE_CONFIG`, else `roundhouse.toml` in the working directory if there is one. Without pools
+    the demo's are used, and its tenant with its public key only without pools and tenants.
+
+    Args:
+        server: fields of `[server]` that come before the file and the environment.
 
     Raises:
         SettingsError: a file is missing or a value is wrong; the message names it.
@@ -351,10 +366,12 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] = os.environ
     apply_environment(raw, Settings, environ)
     if environ.get("REDIS_URL"):
         raw.setdefault("redis", {}).setdefault("url", environ["REDIS_URL"])
+    if server:
+        raw.setdefault("server", {}).update(server)
     defaults = demo_settings()
     if "tenants" not in raw and "pools" not in raw:
         raw.setdefault("semantic_cache", {}).setdefault("enabled", defaults.semantic_cache.enabled)
-    raw.setdefault("tenants", msgspec.to_builtins(defaults.tenants))
+        raw["tenants"] = msgspec.to_builtins(defaults.tenants)
     raw.setdefault("pools", msgspec.to_builtins(defaults.pools))
     try:
         settings = msgspec.convert(raw, Settings)
@@ -371,6 +388,11 @@ def _check(settings: Settings) -> None:
     digests = [key.sha256 for tenant in settings.tenants for key in tenant.keys]
     if len(set(digests)) != len(digests):
         raise SettingsError("tenants: two keys have the same sha256")
+    if _DEMO_DIGEST in digests and settings.server.host not in LOOPBACK:
+        raise SettingsError(
+            f"server.host: {settings.server.host} is reachable from other machines, and tenants have the demo's key "
+            f"{DEMO_KEY}, which everybody knows; give `[[tenants]]` keys of your own, or listen on 127.0.0.1"
+        )
     check_safety(settings.safety)
     check_embedder(settings.embedder)
     check_issuers(settings.identity.issuers)

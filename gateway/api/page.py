@@ -17,11 +17,9 @@ from starlette.types import Scope
 
 from gateway.api.http import JsonResponse
 from gateway.context import gateway_of
-from gateway.settings import demo_settings
+from gateway.settings import DEMO_KEY, demo_settings
 
 STATIC = Path(__file__).resolve().parent.parent / "static"
-
-DEMO_KEY = "roundhouse-demo"
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (

@@ -34,7 +34,7 @@ from gateway.adapters import registry_url
 from gateway.cli.connection import without_password
 from gateway.processes import redis_server
 from gateway.server import PortTaken, listen
-from gateway.settings import Pool, Settings, SettingsError, file_of
+from gateway.settings import NO_TENANTS, Pool, Settings, SettingsError, file_of
 
 State = Literal["ok", "note", "warning", "broken"]
 _PACKAGES = ("starlette", "uvicorn", "redis", "tokenizers")
@@ -102,9 +102,10 @@ def _versions() -> Iterator[Finding]:
 
 def _configuration(settings: Settings, file: Path) -> Finding:
     where = str(file.resolve()) if file.is_file() else "the embedded demo, as there is no roundhouse.toml"
-    return Finding(
-        "configuration", "settings", f"{where}; {len(settings.tenants)} tenants, {len(settings.pools)} pools"
-    )
+    value = f"{where}; {len(settings.tenants)} tenants, {len(settings.pools)} pools"
+    if not settings.tenants:
+        return Finding("configuration", "settings", value, "note", f"unless Redis has tenants, {NO_TENANTS}")
+    return Finding("configuration", "settings", value)
 
 
 def _installation(settings: Settings) -> Iterator[Finding]:

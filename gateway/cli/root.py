@@ -21,7 +21,7 @@ from gateway.cli.route import route
 from gateway.cli.safety import safety
 from gateway.cli.tenants import tenant, user
 from gateway.cli.usage import usage
-from gateway.settings import Settings, SettingsError, file_of, load
+from gateway.settings import NO_TENANTS, Settings, SettingsError, file_of, load
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -75,8 +75,7 @@ def serve(config: str | None, host: str | None, port: int | None) -> None:
     console = Console(highlight=False)
 
     def read() -> Settings:
-        settings = load(config)
-        return msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, **changes))
+        return load(config, server=changes)
 
     def say(line: str) -> None:
         console.print(line, soft_wrap=True, markup=False)
@@ -158,6 +157,8 @@ def config_check(config: str | None) -> None:
         raise click.ClickException(str(error)) from error
     tiers = ", ".join(f"{pool.tier}: {pool.name}" for pool in settings.pools)
     click.echo(f"the configuration is valid ({len(settings.tenants)} tenants; {tiers})")
+    if not settings.tenants:
+        click.echo(f"it names no tenants; {NO_TENANTS}")
 
 
 @config.command("show")

@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Protocol
 
 import msgspec
+from starlette.applications import Starlette
 
 from engine.adapters.registry import Registry, RegistryError
 from gateway import __version__, checkpoints
@@ -30,7 +31,7 @@ from gateway.processes.child import Child, ChildFailed
 from gateway.processes.control import listening
 from gateway.processes.demo import register_adapters
 from gateway.server import GatewayServer, listen, url
-from gateway.settings import Embedder, Pool, Settings, SettingsError
+from gateway.settings import NO_TENANTS, Embedder, Pool, Settings, SettingsError
 
 log = logging.getLogger("roundhouse.supervisor")
 
@@ -84,7 +85,7 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         tasks = [asyncio.create_task(child.run(), name=child.name) for child, _ in children]
         gateway = asyncio.create_task(server.serve(sockets=[bound]), name="gateway")
         watching = asyncio.create_task(configuration.watch(file), name="configuration")
-        announce = asyncio.create_task(_announce(url(settings, bound), say, began))
+        announce = asyncio.create_task(_announce(url(settings, bound), say, began, app))
         embedding = asyncio.create_task(_embed_later(embedder, announce, say))
         try:
             async with listening(configuration):
@@ -233,7 +234,7 @@ def _claim(data: Path) -> Iterator[None]:
         yield
 
 
-async def _announce(address: str, say: Say, began: float) -> None:
+async def _announce(address: str, say: Say, began: float, app: Starlette) -> None:
     """Say the URL when the first answer can be given, and until then what is being waited for."""
     said: list[str] = []
     while True:
@@ -241,6 +242,8 @@ async def _announce(address: str, say: Say, began: float) -> None:
         ready, problems = await asyncio.to_thread(_readiness, address)
         if ready:
             say(f"ready after {monotonic() - began:.1f} s: open {address} (Ctrl-C stops)")
+            if not app.state.gateway.view.tenants():
+                say(f"  nobody may send requests yet: {NO_TENANTS}")
             return
         if problems != said and monotonic() - began > 5:
             said = problems

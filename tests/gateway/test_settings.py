@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from gateway.settings import Settings, SettingsError, demo_settings, load
+from gateway.settings import DEMO_KEY, Settings, SettingsError, demo_settings, load
 
 
 def write(folder: Path, text: str) -> Path:
@@ -54,6 +55,40 @@ def test_redis_url_is_read_unless_the_file_names_one(tmp_path: Path) -> None:
 
 
 POOL = '[[pools]]\ntier = "small"\nname = "a"\nmodel = "/m"\n'
+
+
+def test_own_pools_without_tenants_have_no_tenant(tmp_path: Path) -> None:
+    """Not that of the demo, whose key everybody knows."""
+    assert load(write(tmp_path, POOL), environ={}).tenants == []
+
+
+def test_own_tenants_may_have_the_demos_pools(tmp_path: Path) -> None:
+    settings = load(write(tmp_path, '[[tenants]]\nname = "acme"\n'), environ={})
+    assert [tenant.name for tenant in settings.tenants] == ["acme"]
+    assert settings.pools == demo_settings().pools
+
+
+DEMO_TENANT = f'[[tenants]]\nname = "a"\nkeys = [{{ id = "k", sha256 = "{sha256(DEMO_KEY.encode()).hexdigest()}" }}]\n'
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "chat.example"])
+@pytest.mark.parametrize("text", ["", DEMO_TENANT, POOL + DEMO_TENANT])
+def test_the_demos_key_is_refused_where_other_machines_can_use_it(tmp_path: Path, host: str, text: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(SettingsError, match=r"server\.host: .* keys of your own, or listen on 127\.0\.0\.1"):
+        load(file, environ={"ROUNDHOUSE_SERVER_HOST": host})
+    with pytest.raises(SettingsError, match=r"server\.host"):
+        load(file, environ={}, server={"host": host})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_the_demo_may_listen_on_any_loopback_address(tmp_path: Path, host: str) -> None:
+    assert load(write(tmp_path, ""), environ={}, server={"host": host}).server.host == host
+
+
+def test_an_own_key_may_be_used_from_anywhere(tmp_path: Path) -> None:
+    text = DEMO_TENANT.replace(sha256(DEMO_KEY.encode()).hexdigest(), "0" * 64)
+    assert load(write(tmp_path, text), environ={}, server={"host": "0.0.0.0"}).server.host == "0.0.0.0"
 
 
 @pytest.mark.parametrize(
