@@ -27,6 +27,7 @@ from gateway.errors import (
     UnsupportedMediaType,
 )
 from gateway.identity import Principal
+from gateway.protocol.nesting import check_depth
 
 log = logging.getLogger("roundhouse.admin")
 
@@ -145,6 +146,7 @@ async def _body(endpoint: Endpoint, request: Request) -> Any:
         value = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    check_depth(value, "the body", "invalid_json")
     return _convert(_whole(value), endpoint.body_type, strict=True)
 
 

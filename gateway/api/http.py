@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
 from gateway.protocol.log import TurnLog
+from gateway.protocol.nesting import check_depth
 from gateway.protocol.stream import Routed
 from gateway.telemetry.trace import TurnTrace
 
@@ -42,6 +43,7 @@ async def read_object(request: Request) -> dict[str, Any]:
         body = msgspec.json.decode(await request.body())
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    check_depth(body, "the body", "invalid_json")
     if not isinstance(body, dict):
         raise InvalidRequest("the body must be a JSON object", code="invalid_json")
     return body

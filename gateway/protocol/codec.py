@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.events import Event
+from gateway.protocol.nesting import check_depth
 
 
 class Codec(Protocol):
@@ -39,10 +40,11 @@ class JsonCodec:
 
     def decode(self, message: str | bytes) -> dict[str, Any]:
         try:
-            return _object(msgspec.json.decode(message))
+            value = msgspec.json.decode(message)
         # A text message from Python may hold a lone surrogate, a binary one invalid UTF-8: both are UnicodeErrors.
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise InvalidRequest(f"the message is not valid JSON: {error}", code="invalid_json") from None
+        return _object(value, "invalid_json")
 
 
 class MsgpackCodec:
@@ -60,9 +62,10 @@ class MsgpackCodec:
                 code="invalid_msgpack",
             )
         try:
-            return _object(msgspec.msgpack.decode(message))
+            value = msgspec.msgpack.decode(message)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise InvalidRequest(f"the message is not valid MessagePack: {error}", code="invalid_msgpack") from None
+        return _object(value, "invalid_msgpack")
 
 
 CODECS: tuple[type[Codec], ...] = (JsonCodec, MsgpackCodec)
@@ -77,7 +80,8 @@ def negotiate(offered: Sequence[str]) -> tuple[Codec, str | None]:
     return JsonCodec(), None
 
 
-def _object(value: object) -> dict[str, Any]:
+def _object(value: object, code: str) -> dict[str, Any]:
+    check_depth(value, "the message", code)
     if not isinstance(value, dict):
         raise InvalidRequest(
             f"a message is an object with a `type`; this one was {type(value).__name__}", code="invalid_message"

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from engine.wire import Grammar
 from gateway.errors import InvalidRequest
+from gateway.protocol.nesting import json_depth
 
 MAX_SOURCE_BYTES = 131_072
 """Largest schema, expression, grammar or list of choices, in UTF-8; engines accept no larger one."""
@@ -129,16 +130,6 @@ def one_format(*formats: OutputFormat | None) -> OutputFormat | None:
     return given[0] if given else None
 
 
-def json_depth(value: Any, limit: int = MAX_DEPTH) -> int:
-    """Objects and lists inside each other; counting stops above `limit`."""
-    depth, level = 0, [value]
-    while level and depth <= limit:
-        containers = [item for item in level if isinstance(item, dict | list)]
-        level = [child for item in containers for child in (item.values() if isinstance(item, dict) else item)]
-        depth += bool(containers)
-    return depth
-
-
 def checked_schema(value: Any, path: str) -> str:
     """A JSON schema as JSON.
 
@@ -147,7 +138,7 @@ def checked_schema(value: Any, path: str) -> str:
     """
     if not isinstance(value, dict):
         raise _invalid(path, f"expected a JSON schema (an object), got {type_name(value)}")
-    if json_depth(value) > MAX_DEPTH:
+    if json_depth(value, MAX_DEPTH) > MAX_DEPTH:
         raise _invalid(path, f"nested deeper than {MAX_DEPTH} levels; use $defs and $ref")
     return _source(msgspec.json.encode(value).decode(), path)
 

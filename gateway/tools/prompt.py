@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from gateway.protocol.nesting import MAX_LEVELS, json_depth
 from gateway.protocol.requests import Message, ToolCall
 from gateway.protocol.tools import Tool
 from gateway.tools.formats import ToolFormat
@@ -82,7 +83,7 @@ def _arguments(call: ToolCall) -> Any:
         value = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
         return call.arguments
-    return value if isinstance(value, dict) else call.arguments
+    return value if isinstance(value, dict) and json_depth(value) <= MAX_LEVELS else call.arguments
 
 
 def _id(call_id: str, format: ToolFormat) -> str:

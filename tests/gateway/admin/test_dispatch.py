@@ -30,6 +30,8 @@ async def test_nobody_comes_in_without_a_key_of_the_right_scope(administer: Admi
         (b"{", "application/json", 400, "invalid_json", None),
         (b"\xff", "application/json", 400, "invalid_json", None),
         (b"[" * 100_000, "application/json", 400, "invalid_json", None),
+        (b'{"a":' * 700 + b"1" + b"}" * 700, "application/json", 400, "invalid_json", None),
+        (b"[" * 129 + b"]" * 129, "application/json", 400, "invalid_json", None),
         (b"[]", "application/json", 400, "invalid_value", None),
         (b"{}", "application/json", 400, "missing_required_parameter", "name"),
         (b'{"name": 1}', "application/json", 400, "invalid_value", "name"),

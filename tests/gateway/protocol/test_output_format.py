@@ -18,13 +18,13 @@ from gateway.protocol.chat_completion_create import parse_chat_completion_create
 from gateway.protocol.completion_create import parse_completion_create
 from gateway.protocol.events import ResponseView
 from gateway.protocol.log import TurnLog
+from gateway.protocol.nesting import json_depth
 from gateway.protocol.output_format import (
     MAX_CHOICES,
     MAX_DEPTH,
     MAX_GBNF_BYTES,
     MAX_SOURCE_BYTES,
     OutputFormat,
-    json_depth,
     one_format,
     parse_response_format,
     parse_structured_outputs,

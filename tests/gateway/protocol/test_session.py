@@ -143,6 +143,7 @@ class TestBadInput:
             (b'{"type": "\xff"}', "invalid_json", None),
             ("\ud800", "invalid_json", None),
             ("[" * 100_000, "invalid_json", None),
+            ('{"type": "response.create", "input": ' + "[" * 700 + "]" * 700 + "}", "invalid_json", None),
             ("[]", "invalid_message", None),
             ("null", "invalid_message", None),
             ("{}", "missing_required_parameter", "type"),
