@@ -161,9 +161,7 @@ class Connection:
 
     async def _start(self, ticket: int, request: TurnRequest, key: str | None) -> None:
         try:
-            # The key may have expired or been revoked since the connection was opened.
-            self._principal = await self._identity.renew(self._principal)
-            self._principal.require("chat")
+            await self._renew()
             viewer = await self._turns.start(
                 request, self._principal, wake=self._wake.set, own=self._own, idempotency_key=key
             )
@@ -176,14 +174,25 @@ class Connection:
             if len(self._own) > MAX_OWN:
                 del self._own[next(iter(self._own))]
 
+    async def _renew(self) -> None:
+        """Look at the connection's key or token again: it may have expired or been revoked since.
+
+        Raises:
+            ApiError: it may do nothing here any more.
+        """
+        self._principal = await self._identity.renew(self._principal)
+        self._principal.require("chat")
+
     async def _cancel(self, response_id: str, lane: str | None) -> None:
         try:
+            await self._renew()
             (await self._turns.find(response_id, self._principal)).cancel()
         except ApiError as error:
             self._post(error_event(error, lane))
 
     async def _watch(self, ticket: int, response_id: str, after: int) -> None:
         try:
+            await self._renew()
             turn = await self._turns.find(response_id, self._principal)
         except ApiError as error:
             self._carry_out(self._session.turn_refused(ticket, error, self._loop.time()))

@@ -141,7 +141,10 @@ async def change_adapter(call: Call, path: AdapterPath, body: AdapterChange) -> 
         raise Forbidden(f"{reserved[0]}: only operators may set it", param=reserved[0])
     match = call.match()
     match.check(_tag(pointer))
-    manifest = await _fitting(call, fields.get("version", pointer.version), pointer)
+    version = fields.get("version", pointer.version)
+    if version != pointer.version and not await _may_use(call, version):
+        raise _no_such_version()
+    manifest = await _fitting(call, version, pointer)
     if fields.get("tenants") is not None:
         fields["tenants"] = tuple(fields["tenants"])
 
@@ -208,7 +211,7 @@ async def _receive(call: Call, folder: Path) -> tuple[AdapterUpload, str]:
         await form.read(call.request.stream(), patience=call.gateway.settings.server.send_timeout)
     try:
         return msgspec.json.decode(form.values["request"], type=AdapterUpload), form.digest
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise InvalidRequest(f"request: {error}", param="request", code="invalid_value") from None
 
 
@@ -300,6 +303,28 @@ def _owner(pointer: Pointer) -> str | None:
     return pointer.tenants[0] if pointer.tenants is not None and len(pointer.tenants) == 1 else None
 
 
+async def _may_use(call: Call, version: str) -> bool:
+    """Whether a name leads to a version that the caller's tenant may use now. A digest alone is no permission."""
+    if call.principal.operator:
+        return True
+    tenant = call.gateway.view.tenant(call.principal.tenant)
+    return any(
+        pointer.version == version
+        and pointer.allows(call.principal.tenant)
+        and tenant is not None
+        and tenant.may_use(name)
+        for name, pointer in (await _names(call)).items()
+    )
+
+
+def _no_such_version() -> InvalidRequest:
+    return InvalidRequest(
+        "version: no adapter that you may use leads to it; register its files again",
+        param="version",
+        code="invalid_value",
+    )
+
+
 async def _fitting(call: Call, version: str, pointer: Pointer) -> Manifest:
     """What is in a version.
 
@@ -309,7 +334,7 @@ async def _fitting(call: Call, version: str, pointer: Pointer) -> Manifest:
     registry = call.gateway.adapters.registry
     manifest = await asyncio.to_thread(_manifest_or_none, registry, version)
     if manifest is None:
-        raise InvalidRequest("version: there is no such version", param="version", code="invalid_value")
+        raise _no_such_version()
     pools = [pool for pool in call.gateway.engines.pools if pool.name == pointer.model]
     if version != pointer.version and pools:
         revision = await asyncio.to_thread(revision_digest, pools[0].directory)

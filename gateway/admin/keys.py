@@ -16,7 +16,7 @@ from gateway.admin.endpoints import Access, Answer, Call, Endpoints, Input
 from gateway.admin.shapes import Page, PathName, TenantPath
 from gateway.directory.change import Put
 from gateway.directory.records import Key, Record, Timestamp
-from gateway.errors import Conflict, PreconditionFailed
+from gateway.errors import Conflict, Forbidden, PreconditionFailed
 from gateway.identity.keys import new_key
 from gateway.identity.last_used import last_used
 
@@ -118,7 +118,7 @@ async def change_key(call: Call, path: KeyPath, body: Any) -> Answer[KeyState]: 
     """Change what a key may do; fields that are left out stay."""
     fields = shapes.given(body)
     records.refuse_reserved(call, fields, "operator")
-    key = await records.find(call, Key, path.key, tenant=path.tenant)
+    key = await _changeable(call, path)
     answer = await records.change(call, key, fields, KeyState)
     (state,) = await _with_last_use(call, path.tenant, [answer.body])
     return dataclasses.replace(answer, body=state)
@@ -139,8 +139,7 @@ async def rotate_key(call: Call, path: KeyPath, body: Rotation) -> Answer[NewKey
     The new key has the old one's user, scopes and quota, and limits count both together. It expires when this request
     says, whatever the old one did.
     """
-    old = await records.find(call, Key, path.key, tenant=path.tenant)
-    records.refuse_reserved(call, {"operator": old.operator}, "operator")
+    old = await _changeable(call, path)
     ends = int(time.time()) + body.overlap_seconds
     text, digest = new_key(call.admin.secret)
     fresh, expiring = old.replaced_by(call.new_id("key"), digest, expires_at=body.expires_at, ends=ends)
@@ -153,7 +152,20 @@ async def rotate_key(call: Call, path: KeyPath, body: Rotation) -> Answer[NewKey
 @endpoints.delete("/tenants/{tenant}/keys/{key}", access=Access.TENANT, versioned=True, raises=[Conflict])
 async def revoke_key(call: Call, path: KeyPath) -> Answer[None]:
     """Revoke a key. Gateways refuse it within a second."""
-    return await records.delete(call, await records.find(call, Key, path.key, tenant=path.tenant))
+    return await records.delete(call, await _changeable(call, path))
+
+
+async def _changeable(call: Call, path: KeyPath) -> Key:
+    """The key of this path.
+
+    Raises:
+        NotFound: there is none.
+        Forbidden: it is an operator's, and the caller is none.
+    """
+    key = await records.find(call, Key, path.key, tenant=path.tenant)
+    if key.operator and not call.principal.operator:
+        raise Forbidden("this is an operator's key; only operators may change, rotate or revoke it")
+    return key
 
 
 async def _with_last_use(call: Call, tenant: str, states: Sequence[Any]) -> list[Any]:

@@ -49,9 +49,13 @@ async def listening(admin: Starlette, configuration: Configuration) -> AsyncIter
         ],
         exception_handlers={HTTPException: on_http_exception, Exception: on_exception},
     )
+    trusted = configuration.settings.server.trusted_proxies
     server = _Server(
         uvicorn.Config(
             app,
+            # uvicorn would believe whatever a program on this machine says of its address.
+            proxy_headers=bool(trusted),
+            forwarded_allow_ips=trusted,
             http="httptools",
             ws="none",
             lifespan="off",

@@ -206,6 +206,8 @@ class _Run:
         what = self._what
 
         def swapped(pointer: Pointer) -> Pointer:
+            if self._job.tenant is not None and pointer.tenants != what.tenants:
+                raise Forbidden(f"{what.name!r} is no longer this tenant's alone; only operators may change it")
             if pointer.model != what.pool.name:
                 raise Conflict(f"{what.name!r} is an adapter of {pointer.model}, this one is of {what.pool.name}")
             return msgspec.structs.replace(pointer, version=manifest.version)

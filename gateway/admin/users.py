@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 from gateway.admin import records, shapes
 from gateway.admin.endpoints import Access, Answer, Call, Endpoints
 from gateway.admin.shapes import Page, PathName, TenantPath
-from gateway.directory.records import User
-from gateway.errors import Conflict
+from gateway.directory.records import Key, User
+from gateway.errors import Conflict, Forbidden
 
 endpoints = Endpoints("users", "People and services of a tenant, as an identity provider knows them.")
 
@@ -68,11 +68,26 @@ async def show_user(call: Call, path: UserPath) -> Answer[UserState]:  # type: i
 )
 async def change_user(call: Call, path: UserPath, body: Any) -> Answer[UserState]:  # type: ignore[valid-type]
     """Change a user; fields that are left out stay."""
-    user = await records.find(call, User, path.user, tenant=path.tenant)
+    user = await _changeable(call, path)
     return await records.change(call, user, shapes.given(body), UserState)
 
 
 @endpoints.delete("/tenants/{tenant}/users/{user}", access=Access.TENANT, versioned=True, raises=[Conflict])
 async def delete_user(call: Call, path: UserPath) -> Answer[None]:
     """Delete a user that has no keys any more."""
-    return await records.delete(call, await records.find(call, User, path.user, tenant=path.tenant))
+    return await records.delete(call, await _changeable(call, path))
+
+
+async def _changeable(call: Call, path: UserPath) -> User:
+    """The user of this path.
+
+    Raises:
+        NotFound: there is none.
+        Forbidden: an operator's key is the user's, which a change could take away, and the caller is no operator.
+    """
+    user = await records.find(call, User, path.user, tenant=path.tenant)
+    if not call.principal.operator:
+        async for key in call.gateway.directory.every(Key, user=user.id):
+            if key.operator:
+                raise Forbidden("an operator's key is this user's; only operators may change or delete the user")
+    return user

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar, get_args
 
 import click
@@ -23,7 +23,6 @@ from gateway.settings import SettingsError
 
 T = TypeVar("T")
 
-_PAGE = 500
 
 description_option = click.option("--description", metavar="TEXT", help="For people.")
 disabled_option = click.option(
@@ -159,20 +158,10 @@ def everything(config: str | None, kind: type[R], tenant: str | None = None) -> 
 
 async def every(directory: Directory, kind: type[R], tenant: str | None = None) -> list[R]:
     """The same, of a directory. A tenant that does not exist is an error message."""
-    records = [record async for record in pages(directory, kind, tenant=tenant)]
+    records = [record async for record in directory.every(kind, tenant=tenant)]
     if not records and tenant is not None:
         await found(directory, Tenant, tenant)
     return records
-
-
-async def pages(directory: Directory, kind: type[R], **which: Any) -> AsyncIterator[R]:
-    """Records, read page by page."""
-    after: str | None = ""
-    while after is not None:
-        page = await directory.page(kind, after=after, limit=_PAGE, **which)
-        for record in page.records:
-            yield record
-        after = page.next
 
 
 def remove(config: str | None, kind: type[Record], identity: str, force: bool) -> None:
@@ -183,7 +172,7 @@ def remove(config: str | None, kind: type[Record], identity: str, force: bool) -
         if force:
             which = {"user": identity} if kind is User else {"tenant": identity}
             for belonging in (Key,) if kind is User else (Key, User):
-                async for record in pages(directory, belonging, stored_only=True, **which):
+                async for record in directory.every(belonging, stored_only=True, **which):
                     await directory.delete(belonging, record.identity, actor=actor())
                     owned += 1
         await directory.delete(kind, identity, actor=actor())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
 from gateway.directory.records import Record
@@ -32,6 +33,7 @@ class Seen(Generic[K, V]):
         most_unknown: int = MOST_UNKNOWN,
         unknown_per_second: float = UNKNOWN_PER_SECOND,
     ) -> None:
+        """Args: unknown_per_second: look-ups that may find nothing; `inf` where strangers cannot choose the names."""
         self._read = read
         self._clock = clock
         self._most_found = most_found
@@ -78,13 +80,19 @@ class Seen(Generic[K, V]):
             self._keep(name, record)
         return record
 
-    def forget(self, identities: Collection[str]) -> None:
-        """These records have changed, and others may be there now."""
+    def forget(self, changed: Mapping[str, K | None]) -> None:
+        """These records have changed: identity -> what each is looked up by from now on, None if it is gone.
+
+        All other names stay known, and known not to exist: a change of one record makes nobody ask for others again.
+        """
+        if not changed:
+            return
         self._generation += 1
-        self._unknown.clear()
-        for identity in identities:
-            if (name := self._names.pop(identity, None)) is not None:
-                self._found.pop(name, None)
+        for identity, name in changed.items():
+            if name is not None:
+                self._unknown.pop(name, None)
+            if (before := self._names.pop(identity, None)) is not None:
+                self._found.pop(before, None)
 
     def clear(self) -> None:
         """Anything may have changed."""
@@ -106,5 +114,6 @@ class Seen(Generic[K, V]):
             self._names.pop(oldest.identity, None)
 
     def _refill(self, now: float) -> None:
-        self._allowance = min(self._rate, self._allowance + max(0.0, now - self._at) * self._rate)
+        if self._rate < math.inf:
+            self._allowance = min(self._rate, self._allowance + max(0.0, now - self._at) * self._rate)
         self._at = now

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib import resources
 from itertools import chain
 from typing import Any, Generic, cast
@@ -138,6 +138,15 @@ class Directory:
         # One that was deleted between the two reads is None.
         records = [record for name in shown if (record := found[name]) is not None]
         return Page(records, shown[-1] if len(found) > limit else None)
+
+    async def every(self, kind: type[R], **which: Any) -> AsyncIterator[R]:
+        """All records that `page` would list, read page by page. `which`: as for `page`."""
+        after: str | None = ""
+        while after is not None:
+            page = await self.page(kind, after=after, limit=MOST_LISTED, **which)
+            for record in page.records:
+                yield record
+            after = page.next
 
     async def stored(self, kind: type[R], identities: Sequence[str]) -> dict[str, R | None]:
         """The records in Redis with these identities; None for those that are not there, or cannot be read."""

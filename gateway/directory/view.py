@@ -9,14 +9,15 @@ keys and prices come first.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import cast
 
 from gateway.directory.audit import Mark
 from gateway.directory.change import Configured
 from gateway.directory.records import Key, Kind, Price, R, Record, Replica, Route, Tenant, User
-from gateway.directory.seen import Seen
+from gateway.directory.seen import MOST_FOUND, Seen
 from gateway.directory.store import Directory
 from gateway.errors import Unavailable
 from gateway.periodic import Periodic
@@ -74,7 +75,13 @@ class View:
         self._clock = clock
         self._records: dict[Kind, dict[str, Record]] = {kind.KIND: {} for kind in _WHOLE}
         self._keys: Seen[str, Key] = Seen(directory.key_by_digest, clock)
-        self._users: Seen[tuple[str, str], User] = Seen(lambda name: directory.user_by_subject(*name), clock)
+        # Only verified tokens name users, most of whom are in no directory: that nobody may guess them costs nothing.
+        self._users: Seen[tuple[str, str], User] = Seen(
+            lambda name: directory.user_by_subject(*name),
+            clock,
+            most_unknown=MOST_FOUND,
+            unknown_per_second=math.inf,
+        )
         self._keys_named: Seen[str, Key] = Seen(lambda id: directory.get(Key, id), clock)
         self._users_named: Seen[str, User] = Seen(lambda id: directory.get(User, id), clock)
         self._head: Mark | None = None
@@ -210,29 +217,22 @@ class View:
                     self._records[kind.KIND].pop(identity, None)
                 else:
                     self._records[kind.KIND][identity] = record
-        for kind_name, caches in self._seen().items():
-            for seen in caches:
-                seen.forget(changed.get(kind_name, set()))
+        keys = await self._directory.stored(Key, sorted(changed.get("key", ())))
+        self._keys.forget({id: key.digest if key else None for id, key in keys.items()})
+        self._keys_named.forget({id: id if key else None for id, key in keys.items()})
+        users = await self._directory.stored(User, sorted(changed.get("user", ())))
+        self._users.forget({id: (user.tenant, user.subject) if user else None for id, user in users.items()})
+        self._users_named.forget({id: id if user else None for id, user in users.items()})
         return True
 
     async def _read_all(self) -> None:
         read = {kind.KIND: await self._all(kind) for kind in _WHOLE}
         self._records = read
-        for caches in self._seen().values():
-            for seen in caches:
-                seen.clear()
-
-    def _seen(self) -> dict[str, tuple[Seen[Any, Any], ...]]:
-        return {"key": (self._keys, self._keys_named), "user": (self._users, self._users_named)}
+        for seen in (self._keys, self._keys_named, self._users, self._users_named):
+            seen.clear()
 
     async def _all(self, kind: type[R]) -> dict[str, Record]:
-        records: dict[str, Record] = {}
-        after: str | None = ""
-        while after is not None:
-            page = await self._directory.page(kind, after=after, limit=500, stored_only=True)
-            records |= {record.identity: record for record in page.records}
-            after = page.next
-        return records
+        return {record.identity: record async for record in self._directory.every(kind, stored_only=True)}
 
     def _price(self, name: str) -> Price | None:
         return self._configured.prices.get(name) or cast("Price | None", self._records["price"].get(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -48,6 +49,15 @@ class Issuer(Section, frozen=True):
     operators: Annotated[
         list[str], Meta(description="`sub` of those whose admin scopes reach every tenant, not only their own.")
     ] = msgspec.field(default_factory=list)
+    subject_prefix: Annotated[
+        str,
+        Meta(
+            max_length=64,
+            pattern=r"^[\x21-\x7e]*$",
+            description="What stands before its `sub`s in names of users, such as `corp:`. Issuers of one tenant need "
+            "one each, so that the users of one are not those of the other.",
+        ),
+    ] = ""
     leeway: Annotated[float, Meta(ge=0, le=300, description="Seconds that clocks may differ.")] = 30.0
     refresh: Annotated[Seconds, Meta(description="Seconds until its keys are read again.")] = 600.0
 
@@ -102,6 +112,26 @@ def check_issuers(issuers: Sequence[Issuer]) -> None:
             raise SettingsError(f"{where}: tenants needs tenant_claim")
         if not safe_url(each.jwks_url or each.issuer):
             raise SettingsError(f"{where}: {'jwks_url' if each.jwks_url else 'issuer'} must be an https:// address")
+    for one, other in combinations(issuers, 2):
+        prefixes = (one.subject_prefix, other.subject_prefix)
+        alike = prefixes[0].startswith(prefixes[1]) or prefixes[1].startswith(prefixes[0])
+        if alike and _share_a_tenant(one, other):
+            raise SettingsError(
+                f"identity.issuers: {one.name} and {other.name} may speak of the same tenant, where one's users would "
+                "be taken for the other's; set a subject_prefix of each, of which neither begins with the other"
+            )
+
+
+def _share_a_tenant(one: Issuer, other: Issuer) -> bool:
+    tenants, others = _tenants(one), _tenants(other)
+    return tenants is None or others is None or not tenants.isdisjoint(others)
+
+
+def _tenants(issuer: Issuer) -> frozenset[str] | None:
+    """Tenants that an issuer's tokens may be for; None: any, as the token says."""
+    if issuer.tenant is not None:
+        return frozenset({issuer.tenant})
+    return frozenset(issuer.tenants.values()) or None
 
 
 def safe_url(url: str) -> bool:

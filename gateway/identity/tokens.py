@@ -124,12 +124,12 @@ def verify(token: str, issuer: Issuer, keys: KeySet) -> Claims:
         raise Unauthorized(f"the token is not valid: {_reason(error)}") from None
     except (ValueError, TypeError, RecursionError):
         raise Unauthorized("the token cannot be read") from None
-    subject = claims["sub"]
-    if not 0 < len(subject) <= _MAX_SUBJECT or not subject.isprintable():
-        raise Unauthorized(f"the token's subject (sub) must have 1 to {_MAX_SUBJECT} printable characters")
+    subject, most = claims["sub"], _MAX_SUBJECT - len(issuer.subject_prefix)
+    if not 0 < len(subject) <= most or not subject.isprintable():
+        raise Unauthorized(f"the token's subject (sub) must have 1 to {most} printable characters")
     return Claims(
         issuer=issuer.name,
-        subject=subject,
+        subject=issuer.subject_prefix + subject,
         tenant=_tenant(claims, issuer),
         scopes=_scopes(claims, issuer),
         operator=subject in issuer.operators,

@@ -13,6 +13,8 @@ import pytest
 
 from engine.adapters.registry import Registry
 from engine.text import TextProcessor
+from gateway.admin import registration
+from gateway.engines import Pool
 from gateway.errors import Unavailable
 from tests.engine.adapters.zoo import write_adapter
 from tests.gateway.admin.conftest import Administer, Administered, problem
@@ -203,11 +205,14 @@ async def test_what_only_operators_may(administer: Administer, frames: FrameEngi
             problem(await upload(api.operator, folders[0], **fields), 400, code)
 
 
-async def registered(api: Administered, folder: Path, name: str = "acme:pirate") -> httpx2.Response:
-    """An adapter of acme's."""
-    job = await finished(api.acme, await upload(api.acme, folder, name=name))
+async def registered(
+    api: Administered, folder: Path, name: str = "acme:pirate", by: httpx2.AsyncClient | None = None
+) -> httpx2.Response:
+    """An adapter of acme's, or of another tenant whose admin registers it."""
+    client = by or api.acme
+    job = await finished(client, await upload(client, folder, name=name))
     assert job["state"] == "succeeded", job
-    return await api.acme.get(f"/adapters/{name}")
+    return await client.get(f"/adapters/{name}")
 
 
 async def test_pin_swap_drain_delete(administer: Administer, frames: FrameEngine, folders: list[Path]) -> None:
@@ -269,3 +274,54 @@ async def test_others_adapters_are_not_there(administer: Administer, frames: Fra
         assert (await api.other.get(path)).json()["tenants"] == ["other"]
         problem(await api.other.delete(path, headers={"if-match": "*"}), 403, "forbidden")
         problem(await api.acme.delete(path, headers={"if-match": "*"}), 403, "forbidden")
+
+
+async def test_a_digest_is_no_permission(administer: Administer, frames: FrameEngine, folders: list[Path]) -> None:
+    """A name can be led only to versions that an adapter of the tenant's leads to, as of now."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        own = await registered(api, folders[0])
+        job = await finished(api.operator, await upload(api.operator, folders[1], name="gold", tenants=["acme"]))
+        assert job["state"] == "succeeded", job
+        gold = (await api.acme.get("/adapters/gold")).json()["version"]
+        await api.operator.patch("/adapters/gold", json={"tenants": ["other"]}, headers={"if-match": "*"})
+        path, tag = "/adapters/acme:pirate", {"if-match": own.headers["etag"]}
+        problem(await api.acme.patch(path, json={"version": gold}, headers=tag), 400, "invalid_value")
+        assert (await api.acme.get(path)).json()["version"] == own.json()["version"]
+        await api.operator.patch("/adapters/gold", json={"tenants": None}, headers={"if-match": "*"})
+        assert (await api.acme.patch(path, json={"version": gold}, headers=tag)).json()["version"] == gold
+
+
+async def test_versions_of_adapters_that_the_tenant_may_not_use_are_refused(
+    administer: Administer, frames: FrameEngine, folders: list[Path]
+) -> None:
+    """Also where the adapter is open to all, and only the tenant's list of models lacks it."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        await api.operator.post("/tenants", json={"name": "shop", "models": ["shop:pirate"]})
+        made = (await api.operator.post("/tenants/shop/keys", json={"scopes": ["admin:read", "admin:write"]})).json()
+        async with api.client(made["key"]) as shop:
+            own = await registered(api, folders[0], "shop:pirate", by=shop)
+            job = await finished(api.operator, await upload(api.operator, folders[1], name="gold"))
+            assert job["state"] == "succeeded", job
+            gold = (await api.operator.get("/adapters/gold")).json()["version"]
+            headers = {"if-match": own.headers["etag"]}
+            swap = await shop.patch("/adapters/shop:pirate", json={"version": gold}, headers=headers)
+            problem(swap, 400, "invalid_value")
+
+
+async def test_a_registration_does_not_swap_a_name_that_is_shared_meanwhile(
+    administer: Administer, frames: FrameEngine, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may change a name is asked when it is changed, not only when the upload begins."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        own = await registered(api, folders[0])
+        tried = registration.try_on_engine
+
+        async def shared(pool: Pool, version: str) -> str | None:
+            change = {"tenants": ["acme", "other"]}
+            await api.operator.patch("/adapters/acme:pirate", json=change, headers={"if-match": "*"})
+            return await tried(pool, version)
+
+        monkeypatch.setattr(registration, "try_on_engine", shared)
+        job = await finished(api.acme, await upload(api.acme, folders[1], name="acme:pirate", replace=True))
+        assert (job["state"], job["error"]["code"]) == ("failed", "forbidden")
+        assert (await api.acme.get("/adapters/acme:pirate")).json()["version"] == own.json()["version"]

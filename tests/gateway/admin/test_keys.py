@@ -92,6 +92,44 @@ async def test_only_operators_make_operators(administer: Administer) -> None:
         problem(await api.acme.post(f"{theirs}/rotate", json={}), 403, "forbidden")
 
 
+async def test_only_operators_touch_operators_keys(administer: Administer) -> None:
+    """Whatever an admin of the tenant sends: what counts is what the key is, not what the request says of it."""
+    async with administer() as api:
+        made = await api.operator.post("/tenants/acme/keys", json={"operator": True, "scopes": ["admin:write"]})
+        path = f"/tenants/acme/keys/{made.json()['record']['id']}"
+        headers = {"if-match": made.headers["etag"]}
+        for change in (
+            {"disabled": True},
+            {"operator": False},
+            {"scopes": ["chat"]},
+            {"expires_at": 2_000_000_000},
+            {},
+        ):
+            problem(await api.acme.patch(path, json=change, headers=headers), 403, "forbidden")
+        problem(await api.acme.delete(path, headers=headers), 403, "forbidden")
+        problem(await api.acme.post(f"{path}/rotate", json={}), 403, "forbidden")
+        assert (await api.acme.get(path)).headers["etag"] == made.headers["etag"]
+        changed = await api.operator.patch(path, json={"disabled": True}, headers=headers)
+        assert changed.json()["disabled"] is True
+        headers = {"if-match": changed.headers["etag"]}
+        assert (await api.operator.delete(path, headers=headers)).status_code == 204
+
+
+async def test_only_operators_touch_users_with_operators_keys(administer: Administer) -> None:
+    """A disabled user takes the key along."""
+    async with administer() as api:
+        user = await api.acme.post("/tenants/acme/users", json={"subject": "ada"})
+        path, id = f"/tenants/acme/users/{user.json()['id']}", user.json()["id"]
+        tag = {"if-match": user.headers["etag"]}
+        changed = await api.acme.patch(path, json={"description": "Ada"}, headers=tag)
+        tag = {"if-match": changed.headers["etag"]}
+        await api.operator.post("/tenants/acme/keys", json={"operator": True, "user": id})
+        for change in ({"disabled": True}, {"scopes": []}):
+            problem(await api.acme.patch(path, json=change, headers=tag), 403, "forbidden")
+        problem(await api.acme.delete(path, headers=tag), 403, "forbidden")
+        assert (await api.operator.patch(path, json={"disabled": True}, headers=tag)).json()["disabled"] is True
+
+
 async def test_a_rotated_key_goes_on_with_the_limits_of_the_first(administer: Administer) -> None:
     """A rotation is no way to a fresh budget, nor to two of them while both keys work."""
     async with administer() as api:

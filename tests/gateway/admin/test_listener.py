@@ -61,3 +61,19 @@ async def test_an_address_that_cannot_be_used_is_an_error(address: str) -> None:
     with pytest.raises(SettingsError, match=r"admin\.listen"):
         async with listening(create_admin_app(), Configuration(settings)):
             pass
+
+
+@pytest.mark.parametrize(("trusted", "second"), [([], 429), (["127.0.0.1"], 401)])
+async def test_a_forwarded_address_is_believed_of_trusted_proxies_only(
+    serve: Serve, trusted: list[str], second: int
+) -> None:
+    """A program on this machine is not a proxy because of where it runs."""
+    port = free_port()
+    server = {"failed_keys_per_minute": 1, "trusted_proxies": trusted}
+    admin = Admin(listen=f"127.0.0.1:{port}")
+    async with serve(tenants=TENANTS, admin=admin, server=server), httpx2.AsyncClient() as http:
+        statuses = []
+        for address in ("192.0.2.1", "192.0.2.2"):
+            guess = {"authorization": "Bearer guess", "x-forwarded-for": address}
+            statuses.append((await http.get(f"http://127.0.0.1:{port}/admin/v1/tenants", headers=guess)).status_code)
+    assert statuses == [401, second]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -41,7 +42,7 @@ async def test_a_record_is_read_once() -> None:
     assert [await seen.find("a") for _ in range(3)] == [key(1)] * 3
     assert (seen.known("a"), store.reads) == (key(1), 1)
     store.records["a"] = key(1, disabled=True)
-    seen.forget({"key_1"})
+    seen.forget({"key_1": "a"})
     assert seen.known("a") is None
     assert await seen.find("a") == key(1, disabled=True)
 
@@ -53,7 +54,7 @@ async def test_other_records_stay() -> None:
     seen = store.seen()
     await seen.find("a")
     await seen.find("b")
-    seen.forget({"key_1", "key_9"})
+    seen.forget({"key_1": "a", "key_9": "i"})
     assert (seen.known("a"), seen.known("b")) == (None, key(2))
     seen.clear()
     assert seen.known("b") is None
@@ -70,8 +71,31 @@ async def test_what_is_unknown_is_read_once() -> None:
     assert await seen.find("a") == key(1)
     assert await seen.find("b") is None
     store.records["b"] = key(2)
-    seen.forget(set())
+    seen.forget({"key_2": "b"})
     assert await seen.find("b") == key(2)
+
+
+async def test_a_change_makes_nobody_ask_again_for_what_it_does_not_touch() -> None:
+    """Names that are known not to exist stay so, and the read of another name stays good."""
+    store = Store()
+    seen = store.seen()
+    assert [await seen.find(name) for name in "abc"] == [None] * 3
+    finding = asyncio.create_task(seen.find("d"))
+    await asyncio.sleep(0)
+    seen.forget({})
+    store.records["b"] = key(2)
+    await finding
+    seen.forget({"key_2": "b", "key_7": None})
+    reads = store.reads
+    assert [await seen.find(name) for name in "abcd"] == [None, key(2), None, None]
+    assert store.reads == reads + 1
+
+
+async def test_names_that_strangers_cannot_choose_are_not_rationed() -> None:
+    store = Store()
+    seen = store.seen(unknown_per_second=math.inf)
+    for _ in range(2):
+        assert await asyncio.gather(*(seen.find(str(number)) for number in range(3000))) == [None] * 3000
 
 
 @pytest.mark.parametrize("change", ["forget", "clear"])
@@ -84,7 +108,7 @@ async def test_what_was_read_before_a_change_was_seen_is_not_kept(change: str) -
     await asyncio.sleep(0)
     assert store.reads == 1
     del store.records["a"]
-    seen.forget({"key_1"}) if change == "forget" else seen.clear()
+    seen.forget({"key_1": None}) if change == "forget" else seen.clear()
     assert await finding == key(1)
     assert await seen.find("a") is None
 

@@ -50,6 +50,39 @@ async def test_a_revoked_key_starts_no_more_turns_on_an_open_socket(serve: Serve
         await served.settle()
 
 
+@pytest.mark.parametrize("loss", ["deleted", "without the scope"])
+async def test_a_revoked_key_shows_and_cancels_nothing_on_an_open_socket(serve: Serve, loss: str) -> None:
+    """Also of turns that were its own: whoever holds it may be a thief by now."""
+    async with serve() as served:
+        key = await new_caller(served)
+        async with served.connect(key) as socket:
+            await send(socket, type="response.create", model="auto", input="hello", max_output_tokens=2)
+            ended = (await until_end(lambda: receive(socket)))[0]["response"]["id"]
+            await send(
+                socket, type="response.create", model="auto", input="more", ignore_eos=True, max_output_tokens=900
+            )
+            running = (await receive(socket))["response"]["id"]
+            directory = served.gateway.directory
+            if loss == "deleted":
+                await directory.delete(Key, "k", actor="test")
+            else:
+                stored = await directory.get(Key, "k")
+                assert stored is not None
+                await directory.write(msgspec.structs.replace(stored, scopes=["models"]), actor="test")
+            await served.gateway.view.refresh()
+            code = "invalid_api_key" if loss == "deleted" else "insufficient_scope"
+            for event in (
+                {"type": "response.cancel", "response_id": running},
+                {"type": "response.resume", "response_id": ended, "starting_after": 0, "stream_id": "again"},
+            ):
+                await send(socket, **event)
+                while (refusal := await receive(socket))["type"] != "error":
+                    assert refusal.get("stream_id") is None
+                assert refusal["error"]["code"] == code
+            assert served.gateway.turns.running == 1
+        await served.settle()
+
+
 async def ask(served: Served, key: str, **headers: str) -> httpx2.Response:
     async with httpx2.AsyncClient(headers={"authorization": f"Bearer {key}", **headers}, verify=False) as client:
         return await client.get(f"{served.base_url}/models")

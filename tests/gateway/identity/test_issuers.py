@@ -11,6 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.directory.records import Tenant, User
+from gateway.directory.seen import Seen
 from gateway.errors import Forbidden, RateLimited, Unauthorized, Unavailable
 from gateway.identity import Principal
 from gateway.identity.authenticate import MAX_CREDENTIAL
@@ -211,6 +212,48 @@ async def test_a_tenant_that_is_disabled_or_unknown_refuses_its_tokens(make_site
         await site.ask(token)
     with pytest.raises(Forbidden):
         await site.house.identity.renew(principal)
+
+
+async def test_users_of_two_providers_of_a_tenant_are_two(redis_url: str) -> None:
+    """Who has the same `sub` at another provider is not the same person."""
+    async with Redis.from_url(redis_url) as redis:
+        await redis.flushall()
+        with ProviderServer() as corp, ProviderServer() as partner:
+            issuers = [
+                Issuer(name=name, issuer=each.url, audience=[AUDIENCE], tenant="acme", subject_prefix=f"{name}:")
+                for name, each in (("corp", corp), ("partner", partner))
+            ]
+            house = await make_house(redis, issuers)
+            house.clock[0] = time.time()
+            await house.write(User(id="u1", tenant="acme", subject="corp:ann", disabled=True))
+            with pytest.raises(Unauthorized, match="user"):
+                await house.ask(corp.token(sub="ann"))
+            assert (await house.ask(partner.token(sub="ann"))).user == "partner:ann"
+            await house.issuers.aclose()
+
+
+async def test_users_who_are_in_no_directory_are_not_asked_for_after_every_change(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And however many they are, their tokens are valid: nobody is told to wait."""
+    asked: list[str] = []
+    read = site.house.directory.user_by_subject
+
+    async def counted(tenant: str, subject: str) -> User | None:
+        asked.append(subject)
+        return await read(tenant, subject)
+
+    monkeypatch.setattr(site.house.directory, "user_by_subject", counted)
+    monkeypatch.setattr(Seen.__init__, "__kwdefaults__", {**Seen.__init__.__kwdefaults__, "unknown_per_second": 3})
+    site.house.view.__init__(site.house.directory)  # type: ignore[misc]
+    await site.house.view.refresh()
+    tokens = [site.provider.token(sub=f"person-{number}") for number in range(8)]
+    for round in range(3):
+        for token in tokens:
+            await site.ask(token)
+        await site.house.write(Tenant(name=f"new-{round}"))
+        await site.house.key()
+    assert len(asked) == len(tokens)
 
 
 async def test_a_user_of_the_directory_may_be_disabled_or_bounded(site: Site) -> None:

@@ -293,3 +293,44 @@ def test_an_issuer_that_makes_no_sense_is_refused(fields: dict[str, Any], reason
         check_issuers([Issuer(**{**good, **fields})])
     with pytest.raises(SettingsError, match="same name"):
         check_issuers([Issuer(**good), Issuer(**{**good, "issuer": "https://b.example"})])
+
+
+HERE: dict[str, Any] = {"tenant": "acme"}
+ANYWHERE: dict[str, Any] = {"tenant": None, "tenant_claim": "org"}
+THERE: dict[str, Any] = {"tenant": None, "tenant_claim": "org", "tenants": {"x": "other"}}
+BOTH: dict[str, Any] = {"tenant": None, "tenant_claim": "org", "tenants": {"x": "other", "y": "acme"}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "fine"),
+    [
+        (HERE, HERE, False),
+        (HERE, ANYWHERE, False),
+        (ANYWHERE, ANYWHERE, False),
+        (HERE, BOTH, False),
+        (HERE, THERE, True),
+        ({**HERE, "subject_prefix": "a:"}, HERE, False),
+        ({**HERE, "subject_prefix": "a:"}, {**HERE, "subject_prefix": "a:b:"}, False),
+        ({**HERE, "subject_prefix": "a:"}, {**HERE, "subject_prefix": "b:"}, True),
+    ],
+)
+def test_two_issuers_of_a_tenant_need_prefixes(one: dict[str, Any], other: dict[str, Any], fine: bool) -> None:
+    """Of which neither begins with the other: `a:` and `b:x` of one must not be `a:b:` and `x` of the other."""
+    issuers = [
+        Issuer(name=name, issuer=f"https://{name}.example", audience=["a"], **fields)
+        for name, fields in (("one", one), ("other", other))
+    ]
+    if fine:
+        check_issuers(issuers)
+    else:
+        with pytest.raises(SettingsError, match=r"one and other .* subject_prefix"):
+            check_issuers(issuers)
+
+
+def test_a_prefix_stands_before_the_subject(provider: ProviderServer) -> None:
+    """Operators are named as the provider names them."""
+    prefixed = issuer(provider, subject_prefix="corp:", operators=["ann"])
+    claims = verify(provider.token(), prefixed, keys(ONE))
+    assert (claims.subject, claims.operator) == ("corp:ann", True)
+    with pytest.raises(Unauthorized, match="1 to 250"):
+        verify(provider.token(sub="x" * 251), prefixed, keys(ONE))
