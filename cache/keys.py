@@ -40,6 +40,11 @@ def flight_key(tenant: str, digest: str) -> str:
     return f"{PREFIX}:flight:{{{tenant}}}:{digest}"
 
 
+def statistics_batch_key(tenant: str, writer: str) -> str:
+    """STRING: number of the last batch of counts that a gateway process has added, so that none is added twice."""
+    return f"{PREFIX}:stat-batch:{{{tenant}}}:{writer}"
+
+
 def statistics_key(tenant: str, hour: str) -> str:
     """HASH: counters of one tenant in one hour (UTC, `yyyymmddhh`)."""
     return f"{PREFIX}:stat:{{{tenant}}}:{hour}"

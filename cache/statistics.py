@@ -7,15 +7,16 @@ for Redis. What cannot be written is kept for the next time.
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping
+from importlib import resources
 from typing import cast
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from cache.keys import TENANTS_KEY, statistics_key
+from cache.keys import TENANTS_KEY, statistics_batch_key, statistics_key
 
 log = logging.getLogger("roundhouse.cache")
 
@@ -68,6 +69,11 @@ class CacheStatistics:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._pending: dict[tuple[str, str], Counter[str]] = {}
+        self._writing: dict[tuple[str, str], Counter[str]] = {}
+        """Sent, and perhaps written: sent again as the same batch, which Redis takes once."""
+        self._writer = secrets.token_hex(8)
+        self._batch = 0
+        self._count = redis.register_script(resources.files("cache").joinpath("count.lua").read_text("utf-8"))
 
     def add(self, tenant: str, counter: str, amount: int = 1) -> None:
         """Count. Never waits, never fails."""
@@ -76,29 +82,34 @@ class CacheStatistics:
 
     async def flush(self) -> None:
         """Write what was counted since the last flush. Never raises; what cannot be written waits for the next one."""
-        pending, self._pending = self._pending, {}
-        if not pending:
-            return
-        try:
-            async with self._redis.pipeline(transaction=True) as pipeline:
-                for (tenant, hour), counters in pending.items():
-                    key = statistics_key(tenant, hour)
-                    for counter, amount in counters.items():
-                        pipeline.hincrby(key, counter, amount)
-                    pipeline.expire(key, RETENTION)
-                    pipeline.zadd(TENANTS_KEY, {tenant: int(time.time())})
-                pipeline.expire(TENANTS_KEY, RETENTION)
-                await pipeline.execute()
-        except (RedisError, OSError) as error:
-            log.warning("cache statistics not written", extra={"error": type(error).__name__})
-            self._keep(pending)
+        while self._writing or self._pending:
+            if not self._writing:
+                self._writing, self._pending = self._pending, {}
+                self._batch += 1
+            try:
+                await self._write()
+            except (RedisError, OSError) as error:
+                log.warning("cache statistics not written", extra={"error": type(error).__name__})
+                # Only the newest hours are kept, so that a long outage does not fill the memory.
+                for place in sorted(self._pending, key=lambda place: place[1])[:-1000]:
+                    del self._pending[place]
+                return
+            self._writing = {}
 
-    def _keep(self, pending: Mapping[tuple[str, str], Counter[str]]) -> None:
-        """Put sums back. Only the newest hours are kept, so that a long outage does not fill the memory."""
-        for place, counters in pending.items():
-            self._pending.setdefault(place, Counter()).update(counters)
-        for place in sorted(self._pending, key=lambda place: place[1])[:-1000]:
-            del self._pending[place]
+    async def _write(self) -> None:
+        by_tenant: dict[str, list[tuple[str, Counter[str]]]] = {}
+        for (tenant, hour), counters in self._writing.items():
+            by_tenant.setdefault(tenant, []).append((statistics_key(tenant, hour), counters))
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for tenant, hours in by_tenant.items():
+                words: list[str | int] = [self._batch, RETENTION]
+                for _, counters in hours:
+                    words += [len(counters), *(word for pair in counters.items() for word in pair)]
+                keys = [statistics_batch_key(tenant, self._writer), *(key for key, _ in hours)]
+                await self._count(keys=keys, args=words, client=pipeline)
+            pipeline.zadd(TENANTS_KEY, dict.fromkeys(by_tenant, int(time.time())))
+            pipeline.expire(TENANTS_KEY, RETENTION)
+            await pipeline.execute()
 
 
 async def read(redis: Redis, *, hours: int = 24, tenant: str | None = None) -> dict[str, Counter[str]]:

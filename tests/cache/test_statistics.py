@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from cache.keys import PREFIX, TENANTS_KEY
 from cache.policy import Bypass, Reject
 from cache.statistics import COUNTERS, REASONS, CacheStatistics, meaning, read
 from tests.conftest import redis_server
+from tests.cutting_proxy import CuttingProxy
 
 pytestmark = pytest.mark.anyio
 
@@ -49,6 +52,24 @@ async def test_what_is_counted_while_redis_is_down_is_written_later() -> None:
         statistics.add("acme", "exact_hit", 4)
         await statistics.flush()
         assert (await read(client))["acme"]["exact_hit"] == 7
+        await client.aclose()
+
+
+async def test_counts_whose_reply_was_lost_are_counted_once(redis_url: str) -> None:
+    """And what was counted meanwhile is written beside them."""
+    async with CuttingProxy(redis_url).running() as proxy:
+        client = Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 0))
+        await client.flushdb()
+        statistics = CacheStatistics(client)
+        statistics.add("acme", "exact_hit")
+        await statistics.flush()
+        statistics.add("acme", "exact_hit", 3)
+        proxy.cut_next_reply = True
+        await statistics.flush()
+        assert proxy.cuts == 1
+        statistics.add("acme", "exact_hit", 5)
+        await statistics.flush()
+        assert (await read(client))["acme"]["exact_hit"] == 9
         await client.aclose()
 
 

@@ -7,12 +7,20 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
-from redis.exceptions import DataError, NoScriptError, RedisError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, DataError, NoScriptError, RedisError, ResponseError, TimeoutError
 
 from gateway.batching_redis import MAX_BATCH, BatchingRedis
+from gateway.errors import Unavailable
+from gateway.identity import Principal
+from gateway.processes import redis_server as redis_server_module
+from gateway.settings import Redis as RedisSettings
+from gateway.settings import Settings
+from gateway.tickets import Tickets
 from tests.conftest import redis_server
+from tests.cutting_proxy import CuttingProxy
 
 pytestmark = pytest.mark.anyio
 
@@ -148,3 +156,73 @@ async def answering(client: BatchingRedis) -> None:
             if await client.ping():
                 return
         await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def proxy(redis_url: str) -> AsyncIterator[CuttingProxy]:
+    async with CuttingProxy(redis_url).running() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def cut(proxy: CuttingProxy) -> AsyncIterator[BatchingRedis]:
+    client = BatchingRedis.from_url(proxy.url)
+    await client.flushdb()
+    yield client
+    await client.aclose()
+
+
+async def test_a_command_whose_reply_was_lost_is_not_carried_out_twice(cut: BatchingRedis, proxy: CuttingProxy) -> None:
+    """Whoever asked is told, and only that."""
+    proxy.cut_next_reply = True
+    with pytest.raises(ConnectionError):
+        await cut.incr("counter")
+    assert (await cut.get("counter"), proxy.cuts) == (b"1", 1)
+
+
+async def test_a_read_whose_reply_was_lost_is_sent_again(cut: BatchingRedis, proxy: CuttingProxy) -> None:
+    """Beside a write of the same batch, which is not."""
+    await cut.set("k", 7)
+    proxy.cut_next_reply = True
+    value, counted, again = await asyncio.gather(
+        cut.get("k"), cut.incr("counter"), cut.get("k"), return_exceptions=True
+    )
+    assert (value, again) == (b"7", b"7")
+    assert isinstance(counted, ConnectionError)
+    assert await cut.get("counter") == b"1"
+
+
+async def test_a_connection_that_was_closed_while_idle_costs_no_command(
+    cut: BatchingRedis, proxy: CuttingProxy
+) -> None:
+    assert await cut.incr("counter") == 1
+    proxy.close_idle()
+    await asyncio.sleep(0.05)  # until the end of the connection has arrived
+    assert await cut.incr("counter") == 2
+
+
+async def test_a_one_use_ticket_stays_valid_or_the_caller_is_told_to_try_again(
+    cut: BatchingRedis, proxy: CuttingProxy
+) -> None:
+    """Never that it was used: nobody but the lost connection has used it."""
+    tickets = Tickets(cut)
+    ticket = await tickets.issue(Principal("acme", "k", None, frozenset({"chat"})), None)
+    proxy.cut_next_reply = True
+    with pytest.raises(Unavailable):
+        await tickets.redeem(ticket, None)
+
+
+async def test_a_pipeline_is_not_carried_out_twice(redis_url: str, proxy: CuttingProxy, tmp_path: Path) -> None:
+    """With the client that gateways use."""
+    settings = Settings(redis=RedisSettings(url=proxy.url, timeout=5.0, data=str(tmp_path)))
+    client = redis_server_module.connect(settings)
+    try:
+        await client.flushdb()
+        async with client.pipeline(transaction=True) as pipeline:
+            await pipeline.incr("counter").execute()
+            proxy.cut_next_reply = True
+            with pytest.raises(ConnectionError):
+                await pipeline.incr("counter").execute()
+        assert await client.get("counter") == b"2"
+    finally:
+        await client.aclose()
