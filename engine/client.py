@@ -43,6 +43,7 @@ from engine.wire import (
     Grammar,
     Load,
     ModelInfo,
+    Output,
     Pin,
     Ready,
     SamplingParams,
@@ -78,6 +79,10 @@ class GenerateOptions(TypedDict, total=False):
 
 class ProtocolError(Exception):
     """The other end does not speak this version of the engine's protocol."""
+
+
+_EXPECTED = (OSError, WebSocketException, ProtocolError, ValueError)
+"""What ends a connection without a fault of this client's."""
 
 
 class EngineClient:
@@ -228,11 +233,13 @@ class EngineClient:
                 async with asyncio.timeout(self._silence):  # TimeoutError is an OSError
                     await link.connect(None if self._tls is None else client_context(self._tls))
                 await self._watch(link)
-            except (OSError, WebSocketException, ProtocolError, ValueError) as reason:
+            except Exception as reason:  # whatever it was costs this connection, never the next one
                 # That nobody listens yet is nothing to be told about; that something else does is.
                 quiet = isinstance(reason, OSError) and not isinstance(reason, ssl.SSLError) and not self.connected
                 level = logging.DEBUG if quiet else logging.WARNING
-                logger.log(level, "engine %s cannot be used: %s: %s", self.address, type(reason).__name__, reason)
+                trace = None if isinstance(reason, _EXPECTED) else reason
+                name = type(reason).__name__
+                logger.log(level, "engine %s cannot be used: %s: %s", self.address, name, reason, exc_info=trace)
                 if self.connected:
                     backoff = _FIRST_BACKOFF
             finally:
@@ -248,8 +255,7 @@ class EngineClient:
             self._handshake(frame)
             return
         if isinstance(frame, Blocks):
-            if self._on_blocks is not None:
-                self._on_blocks(frame)
+            self._tell_blocks(frame)
             return
         if not isinstance(frame, Step):
             raise ProtocolError("the engine introduced itself twice")
@@ -260,7 +266,27 @@ class EngineClient:
         for output in frame.outputs:
             generation = self._live.get(output.id)
             if generation is not None:
-                generation.feed(output)
+                self._feed(generation, output)
+
+    def _feed(self, generation: Generation, output: Output) -> None:
+        """Whatever goes wrong with one generation's text ends that generation; the others are read on."""
+        try:
+            generation.feed(output)
+        except Exception as error:
+            logger.exception("engine %s: the answer to request %s cannot be read", self.address, generation.id)
+            message = (
+                "the engine's answer could not be turned into text; try again, and tell the operator if it stays so"
+            )
+            failure = RequestFailed(message, kind="internal", started=generation.started)
+            failure.__cause__ = error
+            generation.fail(failure)
+
+    def _tell_blocks(self, blocks: Blocks) -> None:
+        if self._on_blocks is not None:
+            try:
+                self._on_blocks(blocks)
+            except Exception:
+                logger.exception("engine %s: whoever follows its prefix blocks has failed", self.address)
 
     def _handshake(self, frame: ServerFrame) -> None:
         if not isinstance(frame, Ready):
@@ -296,10 +322,12 @@ class EngineClient:
         self.load = None
         lost, self._live = self._live, {}
         self._idle.set()
-        if self._on_blocks is not None:
-            self._on_blocks(Blocks(cleared=True))
+        self._tell_blocks(Blocks(cleared=True))
         for generation in lost.values():
             gone = EngineGone(f"engine {self.address} went away", started=generation.started)
             generation.fail(gone)
         if link is not None:
-            await link.aclose()
+            try:
+                await link.aclose()
+            except Exception:
+                logger.exception("engine %s: its connection could not be closed", self.address)

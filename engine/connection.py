@@ -48,12 +48,19 @@ class Connection:
         return len(self.live) + len(self.ending)
 
     def post(self, step: Step) -> None:
-        """Queue a frame; never waits. A client that is too far behind is cut off."""
+        """Queue a frame; never waits and never raises. A client that is too far behind is cut off."""
         for output in step.outputs:
             if output.finish is not None:
                 _log_end(self.live.pop(output.id, output.id), output)
                 self.ending.discard(output.id)
-        self.send(encode(step))
+        try:
+            frame = encode(step)
+        except Exception:
+            # Its client would wait for ever; the other connections have frames of their own.
+            logger.exception("a frame cannot be written; its connection is cut off")
+            self._cut_off()
+        else:
+            self.send(frame)
 
     def send(self, frame: bytes) -> None:
         self._backlog.append(frame)
@@ -61,9 +68,12 @@ class Connection:
         self._filled.set()
         if self._backlog_bytes > self._max_backlog_bytes and not self._websocket.transport.is_closing():
             logger.warning("a client left %d bytes unread and is cut off", self._backlog_bytes)
-            self._backlog.clear()
-            # Not close(): that would wait for the client to read.
-            self._websocket.transport.abort()
+            self._cut_off()
+
+    def _cut_off(self) -> None:
+        self._backlog.clear()
+        # Not close(): that would wait for the client to read.
+        self._websocket.transport.abort()
 
     async def write(self) -> None:
         """Send what is queued until the connection is gone."""

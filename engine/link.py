@@ -79,7 +79,7 @@ class Link(asyncio.Protocol):
             self._flush()
             await asyncio.wait([self.closed], timeout=_CLOSE_TIMEOUT)
         self._transport.abort()
-        await asyncio.wait([self.closed])
+        await asyncio.wait([self.closed], timeout=_CLOSE_TIMEOUT)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -90,8 +90,8 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        self._websocket.receive_data(data)
         try:
+            self._websocket.receive_data(data)
             for event in self._websocket.events_received():
                 if isinstance(event, Frame):
                     self._frame(event)
@@ -112,9 +112,13 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        if self._websocket.state is not State.CLOSED:
-            self._websocket.receive_eof()
-        self._fail(error or self._websocket.handshake_exc or self._websocket.close_exc)
+        try:
+            if self._websocket.state is not State.CLOSED:
+                self._websocket.receive_eof()
+            error = error or self._websocket.handshake_exc or self._websocket.close_exc
+        finally:
+            # Whatever state the protocol is in, nobody waits for this connection any longer.
+            self._fail(error or ConnectionResetError("the connection was lost"))
 
     def _frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.TEXT:

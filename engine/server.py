@@ -261,7 +261,7 @@ class EngineServer:
             raise Violation(CloseCode.UNSUPPORTED_DATA, "frames are binary MessagePack")
         try:
             frame = decode_client_frame(message)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             raise Violation(CloseCode.INVALID_DATA, f"malformed frame: {error}"[:100]) from error
         if isinstance(frame, Cancel):
             if frame.id in connection.live:

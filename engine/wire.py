@@ -8,7 +8,7 @@ text never crosses this wire. Unknown fields are ignored on decoding, so that ei
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -280,5 +280,31 @@ ServerFrame = Ready | Step | Blocks
 encode = msgspec.msgpack.Encoder().encode
 _client_decoder: msgspec.msgpack.Decoder[ClientFrame] = msgspec.msgpack.Decoder(ClientFrame)
 _server_decoder: msgspec.msgpack.Decoder[ServerFrame] = msgspec.msgpack.Decoder(ServerFrame)
-decode_client_frame = _client_decoder.decode
-decode_server_frame = _server_decoder.decode
+_Frame = TypeVar("_Frame")
+
+
+def decode_client_frame(message: bytes) -> ClientFrame:
+    """What a client has sent.
+
+    Raises:
+        msgspec.DecodeError: it is no frame, and why.
+    """
+    return _decode(_client_decoder, message)
+
+
+def decode_server_frame(message: bytes) -> ServerFrame:
+    """What an engine has sent.
+
+    Raises:
+        msgspec.DecodeError: it is no frame, and why.
+    """
+    return _decode(_server_decoder, message)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_Frame], message: bytes) -> _Frame:
+    try:
+        return decoder.decode(message)
+    except RecursionError:  # of a field that nobody knows: all others have their depth
+        raise msgspec.DecodeError("it is nested too deeply; frames are a few levels deep") from None
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"a text is not UTF-8: {error.reason}") from None

@@ -28,6 +28,8 @@ _RECONNECT = 0.25, 5.0
 """Seconds until the next attempt to connect: first, longest."""
 _HELLO = 10.0
 """Seconds the embedder may take to say who it is."""
+_EXPECTED = (OSError, ValueError, asyncio.IncompleteReadError)
+"""What ends a connection without a fault of this client's."""
 FAILURES, PAUSE = 3, 5.0
 """Deadlines missed in a row after which turns do not ask for so many seconds."""
 
@@ -139,9 +141,11 @@ class EmbedderClient:
             try:
                 await self._connected()
                 pause = first
-            except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+            except Exception as error:  # whatever it was costs this connection, never the next one
                 if not isinstance(error, FileNotFoundError | ConnectionRefusedError):
-                    log.warning("the connection to the embedder broke", extra={"error": type(error).__name__})
+                    trace = None if isinstance(error, _EXPECTED) else error
+                    name = type(error).__name__
+                    log.warning("the connection to the embedder broke", extra={"error": name}, exc_info=trace)
                 pause = first if self.ready.is_set() else min(2 * pause, longest)
             finally:
                 self._gone()

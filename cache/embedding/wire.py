@@ -76,9 +76,13 @@ async def read(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[T]
 
     Raises:
         asyncio.IncompleteReadError: the other side has gone.
-        ValueError: a frame is too long, or not what is expected here.
+        ValueError: a frame is too long, nested too deeply, or not what is expected here.
     """
     size = int.from_bytes(await reader.readexactly(4), "big")
     if size > MAX_FRAME:
         raise ValueError(f"a frame of {size} bytes; at most {MAX_FRAME}")
-    return decoder.decode(await reader.readexactly(size))  # msgspec's errors are ValueErrors
+    body = await reader.readexactly(size)
+    try:
+        return decoder.decode(body)  # msgspec's errors are ValueErrors
+    except RecursionError:
+        raise ValueError("a frame that is nested too deeply") from None

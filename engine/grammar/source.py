@@ -95,6 +95,9 @@ def _checked_lark(source: str, limits: GrammarLimits) -> str:
             continue
         try:
             schema, after = json.JSONDecoder().raw_decode(source, found.end())
+            json.dumps(schema, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            refuse("an escape in a JSON schema stands for half a character; leave it out")
         except (ValueError, RecursionError):
             continue  # whatever is wrong with it, llguidance says where
         options = schema.pop("x-guidance", {})

@@ -59,6 +59,14 @@ class Peer:
             outputs += [output for output in frame.outputs if output.id == id]
         return outputs
 
+    async def until_outputs(self) -> list[Output]:
+        """The outputs of the next frame that has any."""
+        while True:
+            frame = await self.receive()
+            assert isinstance(frame, Step)
+            if frame.outputs:
+                return frame.outputs
+
     async def flush(self) -> None:
         """Return when the server has read everything sent so far: it refuses a bad request at once, in its turn."""
         await self.send(Generate("flush", [], SamplingParams()))

@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve, unix_serve
@@ -220,6 +221,88 @@ async def test_an_engine_of_a_newer_version_is_not_misunderstood(
     async with strange_engine(introduction) as address, EngineClient(address) as other:
         await until(lambda: "speaks version" in caplog.text)
         assert not other.connected
+
+
+class Clumsy:
+    """Text whose detokenisers raise on one token."""
+
+    class Detokenizer:
+        def push(self, token: int) -> str:
+            if token == 13:
+                raise IndexError("no such piece")
+            return chr(token)
+
+        def flush(self) -> str:
+            return ""
+
+    def detokenizer(self, shown: object) -> Detokenizer:
+        return self.Detokenizer()
+
+
+async def test_a_text_that_cannot_be_read_ends_its_own_generation_only(
+    engine: ScriptedEngine, client: EngineClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    clumsy = cast(TextProcessor, Clumsy())
+    engine.runner.gate = threading.Semaphore(0)
+    beside = client.generate([7], params(6))
+    unlucky = client.generate([65, 66, 13], params(100_000), text=clumsy)
+    engine.runner.gate.release(1000)
+    with pytest.raises(RequestFailed, match="could not be turned into text") as failed:
+        await collect(unlucky)
+    assert (failed.value.kind, type(failed.value.__cause__)) == ("internal", IndexError)
+    assert [token for delta in await collect(beside) for token in delta.token_ids] == [7] * 6
+    assert "the answer to request 2 cannot be read" in caplog.text
+    # The engine has been told to stop, on the same connection, and it goes on serving.
+    assert [delta.token_ids for delta in await collect(client.generate([8], params(1)))] == [[8]]
+    await until(lambda: client.load is not None and client.load.running == client.load.waiting == 0)
+    assert engine.server is not None and len(engine.server._connections) == 1
+
+
+async def test_whoever_follows_blocks_and_fails_costs_nobody_else(
+    engine: ScriptedEngine, client: EngineClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    def listener(blocks: object) -> None:
+        raise KeyError("books that do not add up")
+
+    client.follow_blocks(listener)
+    assert [delta.token_ids for delta in await collect(client.generate([7] * 40, params(1)))] == [[7]]
+    await until(lambda: "follows its prefix blocks has failed" in caplog.text)
+    await engine.stop()
+    await until(lambda: not client.connected)
+    await engine.start()
+    await client.wait_connected()
+    assert [delta.token_ids for delta in await collect(client.generate([7], params(1)))] == [[7]]
+
+
+@pytest.mark.parametrize("where", ["_receive", "_watch", "_handshake"])
+async def test_nothing_that_goes_wrong_with_one_connection_prevents_the_next(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    faults = iter([RuntimeError("unheard of"), RecursionError(), ZeroDivisionError()])
+    sound = getattr(EngineClient, where)
+
+    def faulty(self: EngineClient, *arguments: object) -> object:
+        for fault in faults:
+            raise fault
+        return sound(self, *arguments)
+
+    monkeypatch.setattr(EngineClient, where, faulty)
+    async with asyncio.timeout(TIMEOUT), EngineClient(engine.address) as client:
+        await until(lambda: "ZeroDivisionError" in caplog.text and client.connected)
+        assert [delta.token_ids for delta in await collect(client.generate([7], params(1)))] == [[7]]
+    assert "unheard of" in caplog.text
+
+
+async def test_a_server_s_frame_nested_without_end_costs_its_connection_only(
+    client: EngineClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert client.load is not None
+    introduction = encode(Ready(PROTOCOL_VERSION, _MODEL, client.load))
+    deep = b"\x82\xa4type\xa6blocks\xa5later" + b"\x91" * 200_000
+    async with strange_engine(introduction, deep) as address, EngineClient(address):
+        for _ in range(2):  # and it comes back for more
+            caplog.clear()
+            await until(lambda: "nested too deeply" in caplog.text)
 
 
 async def test_outputs_for_unknown_requests_are_ignored(client: EngineClient) -> None:

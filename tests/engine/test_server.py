@@ -170,8 +170,9 @@ async def test_an_aborted_connection_cancels_its_requests_too(
         (encode({"type": "generate", "id": "a", "prompt": ["x"], "sampling": {}}), 1007),
         (encode({"type": "generate", "id": "a", "prompt": [1], "sampling": {"max_tokens": "x"}}), 1007),
         (b"\x82\xa4type\xa6cancel\xa2id\xa1\xff", 1007),
+        (b"\x83\xa4type\xa6cancel\xa2id\xa1a\xa5later" + b"\x91" * 200_000, 1007),
     ],
-    ids=["text", "invalid", "empty", "unknown", "missing", "no id", "long id", "prompt", "sampling", "utf-8"],
+    ids=["text", "invalid", "empty", "unknown", "missing", "no id", "long id", "prompt", "sampling", "utf-8", "nested"],
 )
 async def test_a_malformed_frame_closes_its_connection_and_nothing_else(
     address: str, frame: str | bytes, code: int
@@ -195,6 +196,24 @@ async def test_a_frame_that_announces_too_many_bytes_closes_its_connection_befor
                 await bad.receive()
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1009
+
+
+async def test_a_frame_that_cannot_be_written_costs_its_connection_and_nothing_else(
+    server: EngineServer, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half a character cannot: whoever waits for that frame must not wait for ever, nor anybody else."""
+    async with peer_of(address) as unlucky, peer_of(address) as other:
+        await unlucky.flush()
+        load = server._load
+        server._publish([Output("1/a", error="\ud800", finish="error"), Output("2/b", [5])], load)
+        with pytest.raises(ConnectionClosed):
+            while True:
+                await unlucky.receive()
+        (output,) = [output for output in (await other.until_outputs()) if output.id == "b"]
+        assert output.tokens == [5]
+        await other.send(ask("x", max_tokens=2))
+        assert (await other.outputs("x"))[-1].finish == "length"
+    assert "a frame cannot be written" in caplog.text
 
 
 async def test_the_longest_id_is_served(address: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -148,6 +149,29 @@ def test_unknown_fields_are_ignored(frame: ClientFrame) -> None:
 def test_what_is_no_frame_is_refused(bad: object) -> None:
     with pytest.raises(msgspec.ValidationError):
         decode_client_frame(encode(bad))
+
+
+_DEEP = b"\x91" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("decode", "beginning"),
+    [
+        (decode_client_frame, b"\x83\xa4type\xa6cancel\xa2id\xa1a\xa5later"),
+        (decode_server_frame, b"\x82\xa4type\xa6blocks\xa5later"),
+    ],
+    ids=["client", "server"],
+)
+def test_a_frame_nested_without_end_is_refused(decode: Callable[[bytes], object], beginning: bytes) -> None:
+    """In a field of a later version, which would be skipped."""
+    decode(beginning + b"\x91" * 5 + b"\x01")
+    with pytest.raises(msgspec.DecodeError, match="nested too deeply"):
+        decode(beginning + _DEEP)
+
+
+def test_a_text_that_is_no_text_is_refused() -> None:
+    with pytest.raises(msgspec.DecodeError, match="not UTF-8"):
+        decode_client_frame(b"\x82\xa4type\xa6cancel\xa2id\xa1\xff")
 
 
 def test_the_longest_context_in_use_fits_into_a_frame() -> None:

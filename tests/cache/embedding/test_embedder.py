@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from cache.embedding.client import FAILURES, EmbedderClient, EmbedRefused
 from cache.embedding.model import ModelError, SentenceModel, check, directory_of
 from cache.embedding.server import EmbedderServer
-from cache.embedding.wire import MAX_CHARACTERS, MAX_FRAME, Hello
+from cache.embedding.wire import MAX_CHARACTERS, MAX_FRAME, Ask, Hello, read
 from tests.embedder import EmbedderProcess, embedder_process
 
 pytestmark = pytest.mark.anyio
@@ -90,7 +90,7 @@ class TestProcess:
     async def test_a_connection_that_sends_rubbish_ends_alone(self, embedder: EmbedderProcess) -> None:
         """Others do not notice."""
         async with connected(embedder.socket) as client:
-            for rubbish in (b"\0\0\0\1\xc1", struct.pack(">I", MAX_FRAME + 1), b"\0\0\0\2\x91\1", os.urandom(64)):
+            for rubbish in (b"\0\0\0\1\xc1", struct.pack(">I", MAX_FRAME + 1), b"\0\0\0\2\x91\1", os.urandom(64), DEEP):
                 reader, writer = await asyncio.open_unix_connection(embedder.socket)
                 writer.write(rubbish)
                 writer.write_eof()
@@ -149,6 +149,36 @@ class TestModel:
     def test_a_model_that_is_nowhere(self, name: str) -> None:
         with pytest.raises(ModelError, match="no such directory"):
             directory_of(name)
+
+
+DEEP = struct.pack(">I", 200_006) + b"\x96\1\x90\xc2\1\xc2" + b"\x91" * 200_000
+"""An `Ask` with one more field than there are, nested without end."""
+
+
+async def test_a_frame_nested_without_end_is_refused() -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(DEEP)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        await read(reader, msgspec.msgpack.Decoder(Ask))
+
+
+async def test_a_client_comes_back_whatever_ended_its_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = iter([RuntimeError("unheard of"), RecursionError()])
+    sound = EmbedderClient._connected
+
+    async def faulty(self: EmbedderClient) -> None:
+        for fault in faults:
+            raise fault
+        await sound(self)
+
+    monkeypatch.setattr(EmbedderClient, "_connected", faulty)
+    monkeypatch.setattr("cache.embedding.client._RECONNECT", (0.01, 0.01))
+    async with stubborn() as (model, client):
+        model.free.set()
+        assert (await client.embed(["good"], seconds=30)).vectors.tolist() == [[4, 0]]
+    assert "unheard of" in caplog.text
 
 
 class Stubborn:

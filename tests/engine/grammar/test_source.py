@@ -85,6 +85,13 @@ def test_json_schemas_in_a_lark_grammar_keep_to_the_rules_of_others() -> None:
     assert not accepts(start, '1;{"\\u0061":1}')
 
 
+def test_half_a_character_in_a_lark_grammar_is_refused_in_words_that_can_be_sent() -> None:
+    source = r'start: %json {"properties": {"\ud800": {"maximum": 9007199254740993}}}'
+    with pytest.raises(RequestError, match="half a character") as refused:
+        to_llguidance(Grammar("lark", source), GrammarLimits())
+    assert str(refused.value).encode()
+
+
 def test_a_schema_in_a_lark_grammar_may_be_compact() -> None:
     options = '{"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "}'
     start = matcher(Grammar("lark", f'start: %json {{"items": {{"type": "null"}}, "x-guidance": {options}}}'))
