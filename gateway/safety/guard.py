@@ -7,16 +7,15 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Final
 
-from msgspec.structs import replace
-
 from gateway.errors import ContentBlocked, InvalidRequest, RateLimited
 from gateway.identity import Principal
 from gateway.identity.secret import derive
-from gateway.protocol.requests import Message, TurnRequest
+from gateway.protocol.requests import TurnRequest
 from gateway.safety.anomaly import PERIOD, Anomalies
 from gateway.safety.answer import AnswerFilter
-from gateway.safety.hook import Finding, Hook, Rules, Verdict, digest, recognisers
+from gateway.safety.hook import Finding, Hook, Rules, digest, recognisers
 from gateway.safety.presidio import Presidio
+from gateway.safety.reading import Kind, visited
 from gateway.safety.settings import BUILT_IN, Safety, SafetyPolicy, read_phrases
 from gateway.safety.stream import StreamFilter
 from gateway.safety.violations import Violation, Violations
@@ -93,22 +92,21 @@ class Guard:
                 param="prompt",
                 code="unsupported_parameter",
             )
-        said = _said(request)
         # What came before was checked when it came.
-        if self._presidio is not None or sum(message.size for message in said) >= LONG_TEXT:
-            verdict = await asyncio.to_thread(_check, hooks, said, turn)
+        if self._presidio is not None or _size(request) >= LONG_TEXT:
+            asked, found = await asyncio.to_thread(_check, hooks, turn)
         else:
-            verdict = _check(hooks, said, turn)
-        turn.sensitive |= bool(verdict.findings)
-        for finding in verdict.findings:
+            asked, found = _check(hooks, turn)
+        turn.sensitive |= bool(found)
+        for finding, _ in found:
             self._told(turn, finding)
-        if verdict.decision == "block":
-            rule = next(finding.rule for finding in verdict.findings if finding.action == "block")
-            raise ContentBlocked(
-                f"input: it holds what this server does not accept ({rule}); leave it out", param="input"
-            )
-        if verdict.decision == "redact":
-            turn.rewrite(_with(request, verdict.messages))
+        for finding, path in found:
+            if finding.action == "block":
+                raise ContentBlocked(
+                    f"{path}: it holds what this server does not accept ({finding.rule}); leave it out", param=path
+                )
+        if any(finding.action == "redact" for finding, _ in found):
+            turn.rewrite(asked)
 
     def open(self, turn: Turn) -> AnswerFilter | None:
         """The filter of a turn's answer; None if it passes as it is."""
@@ -137,7 +135,7 @@ class Guard:
         texts = list(texts)
         if sum(map(len, texts)) >= LONG_TEXT:
             return True
-        return bool(self._built_in.check_input([Message("user", text) for text in texts], principal).findings)
+        return any(self._built_in.check_input(text, Kind.PROSE, principal).findings for text in texts)
 
     @property
     def hold_seconds(self) -> float:
@@ -149,7 +147,7 @@ class Guard:
     def _check_proportions(self, turn: Turn) -> None:
         if self._safety.anomalies == "off":
             return
-        size = turn.request.extent + sum(message.size for message in _said(turn.request))
+        size = _size(turn.request)
         principal = turn.principal
         kinds = self._anomalies.observe(f"{principal.tenant}/{principal.key}", size, monotonic())
         for kind in kinds:
@@ -172,24 +170,27 @@ def _acts(rules: Rules) -> bool:
     return rules.checks_input or rules.checks_output
 
 
-def _said(request: TurnRequest) -> list[Message]:
-    """Everything of a request that a model reads: instructions, a raw prompt, messages."""
-    instructions = [Message("system", request.instructions)] if request.instructions is not None else []
-    prompt = [Message("user", request.prompt)] if isinstance(request.prompt, str) else []
-    return [*instructions, *prompt, *request.messages]
+def _size(request: TurnRequest) -> int:
+    """Characters that are looked at, about."""
+    prompt = len(request.prompt) if isinstance(request.prompt, str) else 0
+    return request.extent + prompt + sum(message.size for message in request.messages)
 
 
-def _with(request: TurnRequest, said: Sequence[Message]) -> TurnRequest:
-    """The request with what `_said` gave put back."""
-    rest = list(said)
-    instructions = rest.pop(0).content if request.instructions is not None else None
-    prompt = rest.pop(0).content if isinstance(request.prompt, str) else request.prompt
-    return replace(request, instructions=instructions, prompt=prompt, messages=tuple(rest))
+def _check(hooks: Sequence[Hook], turn: Turn) -> tuple[TurnRequest, list[tuple[Finding, str]]]:
+    """What is left of the request, and what was found in which field."""
+    found: list[tuple[Finding, str]] = []
+    clean: set[tuple[str, Kind]] = set()  # schemas say the same words over and over
 
+    def visit(text: str, kind: Kind, path: str) -> str:
+        if (text, kind) in clean:
+            return text
+        before, asked = len(found), text
+        for hook in hooks:
+            verdict = hook.check_input(text, kind, turn.principal)
+            found.extend((finding, path) for finding in verdict.findings)
+            text = verdict.text
+        if len(found) == before:
+            clean.add((asked, kind))
+        return text
 
-def _check(hooks: Sequence[Hook], messages: Sequence[Message], turn: Turn) -> Verdict:
-    verdict = Verdict(tuple(messages))
-    for hook in hooks:
-        next = hook.check_input(verdict.messages, turn.principal)
-        verdict = Verdict(next.messages, verdict.findings + next.findings)
-    return verdict
+    return visited(turn.request, visit), found

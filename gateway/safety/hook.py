@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -12,20 +12,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.identity.principal import Principal
-from gateway.protocol.requests import Message
 from gateway.safety.accounts import Card, Iban
 from gateway.safety.blocked import Blocked
 from gateway.safety.contacts import Email, IpAddress, Phone
 from gateway.safety.credentials import ApiKey, PrivateKey
 from gateway.safety.json_stream import JsonFilter
 from gateway.safety.pattern import Pattern
+from gateway.safety.reading import Kind
 from gateway.safety.recogniser import Recogniser
 from gateway.safety.settings import BLOCKED, BUILT_IN, Action, Safety, SafetyPolicy, plugins
 from gateway.safety.stream import Rule, StreamFilter, TextFilter
 
 Direction = Literal["input", "output"]
-Decision = Literal["allow", "flag", "redact", "block"]
-_SEVERITY: tuple[Decision, ...] = ("allow", "flag", "redact", "block")
 
 
 class Finding(Struct, frozen=True):
@@ -39,16 +37,11 @@ class Finding(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """What a hook says about a request."""
+    """What a hook says about a text of a request."""
 
-    messages: tuple[Message, ...]
-    """What the model may see, if it is not blocked."""
+    text: str
+    """What the model may see of it, unless a finding blocks the request."""
     findings: tuple[Finding, ...] = ()
-
-    @property
-    def decision(self) -> Decision:
-        """The most severe of all findings."""
-        return max((finding.action for finding in self.findings), key=_SEVERITY.index, default="allow")
 
 
 Told = Callable[[Finding], None]
@@ -57,8 +50,8 @@ Told = Callable[[Finding], None]
 class Hook(Protocol):
     """Looks at what goes to models and what comes from them."""
 
-    def check_input(self, messages: Sequence[Message], principal: Principal) -> Verdict:
-        """Decide about what a client sends, `instructions` and raw prompts included."""
+    def check_input(self, text: str, kind: Kind, principal: Principal) -> Verdict:
+        """Decide about one text of what a client sends, see `gateway.safety.reading`."""
         ...
 
     def open_stream(self, principal: Principal, told: Told, *, json: bool) -> StreamFilter | None:
@@ -100,18 +93,17 @@ class Rules:
     def checks_input(self) -> bool:
         return bool(self._input.enforced or self._input.flagged)
 
-    def check_input(self, messages: Sequence[Message], principal: Principal) -> Verdict:
+    def check_input(self, text: str, kind: Kind, principal: Principal) -> Verdict:
         findings: list[Finding] = []
 
-        def filtered(text: str, json: bool = False) -> str:
-            filter = self._input.filter("input", self.digest, findings.append, json)
-            return filter.feed(text) + filter.finish() if filter else text
+        def told(finding: Finding) -> None:
+            findings.append(replace(finding, action=_action(finding.action, kind)))
 
-        checked = []
-        for message in messages:
-            calls = tuple(replace(call, arguments=filtered(call.arguments, True)) for call in message.calls)
-            checked.append(replace(message, content=filtered(message.content), calls=calls))
-        return Verdict(tuple(checked), tuple(findings))
+        filter = self._input.filter("input", self.digest, told, kind is Kind.JSON)
+        out = filter.feed(text) + filter.finish() if filter else text
+        if kind is Kind.ID and any(finding.action != "flag" for finding in findings):
+            out = f"call_{self.digest(text)[:24]}"
+        return Verdict(out, tuple(findings))
 
     def open_stream(self, principal: Principal, told: Told, *, json: bool) -> StreamFilter | None:
         return self._output.filter("output", self.digest, told, json)
@@ -119,6 +111,16 @@ class Rules:
     def digest(self, text: str) -> str:
         """Stands for a text that was found."""
         return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16, key=self._key).hexdigest()
+
+
+_INSTEAD: Mapping[Kind, Action] = {Kind.FIXED: "block", Kind.ID: "redact"}
+
+
+def _action(action: Action, kind: Kind) -> Action:
+    """What is done about a finding: what cannot be replaced is blocked, and for an id another one can always stand."""
+    if action == "flag" or kind not in _INSTEAD:
+        return action
+    return _INSTEAD[kind]
 
 
 class _Rules:

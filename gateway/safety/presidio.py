@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable
 from typing import Any
 
-from msgspec.structs import replace
-
 from gateway.identity.principal import Principal
-from gateway.protocol.requests import Message
+from gateway.protocol.nesting import MAX_LEVELS, json_depth
 from gateway.safety.hook import Finding, Told, Verdict
+from gateway.safety.reading import Kind
 from gateway.safety.settings import Safety
 from gateway.safety.stream import StreamFilter
 from gateway.section import SettingsError
 
 
 class Presidio:
-    """Redacts entities from messages."""
+    """Redacts entities from what clients send."""
 
     def __init__(self, safety: Safety, digest: Callable[[str], str]) -> None:
         """
@@ -51,13 +51,38 @@ class Presidio:
         self._replacement = safety.replacement
         self._digest = digest
 
-    def check_input(self, messages: Sequence[Message], principal: Principal) -> Verdict:
+    def check_input(self, text: str, kind: Kind, principal: Principal) -> Verdict:
+        """Names and ids are no sentences: they pass."""
         findings: list[Finding] = []
-        checked = tuple(replace(message, content=self._redacted(message.content, findings)) for message in messages)
-        return Verdict(checked, tuple(findings))
+        if kind is Kind.PROSE:
+            text = self._redacted(text, findings)
+        elif kind is Kind.JSON:
+            text = self._document(text, findings)
+        return Verdict(text, tuple(findings))
 
     def open_stream(self, principal: Principal, told: Told, *, json: bool) -> StreamFilter | None:
         return None
+
+    def _document(self, text: str, findings: list[Finding]) -> str:
+        """JSON, unless it was cut off."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return self._redacted(text, findings)
+        if json_depth(value) > MAX_LEVELS:
+            return self._redacted(text, findings)
+
+        def redacted(value: Any) -> Any:
+            if isinstance(value, str):
+                return self._redacted(value, findings)
+            if isinstance(value, list):
+                return [redacted(item) for item in value]
+            if isinstance(value, dict):
+                return {redacted(key): redacted(item) for key, item in value.items()}
+            return value
+
+        out = redacted(value)
+        return json.dumps(out, ensure_ascii=False) if findings else text
 
     def _redacted(self, text: str, findings: list[Finding]) -> str:
         if not text:

@@ -260,6 +260,75 @@ class TestInput:
         assert "bob" not in speaker.asked
         assert "sent to [email]" in speaker.asked
 
+    async def test_descriptions_of_tools_are_redacted(self, serve: Serve, speaker: Speaker) -> None:
+        """At any depth; the response repeats what the model has read."""
+        speaker.text = "Yes"
+        described = {"type": "string", "description": f"Ask {SECRET}", "default": SECRET}
+        nested = {"type": "object", "properties": {"list": {"type": "array", "items": described}}}
+        tool: Any = {"type": "function", "name": "mail", "description": f"For {SECRET}", "parameters": nested}
+        async with guarded(serve, speaker, Safety(input={"email": "redact"})) as served:
+            response = await served.client.responses.create(model="auto", input="hello", tools=[tool])
+        assert "bob" not in speaker.asked
+        assert "For [email]" in speaker.asked
+        assert "Ask [email]" in speaker.asked
+        assert SECRET not in response.to_json()
+
+    @pytest.mark.parametrize("action", ["redact", "block"])
+    @pytest.mark.parametrize(
+        ("change", "param"),
+        [
+            ({"name": "AKIAIOSFODNN7EXAMPLE"}, "tools[0].name"),
+            ({"parameters": {"properties": {SECRET: {}}}}, "tools[0].parameters"),
+            ({"parameters": {"properties": {"a": {"items": {"enum": [SECRET]}}}}}, "tools[0].parameters"),
+        ],
+        ids=["name", "key", "value"],
+    )
+    async def test_names_and_schemas_are_refused_where_they_cannot_be_redacted(
+        self, serve: Serve, speaker: Speaker, action: Any, change: dict[str, Any], param: str
+    ) -> None:
+        """A call with another name or argument would be of no use to the client."""
+        tool: Any = {"type": "function", "name": "mail", **change}
+        async with guarded(serve, speaker, Safety(input={"email": action, "api_key": action})) as served:
+            with pytest.raises(openai.BadRequestError) as caught:
+                await served.client.responses.create(model="auto", input="hello", tools=[tool])
+        assert (caught.value.code, caught.value.param) == ("content_blocked", param)
+        assert "bob" not in caught.value.message and "AKIA" not in caught.value.message
+        assert not speaker.engine.generated
+
+    async def test_what_an_answer_has_to_say_is_checked(self, serve: Serve, speaker: Speaker) -> None:
+        """A model that can say nothing else would put it into the prompt of the next turn."""
+        async with guarded(serve, speaker, Safety(input={"email": "block"})) as served:
+            with pytest.raises(openai.BadRequestError) as caught:
+                await served.client.chat.completions.create(
+                    model="auto",
+                    messages=[{"role": "user", "content": "who?"}],
+                    extra_body={"structured_outputs": {"choice": ["nobody", SECRET]}},
+                )
+        assert (caught.value.code, caught.value.param) == ("content_blocked", "structured_outputs.choice")
+
+    async def test_names_and_ids_of_replayed_calls_are_checked(self, serve: Serve, speaker: Speaker) -> None:
+        """An id that is found is replaced for the call and its output alike; a name is refused."""
+
+        def said(id: str, name: str) -> Any:
+            call = {"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}}
+            return [
+                {"role": "user", "content": "mail him"},
+                {"role": "assistant", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": id, "content": "sent"},
+            ]
+
+        async with guarded(serve, speaker, Safety(input={"email": "block", "api_key": "redact"})) as served:
+            stream = await served.client.chat.completions.create(
+                model="auto", messages=said(SECRET, "mail"), stream=True
+            )
+            assert [chunk async for chunk in stream]
+            kept = next(iter(served.gateway.turns._turns.values()))
+            call, output = kept.conversation[1].calls[0], kept.conversation[2]
+            assert call.id == output.answers
+            assert call.id.startswith("call_")
+            with pytest.raises(openai.BadRequestError, match="does not accept"):
+                await served.client.chat.completions.create(model="auto", messages=said("c", "AKIAIOSFODNN7EXAMPLE"))
+
     async def test_blocked_input_is_refused_and_costs_nothing(self, serve: Serve, speaker: Speaker) -> None:
         async with guarded(serve, speaker, Safety(input={"api_key": "block"})) as served:
             with pytest.raises(openai.BadRequestError) as caught:
