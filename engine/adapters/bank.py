@@ -59,6 +59,8 @@ class AdapterBank:
         self._layouts: WeakValueDictionary[tuple[SiteShape, ...], LoraLayout] = WeakValueDictionary()
         self._images: dict[str, _Image] = {}
         self._adapters: dict[str, LoraAdapter] = {}
+        self._written: dict[str, torch.Tensor] = {}
+        """Sectors [n] that hold bytes of a version, all of them or those of a copy that has failed."""
         cuda = arena.device.type == "cuda"
         self._stream = torch.cuda.Stream(arena.device) if cuda else None  # type: ignore[no-untyped-call]
 
@@ -85,12 +87,14 @@ class AdapterBank:
         return count
 
     def install(self, version: str, sectors: Sequence[int]) -> None:
-        """Copy a prepared adapter to these sectors; when it returns, steps may use it."""
+        """Copy a prepared adapter to these sectors; when it returns, steps may use it. If it fails, `remove` it."""
         with self._lock:
             image = self._images[version]
         if len(sectors) != len(image.sectors):
             raise ValueError(f"adapter {version} has {len(image.sectors)} sectors, not {len(sectors)}")
         where = torch.tensor(sectors, device=self._arena.device)
+        with self._lock:
+            self._written[version] = where  # before the first byte is
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.default_stream(self._arena.device))  # which zeroed these sectors
         with torch.cuda.stream(self._stream):
@@ -102,11 +106,17 @@ class AdapterBank:
             self._adapters[version] = LoraAdapter(image.layout, where)
 
     def remove(self, version: str) -> None:
-        """Give up the copy on the device: zeros, because KV blocks must be finite and vectors may not be as such."""
+        """Give up the copy on the device, be it whole or the part that was written before it failed.
+
+        It leaves zeros, because KV blocks must be finite and vectors may not be as such.
+        """
         with self._lock:
-            adapter = self._adapters.pop(version, None)
-        if adapter is not None:
-            self._arena.index_fill_(0, adapter.sectors, 0)
+            self._adapters.pop(version, None)
+            where = self._written.pop(version, None)
+        if where is not None:
+            if self._stream is not None:  # a copy that has failed may have left parts of it on their way
+                torch.cuda.default_stream(self._arena.device).wait_stream(self._stream)
+            self._arena.index_fill_(0, where, 0)
 
     def forget(self, version: str) -> None:
         """Drop the copy on the host."""

@@ -10,7 +10,8 @@ from typing import Protocol
 class Bank(Protocol):
     """Holds the weights of adapters on host and device. Versions are immutable; each call is about one of them.
 
-    A load that failed leaves nothing behind. `remove` and `forget` of what is not there do nothing.
+    `remove` and `forget` of what is not there do nothing. An `install` that failed may have written to some of its
+    sectors; whoever called for it calls `remove`, as for one that succeeded.
     """
 
     @property
@@ -31,7 +32,10 @@ class Bank(Protocol):
         ...
 
     def remove(self, version: str) -> None:
-        """The copy on the device is not valid any more. Called by the core's thread, before its sectors are reused."""
+        """The copy on the device, or what a failed one has written, is not valid any more: leave nothing of it there.
+
+        Called by the core's thread, before its sectors are reused.
+        """
         ...
 
     def forget(self, version: str) -> None:

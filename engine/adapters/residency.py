@@ -232,7 +232,10 @@ class Residency:
         self._trim()
 
     def failed(self, version: str) -> None:
-        """A load failed; nothing of it is kept. All requests that wait for it must be ended."""
+        """A load failed; nothing of it is kept, and what it may have written is among `take_removed`.
+
+        All requests that wait for it must be ended.
+        """
         adapter = self._adapters[version]
         self.loading -= 1
         self._lift(adapter)

@@ -1,7 +1,8 @@
 """A bank without weights: an adapter marks every cell of its sectors, and each step checks that the marks are there.
 
 So it is noticed in the step in which it would have changed an answer if a sector is used for KV and an adapter at once,
-if an adapter is used that is not on the device, or if a load ran into memory that was not its own.
+if an adapter is used that is not on the device, if a load ran into memory that was not its own, or if one that failed
+half-way left its marks to KV.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class LedgerBank(LedgerRunner):
         self.sizes = dict(sizes or {})
         self.host: set[str] = set()
         self.device: dict[str, Sequence[int]] = {}
+        self._written: dict[str, Sequence[int]] = {}
         self.log: list[str] = []
         self.distinct: list[int] = []
         """Adapters of every step that ran."""
@@ -41,15 +43,17 @@ class LedgerBank(LedgerRunner):
     def install(self, version: str, sectors: Sequence[int]) -> None:
         self.log.append(f"install {version}")
         assert version in self.host and version not in self.device
-        if version.startswith("unlucky"):
-            raise OSError("device")
+        self._written[version] = sectors
         for cell in self._cells(sectors):
+            if version.startswith("unlucky") and cell == self._cells(sectors)[-1]:
+                raise OSError("device")
             self.cells[cell] = ("adapter", version)
         self.device[version] = sectors
 
     def remove(self, version: str) -> None:
         self.log.append(f"remove {version}")
-        for cell in self._cells(self.device.pop(version, ())):
+        self.device.pop(version, None)
+        for cell in self._cells(self._written.pop(version, ())):
             self.cells[cell] = None
 
     def forget(self, version: str) -> None:
@@ -60,6 +64,9 @@ class LedgerBank(LedgerRunner):
     def execute(self, plan: StepPlan) -> list[Sampled]:
         versions = {row.request.adapter for row in plan.rows if row.request.adapter is not None}
         self.distinct.append(len(versions))
+        for row in plan.rows:
+            found = [self.cells[cell] for cell in self._cells(row.request.block_table)]
+            assert not any(mark and mark[0] == "adapter" for mark in found), "a KV block holds an adapter's bytes"
         results = super().execute(plan)
         for version in versions:
             assert version in self.device, "an adapter is used that is not on the device"

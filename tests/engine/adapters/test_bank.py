@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.overrides import TorchFunctionMode
 
 from engine.adapters.config import AdapterError
 from engine.adapters.format import CONFIG, WEIGHTS, check_adapter
 from engine.adapters.manifest import Manifest
 from engine.adapters.storage import RegistryError
+from engine.core import EngineCore, SchedulerConfig
+from engine.runner import ModelRunner
+from engine.wire import Generate, Output, SamplingParams
 from tests.engine.adapters.collection import BLOCKS, Collection, bank_of
 from tests.engine.adapters.conftest import Collections
 from tests.engine.adapters.zoo import write_adapter
@@ -56,6 +64,76 @@ def test_a_removed_adapter_leaves_zeros_only(collection: Collection) -> None:
     assert not runner._cache.sectors[BLOCKS : BLOCKS + 200].any()
     with pytest.raises(RuntimeError, match="adapter dora is not on the device"):
         bank.adapter("dora")
+
+
+class Fault(TorchFunctionMode):
+    """Raises at one write of a tensor's content, half of which has been written."""
+
+    def __init__(self, write: int) -> None:
+        super().__init__()
+        self.writes, self._fatal = 0, write
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        if func is torch.Tensor.copy_:
+            self.writes += 1
+            if self.writes - 1 == self._fatal:
+                half = len(args[0]) // 2
+                args[0][:half] = args[1][:half]
+                raise OSError("device")
+        return func(*args, **(kwargs or {}))
+
+
+def test_an_adapter_that_fails_at_any_write_leaves_zeros_only(collection: Collection) -> None:
+    runner = collection.runner(dtype="bfloat16")
+    bank = bank_of(runner)
+    needed = bank.prepare("dora")
+    where = range(BLOCKS, BLOCKS + needed)
+    with Fault(-1) as counting:
+        bank.install("dora", where)
+    assert counting.writes == needed > 3
+    bank.remove("dora")
+    for write in range(needed):
+        with pytest.raises(OSError, match="device"), Fault(write):
+            bank.install("dora", where)
+        assert runner._cache.sectors[BLOCKS:].any() or write == 0
+        with pytest.raises(RuntimeError, match="adapter dora is not on the device"):
+            bank.adapter("dora")
+        bank.remove("dora")
+        assert not runner._cache.sectors[BLOCKS:].any(), f"it failed at write {write}"
+    bank.install("dora", where)  # and it can be loaded all the same
+    assert bank.adapter("dora").sectors.tolist() == [*where]
+
+
+def test_an_engine_clears_what_a_failed_copy_has_written_before_anything_else_gets_its_blocks(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = ModelRunner(collection.base, blocks=BLOCKS, dtype="bfloat16", adapters=collection)
+    bank = bank_of(runner)
+    version = "d" * 64
+    monkeypatch.setattr(collection, "folders", {version: collection.folders["dora"]})
+    monkeypatch.setattr(collection, "manifests", {})
+    sound, written = bank.install, threading.Event()
+
+    def install(version: str, sectors: Sequence[int]) -> None:
+        try:
+            with Fault(len(sectors) - 1):
+                sound(version, sectors)
+        finally:
+            assert runner._cache.sectors.any()
+            written.set()
+
+    monkeypatch.setattr(bank, "install", install)
+    core = EngineCore(runner, runner.info, SchedulerConfig(BLOCKS), bank=bank)
+    with contextlib.closing(core):
+        core.add(Generate("a", [1, 2, 3], SamplingParams(max_tokens=1), adapter=version))
+        outputs: list[Output] = []
+        while not outputs:
+            outputs = core.step()
+        assert (outputs[0].error_kind, written.is_set()) == ("internal", True)
+        assert not runner._cache.sectors.any()
+        core.check_integrity()
 
 
 def test_what_was_forgotten_is_gone_from_the_host(collection: Collection) -> None:
