@@ -19,8 +19,9 @@ from dataclasses import replace
 import msgspec
 
 from engine.adapters.loader import Loader
-from engine.adapters.loads import Bank, Prepare
+from engine.adapters.loads import Bank, Install, Prepare
 from engine.adapters.residency import BASE_ONLY, ResidencyConfig
+from engine.device_check import DeviceCheck
 from engine.grammar.constraints import Constraints
 from engine.host_loader import HostLoader, HostMemory
 from engine.outputs import failed, gained, refused, usage_of
@@ -70,6 +71,7 @@ class EngineCore:
         self._scheduler = Scheduler(config, model, residency, 0 if host is None else host.blocks)
         self._host = None if host is None else HostLoader(host, lambda: self.wake())
         self._adapters = self._scheduler.adapters
+        self._device = DeviceCheck(runner, self._scheduler.pool, self._clear_blocks)
         self._loader = None if bank is None else Loader(bank, lambda: self.wake())
         self.model = msgspec.structs.replace(model, context=self._scheduler.context)
         """What clients are told: its context is what this engine can hold."""
@@ -187,7 +189,11 @@ class EngineCore:
             self._ended.append(Output(id, finish="cancelled", usage=usage_of(request)))
 
     def step(self) -> list[Output]:
-        """Run one step; at most one output per request, after an empty one if its grammar has just been compiled."""
+        """Run one step; at most one output per request, after an empty one if its grammar has just been compiled.
+
+        Raises:
+            DeviceLost: steps fail whatever is in them.
+        """
         outputs, self._ended = self._ended, []
         begun = self._clock()
         if self._constraints is not None and self._constraints.ready:
@@ -227,7 +233,10 @@ class EngineCore:
             # Whatever a row did to the runner ends with this step: its requests go, all others stay.
             logger.exception("a step of %d requests and %d tokens failed", len(plan.rows), plan.tokens)
             message = "the engine failed while it ran this request; try again"
-            return outputs + [self._fail(row.request, message, "internal") for row in plan.rows]
+            outputs += [self._fail(row.request, message, "internal") for row in plan.rows]
+            self._device.suspect()
+            return outputs
+        self._device.passed()
         if masks is not None:
             outputs += self._end_failed_grammars(plan)
         starts = {row.request.id: row.start for row in plan.rows}
@@ -265,6 +274,8 @@ class EngineCore:
                 message, kind = str(loaded.error), loaded.error.kind
                 logger.warning("adapter %s: %s", job.version, message)
                 ended += [self._fail(request, message, kind) for request in self._adapters.failed(job.version)]
+                if isinstance(job, Install):
+                    self._device.suspect()
             elif isinstance(job, Prepare):
                 self._adapters.prepared(job.version, loaded.sectors)
             else:

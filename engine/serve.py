@@ -17,6 +17,7 @@ import click
 
 from engine.adapters.residency import ResidencyConfig
 from engine.core import EngineCore, SchedulerConfig
+from engine.device_check import DeviceLost
 from engine.kv import BLOCK_SIZE
 from engine.scheduling.config import POLICIES
 from engine.server import EngineServer
@@ -33,6 +34,8 @@ _FILE = click.Path(exists=True, dir_okay=False)
 
 CONFIGURATION_ERROR = 2
 """Exit status when this engine cannot run with what it was given; trying again would not help."""
+DEVICE_LOST = 3
+"""Exit status when the device does not compute any more; a fresh process may find it well."""
 _ADAPTERS = ResidencyConfig()
 """What adapters may hold unless told otherwise."""
 _HOST_LOAD_TOKENS = SchedulerConfig(blocks=1).host_load_tokens
@@ -307,6 +310,10 @@ def main(
         _fail(str(error))
     except (OSError, ValueError) as error:
         _fail(f"cannot listen at {listen}: {error}")
+    except RuntimeError as error:
+        if isinstance(error.__cause__, DeviceLost):
+            _give_up(error.__cause__)
+        raise
     finally:
         core.close()
         constraints.close()
@@ -337,6 +344,14 @@ def _tls(certificate: str | None, key: str | None, authority: str | None) -> ssl
     if certificate is None or key is None or authority is None:
         raise ValueError("--tls-cert, --tls-key and --tls-client-ca belong together: give all three")
     return server_context(Certificate(authority, certificate, key))
+
+
+def _give_up(lost: DeviceLost) -> NoReturn:
+    click.echo(f"engine: {lost}", err=True)
+    sys.stdout.flush()
+    logging.shutdown()
+    # Not sys.exit(): what frees memory of such a device may wait for it, or end the process with a status of its own.
+    os._exit(DEVICE_LOST)
 
 
 def _fail(message: str) -> NoReturn:

@@ -17,11 +17,12 @@ import pytest
 from click.testing import CliRunner
 
 from engine.checkpoint import quantized_revision, revision_digest
-from engine.client import EngineClient, EngineGone
-from engine.serve import CONFIGURATION_ERROR, main
+from engine.client import EngineClient, EngineGone, RequestFailed
+from engine.serve import CONFIGURATION_ERROR, DEVICE_LOST, main
 from engine.wire import SamplingParams
 from tests.engine.checkpoints import oracle_greedy, random_prompt
 from tests.engine.conftest import Checkpoint
+from tests.engine.faulty_engine import FATAL, POISON
 
 pytestmark = pytest.mark.anyio
 
@@ -30,10 +31,10 @@ GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 
 
 @contextlib.asynccontextmanager
-async def engine_process(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def engine_process(*options: str, module: str = "engine.server") -> AsyncIterator[asyncio.subprocess.Process]:
     """`python -m engine.server`, killed at the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "engine.server", "--threads", "1", *options),
+        *(sys.executable, "-m", module, "--threads", "1", *options),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
@@ -164,6 +165,44 @@ async def test_its_death_is_noticed(checkpoint: Checkpoint, tmp_path: Path) -> N
             with pytest.raises(EngineGone):
                 while True:
                     await anext(generation)
+
+
+async def test_a_request_that_fails_its_own_steps_costs_itself_only_however_often_it_comes(
+    checkpoint: Checkpoint,
+) -> None:
+    directory = checkpoint("llama")
+    async with engine_process("--model", str(directory), module="tests.engine.faulty_engine") as process:
+        address = str((await readiness(process))["address"])
+        async with EngineClient(address) as client:
+            await client.wait_connected()
+            for _ in range(10):
+                with pytest.raises(RequestFailed) as failed:
+                    await anext(client.generate([POISON, 5], GREEDY))
+                assert failed.value.kind == "internal"
+            prompt = random_prompt(20)
+            async with client.generate(prompt, GREEDY) as generation:
+                tokens = [token async for delta in generation for token in delta.token_ids]
+            assert tokens == oracle_greedy(directory, prompt, 8)
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+
+
+async def test_it_ends_with_a_status_of_its_own_when_its_device_does_not_compute_any_more(
+    checkpoint: Checkpoint,
+) -> None:
+    """So that its supervisor starts a fresh one, and its clients ask another engine meanwhile."""
+    options = ["--model", str(checkpoint("llama")), "--kv-tokens", "200"]
+    async with engine_process(*options, module="tests.engine.faulty_engine") as process:
+        address = str((await readiness(process))["address"])
+        async with EngineClient(address) as client:
+            await client.wait_connected()
+            with pytest.raises(EngineGone) as gone:
+                await anext(client.generate([FATAL, 5], GREEDY))
+            assert not gone.value.started
+            _, errors = await process.communicate()
+    assert process.returncode == DEVICE_LOST
+    assert b"CRITICAL engine.device_check the device does not compute any more: 3 steps in a row failed" in errors
+    assert errors.endswith(b"engine: the device does not compute any more: 3 steps in a row failed\n")
 
 
 async def test_a_directory_that_is_no_checkpoint_is_refused_by_name(tmp_path: Path) -> None:

@@ -311,6 +311,8 @@ def test_a_step_that_fails_while_masks_are_computed_leaves_the_engine_usable(
     execute = ModelRunner.execute
 
     def fail(self: ModelRunner, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
+        if masks is None:  # the engine's look at its device
+            return execute(self, plan)
         raise RuntimeError("device failure")
 
     monkeypatch.setattr(ModelRunner, "execute", fail)

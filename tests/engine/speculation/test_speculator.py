@@ -246,8 +246,10 @@ def test_what_a_failed_step_had_drafted_is_forgotten(monkeypatch: pytest.MonkeyP
     speculator = world.speculator
     assert speculator is not None
     request = Generate("a", [1], SamplingParams(max_tokens=50, ignore_eos=True))
+    sound = TimedRunner.execute
     with monkeypatch.context() as patch:
-        patch.setattr(TimedRunner, "execute", lambda self, plan: 1 / 0)
+        fails = lambda self, plan: 1 / 0 if plan.rows[0].request.id == "a" else sound(self, plan)  # noqa: E731
+        patch.setattr(TimedRunner, "execute", fails)
         world.core.add(request)
         [output] = world.core.step()
     assert output.error_kind == "internal"

@@ -1,0 +1,31 @@
+"""`python -m tests.engine.faulty_engine`: an engine whose runner fails when the first token of a prompt says so."""
+
+from __future__ import annotations
+
+from engine import runner
+from engine.plan import Sampled, StepPlan, TokenMasks
+
+POISON, FATAL = 301, 302
+"""Fails its own steps; from this one on every step fails, as after most errors of a GPU."""
+
+
+class FaultyRunner(runner.ModelRunner):
+    """A model on a device that can be lost."""
+
+    _lost = False
+
+    def execute(self, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
+        first = {row.request.prompt[0] for row in plan.rows}
+        if POISON in first:
+            raise ValueError("nobody can run this")
+        self._lost |= FATAL in first
+        if self._lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return super().execute(plan, masks)
+
+
+if __name__ == "__main__":
+    runner.ModelRunner = FaultyRunner  # type: ignore[misc]
+    from engine.serve import main
+
+    main()
