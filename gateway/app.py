@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -26,6 +27,7 @@ from gateway.admin.job_store import JobStore
 from gateway.admin.listener import listening
 from gateway.admin.parts import AdminParts
 from gateway.admin.registration import Registrar
+from gateway.admin.upload_room import UploadRoom
 from gateway.api import chat_completions, completions, embeddings, feedback, health, models, page, responses, tickets
 from gateway.api.http import on_api_error, on_exception, on_http_exception
 from gateway.batching_redis import BatchingRedis
@@ -44,7 +46,7 @@ from gateway.identity.last_used import LastUsed
 from gateway.identity.secret import check, derive, installation_secret
 from gateway.limits.limiter import Limiter
 from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
-from gateway.periodic import Periodic
+from gateway.periodic import Periodic, failed, observe_failure
 from gateway.pipeline import Pipeline
 from gateway.presence import Presence
 from gateway.processes import redis_server
@@ -157,6 +159,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     secret, tls = installation_secret(settings), settings.engine_tls.files()
     redis, reader = await _connected(settings, secret, stack)
     metrics = Metrics()
+    observe_failure.set(metrics.background.failed)
     redis.observe = metrics.redis_answered
     presence = Presence(redis)
     logs.identify(gateway=presence.id)
@@ -177,7 +180,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     cache = ResponseCache(redis, **settings.cache.bounds)
     flights = await started(Flights(cache))
     at = settings.embedder.address if settings.embedder.enabled else None
-    embedder = None if at is None else await started(EmbedderClient(Path(at.removeprefix("unix://"))))
+    embedder = None if at is None else await started(_embedder(at))
 
     shadows = await started(Shadows(engines, adapters, view, embedder, metrics))
     canaries = Canaries(redis, directory, view, metrics, shadows)
@@ -225,10 +228,9 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     stack.push_async_callback(turns.aclose)
     await turns.share(redis, reader, presence, derive(secret, "turns"))
     stack.push_async_callback(connections.shut)
-    jobs, uploads = JobStore(redis), Path(settings.redis.data) / "uploads"
-    registrar = await started(
-        Registrar(adapters, directory, jobs, uploads, max_bytes=settings.adapters.max_upload_bytes)
-    )
+    jobs, limits = JobStore(redis), settings.adapters
+    room = UploadRoom(Path(settings.redis.data) / "uploads", max_tenant_bytes=limits.max_upload_bytes_per_tenant)
+    registrar = await started(Registrar(adapters, directory, jobs, room, max_bytes=limits.max_upload_bytes))
     gateway = Gateway(
         configuration,
         redis,
@@ -253,6 +255,10 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     configuration.add(_preparing(gateway, road))
     configuration.observe = metrics.configuration
     return gateway
+
+
+def _embedder(address: str) -> EmbedderClient:
+    return EmbedderClient(Path(address.removeprefix("unix://")), on_fault=partial(failed, "embedder"))
 
 
 async def _connected(

@@ -1,4 +1,7 @@
-"""Work that a gateway does every few seconds beside its turns, until it is closed."""
+"""Work that a gateway does beside its turns, until it is closed: every few seconds, or all the time.
+
+What it raises is logged, counted and does not end it: no part of a gateway stops working without a word.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
+from time import monotonic
 from typing import Any
 
 log = logging.getLogger("roundhouse.periodic")
@@ -13,7 +18,19 @@ log = logging.getLogger("roundhouse.periodic")
 PATIENCE = 2.0
 """Seconds that work may go on after it was told to end."""
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
+"""Seconds before work that has failed is begun again; the pause doubles while it goes on to fail."""
+
 Work = Callable[[], Awaitable[object]]
+
+observe_failure: ContextVar[Callable[[str], None]] = ContextVar("observe_failure", default=lambda work: None)
+"""Told the name of work that has failed. A gateway sets it before it starts its parts, whose tasks inherit it."""
+
+
+def failed(work: str) -> None:
+    """Log and count the exception that is being handled."""
+    log.exception("a fault of ours; it is tried again", extra={"work": work})
+    observe_failure.get()(work)
 
 
 class Periodic:
@@ -63,7 +80,37 @@ class Periodic:
         try:
             await work()
         except Exception:
-            log.exception("a fault of ours; it is tried again", extra={"work": self._name})
+            failed(self._name)
+
+
+class Kept:
+    """Work that goes on until it is closed. Where it ends, by an exception or by itself, it is begun again."""
+
+    def __init__(self, name: str, work: Work) -> None:
+        """Args: name: for the log and the metric, from a fixed set; work: goes on until it is cancelled."""
+        self._name = name
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin; returns at once."""
+        self._task = asyncio.create_task(self._keep(), name=self._name)
+
+    async def aclose(self) -> None:
+        """Cancel it."""
+        if self._task is not None:
+            await cancel([self._task])
+
+    async def _keep(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            began = monotonic()
+            try:
+                await self._work()
+            except Exception:
+                failed(self._name)
+            pause = FIRST_PAUSE if monotonic() - began > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

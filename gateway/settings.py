@@ -278,6 +278,10 @@ class Adapters(Section, frozen=True):
     max_upload_bytes: Annotated[
         Positive, Meta(description="Largest weights that the admin API takes, uploaded or fetched.")
     ] = 2_147_483_648
+    max_upload_bytes_per_tenant: Annotated[
+        Positive,
+        Meta(description="Bytes of one tenant's uploads that one gateway holds until they are registered."),
+    ] = 4_294_967_296
 
 
 class Admin(Section, frozen=True):

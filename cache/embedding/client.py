@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Literal
@@ -56,10 +56,15 @@ class EmbedRefused(Exception):
 
 
 class EmbedderClient:
-    """A connection to the embedder at a unix socket, kept open in the background."""
+    """A connection to the embedder at a unix socket, kept open in the background.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        on_fault: called while an exception that nobody expected is being handled; the connection is then made anew.
+    """
+
+    def __init__(self, path: Path, *, on_fault: Callable[[], None] = lambda: log.exception("a fault of ours")) -> None:
         self._path = path
+        self._on_fault = on_fault
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._writer: asyncio.StreamWriter | None = None
@@ -142,10 +147,10 @@ class EmbedderClient:
                 await self._connected()
                 pause = first
             except Exception as error:  # whatever it was costs this connection, never the next one
-                if not isinstance(error, FileNotFoundError | ConnectionRefusedError):
-                    trace = None if isinstance(error, _EXPECTED) else error
-                    name = type(error).__name__
-                    log.warning("the connection to the embedder broke", extra={"error": name}, exc_info=trace)
+                if not isinstance(error, _EXPECTED):
+                    self._on_fault()
+                elif not isinstance(error, FileNotFoundError | ConnectionRefusedError):
+                    log.warning("the connection to the embedder broke", extra={"error": type(error).__name__})
                 pause = first if self.ready.is_set() else min(2 * pause, longest)
             finally:
                 self._gone()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,9 +78,18 @@ class IndexedHints:
 
     Args:
         reader: a client whose reads may wait.
+        on_fault: called while an exception that nobody expected is being handled; the stream is then read on.
     """
 
-    def __init__(self, redis: Redis, reader: Redis, *, index: VectorIndex | None = None) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        reader: Redis,
+        *,
+        index: VectorIndex | None = None,
+        on_fault: Callable[[], None] = lambda: log.exception("a fault of ours"),
+    ) -> None:
+        self._on_fault = on_fault
         self._redis = redis
         self._reader = reader
         self._index = VectorIndex() if index is None else index
@@ -175,6 +184,11 @@ class IndexedHints:
                 if self.following:
                     log.warning("the semantic cache's stream cannot be read", extra={"error": type(error).__name__})
                 self.following = False
+                await asyncio.sleep(_PAUSE)
+            except Exception:
+                self._on_fault()
+                self.following = False
+                self._last = b"$"  # everything is read anew, from the end on
                 await asyncio.sleep(_PAUSE)
 
     async def _catch_up(self) -> None:

@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,6 +34,7 @@ from gateway.admin.job_state import Job
 from gateway.admin.registration import MAX_CONFIG_BYTES, Registration
 from gateway.admin.shapes import Page
 from gateway.admin.sources import allowed
+from gateway.admin.upload_room import Upload
 from gateway.admin.uploads import Form
 from gateway.engines import Pool
 from gateway.errors import ApiError, Conflict, Forbidden, InvalidRequest, NotFound, Unavailable
@@ -83,12 +82,13 @@ async def register_adapter(call: Call, body: AdapterRegistration | None) -> Answ
     is a form with the parts `request` (JSON), `config` (adapter_config.json) and `weights` (adapter_model.safetensors).
     """
     registrar = call.admin.registrar
-    registrar.check_room()
-    folder = registrar.folder / secrets.token_hex(16)
+    tenant = None if call.principal.operator else call.principal.tenant
+    registrar.check_room(tenant)
+    upload = registrar.room.begin(tenant)
     digest, taken = "", False
     try:
         if body is None:
-            wanted, digest = await _receive(call, folder)
+            wanted, digest = await _receive(call, upload)
             source = None
         else:
             wanted, source = body, _source(call, body)
@@ -98,7 +98,7 @@ async def register_adapter(call: Call, body: AdapterRegistration | None) -> Answ
         job = Job(
             id=_job_id(call),
             kind="adapter.register",
-            tenant=None if call.principal.operator else call.principal.tenant,
+            tenant=tenant,
             adapter=wanted.name,
         )
         changes = {"model": pool.name, "source": source, "replace": wanted.replace}
@@ -107,7 +107,7 @@ async def register_adapter(call: Call, body: AdapterRegistration | None) -> Answ
             return Answer(known, location=f"/jobs/{job.id}", replayed=True)
         registration = Registration(
             name=wanted.name,
-            folder=folder,
+            upload=upload,
             source=source,
             pool=pool,
             tenants=tuple(wanted.tenants) if wanted.tenants is not None else None,
@@ -120,7 +120,7 @@ async def register_adapter(call: Call, body: AdapterRegistration | None) -> Answ
         return Answer(job, location=f"/jobs/{job.id}")
     finally:
         if not taken:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await upload.remove()
 
 
 @endpoints.patch(
@@ -196,19 +196,17 @@ async def _edit(
     return after
 
 
-async def _receive(call: Call, folder: Path) -> tuple[AdapterUpload, str]:
-    """An upload's request and a digest of its files, which are in `folder` then."""
-    registrar = call.admin.registrar
-    if registrar.uploads.locked():
-        raise Unavailable("too many uploads at once", code="overloaded", headers={"retry-after": "10"})
-    async with registrar.uploads:
-        await asyncio.to_thread(folder.mkdir, parents=True, mode=0o700)
-        form = Form(
-            call.request.headers["content-type"],
-            files={"config": folder / CONFIG, "weights": folder / WEIGHTS},
-            limits={"request": _MAX_REQUEST_BYTES, "config": MAX_CONFIG_BYTES, "weights": registrar.max_bytes},
-        )
-        await form.read(call.request.stream(), patience=call.gateway.settings.server.send_timeout)
+async def _receive(call: Call, upload: Upload) -> tuple[AdapterUpload, str]:
+    """An upload's request and a digest of its files, which are in its folder then."""
+    await asyncio.to_thread(upload.folder.mkdir, parents=True, mode=0o700)
+    form = Form(
+        call.request.headers["content-type"],
+        files={"config": upload.folder / CONFIG, "weights": upload.folder / WEIGHTS},
+        limits={"request": _MAX_REQUEST_BYTES, "config": MAX_CONFIG_BYTES, "weights": call.admin.registrar.max_bytes},
+        observe=upload.add,
+    )
+    await form.read(call.request.stream(), patience=call.gateway.settings.server.send_timeout)
+    upload.received()
     try:
         return msgspec.json.decode(form.values["request"], type=AdapterUpload), form.digest
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

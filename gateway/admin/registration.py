@@ -1,12 +1,14 @@
-"""Registers adapters in the background: fetched, checked, stored, tried on an engine, and named last."""
+"""Registers adapters in the background: fetched, checked, stored, tried on an engine, and named last.
+
+What a job says of itself follows what was done, never the other way round; what Redis could not be told is told again
+until Redis has taken it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,31 +24,46 @@ from engine.client import EngineGone, RequestFailed
 from engine.config import CheckpointError
 from engine.wire import SamplingParams
 from gateway.adapters import Adapters
-from gateway.admin.job_state import Job, JobState, Registered
+from gateway.admin.job_line import JobLine
+from gateway.admin.job_state import TERMINAL, Job, JobState, Registered
 from gateway.admin.job_store import LIFETIME, JobStore
 from gateway.admin.problems import problem
+from gateway.admin.upload_room import Upload, UploadRoom
 from gateway.directory.change import Note
 from gateway.directory.store import Directory
 from gateway.engines import Pool
-from gateway.errors import ApiError, Conflict, EngineFailed, Forbidden, InvalidRequest, TooLarge, Unavailable
-from gateway.periodic import Periodic, cancel
+from gateway.errors import (
+    ApiError,
+    Conflict,
+    EngineFailed,
+    Forbidden,
+    InvalidRequest,
+    RateLimited,
+    TooLarge,
+    Unavailable,
+)
+from gateway.periodic import Kept, Periodic, failed
 
 log = logging.getLogger("roundhouse.admin")
 
+WORKERS = 2
+"""Jobs that one gateway works on at the same time, each of another tenant."""
 MAX_WAITING = 16
-"""Jobs that wait for the worker of one gateway."""
+"""Jobs that wait in one gateway."""
+MAX_WAITING_OF_TENANT = 4
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 _LOAD_SECONDS = 120.0
 _COPY = 4 * 1024 * 1024
-_ABANDONED_SECONDS = 24 * 3600.0
+_PRUNE = 600.0
+"""Seconds between two looks for abandoned uploads."""
 
 
 class Registration(Struct, frozen=True, kw_only=True):
     """An adapter that is to be registered."""
 
     name: str
-    folder: Path
-    """Of its files, or where they are to be fetched to; removed at the end."""
+    upload: Upload
+    """Its files, or where they are to be fetched to; removed at the end."""
     source: str | None
     """Normalised address from which they are fetched."""
     pool: Pool
@@ -58,78 +75,90 @@ class Registration(Struct, frozen=True, kw_only=True):
 
 
 class Registrar:
-    """One worker and the queue before it.
+    """The workers and the line before them.
 
     Args:
-        folder: where files lie until they are in the registry.
+        room: where files lie until they are in the registry.
         max_bytes: most bytes of weights.
     """
 
     def __init__(
-        self, adapters: Adapters, directory: Directory, jobs: JobStore, folder: Path, *, max_bytes: int
+        self, adapters: Adapters, directory: Directory, jobs: JobStore, room: UploadRoom, *, max_bytes: int
     ) -> None:
         self._adapters = adapters
         self._directory = directory
         self._jobs = jobs
-        self.folder = folder
+        self.room = room
         self.max_bytes = max_bytes
-        self.uploads = asyncio.Semaphore(4)
-        """Uploads that may be received at the same time."""
-        self._queue: asyncio.Queue[tuple[Job, Registration]] = asyncio.Queue(MAX_WAITING)
-        self._working: asyncio.Task[None] | None = None
-        self._renewing = Periodic("registrations that wait", self._renew, LIFETIME / 3)
-        self._waiting: dict[str, Job] = {}
+        self._line: JobLine[tuple[Job, Registration]] = JobLine()
+        self._parts: tuple[Kept | Periodic, ...] = (
+            *(Kept("registrations", self._work) for _ in range(WORKERS)),
+            Periodic("registrations that wait", self._renew, LIFETIME / 3),
+            Periodic("abandoned uploads", room.prune, _PRUNE),
+        )
+        self._untold: dict[str, Job] = {}
+        """Jobs that wait, or have ended and Redis does not know it yet."""
 
     async def start(self) -> None:
-        await asyncio.to_thread(_remove_abandoned, self.folder)
-        self._working = asyncio.create_task(self._work(), name="registrations")
-        await self._renewing.start()
+        for part in self._parts:
+            await part.start()
 
     async def aclose(self) -> None:
         """Break off what is being done."""
-        if self._working is not None:
-            await cancel([self._working])
-        await self._renewing.aclose()
+        for part in self._parts:
+            await part.aclose()
 
-    def check_room(self) -> None:
-        """
+    def check_room(self, tenant: str | None) -> None:
+        """Args: tenant: whose job is to come; None: an operator's.
+
         Raises:
             Unavailable: too many wait already.
+            RateLimited: too many of this tenant do.
         """
-        if self._queue.full():
+        if len(self._line) >= MAX_WAITING:
             raise Unavailable(
                 "too many adapters are being registered", code="overloaded", headers={"retry-after": "30"}
             )
+        if tenant is not None and self._line.waiting(tenant) >= MAX_WAITING_OF_TENANT:
+            raise RateLimited(
+                f"{MAX_WAITING_OF_TENANT} adapters of this tenant wait to be registered; send the next one later",
+                retry_after=30,
+                code="too_many_uploads",
+            )
 
     async def submit(self, job: Job, registration: Registration) -> None:
-        """Have it done. The folder is the registrar's from now on.
+        """Have it done. The upload is the registrar's from now on.
 
         Raises:
-            Unavailable: see `check_room`.
+            Unavailable, RateLimited: see `check_room`.
         """
         try:
-            self.check_room()
-        except Unavailable as error:
+            self.check_room(job.tenant)
+        except (Unavailable, RateLimited) as error:
             await self._jobs.write(job.enter(JobState.FAILED, error=problem(error)))
             raise
-        self._waiting[job.id] = job
-        self._queue.put_nowait((job, registration))
+        self._untold[job.id] = job
+        self._line.put(job.tenant, (job, registration))
 
     async def _work(self) -> None:
         while True:
-            job, registration = await self._queue.get()
-            run = _Run(self._adapters, self._directory, self._jobs, job, registration, self.max_bytes)
-            self._waiting.pop(job.id, None)
+            tenant, (job, registration) = await self._line.take()
+            del self._untold[job.id]
             try:
-                await run.run()
+                run = _Run(self._adapters, self._directory, self._jobs, job, registration, self.max_bytes)
+                self._untold[job.id] = await run.run()
+                await self._renew()
             finally:
-                await asyncio.to_thread(shutil.rmtree, registration.folder, ignore_errors=True)
+                self._line.done(tenant)
+                await registration.upload.remove()
 
     async def _renew(self) -> None:
-        """Signs of life of those that wait."""
-        for job in list(self._waiting.values()):
+        """Give those that wait a sign of life, and say how those have ended that Redis could not be told of."""
+        for id, job in list(self._untold.items()):
             with contextlib.suppress(RedisError, OSError):
                 await self._jobs.write(job)
+                if job.state in TERMINAL and self._untold.get(id) is job:
+                    del self._untold[id]
 
 
 class _Run:
@@ -156,29 +185,34 @@ class _Run:
         self._writing = asyncio.Lock()
         """One write at a time: news must not be overtaken by what was true before."""
 
-    async def run(self) -> None:
+    async def run(self) -> Job:
+        """Do it; returns the job as it has ended, which Redis is still to be told."""
         reporting = Periodic("progress of a registration", self._report, 1.0)
         await reporting.start()
         try:
             result = await self._steps()
-            await self._enter(JobState.SUCCEEDED, result=result)
-            log.info("adapter registered", extra={"adapter": self._what.name, "version": result.version})
         except ApiError as error:
-            await self._fail(error)
-        except (RedisError, OSError, RuntimeError, ValueError) as error:
-            log.exception("registering an adapter failed", extra={"job": self._job.id})
-            await self._fail(ApiError(f"the server failed while it worked on this: {type(error).__name__}"))
+            return self._failed(error)
+        except Exception as error:
+            failed("registrations")
+            return self._failed(ApiError(f"the server failed while it worked on this: {type(error).__name__}"))
         finally:
             await reporting.aclose()
+        log.info("adapter registered", extra={"adapter": self._what.name, "version": result.version})
+        return self._job.enter(JobState.SUCCEEDED, result=result)
+
+    def _failed(self, error: ApiError) -> Job:
+        log.info("adapter refused", extra={"adapter": self._what.name, "code": error.code})
+        return self._job.enter(JobState.FAILED, error=problem(error))
 
     async def _steps(self) -> Registered:
         what = self._what
         if what.source is not None:
             await self._enter(JobState.FETCHING)
-            await asyncio.to_thread(fetch, what.source, what.folder, self._max_bytes, self._advance)
+            await asyncio.to_thread(fetch, what.source, what.upload.folder, self._max_bytes, self._advance)
         await self._enter(JobState.CHECKING)
         # It is read twice: copied, then checked and hashed.
-        self._done, self._total = 0, 2 * max(1, (what.folder / WEIGHTS).stat().st_size)
+        self._done, self._total = 0, 2 * max(1, (what.upload.folder / WEIGHTS).stat().st_size)
         manifest = await asyncio.to_thread(self._store)
         await self._enter(JobState.LOADING)
         replica = await try_on_engine(what.pool, manifest.version)
@@ -194,7 +228,7 @@ class _Run:
 
     def _store(self) -> Manifest:
         try:
-            return self._registry.add(self._what.folder, self._what.pool.directory, progress=self._advance)
+            return self._registry.add(self._what.upload.folder, self._what.pool.directory, progress=self._advance)
         except AdapterError as error:
             raise InvalidRequest(str(error), code="adapter_refused") from None
         except CheckpointError as error:
@@ -239,15 +273,9 @@ class _Run:
             async with self._writing:
                 await self._jobs.write(msgspec.structs.replace(self._job, progress=min(1.0, self._done / self._total)))
 
-    async def _enter(self, state: JobState, **fields: Any) -> None:
-        async with self._writing:
-            self._job = self._job.enter(state, **fields)
-            await self._jobs.write(self._job)
-
-    async def _fail(self, error: ApiError) -> None:
-        with contextlib.suppress(RedisError, OSError):  # its sign of life ends, and then it counts as interrupted
-            await self._enter(JobState.FAILED, error=problem(error))
-        log.info("adapter refused", extra={"adapter": self._what.name, "code": error.code})
+    async def _enter(self, state: JobState) -> None:
+        self._job = self._job.enter(state)
+        await self._report()  # if Redis does not take it, the next report says it
 
 
 def fetch(source: str, folder: Path, max_bytes: int, advance: Callable[[int], object]) -> None:
@@ -307,11 +335,3 @@ async def try_on_engine(pool: Pool, version: str) -> str | None:
         reason = str(error) or "it took too long"
         raise EngineFailed(f"{engine.name} cannot load it: {reason}", code="adapter_not_loaded") from None
     return engine.name
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Folders that a process which has died left behind."""
-    if folder.is_dir():
-        for each in folder.iterdir():
-            if time.time() - each.stat().st_mtime > _ABANDONED_SECONDS:
-                shutil.rmtree(each, ignore_errors=True)

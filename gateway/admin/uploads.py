@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,9 +23,17 @@ class Form:
     Args:
         files: part -> the file it goes to.
         limits: part -> most bytes; parts that are no file are kept in memory.
+        observe: told how many bytes have come, before they are written; what it raises ends the form.
     """
 
-    def __init__(self, content_type: str, *, files: Mapping[str, Path], limits: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        content_type: str,
+        *,
+        files: Mapping[str, Path],
+        limits: Mapping[str, int],
+        observe: Callable[[int], None] = lambda count: None,
+    ) -> None:
         boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
         if not 1 <= len(boundary) <= 70:
             raise InvalidRequest(
@@ -35,6 +43,7 @@ class Form:
             )
         self._paths = files
         self._limits = limits
+        self._observe = observe
         self.values: dict[str, bytearray] = {}
         """What was sent; for a part that is a file, what is not written yet."""
         self._digests = {name: hashlib.sha256() for name in files}
@@ -74,6 +83,7 @@ class Form:
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     break
+                self._observe(len(chunk))
                 self._parser.write(chunk)
                 await self._flush(_FLUSH)
             self._parser.finalize()

@@ -20,6 +20,7 @@ import msgspec
 from gateway.errors import Unauthorized, Unavailable
 from gateway.identity.settings import Issuer, safe_url
 from gateway.identity.tokens import Claims, KeySet, UnknownKey, issuer_of, key_set, verify
+from gateway.periodic import Kept
 
 log = logging.getLogger("roundhouse.identity")
 
@@ -133,17 +134,17 @@ class Issuers:
         }
         self._verified: OrderedDict[bytes, tuple[Claims, Provider, int, float]] = OrderedDict()
         """Digest of a token -> what it says, whose keys of which generation verified it, and until when that holds."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._reading = [Kept("identity provider", each.run) for each in self._providers.values()]
 
     async def start(self) -> None:
         """Read all keys from now on, in the background."""
-        self._tasks = [asyncio.create_task(each.run()) for each in self._providers.values()]
+        for reading in self._reading:
+            await reading.start()
 
     async def aclose(self) -> None:
         """Stop reading."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for reading in self._reading:
+            await reading.aclose()
         for provider in self._providers.values():
             await provider.aclose()
         if self._client is not None:

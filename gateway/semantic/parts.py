@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -14,6 +15,7 @@ from cache.questions.hints import Hints, IndexedHints, VectorSetHints, has_vecto
 from cache.questions.store import SemanticStore
 from cache.semantic.model import InvalidModel, shipped
 from cache.statistics import CacheStatistics
+from gateway.periodic import failed
 from gateway.semantic.answers import SimilarAnswers
 from gateway.semantic.metrics import SemanticMetrics
 from gateway.settings import Settings
@@ -43,7 +45,7 @@ async def semantic_cache(
     except (InvalidModel, OSError) as error:
         log.error("the semantic cache is off: its model cannot be read", extra={"error": str(error)})
         return None
-    hints: Hints = IndexedHints(redis, reader)
+    hints: Hints = IndexedHints(redis, reader, on_fault=partial(failed, "semantic index"))
     try:
         if await has_vector_sets(redis):
             hints = VectorSetHints(redis, ttl=settings.cache.ttl)

@@ -18,6 +18,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from engine.wire import Load
 from gateway.semantic.metrics import SemanticMetrics
 from gateway.telemetry.activity import Activity
+from gateway.telemetry.background import BackgroundMetrics
 from gateway.telemetry.budgets import BudgetMetrics
 from gateway.telemetry.escalations import EscalationMetrics
 from gateway.telemetry.placements import PlacementMetrics
@@ -66,6 +67,7 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self.activity = Activity()
         """Per tenant, and therefore not on the page."""
+        self.background = BackgroundMetrics(registry)
         self.placements = PlacementMetrics(registry)
         self.escalations = EscalationMetrics(registry)
         self.budgets = BudgetMetrics(registry)

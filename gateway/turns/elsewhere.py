@@ -7,7 +7,6 @@ read here what is kept ─► ended: restored
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
 from typing import NoReturn, Protocol
@@ -17,7 +16,7 @@ from redis.exceptions import RedisError
 
 from gateway.errors import ApiError, EngineFailed, Unavailable
 from gateway.identity import Principal
-from gateway.periodic import Periodic, cancel
+from gateway.periodic import Kept, Periodic
 from gateway.presence import Presence
 from gateway.protocol.stream import Finished, Usage
 from gateway.settings import Turns as TurnSettings
@@ -85,7 +84,10 @@ class Elsewhere:
         self._checkpoints: dict[str, int] = {}
         """Running turns: number of the last entry of the last checkpoint."""
         self._since_checkpoint = 0.0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._running = (
+            Kept("inbox", lambda: self._mailbox.run(self._handle)),
+            Kept("stored responses", self._records.run),
+        )
         self._ticking = Periodic("turns tick", self._tick, TICK)
 
     @property
@@ -99,8 +101,8 @@ class Elsewhere:
 
     async def start(self) -> None:
         """Begin to read and write; returns at once."""
-        runs = {"inbox": self._mailbox.run(self._handle), "records": self._records.run()}
-        self._tasks = [asyncio.create_task(run, name=name) for name, run in runs.items()]
+        for running in self._running:
+            await running.start()
         await self._ticking.start()
 
     async def aclose(self) -> None:
@@ -110,7 +112,8 @@ class Elsewhere:
         await self._following.aclose()
         await self._ticking.aclose()
         self._mailbox.stop()
-        await cancel(self._tasks)
+        for running in self._running:
+            await running.aclose()
         await self._mailbox.aclose()
 
     async def find(self, id: str, principal: Principal) -> Turn | None:

@@ -69,7 +69,7 @@ class Mailbox:
                 batches = cast("list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]", found)
                 for _, entries in batches:
                     for last, fields in entries:  # noqa: B007  where the next read goes on
-                        self._deliver(fields[b"m"], inbox, handle)
+                        self._deliver(fields, inbox, handle)
                     await self._redis.xdel(inbox, *(entry for entry, _ in entries))
                 if not batches:
                     last = b"0"  # an inbox that is made anew after Redis' clock was set back begins with lower ids
@@ -83,9 +83,9 @@ class Mailbox:
             await self._redis.delete(INBOX_KEY.format(id=self.id))
         await self._reader.aclose()
 
-    def _deliver(self, sealed: bytes, inbox: str, handle: Callable[[GatewayMessage], None]) -> None:
+    def _deliver(self, fields: dict[bytes, bytes], inbox: str, handle: Callable[[GatewayMessage], None]) -> None:
         try:
-            handle(decode_message(self._seal.open(sealed, inbox)))
+            handle(decode_message(self._seal.open(fields[b"m"], inbox)))
         except (BrokenSeal, msgspec.MsgspecError) as error:
             log.warning("a message cannot be read", extra={"error": type(error).__name__})
         except Exception:

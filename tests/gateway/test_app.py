@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
 from redis.asyncio import Redis
 
 from engine.adapters.registry import RegistryError
+from gateway.admin.registration import Registrar
 from gateway.app import running
 from gateway.configuration import Configuration
 from gateway.settings import Adapters, Pool, Settings, demo_settings
@@ -39,11 +41,10 @@ def settings(redis_url: str, model: Path, data: Path, registry: str = "") -> Set
 
 @pytest.mark.parametrize("failing", ["adapters", "registrar"])
 async def test_a_part_that_fails_to_start_leaves_nothing_running(
-    failing: str, empty: str, model: Path, tmp_path: Path
+    failing: str, empty: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "uploads").mkdir()
     if failing == "registrar":
-        (tmp_path / "uploads" / "gone").symlink_to(tmp_path / "nowhere")
+        monkeypatch.setattr(Registrar, "start", AsyncMock(side_effect=FileNotFoundError))
     configured = settings(empty, model, tmp_path, "nosuch://bucket" if failing == "adapters" else "")
     before = asyncio.all_tasks()
     with pytest.raises(RegistryError if failing == "adapters" else FileNotFoundError):

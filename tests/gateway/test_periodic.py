@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from cache.statistics import CacheStatistics, read
 from gateway import periodic
 from gateway.identity.last_used import LastUsed, last_used
-from gateway.periodic import Periodic, cancel
+from gateway.periodic import Kept, Periodic, cancel
 from gateway.safety.hook import Finding
 from gateway.safety.violations import KEY, Violation, Violations
 from tests.conftest import redis_server
@@ -48,6 +48,33 @@ async def test_closing_waits_for_no_pause() -> None:
 
 async def test_what_was_never_started_can_be_closed() -> None:
     await Periodic("test", lambda: asyncio.sleep(0), 1).aclose()
+
+
+@pytest.mark.parametrize("fault", [LookupError("a fault"), None], ids=["raises", "returns"])
+async def test_work_that_is_kept_is_begun_again_whenever_it_ends(
+    fault: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it raises is counted."""
+    monkeypatch.setattr(periodic, "FIRST_PAUSE", 0.001)
+    counted: list[str] = []
+    periodic.observe_failure.set(counted.append)
+    begun, thrice = 0, asyncio.Event()
+
+    async def work() -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 3:
+            thrice.set()
+            await asyncio.Event().wait()
+        if fault is not None:
+            raise fault
+
+    each = Kept("inbox", work)
+    await each.start()
+    async with asyncio.timeout(20):
+        await thrice.wait()
+    await each.aclose()
+    assert (begun, counted) == (3, ["inbox"] * 2 if fault is not None else [])
 
 
 async def test_a_fault_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:

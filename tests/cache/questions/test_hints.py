@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -100,6 +101,27 @@ async def test_rubbish_in_the_stream_is_a_gap(redis: Redis, redis_url: str) -> N
         await hints.prepare(NAME, DIMENSIONS)
         await hints.added(NAME, "q1", "d1", vector(1))
         await until(lambda: hints.vectors == 1)
+
+
+async def test_an_exception_that_nobody_expected_does_not_end_the_following(redis: Redis, redis_url: str) -> None:
+    """It is told of, and the stream is read on."""
+    faults: list[BaseException | None] = []
+    async with Redis.from_url(redis_url) as other, Redis.from_url(redis_url) as reader:
+        hints = IndexedHints(redis, reader, on_fault=lambda: faults.append(sys.exc_info()[1]))
+        await hints.start()
+        await until(lambda: hints.following)
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(hints, "_take", lambda fields: [][0])
+                await other.xadd(STREAM_KEY, {"n": 1})
+                await until(lambda: faults)
+            assert isinstance(faults[0], IndexError)
+            await until(lambda: hints.following)
+            before = hints.followed
+            await other.xadd(STREAM_KEY, {"n": 2})
+            await until(lambda: hints.followed > before)
+        finally:
+            await hints.aclose()
 
 
 async def test_a_redis_that_comes_back_empty_is_noticed() -> None:

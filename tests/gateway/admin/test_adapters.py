@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -10,10 +11,12 @@ from typing import Any
 
 import httpx2
 import pytest
+from redis.exceptions import RedisError
 
 from engine.adapters.registry import Registry
 from engine.text import TextProcessor
 from gateway.admin import registration
+from gateway.admin.job_state import Job, JobState
 from gateway.engines import Pool
 from gateway.errors import Unavailable
 from tests.engine.adapters.zoo import write_adapter
@@ -325,3 +328,69 @@ async def test_a_registration_does_not_swap_a_name_that_is_shared_meanwhile(
         job = await finished(api.acme, await upload(api.acme, folders[1], name="acme:pirate", replace=True))
         assert (job["state"], job["error"]["code"]) == ("failed", "forbidden")
         assert (await api.acme.get("/adapters/acme:pirate")).json()["version"] == own.json()["version"]
+
+
+async def test_a_state_that_redis_does_not_take_ends_nothing(
+    administer: Administer, frames: FrameEngine, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The adapter is registered, its job says so as soon as it can, and the next one is worked on."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        jobs = api.served.gateway.admin.jobs
+        write, refused = jobs.write, 0
+
+        async def refuses(job: Job) -> None:
+            nonlocal refused
+            if job.state is not JobState.QUEUED and refused < 5:
+                refused += 1
+                raise RedisError("down")
+            await write(job)
+
+        monkeypatch.setattr(jobs, "write", refuses)
+        monkeypatch.setattr(registration, "LIFETIME", 0.1)
+        first = await upload(api.acme, folders[0], name="acme:first")
+        second = await upload(api.acme, folders[1], name="acme:second")
+        for made in (second, first):
+            async with asyncio.timeout(30):
+                job = await finished(api.acme, made)
+            assert job["state"] == "succeeded", job
+        assert refused == 5
+
+
+async def test_a_job_that_takes_long_holds_up_no_other_tenant(
+    administer: Administer, frames: FrameEngine, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tenant's next one waits."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        tried, go_on = registration.try_on_engine, asyncio.Event()
+        held: list[str] = []
+
+        async def slow(pool: Pool, version: str) -> str | None:
+            if not held:
+                held.append(version)
+                await go_on.wait()
+            return await tried(pool, version)
+
+        monkeypatch.setattr(registration, "try_on_engine", slow)
+        first = await upload(api.acme, folders[0], name="acme:first")
+        second = await upload(api.acme, folders[1], name="acme:second")
+        others = await finished(api.other, await upload(api.other, folders[1], name="other:one"))
+        assert others["state"] == "succeeded", others
+        waiting = (await api.acme.get(second.headers["location"].removeprefix("/admin/v1"))).json()
+        assert waiting["state"] == "queued"
+        go_on.set()
+        for made in (first, second):
+            assert (await finished(api.acme, made))["state"] == "succeeded"
+
+
+async def test_a_tenants_uploads_have_so_many_bytes_together(
+    administer: Administer, frames: FrameEngine, folders: list[Path]
+) -> None:
+    """Until they are registered."""
+    size = sum((folders[0] / name).stat().st_size for name in ("adapter_config.json", "adapter_model.safetensors"))
+    adapters = {"max_upload_bytes_per_tenant": size // 2}
+    async with administer(engines={"small": [frames.address]}, adapters=adapters) as api:
+        refusal = await upload(api.acme, folders[0], name="acme:pirate")
+        assert "max_upload_bytes_per_tenant" in problem(refusal, 429, "too_many_uploads")["detail"]
+        assert int(refusal.headers["retry-after"]) > 0
+        job = await finished(api.operator, await upload(api.operator, folders[0], name="pirate"))
+        assert job["state"] == "succeeded", job

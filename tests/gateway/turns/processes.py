@@ -16,6 +16,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,10 @@ class CountingEngine(FrameEngine):
     async def _cancel(self, connection: ServerConnection, frame: Cancel) -> None:
         if (connection, frame.id) in self.live:
             self.live[connection, frame.id].set()
+
+
+CALLER = f'[[tenants]]\nname = "demo"\nkeys = [{{ id = "demo", sha256 = "{sha256(KEY.encode()).hexdigest()}" }}]\n'
+"""Whose key is `KEY`, where a test's tables name no tenants."""
 
 
 class GatewayProcess:
@@ -184,7 +189,8 @@ async def gateways(
             f'[server]\ndrain_timeout = {drain_timeout}\n[redis]\nurl = "{redis_url}"\ntimeout = 2.0\n'
             f"[cache]\nenabled = false\n"
             f'[adapters]\nregistry = "{folder}/adapters"\n[turns]\n{settings}\n'
-            f'[[pools]]\ntier = "small"\nname = "numbers"\nmodel = "{model}"\nengines = ["{engine.address}"]\n{tables}'
+            f'[[pools]]\ntier = "small"\nname = "numbers"\nmodel = "{model}"\nengines = ["{engine.address}"]\n'
+            f"{tables if '[[tenants]]' in tables else tables + CALLER}"
         )
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("ROUNDHOUSE_", "REDIS_"))}
         environment = {**clean, "ROUNDHOUSE_SECRET": secrets.token_hex(32), "ROUNDHOUSE_LOG_LEVEL": "warning"}
