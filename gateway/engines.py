@@ -359,18 +359,15 @@ class Engines:
         now = monotonic()
         return min(pool.turnover.retry_after(pool.max_turns, now) for pool in pools if pool.max_turns)
 
-    def problems(self) -> list[str]:
-        """Why no first answer can be given yet; empty when one can.
+    @property
+    def connected(self) -> bool:
+        """Whether any engine answers: its tier stands in for the others."""
+        return any(engine.client.connected for engine in self._engines.values())
 
-        A pool counts as started once one of its engines was connected. Later its tier may go away without making the
-        gateway unready, because another tier stands in.
-        """
-        starting = [pool for pool in self.pools if not any(engine.client.info for engine in pool.routable)]
-        if starting:
-            return [f"the engine of the {pool.tier} tier ({pool.name}) is not connected yet" for pool in starting]
-        if not any(engine.client.connected for engine in self._engines.values()):
-            return ["no engine is connected"]
-        return []
+    def problems(self) -> list[str]:
+        """Pools of which no engine is connected."""
+        away = [pool for pool in self.pools if not any(engine.client.connected for engine in pool.routable)]
+        return [f"no engine of the {pool.tier} tier ({pool.name}) is connected" for pool in away]
 
 
 def _digest(directory: Path) -> str:

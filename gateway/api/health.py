@@ -17,11 +17,19 @@ async def liveness(request: Request) -> Response:
 
 
 async def readiness(request: Request) -> Response:
-    """`GET /readyz`: whether an answer can be given. If not, why; send no traffic then."""
-    problems = await _problems(gateway_of(request))
-    return JsonResponse(
-        {"status": "not ready" if problems else "ready", "problems": problems}, status_code=503 if problems else 200
-    )
+    """`GET /readyz`: whether turns can be answered, and what is wrong.
+
+    `degraded` is 200: something is missing, and turns go on without it. What all gateways lack at once, such as Redis,
+    would otherwise have all of them taken out of a load balancer.
+    """
+    gateway = gateway_of(request)
+    if gateway.turns.draining:
+        return JsonResponse({"status": "not ready", "problems": ["the server is restarting"]}, status_code=503)
+    redis = await _redis_answers(gateway)
+    problems = gateway.engines.problems() + ([] if redis else _without_redis(gateway))
+    serves = gateway.engines.connected and (redis or _serves_without_redis(gateway))
+    status = ("degraded" if problems else "ready") if serves else "not ready"
+    return JsonResponse({"status": status, "problems": problems}, status_code=200 if serves else 503)
 
 
 async def metrics(request: Request) -> Response:
@@ -54,13 +62,17 @@ routes: list[BaseRoute] = [
 ]
 
 
-async def _problems(gateway: Gateway) -> list[str]:
-    if gateway.turns.draining:
-        return ["the server is restarting"]
-    problems = gateway.engines.problems()
-    if not await _redis_answers(gateway):
-        problems.append("Redis does not answer")
-    return problems
+def _serves_without_redis(gateway: Gateway) -> bool:
+    """Whether anybody is let in, as far as this gateway knows."""
+    return gateway.settings.limits.on_redis_down == "allow_local" and bool(gateway.view.tenants())
+
+
+def _without_redis(gateway: Gateway) -> list[str]:
+    if gateway.settings.limits.on_redis_down == "deny":
+        return ['Redis does not answer, and limits.on_redis_down is "deny"']
+    if not gateway.view.tenants():
+        return ["Redis does not answer, and no tenants have been read from it yet"]
+    return ["Redis does not answer: limits are this gateway's own, and nothing is stored"]
 
 
 async def _redis_answers(gateway: Gateway) -> bool:

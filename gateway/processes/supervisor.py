@@ -40,8 +40,9 @@ _PATIENCE = 60.0
 """Seconds after which the embedder is started even if the chat is not ready yet."""
 
 
-class _Unready(msgspec.Struct):
-    problems: list[str] = []
+class _Readiness(msgspec.Struct):
+    status: str
+    problems: list[str]
 
 
 class Say(Protocol):
@@ -252,12 +253,13 @@ async def _announce(address: str, say: Say, began: float, app: Starlette) -> Non
 
 
 def _readiness(address: str) -> tuple[bool, list[str]]:
-    """What `/readyz` says."""
+    """What `/readyz` says; here everything is started, so that a gateway that is degraded is not ready yet."""
     try:
-        with urllib.request.urlopen(f"{address}/readyz", timeout=2):
-            return True, []
+        answer = urllib.request.urlopen(f"{address}/readyz", timeout=2)
     except urllib.error.HTTPError as error:
-        with error:
-            return False, msgspec.json.decode(error.read(), type=_Unready).problems
+        answer = error
     except OSError:
         return False, []
+    with answer:
+        said = msgspec.json.decode(answer.read(), type=_Readiness)
+    return said.status == "ready", said.problems

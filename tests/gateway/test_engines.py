@@ -20,18 +20,19 @@ def engines(model: Path, **addresses: list[str]) -> Engines:
     return Engines(pools, Router())
 
 
-async def test_a_gateway_is_ready_when_every_pool_has_been_connected_once(model: Path, engine: EngineThread) -> None:
-    """Later one tier may go away without making it unready, all may not."""
+async def test_pools_without_a_connected_engine_are_problems(model: Path, engine: EngineThread) -> None:
+    """Of which another tier makes up for one."""
     with EngineThread(model) as mortal:
         behind = engines(model, small=[engine.address], large=[mortal.address])
-        assert len(behind.problems()) == 2
+        assert (len(behind.problems()), behind.connected) == (2, False)
         await behind.start()
         await eventually(lambda: not behind.problems(), behind.problems)
         await asyncio.to_thread(mortal.stop)
         await eventually(lambda: not behind["large-0"].client.connected)
-        assert behind.problems() == []
+        assert behind.problems() == ["no engine of the large tier (tiny-large) is connected"]
+        assert behind.connected
         await behind.aclose()
-        assert behind.problems() == ["no engine is connected"]
+        assert (len(behind.problems()), behind.connected) == (2, False)
 
 
 async def test_candidates_show_what_the_router_must_know(model: Path, engine: EngineThread) -> None:

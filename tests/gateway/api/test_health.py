@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -37,17 +38,60 @@ async def test_a_gateway_whose_engines_are_gone_is_not_ready_but_alive(serve: Se
             await eventually(lambda: bool(served.gateway.engines.problems()))
             ready = await get(served, "/readyz")
             assert (await get(served, "/healthz")).status_code == 200
-    assert (ready.status_code, ready.json()["problems"]) == (503, ["no engine is connected"])
+    assert ready.status_code == 503
+    assert ready.json() == {
+        "status": "not ready",
+        "problems": ["no engine of the small tier (tiny-small) is connected"],
+    }
 
 
-async def test_a_gateway_without_redis_is_not_ready(serve: Serve) -> None:
-    """Until Redis answers again."""
+async def test_a_gateway_with_the_engines_of_one_tier_is_degraded(serve: Serve, model: Path) -> None:
+    """Turns for `auto` go on, so that it stays in its load balancer."""
+    with EngineThread(model) as small, EngineThread(model) as large:
+        async with serve(engines={"small": [small.address], "large": [large.address]}) as served:
+            await asyncio.to_thread(large.stop)
+            await eventually(lambda: bool(served.gateway.engines.problems()))
+            ready = await get(served, "/readyz")
+            answer = await served.client.responses.create(model="auto", input="hello", max_output_tokens=2)
+    assert ready.status_code == 200
+    assert ready.json() == {"status": "degraded", "problems": ["no engine of the large tier (tiny-large) is connected"]}
+    assert answer.status == "incomplete"
+
+
+async def test_a_gateway_without_redis_is_degraded(serve: Serve) -> None:
+    """Until Redis answers again: turns go on, within limits of its own."""
     redis = redis_server()
     with redis as url:
         async with serve(redis_at=url) as served:
             await asyncio.to_thread(redis.stop)
             ready = await get(served, "/readyz")
-            assert (ready.status_code, ready.json()["problems"]) == (503, ["Redis does not answer"])
+            assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
+            assert ready.json()["problems"] == [
+                "Redis does not answer: limits are this gateway's own, and nothing is stored"
+            ]
+            await served.client.responses.create(model="small", input="hello", max_output_tokens=2)
+            await asyncio.to_thread(redis.start)
+            ready = await get(served, "/readyz")
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "problems": []})
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"limits": {"on_redis_down": "deny"}}, 'limits.on_redis_down is "deny"'),
+        ({"tenants": []}, "no tenants have been read"),
+    ],
+)
+async def test_a_gateway_that_answers_nobody_without_redis_is_not_ready(
+    serve: Serve, changes: dict[str, Any], problem: str
+) -> None:
+    redis = redis_server()
+    with redis as url:
+        async with serve(redis_at=url, **changes) as served:
+            await asyncio.to_thread(redis.stop)
+            ready = await get(served, "/readyz")
+            assert (ready.status_code, ready.json()["status"]) == (503, "not ready")
+            assert problem in ready.json()["problems"][0]
             await asyncio.to_thread(redis.start)
             assert (await get(served, "/readyz")).status_code == 200
 
