@@ -1,7 +1,8 @@
 """Turns the rows of a step into the arrays that a model reads.
 
 Most of it is block tables, and most of these are what they were in the step before: a row gains a block in one step of
-sixteen. So they are kept, and each step writes only what is new. Everything else is a few numbers per row.
+sixteen. So each request's is kept as an array for as long as it runs, wherever in the step its row is, and each step
+writes only what is new. Everything else is a few numbers per row.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Batch:
     """[rows] tokens of each row."""
     ends: list[int]
     """One past the last token of each row, in the batch."""
-    tables: Ints
-    """[rows, blocks of the longest row]; what is beyond a row's own blocks means nothing."""
+    tables: npt.NDArray[np.int32]
+    """[rows, blocks of the longest row] in rows of a layer's caches; what is beyond a row's own means nothing."""
     tokens: Ints
     """[T] token ids."""
     positions: Ints
@@ -39,10 +40,11 @@ class Batch:
     row_of_token: Ints
     """[T]"""
 
-    def slots(self, stride: int) -> Ints:
-        """[T] where each token's KV goes, in a cache in which block b is row b * stride: row * BLOCK_SIZE + offset."""
-        blocks = self.tables[self.row_of_token, self.positions // BLOCK_SIZE]
-        slots: Ints = blocks * (stride * BLOCK_SIZE) + self.positions % BLOCK_SIZE
+    @property
+    def slots(self) -> Ints:
+        """[T] where each token's KV goes: row of a layer's caches * BLOCK_SIZE + offset."""
+        rows = self.tables[self.row_of_token, self.positions // BLOCK_SIZE].astype(np.int64)
+        slots: Ints = rows * BLOCK_SIZE + self.positions % BLOCK_SIZE
         return slots
 
     @property
@@ -65,15 +67,62 @@ class Batch:
         return lengths
 
 
-class BatchBuilder:
-    """Makes the batches of one runner, one after the other: a batch's arrays are good until the next one is made."""
+class BlockTables:
+    """The block tables of the requests of one runner, each in a line of its own from its first step to its release.
 
-    def __init__(self) -> None:
-        self._tables = np.zeros((1, 1), np.int64)
-        self._holders: list[Request | None] = [None]
-        """Whose blocks a line of the tables holds."""
-        self._known: list[int] = [0]
-        """How many of them are sure to be its own until it is released."""
+    Blocks are told as rows of a layer's caches, in which block b is row b * `stride`.
+    """
+
+    def __init__(self, stride: int) -> None:
+        self.stride = stride
+        self.lines: npt.NDArray[np.int32] = np.zeros((1, 1), np.int32)
+        """[lines, blocks]; what is beyond a request's own blocks means nothing."""
+        self._line: dict[Request, int] = {}
+        self._free = [0]
+        self._known = [0]
+        """How many blocks of a line are sure to be its request's own until that is released."""
+
+    def update(self, request: Request, blocks: int) -> int:
+        """Bring the first `blocks` blocks of a request up to date; its line.
+
+        It keeps the blocks of its known tokens until it is released; those behind them are for drafts, and may be
+        others the next time.
+        """
+        line = self._line.get(request)
+        if line is None:
+            if not self._free:
+                self._grow(2 * len(self.lines), self.lines.shape[1])
+            line = self._line[request] = self._free.pop()
+            self._known[line] = 0
+        known = self._known[line]
+        if known < blocks:
+            if blocks > self.lines.shape[1]:
+                self._grow(len(self.lines), 2 * blocks)
+            new = self.lines[line, known:blocks]
+            new[:] = request.block_table[known:blocks]
+            new *= self.stride
+            self._known[line] = min(blocks, blocks_of(request.length))
+        return line
+
+    def release(self, request: Request) -> None:
+        """A request has lost its blocks: should it come again, with others, none of them are known."""
+        line = self._line.pop(request, None)
+        if line is not None:
+            self._free.append(line)
+
+    def _grow(self, lines: int, width: int) -> None:
+        held = self.lines
+        self.lines = np.zeros((lines, width), np.int32)
+        self.lines[: held.shape[0], : held.shape[1]] = held
+        self._free += range(held.shape[0], lines)
+        self._known += [0] * (lines - held.shape[0])
+
+
+class BatchBuilder:
+    """Makes the batches of one runner; `tables` are those of its requests."""
+
+    def __init__(self, tables: BlockTables) -> None:
+        self._tables = tables
 
     def __call__(self, rows: Sequence[Row]) -> Batch:
         """The batch of some rows, in their order; their requests' block tables cover what they run."""
@@ -93,36 +142,8 @@ class BatchBuilder:
             ends = last.tolist()
         return Batch(rows, starts, counts, ends, self._hold(rows), np.array(tokens), positions, row_of_token)
 
-    def release(self, request: Request) -> None:
-        """A request has lost its blocks: should it come again, with others, none of them are known."""
-        self._holders = [None if other is request else other for other in self._holders]
-
-    def _hold(self, rows: Sequence[Row]) -> Ints:
-        """Bring the block tables up to date.
-
-        A request keeps the blocks of its known tokens until it is released; those behind them are for drafts, and may
-        be others the next time.
-        """
-        width = blocks_of(max([row.start + row.tokens for row in rows]))
-        self._grow(len(rows), width)
-        for place, row in enumerate(rows):
-            request, end = row.request, blocks_of(row.start + row.tokens)
-            if self._holders[place] is not request:
-                self._holders[place], self._known[place] = request, 0
-            known = self._known[place]
-            if known < end:
-                self._tables[place, known:end] = request.block_table[known:end]
-                self._known[place] = min(end, blocks_of(request.length))
-        return self._tables[: len(rows), :width]
-
-    def _grow(self, rows: int, width: int) -> None:
-        """Make room; for twice as much, so that it is seldom needed."""
-        held = self._tables
-        height, across = (
-            have if need <= have else 2 * need for have, need in zip(held.shape, (rows, width), strict=True)
-        )
-        if (height, across) != held.shape:
-            self._tables = np.zeros((height, across), np.int64)
-            self._tables[: held.shape[0], : held.shape[1]] = held
-            self._holders += [None] * (height - len(self._holders))
-            self._known += [0] * (height - len(self._known))
+    def _hold(self, rows: Sequence[Row]) -> npt.NDArray[np.int32]:
+        """[rows, blocks] the block tables, up to date."""
+        ends = [blocks_of(row.start + row.tokens) for row in rows]
+        lines = [self._tables.update(row.request, end) for row, end in zip(rows, ends, strict=True)]
+        return self._tables.lines[lines, : max(ends)]

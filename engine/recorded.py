@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import kernels
-from engine.batch import Ints
+from engine.batch import BlockTables, Ints
 from engine.kv import BLOCK_SIZE, blocks_of
 from engine.kv_cache import KVCache
 from engine.layers import Step
@@ -61,13 +61,14 @@ class Decoded:
 class DecodeInputs:
     """What all recordings read: memory that stays, into which each step writes its numbers.
 
-    A row's blocks are mostly what they were in the step before: only new ones are written.
+    A row's blocks are mostly what they were in the step before: only new ones are written. Where another request has
+    come to a place, because one before it has ended, its line of the `tables` is copied as it is.
     """
 
-    def __init__(self, rows: int, cache: KVCache, width: int) -> None:
+    def __init__(self, rows: int, tables: BlockTables, width: int) -> None:
         """For up to `rows` rows of `width` blocks."""
         self.capacity = rows
-        self._stride = cache.stride
+        self._held = tables
         self._numbers = np.zeros((3, rows), np.int64)
         """Tokens, rotations, slots."""
         self._starts = np.zeros(rows, np.int32)
@@ -102,19 +103,19 @@ class DecodeInputs:
         tokens: list[int] = []
         starts: list[int] = []
         slots: list[int] = []
-        stride = self._stride
+        held = self._held
         for place, row in enumerate(rows):
             request, start = row.request, row.start
-            blocks = request.block_table
             if self._holders[place] is not request:
                 self._holders[place], self._known[place] = request, 0
             known, end = self._known[place], start // BLOCK_SIZE + 1
             if known < end:
-                self._tables[place, known:end] = [block * stride for block in blocks[known:end]]
+                line = held.update(request, end)
+                self._tables[place, known:end] = held.lines[line, known:end]
                 self._known[place] = min(end, blocks_of(request.length))
             tokens += row.draft or request.tokens(start, start + 1)
             starts.append(start)
-            slots.append(blocks[end - 1] * stride * BLOCK_SIZE + start % BLOCK_SIZE)
+            slots.append(request.block_table[end - 1] * held.stride * BLOCK_SIZE + start % BLOCK_SIZE)
         count = len(starts)
         self._numbers[:, :count] = tokens, starts if rotations is None else rotations, slots
         self._starts[:count] = starts
@@ -147,15 +148,22 @@ class RecordedDecodes:
     """
 
     def __init__(
-        self, model: Decoder, cache: KVCache, rotary: torch.Tensor, windows: set[int | None], context: int
+        self,
+        model: Decoder,
+        cache: KVCache,
+        tables: BlockTables,
+        rotary: torch.Tensor,
+        windows: set[int | None],
+        context: int,
     ) -> None:
         """`rotary` is the table that all of them read, for rows of up to `context` tokens."""
         self._model = model
         self._cache = cache
+        self._tables = tables
         self._rotary = rotary
         self._windows = windows
         self._width = blocks_of(context)
-        self._inputs = DecodeInputs(_ROWS, cache, self._width)
+        self._inputs = DecodeInputs(_ROWS, tables, self._width)
         self._enabled = kernels.can_record(rotary.device) and not model.config.experts
         self._runs: dict[_Kind, int] = {}
         """Steps of a kind, until they are recorded."""
@@ -180,7 +188,7 @@ class RecordedDecodes:
             return None
         if len(rows) > self._inputs.capacity:
             # All recordings read the same memory.
-            self._inputs = DecodeInputs(2 * len(rows), self._cache, self._width)
+            self._inputs = DecodeInputs(2 * len(rows), self._tables, self._width)
             self._recorded.clear()
         if lora is not None and not self._inputs.adapt(lora):
             self._recorded = {kind: each for kind, each in self._recorded.items() if not kind.adapted}

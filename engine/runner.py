@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 import kernels
 from engine.adapters.bank import AdapterBank, AdapterSource
 from engine.adapters.layout import HEAD
-from engine.batch import Batch, BatchBuilder, Ints
+from engine.batch import Batch, BatchBuilder, BlockTables, Ints
 from engine.checkpoint import quantized_revision, revision_digest
 from engine.config import ModelConfig
 from engine.graphs.decode import Adapted, Capture, CudaCapture, DecodeGraphs, Decodes
@@ -111,8 +110,11 @@ class ModelRunner:
         self._cache = KVCache(config, blocks, self._device, self._dtype, stored)
         self._windows = set(config.windows)
         self._graphs: DecodeGraphs | None = None
-        self._decodes = RecordedDecodes(self._model, self._cache, self._rope.table, self._windows, context)
-        self._batches = BatchBuilder()
+        self._tables = BlockTables(self._cache.stride)
+        self._batches = BatchBuilder(self._tables)
+        self._decodes = RecordedDecodes(
+            self._model, self._cache, self._tables, self._rope.table, self._windows, context
+        )
         self._sampler = Sampler(config.vocabulary, config.eos_token_ids, self._device)
         revision = "random weights" if random_weights else revision_digest(directory)
         self.info = ModelInfo(
@@ -269,7 +271,7 @@ class ModelRunner:
 
     def release(self, request: Request) -> None:
         """Forget what is kept of a finished or preempted request."""
-        self._batches.release(request)
+        self._tables.release(request)
         self._decodes.release(request)
         self._sampler.release(request)
 
@@ -287,9 +289,9 @@ class ModelRunner:
             decodes = Decodes(
                 batch.tokens,
                 batch.positions,
-                batch.slots(self._cache.stride),
+                batch.slots,
                 batch.starts,
-                batch.tables * self._cache.stride,
+                batch.tables,
             )
             hidden = self._graphs(decodes, None if lora is None else Adapted(lora, partial(self._plan_again, rows)))
             if hidden is not None:
@@ -313,18 +315,17 @@ class ModelRunner:
         self, batch: Batch, rotary: torch.Tensor, rotations: torch.Tensor, lora: LoraPlan | None
     ) -> tuple[torch.Tensor, Step]:
         """What the model reads of a batch, on the device: its tokens [T], and the rest."""
-        blocks = (batch.tables * self._cache.stride).astype(np.int32)
         starts, counts = batch.starts.astype(np.int32), batch.counts.astype(np.int32)
         plans = {
-            window: kernels.plan_attention(starts, counts, blocks, window=window, device=self._device)
+            window: kernels.plan_attention(starts, counts, batch.tables, window=window, device=self._device)
             for window in self._windows
         }
-        slots = self._to_device(torch.from_numpy(batch.slots(self._cache.stride)))
-        wanted = self._wanted(batch, blocks, lora)
+        slots = self._to_device(torch.from_numpy(batch.slots))
+        wanted = self._wanted(batch, lora)
         return self._to_device(torch.from_numpy(batch.tokens)), Step(rotary, rotations, slots, plans, lora, wanted)
 
-    def _wanted(self, batch: Batch, blocks: npt.NDArray[np.int32], lora: LoraPlan | None) -> Wanted | None:
-        """What the last layer is to run of a batch with these tables of blocks; None: all of it."""
+    def _wanted(self, batch: Batch, lora: LoraPlan | None) -> Wanted | None:
+        """What the last layer is to run of a batch; None: all of it."""
         if len(batch.tokens) == len(batch.rows):
             return None
         every = batch.wanted
@@ -338,7 +339,7 @@ class ModelRunner:
         plan = kernels.plan_attention(
             starts.astype(np.int32),
             counts.astype(np.int32),
-            blocks[rows],
+            batch.tables[rows],
             window=self.config.windows[-1],
             device=self._device,
         )

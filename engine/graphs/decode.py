@@ -38,14 +38,14 @@ class Capture(Protocol):
 
 
 class Decodes(NamedTuple):
-    """A step of decodes on the host; all arrays are int64."""
+    """A step of decodes on the host; all arrays but `tables` are int64."""
 
     tokens: npt.NDArray[np.int64]
     rotations: npt.NDArray[np.int64]
     slots: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
     """[rows]"""
-    tables: npt.NDArray[np.int64]
+    tables: npt.NDArray[np.int32]
     """[rows, blocks], in rows of a layer's caches."""
 
 

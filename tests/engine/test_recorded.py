@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 import engine.recorded
 import kernels
+from engine.batch import BlockTables
 from engine.kv import BLOCK_SIZE, blocks_of
 from engine.plan import Row, Sampled
 from engine.recorded import DecodeInputs
@@ -24,6 +24,7 @@ from kernels import library
 from tests.engine.checkpoints import ARCHITECTURES, ROPE_SCALINGS, random_prompt
 from tests.engine.conftest import Checkpoint
 from tests.engine.driver import BLOCKS, drive, request
+from tests.engine.test_batch import read_after_an_end
 
 pytestmark = pytest.mark.skipif(library.cpu is None, reason="there is no built library to record")
 
@@ -67,7 +68,8 @@ def _inputs(rows: list[Row], inputs: DecodeInputs, shift: int | None) -> None:
 def test_what_is_kept_from_step_to_step_never_shows(seed: int) -> None:
     """Requests decode, draft in vain, change places, lose their blocks and go."""
     chance = random.Random(seed)
-    inputs = DecodeInputs(6, SimpleNamespace(stride=6), width=8)  # type: ignore[arg-type]
+    tables = BlockTables(6)
+    inputs = DecodeInputs(6, tables, width=8)
     free = list(range(100))
     chance.shuffle(free)
     live: list[Request] = []
@@ -75,6 +77,7 @@ def test_what_is_kept_from_step_to_step_never_shows(seed: int) -> None:
         if len(live) < 6 and chance.random() < 0.4:
             live.append(request([chance.randrange(1000) for _ in range(chance.randint(1, 40))], str(step)))
         for one in [one for one in live if chance.random() < 0.1 or one.length > 100]:
+            tables.release(one)
             inputs.release(one)
             free = one.block_table + free
             one.block_table = []
@@ -98,6 +101,18 @@ def test_what_is_kept_from_step_to_step_never_shows(seed: int) -> None:
             kept = blocks_of(one.length)
             free = one.block_table[kept:] + free
             del one.block_table[kept:]
+
+
+def test_the_end_of_a_request_costs_the_others_none_of_their_blocks() -> None:
+    tables = BlockTables(6)
+    inputs = DecodeInputs(12, tables, width=110)
+
+    def release(one: Request) -> None:
+        tables.release(one)
+        inputs.release(one)
+
+    # And one of each row: where it writes.
+    assert read_after_an_end(lambda rows: inputs.write(rows, None), release) == [12 * 101, 12 * 2, 11]
 
 
 def _compare(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, **how: Any) -> int:
