@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Literal, Protocol
 
 from engine.plan import Sampled, StepPlan
@@ -30,6 +31,8 @@ _SLEEP_STEPS = 8
 """Steps for which a draft model that does not pay is not even considered."""
 _PROBE_TOKENS = 4
 """Tokens of a try."""
+_READ_TOKENS = 2048
+"""Most tokens that n-gram indices take up in a step; until a long prompt is read, nothing is drafted from it."""
 _PROBE_SHARE = 0.02
 """What a draft model may read for the sake of a try, as a share of the time since it was last used."""
 
@@ -96,6 +99,8 @@ class Speculator:
     def depths(self, plan: StepPlan) -> dict[str, int]:
         """How many tokens each request should draft in a step; those that should not are left out."""
         self._proposed = {}
+        if self._ngrams:
+            self._read(plan)
         decoding = [row.request for row in plan.rows if row.count == 1 and row.sample]
         if not decoding:
             return {}
@@ -152,18 +157,36 @@ class Speculator:
         if self._model is not None:
             self._model.release(request)
 
-    def _candidate(self, request: Request, modelled: bool) -> Candidate | None:
-        """The better source of drafts for a request, if there is any; the draft model only if `modelled`."""
+    def _read(self, plan: StepPlan) -> None:
+        """Take up what the texts of a step's requests have gained, those first that have gained least."""
+        unread = []
+        for row in plan.rows:
+            request = row.request
+            if request.speculate and _left(request) > 0:
+                index = self._history(request).index
+                unread.append((request.length - len(index), request, index))
+        unread.sort(key=itemgetter(0))
+        budget = _READ_TOKENS
+        for count, request, index in unread:
+            index.extend(request.tokens(len(index), len(index) + min(count, budget)))
+            budget -= count
+            if budget <= 0:
+                return
+
+    def _history(self, request: Request) -> _History:
         history = self._histories.get(request.id)
         if history is None:
             history = self._histories[request.id] = _History()
-        left = request.sampling.max_tokens - len(request.output) - 1
+        return history
+
+    def _candidate(self, request: Request, modelled: bool) -> Candidate | None:
+        """The better source of drafts for a request, if there is any; the draft model only if `modelled`."""
+        history = self._history(request)
+        left = _left(request)
         limit = min(self._tokens, left)
         found = None
-        if self._ngrams:
-            index = history.index
-            index.extend(request.tokens(len(index), request.length))
-            match, history.continuation = index.propose(limit) if limit > 0 else (0, ())
+        if limit > 0 and len(history.index) == request.length:
+            match, history.continuation = history.index.propose(limit)
             if match:
                 history.source = match
                 found = Candidate(request.id, self._rate(history, match), limit, left=left)
@@ -214,3 +237,8 @@ class Speculator:
         trial.step = self._step
         if source in self._trying:
             trial.rest = min(2 * trial.rest, _MOST_PROBE_STEPS)
+
+
+def _left(request: Request) -> int:
+    """Tokens that a request may still get behind its next one."""
+    return request.sampling.max_tokens - len(request.output) - 1

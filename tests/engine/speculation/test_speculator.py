@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from zlib import crc32
 
 import msgspec
@@ -13,12 +13,14 @@ from engine.core import EngineCore, SchedulerConfig
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
 from engine.speculation.costs import StepCosts
+from engine.speculation.ngram import NgramIndex
 from engine.speculation.speculator import Speculator
 from engine.speculation.verification import confirmed
 from engine.wire import Generate, SamplingParams
 from tests.engine.ledger_runner import VOCABULARY, model_info
 
 Cost = Callable[[int], float]
+_PROMPTS = {"long": 100_000, "short": 50, "medium": 3000}
 
 
 def waits_for_weights(tokens: int) -> float:
@@ -217,6 +219,57 @@ def test_a_text_that_repeats_itself_is_guessed_from_itself() -> None:
 def test_a_text_without_repetitions_is_not_guessed() -> None:
     plain, drafted = World(waits_for_weights, speculate=False), World(waits_for_weights)
     assert drafted.serve(2) > 0.99 * plain.serve(2)
+
+
+def test_long_prompts_are_read_a_bounded_part_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those who have little to read need not wait for those who have much."""
+    extend, read = NgramIndex.extend, []
+
+    def counted(self: NgramIndex, new: Sequence[int]) -> None:
+        read.append(len(new))
+        extend(self, new)
+
+    monkeypatch.setattr(NgramIndex, "extend", counted)
+    prompts = {id: [random.Random(id).randrange(99) for _ in range(size)] for id, size in _PROMPTS.items()}
+    requests = [Request(id, prompt, SamplingParams(max_tokens=500), arrival=0.0) for id, prompt in prompts.items()]
+    speculator = Speculator(ngrams=True, tokens=4, adaptive=False)
+    whole = {}
+    for step in range(100):
+        read.clear()
+        rows = [Row(request, request.length - 1, 1, sample=True) for request in requests]
+        granted = speculator.depths(StepPlan(rows))
+        assert sum(read) <= 2048
+        drafts = speculator.propose(StepPlan(rows), granted)
+        for request in requests:
+            text = request.prompt + request.output
+            if request.id in granted:
+                whole.setdefault(request.id, step)
+                index = NgramIndex()
+                extend(index, text)
+                assert drafts[request.id] == index.propose(4)[1]
+            request.output.append(text[-40])  # it repeats itself from here on
+    assert whole["short"] < 5
+    assert 100_000 / 2048 < whole["long"] < 100_000 / 2048 + 10
+    assert read == [1, 1, 1]
+
+
+def test_a_prompt_is_read_while_it_is_computed() -> None:
+    request = Request("a", [1, 2, 3] * 2000, SamplingParams(max_tokens=50), arrival=0.0)
+    speculator = Speculator(ngrams=True, tokens=4, adaptive=False)
+    for start in range(0, 6000, 2000):
+        assert speculator.depths(StepPlan([Row(request, start, 2000, sample=start == 4000)])) == {}
+    request.output.append(1)
+    rows = [Row(request, 6000, 1, sample=True)]
+    granted = speculator.depths(StepPlan(rows))
+    assert speculator.propose(StepPlan(rows), granted) == {"a": (2, 3, 1, 2)}
+
+
+def test_who_can_draft_nothing_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NgramIndex, "extend", lambda self, new: 1 / 0)
+    one = Request("one", [1, 2, 3], SamplingParams(max_tokens=1), arrival=0.0)
+    never = Request("never", [1, 2, 3], SamplingParams(max_tokens=9), arrival=0.0, speculate=False)
+    speculator = Speculator(ngrams=True, tokens=4, adaptive=False)
+    assert speculator.depths(StepPlan([Row(each, 2, 1, sample=True) for each in (one, never)])) == {}
 
 
 def test_a_request_can_refuse_drafts() -> None:
