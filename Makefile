@@ -1,10 +1,11 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test lint types walls unit browser fuzz bench bench-peers router-model cache-model demo-models demo-evaluate docs constraints clean
+.PHONY: help serve chat test test-deep coverage lint types walls unit browser fuzz bench bench-peers router-model cache-model demo-models demo-evaluate docs constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
-PYTEST_ARGS ?= -n 2
+# A file is run by one process, so that what its tests share is made once.
+PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 help: ## list the targets
 	@printf 'Roundhouse\n\n'
@@ -38,6 +39,15 @@ walls: ## which room may import which (docs/architecture.md)
 
 browser: ## a Chromium for the page tests: installs Debian's package where it may
 	@deploy/chromium.sh
+
+test-deep: ## everything `make test` leaves out, and all random searches with a fresh seed (an hour)
+	@deploy/environment.sh dev
+	@seed=$${SEED:-$$(date +%s)}; echo "seed: $$seed (again with: make test-deep SEED=$$seed)"; \
+	HYPOTHESIS_PROFILE=deep $(BIN)/pytest $(PYTEST_ARGS) -m 'deep or not deep' --hypothesis-seed=$$seed
+
+coverage: ## run the tests, and show the parts that they reach for less than 90 %
+	@deploy/environment.sh dev
+	@$(BIN)/pytest $(PYTEST_ARGS) --cov --cov-report=term:skip-covered --cov-report=html
 
 unit: ## all tests, the slowest ten at the end
 	@echo '== tests'

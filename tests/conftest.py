@@ -17,9 +17,33 @@ from hypothesis import settings
 
 from tests.embedder import EmbedderProcess, embedder_process
 
-# The same examples in every run, and no limit on their time: a slow machine is no failure.
+# The same examples in every run, and no limit on their time: a slow machine is no failure. `make test-deep` looks for
+# others each time: a failure prints how to see it again.
 settings.register_profile("roundhouse", deadline=None, derandomize=True)
-settings.load_profile("roundhouse")
+settings.register_profile("deep", deadline=None, derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "roundhouse"))
+
+SLOW_FIRST = (
+    "tests/e2e",
+    "tests/gateway/turns",
+    "tests/gateway/test_reload",
+    "tests/engine/test_oracle",
+    "tests/kernels",
+    "tests/bench",
+    "tests/gateway/a",
+    "tests/gateway/c",
+)
+"""Beginnings of the paths of files that take long, so that the two processes end at about the same time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order whole files, which one process runs one after the other, the longest first."""
+
+    def place(item: pytest.Item) -> int:
+        places = (place for place, begins in enumerate(SLOW_FIRST) if item.nodeid.startswith(begins))
+        return next(places, len(SLOW_FIRST))
+
+    items.sort(key=place)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ def run(tmp_path: Path, *arguments: str, cache: Path | None = None) -> Results:
     return msgspec.json.decode((tmp_path / "cpu.json").read_bytes(), type=Results)
 
 
+@pytest.mark.deep
 def test_quick_run_measures_every_cell_and_all_give_the_same_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,6 +59,7 @@ def test_peers_that_are_not_set_up_are_named_and_left_out(tmp_path: Path) -> Non
     assert "Not set up: OpenVINO." in (tmp_path / "cpu.md").read_text()
 
 
+@pytest.mark.deep
 def test_parts_can_be_measured_one_after_the_other(tmp_path: Path) -> None:
     first = run(tmp_path, "--subject", "Roundhouse", "--cell", "1", "--cell", "8")
     both = run(tmp_path, "--subject", "Roundhouse", "--cell", "8", "--cell", "32", "--merge")

@@ -17,6 +17,7 @@ from engine.config import ModelConfig
 from engine.model import Decoder
 
 
+@pytest.mark.deep
 def test_all_models_run_alone_and_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--device", "cpu", "--quick", "--threads", "1", "--cache", str(tmp_path), "--output", str(tmp_path)])
     results = msgspec.json.decode((tmp_path / "engine-cpu-quick.json").read_bytes(), type=Results)

@@ -58,6 +58,7 @@ def test_a_conversation_stays_with_its_tenant_and_shares_its_prefix() -> None:
     assert other.prompt[: len(one.prompt)] == one.prompt
 
 
+@pytest.mark.deep
 def test_the_greedy_load_runs_against_a_real_engine_process(tmp_path: Path) -> None:
     model = write_checkpoint(tmp_path / "model", max_position_embeddings=128)
     greedy.main(["--quick", "--model", str(model), "--threads", "1", "--output", str(tmp_path)])

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.deep
 def test_it_measures_a_gateway_beside_a_bare_socket(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.idle_sockets", "--sockets", "20", "--output", str(tmp_path)],

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.deep
 def test_ours_is_measured(tmp_path: Path) -> None:
     """Whether clients name their output limit or not."""
     command = [sys.executable, "-m", "bench.limits", "--subject", "roundhouse", "--clients", "20", "--limit", "1100"]

@@ -66,6 +66,7 @@ def test_the_made_up_service_repeats_what_was_said() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.deep
 async def test_real_engines_find_what_the_rule_expects() -> None:
     """Two processes: ours finds more than round robin, which sends each turn of a conversation elsewhere."""
     service = dataclasses.replace(SERVICE, seconds=5.0)
@@ -89,6 +90,7 @@ def test_whole_conversations_are_taken_of_a_trace() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.deep
 async def test_a_gateway_finds_what_its_engines_hold() -> None:
     """A real one before two processes: the second turn of each of four conversations repeats the first."""
     first = [Arrival(0.0, tuple(range(10 * talk, 10 * talk + 5)), 80, 4) for talk in range(4)]

@@ -41,6 +41,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.deep
 def test_every_method_is_judged_in_both_splits(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     router.main(["--resamples", "20", "--output", str(data)])
     text = (data / "router.md").read_text()

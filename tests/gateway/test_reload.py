@@ -9,7 +9,6 @@ import hashlib
 import os
 import pty
 import signal
-import sys
 import tempfile
 import termios
 from collections.abc import AsyncIterator
@@ -19,7 +18,9 @@ from typing import Any
 import openai
 import pytest
 import redis
+from click.testing import CliRunner
 
+from gateway.cli.root import main
 from tests.gateway.conftest import eventually
 from tests.gateway.turns.processes import ANSWER, CountingEngine, GatewayProcess, free_port
 
@@ -99,15 +100,9 @@ class House:
     async def command(self, *words: str) -> tuple[int, str]:
         """`roundhouse <words>`: its exit status and what it says."""
         environment = {**self.environment, "ROUNDHOUSE_REDIS_DATA": str(self.folder / str(self.gateway.port))}
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gateway.cli", *words, "--config", str(self.config)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=environment,
-        )
-        async with asyncio.timeout(60):
-            said, _ = await process.communicate()
-        return process.returncode or 0, said.decode()
+        arguments = [*words, "--config", str(self.config)]
+        result = await asyncio.to_thread(CliRunner().invoke, main, arguments, env=environment)
+        return result.exit_code, result.output
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The schedules of the emulator: sound kernels do not depend on them, and planted faults show under some.
 
-Each fault compiles one CUDA source anew, which takes a few seconds.
+Each fault compiles one CUDA source anew, which takes a few seconds: `make test` plants one in each kernel, `make
+test-deep` all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from tests.kernels.planted import attention, layers, lora, moe
 
 CASES = layers.CASES | attention.CASES | lora.CASES | moe.CASES
 FAULTS = layers.FAULTS | attention.FAULTS | lora.FAULTS | moe.FAULTS
-_PAIRS = [pytest.param(name, fault, id=f"{name}: {fault.name}") for name in FAULTS for fault in FAULTS[name]]
+_PAIRS = [
+    pytest.param(name, fault, id=f"{name}: {fault.name}", marks=pytest.mark.deep if number else ())
+    for name in FAULTS
+    for number, fault in enumerate(FAULTS[name])
+]
 
 
 def test_every_case_has_faults() -> None:

@@ -20,7 +20,6 @@ from tests.gateway.turns.processes import ANSWER, CountingEngine, GatewayProcess
 
 pytestmark = pytest.mark.anyio
 
-CUTS = 1000
 CLIENTS = 12
 ENDS = ("response.completed", "response.incomplete", "response.failed")
 
@@ -104,7 +103,8 @@ def empty_redis(redis_url: str) -> str:
     return redis_url
 
 
-async def test_a_thousand_cuts_lose_and_double_nothing(model: Path, empty_redis: str) -> None:
+@pytest.mark.parametrize("cuts", [100, pytest.param(1000, marks=pytest.mark.deep)])
+async def test_many_cuts_lose_and_double_nothing(model: Path, empty_redis: str, cuts: int) -> None:
     """Clients cut their sockets at random and come back to either of two gateways; every answer is whole."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed: {seed}")
@@ -112,7 +112,7 @@ async def test_a_thousand_cuts_lose_and_double_nothing(model: Path, empty_redis:
         clients = [Client(f"c{index}", seed + index, processes) for index in range(CLIENTS)]
 
         async def work(client: Client) -> None:
-            while sum(other.cuts for other in clients) < CUTS:
+            while sum(other.cuts for other in clients) < cuts:
                 await client.turn(cut=0.06)
 
         async with asyncio.TaskGroup() as group:
