@@ -13,12 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
+from gateway.settings import TIERS, demo_settings
 from tests.e2e.browser import ScriptedServer, Visit, chromium, visit
 from tests.e2e.page import connected
 
@@ -27,13 +28,20 @@ DEADLINE = 90.0
 
 
 class Installation:
-    """A running `roundhouse serve` with a data folder of its own."""
+    """A running `roundhouse serve` with a data folder of its own, and the demo's models.
 
-    def __init__(self, *, port: int | None = None, **environment: str) -> None:
+    Args:
+        tiers: those that it has; each takes a core for seconds to start.
+    """
+
+    def __init__(self, *, port: int | None = None, tiers: Sequence[str] = TIERS, **environment: str) -> None:
         # Unix sockets need short paths, which pytest's own folders are not.
         self.folder = Path(tempfile.mkdtemp(prefix="rh-e2e-"))
         self.port = port or _free_port()
         self.log = self.folder / "log"
+        if len(tiers) < len(TIERS):
+            environment["ROUNDHOUSE_CONFIG"] = str(self.folder / "roundhouse.toml")
+            Path(environment["ROUNDHOUSE_CONFIG"]).write_text(_configuration(tiers))
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("ROUNDHOUSE_", "REDIS_"))}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -105,9 +113,9 @@ class Installation:
 
 
 @contextlib.contextmanager
-def installation(**environment: str) -> Iterator[Installation]:
+def installation(*, tiers: Sequence[str] = TIERS, **environment: str) -> Iterator[Installation]:
     """A Roundhouse that is ready."""
-    running = Installation(**environment)
+    running = Installation(tiers=tiers, **environment)
     try:
         running.wait_ready()
         yield running
@@ -120,6 +128,20 @@ def roundhouse() -> Iterator[Installation]:
     """One Roundhouse shared by tests that leave it as they found it."""
     with installation() as running:
         yield running
+
+
+def _configuration(tiers: Sequence[str]) -> str:
+    """The embedded default with some of its tiers only."""
+    demo = demo_settings()
+    [tenant] = demo.tenants
+    [key] = tenant.keys
+    lines = [f'[[tenants]]\nname = "{tenant.name}"\nkeys = [{{ id = "{key.id}", sha256 = "{key.sha256}" }}]']
+    lines += [
+        f'[[pools]]\ntier = "{pool.tier}"\nname = "{pool.name}"\nmodel = "{pool.model}"'
+        for pool in demo.pools
+        if pool.tier in tiers
+    ]
+    return "\n".join(lines)
 
 
 def _free_port() -> int:

@@ -22,7 +22,7 @@ def until(condition: Callable[[], object]) -> None:
 def test_embeddings_come_after_the_chat_and_come_back() -> None:
     """A chat never waits for them."""
     with (
-        installation(ROUNDHOUSE_EMBEDDER_ENABLED="true") as running,
+        installation(tiers=["small"], ROUNDHOUSE_EMBEDDER_ENABLED="true") as running,
         openai.OpenAI(base_url=running.api, api_key=KEY, max_retries=0) as client,
     ):
         chat = client.chat.completions.create(
@@ -40,7 +40,9 @@ def test_embeddings_come_after_the_chat_and_come_back() -> None:
 
 def test_a_model_that_cannot_be_loaded_costs_embeddings_only() -> None:
     """It is said on the terminal; the chat goes on."""
-    with installation(ROUNDHOUSE_EMBEDDER_ENABLED="true", ROUNDHOUSE_EMBEDDER_MODEL="/nowhere") as running:
+    with installation(
+        tiers=["small"], ROUNDHOUSE_EMBEDDER_ENABLED="true", ROUNDHOUSE_EMBEDDER_MODEL="/nowhere"
+    ) as running:
         assert "without embeddings" in _line(running)
         with openai.OpenAI(base_url=running.api, api_key=KEY, max_retries=0) as client:
             assert not embeds(client)

@@ -62,14 +62,14 @@ def test_sigterm_lets_a_running_answer_finish_and_leaves_nothing_behind() -> Non
 
 
 def test_nothing_survives_a_supervisor_that_is_killed() -> None:
-    with installation() as running:
+    with installation(tiers=["small"]) as running:
         assert running.pids("redis-server")
         running.stop(signal.SIGKILL)
         assert gone(running)
 
 
 def test_an_engine_that_dies_mid_answer_fails_that_answer_and_another_tier_takes_over() -> None:
-    with installation() as running:
+    with installation(tiers=["small", "medium"]) as running:
         with open_socket(running) as socket:
             send(socket, LONG)
             until(socket, "response.output_text.delta")
