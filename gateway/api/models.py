@@ -80,7 +80,7 @@ def _embedders(gateway: Gateway, tenant: Tenant | None) -> list[dict[str, Any]]:
     hello = gateway.embedder.hello if gateway.embedder else None
     if hello is None or not (tenant is None or tenant.may_use(hello.model)):
         return []
-    return [_model(hello.model, None, hello.max_tokens) | {"dimensions": hello.dimensions}]
+    return [_model(hello.model, None, hello.max_tokens) | {"type": "embedding", "dimensions": hello.dimensions}]
 
 
 def _model(name: str, tier: str | None, context: int) -> dict[str, Any]:
@@ -90,6 +90,7 @@ def _model(name: str, tier: str | None, context: int) -> dict[str, Any]:
         "object": "model",
         "created": _STARTED,
         "owned_by": "roundhouse",
+        "type": "chat",
         "tier": tier,
         "context_length": context,
     }

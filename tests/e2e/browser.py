@@ -207,9 +207,9 @@ class ScriptedRoad:
 
 
 async def _models(request: Request) -> Response:
-    models: list[dict[str, str]] = [{"id": f"scripted-{tier}"} for tier in ("small", "large")]
-    adapter = {"id": "pirate", "parent": "scripted-small", "description": "answers like a pirate"}
-    return JsonResponse({"object": "list", "data": [*models, adapter]})
+    models: list[dict[str, str]] = [{"id": f"scripted-{tier}", "type": "chat"} for tier in ("small", "large")]
+    adapter = {"id": "pirate", "type": "chat", "parent": "scripted-small", "description": "answers like a pirate"}
+    return JsonResponse({"object": "list", "data": [*models, adapter, {"id": "all-MiniLM-L6-v2", "type": "embedding"}]})
 
 
 class ScriptedServer:

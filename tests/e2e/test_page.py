@@ -201,7 +201,7 @@ def test_retry_asks_past_the_cache(tab: Visit, server: ScriptedServer) -> None:
 
 
 def test_the_picker_names_tiers_models_and_adapters_and_is_remembered(tab: Visit, server: ScriptedServer) -> None:
-    """What is picked answers the next message, after a reload too."""
+    """What is picked answers the next message, after a reload too. A model that does not chat is not offered."""
     picker = tab.page.get_by_label("Who answers")
     expect(picker.locator("option")).to_have_text(
         ["Auto", "Small", "Medium", "Large", "scripted-small", "scripted-large", "pirate"]

@@ -31,14 +31,15 @@ export const loadConfig = () => request("ui/config.json");
  */
 
 /**
- * The models, and the adapters that this key may use.
+ * The models that chat, and the adapters that this key may use.
  *
  * @param {string} key
  * @returns {Promise<Model[]>}
  */
 export async function loadModels(key) {
   const { data } = await request("v1/models", { headers: authorization(key) });
-  return data.map(({ id, parent, description }) => ({ name: id, parent, title: description ?? "" }));
+  const chatting = data.filter(({ type }) => type === "chat");
+  return chatting.map(({ id, parent, description }) => ({ name: id, parent, title: description ?? "" }));
 }
 
 /**

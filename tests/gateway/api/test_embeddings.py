@@ -101,6 +101,7 @@ async def test_the_model_is_listed(serve: Serve, embedder: EmbedderProcess) -> N
         with pytest.raises(openai.NotFoundError):
             await served.client.completions.create(model=MODEL, prompt="hello")
     assert (listed["id"], listed["context_length"], listed["dimensions"], listed["tier"]) == (MODEL, 256, 384, None)
+    assert listed["type"] == "embedding"
 
 
 async def test_it_is_limited_charged_and_entered_in_the_ledger(serve: Serve, embedder: EmbedderProcess) -> None:

@@ -21,6 +21,7 @@ async def test_names_are_auto_tiers_and_models(serve: Serve, engine: EngineThrea
     assert [model.id for model in models] == ["auto", "small", "large", "tiny-small", "tiny-large"]
     assert [model.to_dict()["tier"] for model in models] == [None, "small", "large", "small", "large"]
     assert {model.to_dict()["context_length"] for model in models} == {CONTEXT}
+    assert {model.to_dict()["type"] for model in models} == {"chat"}
     assert all(model.object == "model" and model.created > 0 and model.owned_by for model in models)
     assert answered == ["tiny-small", "tiny-small", "tiny-large", "tiny-small", "tiny-large"]
 
