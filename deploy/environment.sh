@@ -12,7 +12,8 @@ fail() { printf 'roundhouse: %s\n' "$*" >&2; exit 1; }
 stamp="$venv/.installed-${extra:-serve}"
 # Developers' builds keep their objects, of which tests compile some again with faults in them.
 compile() {
-    "$venv/bin/python" -m kernels.build >"$venv/kernels.log" 2>&1 || fail "the kernels do not compile, see $venv/kernels.log"
+    "$venv/bin/python" deploy/progress.py "$venv/kernels.log" "$venv/bin/python" -m kernels.build ||
+        fail "the kernels do not compile, see $venv/kernels.log"
     touch "$stamp"
 }
 
@@ -41,12 +42,16 @@ if [ ! -x "$venv/bin/python" ]; then
     say "making the virtual environment in $venv with $("$python" --version)"
     "$python" -m venv "$venv"
 fi
-say "installing dependencies (the first time takes a minute or two; torch is the large one; the kernels are compiled)"
+say "installing some 90 packages, of which torch is the large one, and compiling the kernels; all of it is in $venv/install.log"
+# Older pips cannot say how far a download is.
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check ${PIP_ARGS:-} --upgrade "pip>=25.1" ||
+    fail "pip could not be updated (see above). Is the package index reachable? Extra arguments: PIP_ARGS=..."
 # `train` and `dev` include what `serve` needs, so one install suffices.
 settings=""
 [ "$extra" != dev ] || settings="--config-settings=cmake.define.ROUNDHOUSE_BUILD=OFF"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check ${PIP_ARGS:-} $settings \
-    --constraint constraints.txt --editable ".${extra:+[$extra]}" ||
-    fail "pip could not install the dependencies (see above). Is the package index reachable? Extra arguments: PIP_ARGS=..."
+"$venv/bin/python" deploy/progress.py "$venv/install.log" \
+    "$venv/bin/python" -m pip install --verbose --progress-bar raw --disable-pip-version-check ${PIP_ARGS:-} $settings \
+    --config-settings=build.verbose=true --constraint constraints.txt --editable ".${extra:+[$extra]}" ||
+    fail "pip could not install the dependencies (see above, and $venv/install.log). Is the package index reachable? Extra arguments: PIP_ARGS=..."
 if [ "$extra" = dev ]; then compile; else touch "$stamp"; fi
 say "dependencies are installed"

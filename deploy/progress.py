@@ -1,0 +1,87 @@
+"""Runs an installation and says how far it is: `python deploy/progress.py LOG COMMAND...`.
+
+Reads what pip (with `--verbose --progress-bar raw`) and ninja print, all of which goes into LOG, and shows of it what is
+being downloaded or compiled: on one line of a terminal, or as a few lines of a log. Only the standard library is there
+when this runs. Ends with the command's exit status; if it failed, the log's last lines are shown.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from time import monotonic
+
+_DOWNLOAD = re.compile(
+    r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?([A-Za-z0-9_.]+)-([0-9][^-\s]*)\S*(?: \((.+)\))?"
+)
+_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
+_COMPILE = re.compile(r"\s*\[(\d+)/(\d+)\] (?:Building|Linking)")
+_INSTALL = re.compile(r"Installing collected packages: (.+)")
+_SECONDS = 5.0
+"""Between two lines of a log about the same thing."""
+_TAIL = 30
+
+
+def said(lines: Iterable[str]) -> Iterator[str]:
+    """What to show of the lines of an installation, in their order. Shown again, a message is further on."""
+    package, count = "", 0
+    for line in lines:
+        if found := _DOWNLOAD.match(line):
+            count += 1
+            package = f"{found[1].replace('_', '-')} {found[2].removesuffix('.tar.gz')}"
+            yield f"package {count}: {package}" + (f" ({found[3]})" if found[3] else "")
+        elif found := _PROGRESS.match(line):
+            done, total = int(found[1]), int(found[2])
+            if total >= 10_000_000:
+                yield f"package {count}: {package}, {done / 1e6:.0f} of {total / 1e6:.0f} MB"
+        elif found := _COMPILE.match(line):
+            yield f"compiling the kernels: {found[1]} of {found[2]}"
+        elif found := _INSTALL.match(line):
+            yield f"unpacking {len(found[1].split(','))} packages"
+
+
+def _show(messages: Iterable[str]) -> None:
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns - 1
+    last, shown_at = "", float("-inf")
+    for message in messages:
+        if terminal:
+            print(f"\r\x1b[K{f'roundhouse: {message}'[:width]}", end="", flush=True)
+            continue
+        # A log gets a line when something else begins, and now and then one that says how far it is.
+        kind = message.partition(",")[0].partition(":")[0]
+        if kind != last or monotonic() - shown_at >= _SECONDS:
+            print(f"roundhouse: {message}", flush=True)
+            last, shown_at = kind, monotonic()
+    if terminal:
+        print("\r\x1b[K", end="", flush=True)
+
+
+def main(log: Path, command: list[str]) -> int:
+    """The exit status of `command`, whose output goes to `log`."""
+    with log.open("w", encoding="utf-8") as kept:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+        assert process.stdout is not None
+
+        def lines() -> Iterator[str]:
+            assert process.stdout is not None
+            for line in process.stdout:
+                kept.write(line)
+                yield line
+
+        _show(said(lines()))
+        status = process.wait()
+    if status != 0:
+        ending = log.read_text("utf-8").splitlines()[-_TAIL:]
+        print("\n".join(ending), file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
