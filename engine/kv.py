@@ -14,18 +14,37 @@ Prefixes are identified by a hash chain (`engine/prefix_keys.py`).
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence, Set
+from itertools import islice
 
 from engine.host_tier import HostTier
 from engine.prefix_keys import BLOCK_SIZE, block_hash, root_hash
 
-__all__ = ["BLOCK_SIZE", "BlockPool", "block_hash", "blocks_of", "root_hash"]
+__all__ = ["BLOCK_SIZE", "BlockPool", "PrefixMatch", "block_hash", "blocks_of", "root_hash"]
 
 
 def blocks_of(tokens: int) -> int:
     """How many blocks so many tokens fill or begin."""
     return -(-tokens // BLOCK_SIZE)
+
+
+_REMEMBERED_LOSSES = 4096
+"""Prefixes that were given up last; who has not asked since then looks its prefix up anew."""
+
+
+class PrefixMatch:
+    """The longest known prefix of one chain of hashes, for who asks for it again and again (`BlockPool.rematch`)."""
+
+    __slots__ = ("blocks", "losses", "places")
+
+    def __init__(self) -> None:
+        self.blocks: list[int] = []
+        """Its blocks when it was last asked for."""
+        self.losses = 0
+        """How many prefixes the pool had given up by then."""
+        self.places: dict[bytes, int] = {}
+        """Where in the chain a hash is, as far as that was needed."""
 
 
 class BlockPool:
@@ -40,6 +59,9 @@ class BlockPool:
         self._references = [0] * total
         self._hashes: list[bytes | None] = [None] * total
         self._by_hash: dict[bytes, int] = {}
+        self._losses = 0
+        """Prefixes that were given up since the start."""
+        self._lost: deque[bytes] = deque(maxlen=_REMEMBERED_LOSSES)
         self._free = list(range(total - 1, -1, -1))
         # An OrderedDict unlinks from its middle and pops its front in O(1); a dict's front fills with holes.
         self._reusable: OrderedDict[int | str, None] = OrderedDict()
@@ -92,6 +114,26 @@ class BlockPool:
             block = self._by_hash.get(digest)
             if block is None:
                 break
+            blocks.append(block)
+        return blocks
+
+    def rematch(self, known: PrefixMatch, hashes: Sequence[bytes], most: int) -> list[int]:
+        """The same for the first `most` hashes of a chain that only grows, from what was `known` of it the last time.
+
+        It takes a look-up and what has changed: prefixes that were given up since then, and blocks that are new in it.
+        Nobody but this method may change the list.
+        """
+        blocks, lost = known.blocks, self._losses - known.losses
+        known.losses = self._losses
+        if lost > min(len(self._lost), len(blocks)):
+            blocks.clear()
+        elif lost:
+            for place in range(len(known.places), len(blocks)):
+                known.places[hashes[place]] = place
+            first = min(known.places.get(digest, most) for digest in islice(reversed(self._lost), lost))
+            del blocks[first:]
+        del blocks[most:]
+        while len(blocks) < most and (block := self._by_hash.get(hashes[len(blocks)])) is not None:
             blocks.append(block)
         return blocks
 
@@ -229,6 +271,8 @@ class BlockPool:
         if digest is not None:
             del self._by_hash[digest]
             self._hashes[block] = None
+            self._losses += 1
+            self._lost.append(digest)
             lost = self.host.put(digest, block)
             if self._changes is not None:
                 self._changes.update((prefix, False) for prefix in lost if prefix not in self._by_hash)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from engine.kv import PrefixMatch
 from engine.wire import ErrorKind, FinishReason, Grammar, SamplingParams, ServiceClass
 
 
@@ -87,6 +88,8 @@ class Request:
     """Where this request's block hashes start: whatever its KV depends on beside its tokens."""
     block_hashes: list[bytes] = field(default_factory=list)
     """Chain hashes of this request's full blocks, as far as they were needed."""
+    prefix_match: PrefixMatch | None = None
+    """Which of these are cached, as it was known last; while it waits."""
     rank: tuple[float, int] = (0.0, 0)
     """Place in line, smallest first; set by the scheduler and kept through preemptions."""
     prompt_logprobs_sent: int = 0

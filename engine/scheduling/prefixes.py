@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.kv import BLOCK_SIZE, BlockPool, block_hash
+from engine.kv import BLOCK_SIZE, BlockPool, PrefixMatch, block_hash
 from engine.request import Request
 
 
@@ -17,11 +17,15 @@ class Prefixes:
         """Prefixes that a running request will have computed soon, by the hash of their last block."""
 
     def match(self, request: Request) -> list[int]:
-        """Cached blocks that `request` may use. Its last known token always runs: its logits are wanted."""
+        """Cached blocks that `request` may use. Its last known token always runs: its logits are wanted.
+
+        Of one that waits, only what has changed since the last time is looked at: it may be asked for in every step.
+        """
         if request.sampling.prompt_logprobs is not None:
             return []
         _extend_hashes(request, request.length // BLOCK_SIZE)
-        return self._pool.match(request.block_hashes[: (request.length - 1) // BLOCK_SIZE])
+        known = request.prefix_match = request.prefix_match or PrefixMatch()
+        return self._pool.rematch(known, request.block_hashes, (request.length - 1) // BLOCK_SIZE)
 
     def missing(self, request: Request, hits: int) -> list[bytes]:
         """Prefixes that `request` could have used as well, behind the `hits` blocks that `match` has found."""
@@ -36,15 +40,17 @@ class Prefixes:
         `hits` is the number of blocks that are cached already.
         """
         shared = 0
-        for digest in self.missing(request, hits):
-            owner = self._computing.get(digest)
-            if owner is None or owner.rank > request.rank:
-                break
-            shared += BLOCK_SIZE
+        if request.sampling.prompt_logprobs is None:
+            for index in range(hits, (request.length - 1) // BLOCK_SIZE):
+                owner = self._computing.get(request.block_hashes[index])
+                if owner is None or owner.rank > request.rank:
+                    break
+                shared += BLOCK_SIZE
         return shared > 0 and 2 * shared >= request.length - hits * BLOCK_SIZE
 
     def begin(self, request: Request) -> None:
         """`request` has been admitted and will compute the blocks behind its cached ones."""
+        request.prefix_match = None
         for digest in request.block_hashes[request.computed // BLOCK_SIZE :]:
             self._computing.setdefault(digest, request)
 

@@ -261,6 +261,8 @@ class Scheduler:
                     return
                 continue
             blocks = self._preemption.blocks_at_admission(request) - len(hits)
+            if self._missing(blocks, ()) > 0 and not policy.within_share(request):
+                return  # nobody gives way, whatever its cached blocks add to what is missing
             missing = self._missing(blocks, hits)
             if not self._preemption.may_run(request, self._running):
                 return
@@ -276,7 +278,7 @@ class Scheduler:
             if request.load is None:
                 prompts.add(request)
 
-    def _missing(self, blocks: int, hits: list[int]) -> int:
+    def _missing(self, blocks: int, hits: Sequence[int]) -> int:
         """How many blocks too few are available for a request that needs `blocks` beside its cached ones."""
         kept = len(self._running) + self.adapters.reserved
         return blocks + self.pool.idle(hits) + kept - self.pool.available

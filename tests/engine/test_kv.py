@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import deque
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.kv import BlockPool, block_hash, root_hash
+from engine.kv import BlockPool, PrefixMatch, block_hash, root_hash
 
 DIGESTS = [block_hash(b"", [number]) for number in range(6)]
 
@@ -239,6 +240,14 @@ class PoolMachine(RuleBasedStateMachine):
         self.awake: dict[str, list[int]] = {}
         self.resting: dict[str, list[int]] = {}
         self.pool.on_revoke = self.resting.__delitem__
+        self.pool._lost = deque(maxlen=3)  # so that more is lost than it remembers
+        self.known = [PrefixMatch() for _ in DIGESTS]
+
+    @rule(start=st.integers(0, 5), most=st.integers(0, 6))
+    def look_again(self, start: int, most: int) -> None:
+        chain = DIGESTS[start:]
+        most = min(most, len(chain))
+        assert self.pool.rematch(self.known[start], chain, most) == self.pool.match(chain[:most])
 
     @rule(count=st.integers(0, 6))
     def take(self, count: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine.scheduling.fair import MAX_OVERTAKEN, Fair
@@ -212,6 +214,43 @@ def test_nobody_is_overtaken_by_more_than_a_few() -> None:
     while "old" not in served:
         served += bench.step()
     assert len(served) == MAX_OVERTAKEN + 1
+
+
+class Counted(dict[bytes, int]):
+    """Counts look-ups."""
+
+    lookups = 0
+
+    def get(self, key: bytes, default: Any = None) -> Any:
+        self.lookups += 1
+        return super().get(key, default)
+
+
+def test_prompts_that_wait_are_matched_once_and_then_only_with_what_has_changed() -> None:
+    """Four long ones of one tenant wait for another one's answer, for which parts of their prefix are given up."""
+    bench = Bench(blocks=64, max_running=1, context=800)
+    prompt = [7] * 640
+    bench.add("first", prompt, max_tokens=1, tenant="a")
+    bench.run()
+    bench.add("runs", 300, max_tokens=300, tenant="b")
+    while not bench.scheduler.running or bench.scheduler.running[0].uncomputed > 1:
+        bench.step()
+    for number in range(4):
+        bench.add(f"waits{number}", [*prompt[20 * number :], number, *range(30)], max_tokens=1, tenant="a")
+    pool = bench.scheduler.pool
+    index = pool._by_hash = Counted(pool._by_hash)
+    lookups = []
+    cached = pool.cached
+    for _ in range(150):
+        before = index.lookups
+        bench.step()
+        lookups.append(index.lookups - before)
+    assert len(bench.scheduler.waiting) == 4
+    assert cached > pool.cached >= 30
+    assert lookups[0] > 4 * 36
+    assert set(lookups[1:]) == {5}, "one for each of them, and one for who is the first of them"
+    bench.run()
+    bench.assert_correct()
 
 
 # A step's prompt tokens
