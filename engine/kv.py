@@ -15,7 +15,7 @@ Prefixes are identified by a hash chain (`engine/prefix_keys.py`).
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import islice
 
 from engine.host_tier import HostTier
@@ -57,6 +57,10 @@ class BlockPool:
         self.host = host or HostTier(0)
         """The tier below."""
         self._references = [0] * total
+        self._holders = [0] * total
+        """The sum of the numbers of those who have a reference: of one that has one, its holder."""
+        self._shared: dict[int, int] = {}
+        """Blocks of each holder that others have too; those who have none are left out."""
         self._hashes: list[bytes | None] = [None] * total
         self._by_hash: dict[bytes, int] = {}
         self._losses = 0
@@ -139,20 +143,26 @@ class BlockPool:
 
     def idle(self, blocks: Iterable[int]) -> int:
         """How many of these are cached, so that sharing them takes away from `available`."""
-        return sum(self._references[block] == 0 for block in blocks)
+        return list(map(self._references.__getitem__, blocks)).count(0)
 
-    def private(self, blocks: Iterable[int]) -> int:
-        """How many of these only one table names, so that releasing it adds to `available`."""
-        return sum(self._references[block] == 1 for block in blocks)
+    def shared(self, holder: int) -> int:
+        """How many of a holder's blocks others have too; releasing all the rest adds to `available`. O(1)."""
+        return self._shared.get(holder, 0)
 
-    def share(self, blocks: Iterable[int]) -> None:
-        """Add a reference to each matched block."""
+    def share(self, blocks: Iterable[int], holder: int = 0) -> None:
+        """Add a reference of a holder, a number, to each matched block; who has none of its own is nobody, 0."""
         for block in blocks:
-            if self._references[block] == 0:
+            references = self._references[block]
+            if references == 0:
                 del self._reusable[block]
-            self._references[block] += 1
+            else:
+                if references == 1:
+                    self._count_shared(self._holders[block], 1)
+                self._count_shared(holder, 1)
+            self._references[block] = references + 1
+            self._holders[block] += holder
 
-    def allocate(self, count: int) -> list[int]:
+    def allocate(self, count: int, holder: int = 0) -> list[int]:
         """Take `count` blocks to write to; the content of the least recently used reusable ones is given up.
 
         Raises:
@@ -161,19 +171,25 @@ class BlockPool:
         blocks = self._take(count)
         for block in blocks:
             self._references[block] = 1
+            self._holders[block] = holder
         return blocks
 
-    def release(self, blocks: Sequence[int]) -> None:
-        """Drop one reference to each block of a table. Its tail is reused before its head, which more may share."""
+    def release(self, blocks: Sequence[int], holder: int = 0) -> None:
+        """Drop a holder's reference to each block of a table. Its tail is reused before its head, which more share."""
         for block in reversed(blocks):
-            if self._references[block] < 1:
+            references = self._references[block]
+            if references < 1:
                 raise RuntimeError(f"KV block {block} released more often than taken")
-            self._references[block] -= 1
-            if self._references[block] == 0:
-                if self._hashes[block] is None:
-                    self._free.append(block)
-                else:
-                    self._reusable[block] = None
+            self._references[block] = references - 1
+            self._holders[block] -= holder
+            if references > 1:
+                self._count_shared(holder, -1)
+                if references == 2:
+                    self._count_shared(self._holders[block], -1)
+            elif self._hashes[block] is None:
+                self._free.append(block)
+            else:
+                self._reusable[block] = None
 
     def register(self, block: int, digest: bytes) -> None:
         """Make a full block findable. If another block already holds that prefix, this one stays private.
@@ -223,6 +239,17 @@ class BlockPool:
         self._lent_blocks -= len(blocks)
         self._free += reversed(blocks)
 
+    def check_holders(self, tables: Mapping[int, Sequence[int]]) -> None:
+        """Compare what is known of holders with the block tables of all of them but nobody.
+
+        Raises:
+            RuntimeError: what one shares with others is counted wrongly.
+        """
+        shared = {holder: sum(self._references[block] > 1 for block in table) for holder, table in tables.items()}
+        known = {holder: count for holder, count in self._shared.items() if holder}
+        if known != {holder: count for holder, count in shared.items() if count}:
+            raise RuntimeError("KV bookkeeping is broken: shared blocks are counted wrongly")
+
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
         """Compare the books with the block tables of all running requests.
 
@@ -249,6 +276,13 @@ class BlockPool:
         broken = [problem for problem, found in problems.items() if found]
         if broken:
             raise RuntimeError(f"KV bookkeeping is broken: {'; '.join(broken)}")
+
+    def _count_shared(self, holder: int, more: int) -> None:
+        count = self._shared.get(holder, 0) + more
+        if count:
+            self._shared[holder] = count
+        else:
+            self._shared.pop(holder, None)
 
     def _take(self, count: int) -> list[int]:
         if count > self.available:

@@ -47,16 +47,22 @@ def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
     return _hash(parent, struct.pack(f"<{len(tokens)}I", *tokens))
 
 
-def block_numbers(root: bytes, tokens: Sequence[int], *, most: int) -> list[int]:
-    """The numbers of a prompt's full blocks, at most so many. Takes 0.6 microseconds for each."""
-    count = min(len(tokens) // BLOCK_SIZE, most)
-    packed = struct.pack(f"<{count * BLOCK_SIZE}I", *tokens[: count * BLOCK_SIZE])
+def block_hashes(parent: bytes, tokens: Sequence[int]) -> list[bytes]:
+    """Identities of the full blocks that follow one of a chain, or its root. Takes 0.6 microseconds for each."""
+    count = len(tokens) // BLOCK_SIZE * BLOCK_SIZE
+    packed = struct.pack(f"<{count}I", *tokens[:count])
     size = 4 * BLOCK_SIZE
-    parent, numbers = root, []
+    hashes = []
     for start in range(0, len(packed), size):
         parent = _hash(parent, packed[start : start + size])
-        numbers.append(int.from_bytes(parent[:_NUMBER_BYTES], "little"))
-    return numbers
+        hashes.append(parent)
+    return hashes
+
+
+def block_numbers(root: bytes, tokens: Sequence[int], *, most: int) -> list[int]:
+    """The numbers of a prompt's full blocks, at most so many."""
+    hashes = block_hashes(root, tokens[: most * BLOCK_SIZE])
+    return [int.from_bytes(digest[:_NUMBER_BYTES], "little") for digest in hashes]
 
 
 def pack_numbers(digests: Iterable[bytes]) -> bytes:

@@ -120,6 +120,11 @@ class Request:
         )
 
     @property
+    def holder(self) -> int:
+        """The number by which the pool of KV blocks knows it."""
+        return self.rank[1]
+
+    @property
     def length(self) -> int:
         """Tokens known so far: prompt and output."""
         return len(self.prompt) + len(self.output)

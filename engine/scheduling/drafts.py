@@ -34,7 +34,7 @@ def reserve_drafts(
             continue
         missing = blocks_of(request.length + depth) - len(request.block_table)
         if missing > 0:
-            request.block_table += pool.allocate(missing)
+            request.block_table += pool.allocate(missing, request.holder)
         granted[request.id] = depth
         budget -= depth
     return granted
@@ -44,5 +44,5 @@ def return_drafts(request: Request, pool: BlockPool) -> None:
     """Give back the blocks behind the next token to run, which were for a draft that was not confirmed."""
     kept = max(blocks_of(request.length), request.reserved_blocks)
     if len(request.block_table) > kept:
-        pool.release(request.block_table[kept:])
+        pool.release(request.block_table[kept:], request.holder)
         del request.block_table[kept:]

@@ -74,12 +74,11 @@ class Preemption:
 
     def frees(self, request: Request) -> int:
         """Blocks that a waiting request gains by the preemption of a running one: its own and the one to grow into."""
-        return self._pool.private(request.block_table) + 1
+        return len(request.block_table) - self._pool.shared(request.holder) + 1
 
     def recompute(self, request: Request) -> int:
-        """Tokens that would have to run again; blocks that others use as well stay readable."""
-        blocks = request.block_table[: blocks_of(request.computed)]
-        return request.computed - (len(blocks) - self._pool.private(blocks)) * BLOCK_SIZE
+        """Tokens that would have to run again; blocks that others use as well, all of them computed, stay readable."""
+        return request.computed - self._pool.shared(request.holder) * BLOCK_SIZE
 
     def _longest(self, request: Request) -> int:
         """Blocks of a request's longest possible answer, whose last token is never run."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.kv import BLOCK_SIZE, BlockPool, PrefixMatch, block_hash
+from engine.kv import BLOCK_SIZE, BlockPool, PrefixMatch
+from engine.prefix_keys import block_hashes
 from engine.request import Request
 
 
@@ -86,6 +87,6 @@ class Prefixes:
 
 def _extend_hashes(request: Request, blocks: int) -> None:
     hashes = request.block_hashes
-    for index in range(len(hashes), blocks):
+    if len(hashes) < blocks:
         parent = hashes[-1] if hashes else request.chain_root
-        hashes.append(block_hash(parent, request.tokens(index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE)))
+        hashes += block_hashes(parent, request.tokens(len(hashes) * BLOCK_SIZE, blocks * BLOCK_SIZE))

@@ -225,6 +225,7 @@ class Scheduler:
         """
         tables = [request.block_table for request in self._running]
         self.pool.check_integrity([*tables, *(load.blocks for load in self.loads)])
+        self.pool.check_holders({request.holder: request.block_table for request in self._running})
         self.loads.check_integrity()
         self._prefixes.check_integrity(self._running)
         self._policy.check_integrity(self._running)
@@ -267,7 +268,8 @@ class Scheduler:
             if not self._preemption.may_run(request, self._running):
                 return
             if no_row or missing > 0:
-                self._clear(request, Shortage(no_row, missing, blocks + len(hits)), step)
+                if not self._clear(request, Shortage(no_row, missing, blocks + len(hits)), step):
+                    return
                 no_row = len(self._running) >= self.config.max_running
                 missing = self._missing(blocks, hits)
             if no_row or missing > 0:
@@ -283,8 +285,8 @@ class Scheduler:
         kept = len(self._running) + self.adapters.reserved
         return blocks + self.pool.idle(hits) + kept - self.pool.available
 
-    def _clear(self, request: Request, shortage: Shortage, step: _Step) -> None:
-        """Preempt what has to make room for a waiting request, if the policy has anything that does."""
+    def _clear(self, request: Request, shortage: Shortage, step: _Step) -> bool:
+        """Preempt what has to make room for a waiting request, if the policy has anything that does; whether it had."""
 
         def victims() -> list[Victim]:
             allowed = self._preemption.victims(self._running, first=self._running[0])
@@ -292,9 +294,10 @@ class Scheduler:
                 Victim(other, self._preemption.frees(other), self._preemption.recompute(other)) for other in allowed
             ]
 
-        if self._running:
-            for victim in self._policy.claim(request, shortage, self._running, victims):
-                self._preempt(victim, step)
+        chosen = self._policy.claim(request, shortage, self._running, victims) if self._running else ()
+        for victim in chosen:
+            self._preempt(victim, step)
+        return len(chosen) > 0
 
     def _start(self, request: Request, hits: list[int], on_host: list[bytes], blocks: int, now: float) -> None:
         self._waiting_tokens -= request.length
@@ -302,8 +305,8 @@ class Scheduler:
         if request.adapter is not None:
             self.adapters.start(request)
         slots = self.pool.host.hold(on_host)  # before what is allocated pushes others there
-        self.pool.share(hits)
-        request.block_table = hits + self.pool.allocate(blocks)
+        self.pool.share(hits, request.holder)
+        request.block_table = hits + self.pool.allocate(blocks, request.holder)
         request.computed = len(hits) * BLOCK_SIZE
         self._preemption.reserve(request)
         if on_host:
@@ -338,7 +341,7 @@ class Scheduler:
             if not victims:
                 return False
             self._preempt(victims[0], step)
-        request.block_table += self.pool.allocate(missing)
+        request.block_table += self.pool.allocate(missing, request.holder)
         return True
 
     def _preempt(self, victim: Request, step: _Step) -> None:
@@ -399,7 +402,7 @@ class Scheduler:
         del self._running[bisect_left(self._running, request.rank, key=by_rank)]
         self._prefixes.abandon(request)
         request.load = None
-        self.pool.release(request.block_table)
+        self.pool.release(request.block_table, request.holder)
         request.block_table = []
         request.computed = 0
         self._preemption.release(request)

@@ -236,6 +236,8 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.pool = BlockPool(6)
         self.tables: list[list[int]] = []
+        self.holders: list[int] = []
+        self.next_holder = 1
         self.private: set[int] = set()
         self.awake: dict[str, list[int]] = {}
         self.resting: dict[str, list[int]] = {}
@@ -252,14 +254,20 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(count=st.integers(0, 6))
     def take(self, count: int) -> None:
         if count <= self.pool.available:
-            self.tables.append(self.pool.allocate(count))
+            self.tables.append(self.pool.allocate(count, self.next_holder))
+            self.hold()
             self.private.update(self.tables[-1])
 
     @rule(start=st.integers(0, 5))
     def reuse(self, start: int) -> None:
         hits = self.pool.match(DIGESTS[start:])
-        self.pool.share(hits)
+        self.pool.share(hits, self.next_holder)
         self.tables.append(hits)
+        self.hold()
+
+    def hold(self) -> None:
+        self.holders.append(self.next_holder)
+        self.next_holder += 1
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
@@ -272,9 +280,9 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
-        table = data.draw(st.sampled_from(self.tables))
-        self.tables.remove(table)
-        self.pool.release(table)
+        place = data.draw(st.integers(0, len(self.tables) - 1))
+        table = self.tables.pop(place)
+        self.pool.release(table, self.holders.pop(place))
         self.private.difference_update(table)
 
     @rule(borrower=st.sampled_from("ab"), count=st.integers(1, 4))
@@ -307,6 +315,7 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def books_balance(self) -> None:
         self.pool.check_integrity(self.tables)
+        self.pool.check_holders(dict(zip(self.holders, self.tables, strict=True)))
         lent = [block for blocks in (self.awake | self.resting).values() for block in blocks]
         assert self.pool.lent == len(lent) == len(set(lent))
         assert set(lent).isdisjoint(block for table in self.tables for block in table)

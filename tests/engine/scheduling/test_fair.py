@@ -253,6 +253,37 @@ def test_prompts_that_wait_are_matched_once_and_then_only_with_what_has_changed(
     bench.assert_correct()
 
 
+class Read(list[int]):
+    """Counts how often it is read."""
+
+    reads = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(key)
+
+
+def test_who_may_be_preempted_for_another_tenant_is_known_without_a_look_at_their_blocks() -> None:
+    """However long their contexts are: somebody of another tenant waits in every step."""
+    bench = Bench(blocks=400, max_running=4, context=1600, step_tokens=6400)
+    shared = [7] * 480
+    for number in range(4):
+        bench.add(f"runs{number}", [*shared, number, *[8] * 900], max_tokens=100, tenant="a", weight=100.0)
+        bench.step()
+    bench.add("waits", 1500, max_tokens=1, tenant="b")
+    bench.step()
+    pool = bench.scheduler.pool
+    references = pool._references = Read(pool._references)
+    for _ in range(10):
+        before = references.reads
+        plan = bench.scheduler.schedule(bench.now)
+        assert references.reads - before <= 2 * len(plan.rows)
+        bench.scheduler.commit(plan, bench.runner.execute(plan))
+    assert [request.id for request in bench.scheduler.waiting] == ["waits"]
+    bench.run()
+    bench.assert_correct()
+
+
 # A step's prompt tokens
 
 

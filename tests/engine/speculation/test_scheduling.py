@@ -127,7 +127,7 @@ def test_an_answer_ends_inside_a_draft(
     request = decoding(bench, **sampling)
     [row] = bench.scheduler.schedule(0.0).rows
     plan = StepPlan([Row(request, row.start, row.count, True, tuple(drawn[:-1]))])
-    request.block_table += bench.scheduler.pool.allocate(1)
+    request.block_table += bench.scheduler.pool.allocate(1, request.holder)
     answer = Sampled(drawn, [TokenLogprob(token, -1.0) for token in drawn])
     [(gained, result)] = bench.scheduler.commit(plan, [answer])
     assert gained is request
