@@ -365,6 +365,8 @@ def load(
             raw = tomllib.loads(file.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SettingsError(f"{file}: not valid TOML: {error}") from error
+        except RecursionError:
+            raise SettingsError(f"{file}: not valid TOML: nested too deep") from None
     elif explicit:
         raise SettingsError(f"{file}: no such configuration file")
     apply_environment(raw, Settings, environ)
@@ -392,11 +394,7 @@ def _check(settings: Settings) -> None:
     digests = [key.sha256 for tenant in settings.tenants for key in tenant.keys]
     if len(set(digests)) != len(digests):
         raise SettingsError("tenants: two keys have the same sha256")
-    if _DEMO_DIGEST in digests and settings.server.host not in LOOPBACK:
-        raise SettingsError(
-            f"server.host: {settings.server.host} is reachable from other machines, and tenants have the demo's key "
-            f"{DEMO_KEY}, which everybody knows; give `[[tenants]]` keys of your own, or listen on 127.0.0.1"
-        )
+    _check_demo_key(settings)
     check_safety(settings.safety)
     check_embedder(settings.embedder)
     check_issuers(settings.identity.issuers)
@@ -428,3 +426,21 @@ def _check(settings: Settings) -> None:
             raise SettingsError(f"adapters.sources: {source!r}: {error}") from None
     if settings.router.medium_from > settings.router.large_from:
         raise SettingsError("router.medium_from must not be above router.large_from")
+
+
+def _check_demo_key(settings: Settings) -> None:
+    """
+    Raises:
+        SettingsError: other machines can use the key that everybody knows.
+    """
+    demo = [key for tenant in settings.tenants for key in tenant.keys if key.sha256 == _DEMO_DIGEST]
+    ways = {"server.host": settings.server.host} if demo else {}
+    listen = settings.admin.listen or ""
+    if not listen.startswith("unix:") and any({"admin:read", "admin:write"} & {*key.scopes} for key in demo):
+        ways["admin.listen"] = listen.rpartition(":")[0].strip("[]")
+    for field, host in ways.items():
+        if host and host not in LOOPBACK:
+            raise SettingsError(
+                f"{field}: {host} is reachable from other machines, and tenants have the demo's key {DEMO_KEY}, which "
+                "everybody knows; give `[[tenants]]` keys of your own, or listen on 127.0.0.1"
+            )

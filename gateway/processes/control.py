@@ -44,7 +44,7 @@ def data_folder(path: str | Path | None = None, environ: Mapping[str, str] = os.
     """`redis.data`, also of a configuration that cannot be used: whatever else is wrong with it."""
     found = environ.get("ROUNDHOUSE_REDIS_DATA")
     if found is None:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             found = tomllib.loads(file_of(path, environ).read_text("utf-8"))["redis"]["data"]
     return found if isinstance(found, str) else Redis().data
 

@@ -86,6 +86,35 @@ def test_the_demo_may_listen_on_any_loopback_address(tmp_path: Path, host: str) 
     assert load(write(tmp_path, ""), environ={}, server={"host": host}).server.host == host
 
 
+@pytest.mark.parametrize(
+    ("listen", "scopes", "fine"),
+    [
+        ("0.0.0.0:9000", '["admin:read"]', False),
+        ("[::]:9000", '["chat", "admin:write"]', False),
+        ("0.0.0.0:9000", '["chat"]', True),
+        ("127.0.0.1:9000", '["admin:read"]', True),
+        ("[::1]:9000", '["admin:read"]', True),
+        ("unix:/run/admin", '["admin:read"]', True),
+    ],
+)
+def test_the_demos_key_is_refused_where_other_machines_can_administer_with_it(
+    tmp_path: Path, listen: str, scopes: str, fine: bool
+) -> None:
+    """The admin API's own listener is another way in."""
+    tenant = DEMO_TENANT.replace("sha256 =", f"scopes = {scopes}, sha256 =")
+    file = write(tmp_path, f'[admin]\nlisten = "{listen}"\n{tenant}')
+    if fine:
+        assert load(file, environ={}).admin.listen == listen
+    else:
+        with pytest.raises(SettingsError, match=r"admin\.listen: .* keys of your own, or listen on 127\.0\.0\.1"):
+            load(file, environ={})
+
+
+def test_a_file_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="not valid TOML: nested too deep"):
+        load(write(tmp_path, "a = " + "[" * 10_000 + "]" * 10_000), environ={})
+
+
 def test_an_own_key_may_be_used_from_anywhere(tmp_path: Path) -> None:
     text = DEMO_TENANT.replace(sha256(DEMO_KEY.encode()).hexdigest(), "0" * 64)
     assert load(write(tmp_path, text), environ={}, server={"host": "0.0.0.0"}).server.host == "0.0.0.0"

@@ -85,9 +85,10 @@ async def test_the_embedded_default_tells_its_key() -> None:
 
 
 async def test_an_own_installation_tells_no_key() -> None:
-    """Tenants of one's own: the page has to ask."""
-    async with client(Settings(tenants=[Tenant(name="own")], pools=demo_settings().pools)) as http:
-        assert (await http.get("/ui/config.json")).json()["key"] is None
+    """Tenants of one's own, or none yet: the page has to ask."""
+    for tenants in ([Tenant(name="own")], []):
+        async with client(Settings(tenants=tenants, pools=demo_settings().pools)) as http:
+            assert (await http.get("/ui/config.json")).json()["key"] is None
 
 
 def test_vendored_files_are_those_of_the_manifest() -> None:

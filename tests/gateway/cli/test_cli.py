@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.root import main
+from gateway.settings import DEMO
 
 
 def run(*arguments: str, **environment: str) -> Result:
@@ -70,6 +71,24 @@ def test_config_check_names_what_is_wrong(tmp_path: Path) -> None:
     result = run("config", "check", "--config", str(file))
     assert result.exit_code == 1
     assert "server.port" in result.output
+
+
+def test_config_check_says_how_to_make_the_first_tenant(tmp_path: Path) -> None:
+    """Own pools without tenants are whole: tenants are made while the server runs."""
+    file = tmp_path / "roundhouse.toml"
+    file.write_text(f'[[pools]]\ntier = "small"\nname = "mine"\nmodel = "{DEMO / "models" / "small"}"\n')
+    result = run("config", "check", "--config", str(file))
+    assert result.exit_code == 0
+    assert "0 tenants" in result.output and "roundhouse tenant add NAME" in result.output
+
+
+def test_config_check_refuses_the_demos_key_where_others_reach_it(tmp_path: Path) -> None:
+    file = tmp_path / "roundhouse.toml"
+    file.write_text('[server]\nhost = "0.0.0.0"\n')
+    for command in (["config", "check"], ["serve"]):
+        result = run(*command, "--config", str(file))
+        assert result.exit_code == 1
+        assert "server.host" in result.output and "listen on 127.0.0.1" in result.output
 
 
 def test_config_show_hides_the_password_of_redis() -> None:

@@ -97,6 +97,18 @@ def test_a_configuration_that_cannot_be_read_hides_nothing_else(house: House) ->
     assert "kernels" in found
 
 
+def test_a_configuration_without_tenants_is_told_how_to_make_the_first(house: House) -> None:
+    house.file.write_text(house.file.read_text().replace('[[tenants]]\nname = "acme"\n', ""))
+    settings = house.examine()["settings"]
+    assert settings["state"] == "note" and "roundhouse tenant add NAME" in settings["remedy"]
+
+
+def test_the_demos_key_where_other_machines_reach_it_is_broken(house: House) -> None:
+    house.file.write_text('[server]\nhost = "0.0.0.0"\nport = 0\n')
+    settings = house.examine(broken=True)["settings"]
+    assert settings["state"] == "broken" and settings["value"].startswith("server.host: 0.0.0.0")
+
+
 def test_a_model_without_weights_cannot_be_served(house: House, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
