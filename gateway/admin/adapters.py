@@ -28,7 +28,7 @@ from gateway.admin.adapter_types import (
     AdapterState,
     AdapterUpload,
 )
-from gateway.admin.conditions import entity_tag
+from gateway.admin.conditions import Match, entity_tag
 from gateway.admin.endpoints import Access, Answer, Call, Endpoints
 from gateway.admin.job_state import Job
 from gateway.admin.registration import MAX_CONFIG_BYTES, Registration
@@ -149,12 +149,11 @@ async def change_adapter(call: Call, path: AdapterPath, body: AdapterChange) -> 
         fields["tenants"] = tuple(fields["tenants"])
 
     def changed(current: Pointer) -> Pointer:
-        match.check(_tag(current))
         return msgspec.structs.replace(current, **fields)
 
     before = msgspec.to_builtins(pointer)
     changes = {name: [before.get(name), value] for name, value in fields.items()}
-    after = await _edit(call, "adapter.update", path.adapter, pointer, changed, changes)
+    after = await _edit(call, "adapter.update", path.adapter, pointer, match, changed, changes)
     assert after is not None
     return Answer(_details(call, path.adapter, after, manifest), etag=_tag(after))
 
@@ -168,11 +167,8 @@ async def delete_adapter(call: Call, path: AdapterPath) -> Answer[None]:
     pointer = await _own(call, path.adapter)
     match = call.match()
     match.check(_tag(pointer))
-
-    def gone(current: Pointer) -> None:
-        match.check(_tag(current))
-
-    await _edit(call, "adapter.delete", path.adapter, pointer, gone, {"version": [pointer.version, None]})
+    changes = {"version": [pointer.version, None]}
+    await _edit(call, "adapter.delete", path.adapter, pointer, match, lambda current: None, changes)
     return Answer(None)
 
 
@@ -181,13 +177,21 @@ async def _edit(
     action: str,
     name: str,
     pointer: Pointer,
+    match: Match,
     change: Callable[[Pointer], Pointer | None],
     changes: dict[str, Any],
 ) -> Pointer | None:
     """Change where a name leads. The audit log is told before; and again if it could not be done."""
+
+    def allowed(current: Pointer) -> Pointer | None:
+        # It may have been changed, or shared with others, since it was read.
+        _check_own(call, current)
+        match.check(_tag(current))
+        return change(current)
+
     await call.note(action, name, _owner(pointer), changes=changes)
     try:
-        after = await _blocking(call.gateway.adapters.registry.edit, name, change)
+        after = await _blocking(call.gateway.adapters.registry.edit, name, allowed)
     except ApiError:
         with contextlib.suppress(ApiError):
             await call.note(f"{action}.failed", name, _owner(pointer))
@@ -287,9 +291,13 @@ async def _pointer(call: Call, name: str) -> Pointer:
 async def _own(call: Call, name: str) -> Pointer:
     """Where a name leads that the caller may change."""
     pointer = await _pointer(call, name)
+    _check_own(call, pointer)
+    return pointer
+
+
+def _check_own(call: Call, pointer: Pointer) -> None:
     if not (call.principal.operator or _owner(pointer) == call.principal.tenant):
         raise Forbidden("it is not this tenant's alone; only operators may change it")
-    return pointer
 
 
 def _sees(call: Call, pointer: Pointer) -> bool:

@@ -12,6 +12,7 @@ from gateway.admin.endpoints import Access, Answer, Call, Endpoints
 from gateway.admin.shapes import Page, PathName, TenantPath
 from gateway.directory.records import Key, User
 from gateway.errors import Conflict, Forbidden
+from gateway.identity.settings import operators_of
 
 endpoints = Endpoints("users", "People and services of a tenant, as an identity provider knows them.")
 
@@ -49,6 +50,7 @@ async def list_users(call: Call, path: TenantPath, query: Page) -> Answer[UserLi
 async def create_user(call: Call, path: TenantPath, body: Any) -> Answer[UserState]:  # type: ignore[valid-type]
     """Make a user."""
     user = User(id=call.new_id("user"), tenant=path.tenant, **msgspec.structs.asdict(body))
+    _check_subject(call, path, user.subject)
     return await records.create(call, user, UserState, f"/tenants/{path.tenant}/users/{user.id}")
 
 
@@ -68,8 +70,9 @@ async def show_user(call: Call, path: UserPath) -> Answer[UserState]:  # type: i
 )
 async def change_user(call: Call, path: UserPath, body: Any) -> Answer[UserState]:  # type: ignore[valid-type]
     """Change a user; fields that are left out stay."""
-    user = await _changeable(call, path)
-    return await records.change(call, user, shapes.given(body), UserState)
+    user, fields = await _changeable(call, path), shapes.given(body)
+    _check_subject(call, path, fields.get("subject", user.subject))
+    return await records.change(call, user, fields, UserState)
 
 
 @endpoints.delete("/tenants/{tenant}/users/{user}", access=Access.TENANT, versioned=True, raises=[Conflict])
@@ -83,11 +86,23 @@ async def _changeable(call: Call, path: UserPath) -> User:
 
     Raises:
         NotFound: there is none.
-        Forbidden: an operator's key is the user's, which a change could take away, and the caller is no operator.
+        Forbidden: it is an operator's or has an operator's key, which a change could take away, and the caller is no
+            operator.
     """
     user = await records.find(call, User, path.user, tenant=path.tenant)
+    _check_subject(call, path, user.subject)
     if not call.principal.operator:
         async for key in call.gateway.directory.every(Key, user=user.id):
             if key.operator:
                 raise Forbidden("an operator's key is this user's; only operators may change or delete the user")
     return user
+
+
+def _check_subject(call: Call, path: TenantPath, subject: str) -> None:
+    """
+    Raises:
+        Forbidden: its tokens are an operator's, whom a record could shut out, and the caller is no operator.
+    """
+    issuers = call.gateway.settings.identity.issuers
+    if not call.principal.operator and subject in operators_of(issuers, path.tenant):
+        raise Forbidden("this subject is an operator's; only operators may make or change the user", param="subject")

@@ -122,6 +122,16 @@ def check_issuers(issuers: Sequence[Issuer]) -> None:
             )
 
 
+def operators_of(issuers: Sequence[Issuer], tenant: str) -> frozenset[str]:
+    """Names of the tenant's users whom an issuer's tokens make operators."""
+    return frozenset(
+        each.subject_prefix + subject
+        for each in issuers
+        if (tenants := _tenants(each)) is None or tenant in tenants
+        for subject in each.operators
+    )
+
+
 def _share_a_tenant(one: Issuer, other: Issuer) -> bool:
     tenants, others = _tenants(one), _tenants(other)
     return tenants is None or others is None or not tenants.isdisjoint(others)

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 from redis.exceptions import RedisError
 
 from engine.adapters.registry import Registry
 from engine.text import TextProcessor
 from gateway.admin import registration
+from gateway.admin.endpoints import Call
 from gateway.admin.job_state import Job, JobState
 from gateway.engines import Pool
 from gateway.errors import Unavailable
@@ -394,3 +396,25 @@ async def test_a_tenants_uploads_have_so_many_bytes_together(
         assert int(refusal.headers["retry-after"]) > 0
         job = await finished(api.operator, await upload(api.operator, folders[0], name="pirate"))
         assert job["state"] == "succeeded", job
+
+
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+async def test_a_name_that_is_shared_meanwhile_is_not_changed(
+    administer: Administer, frames: FrameEngine, folders: list[Path], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Also if the caller takes any state of it: whose it is is asked when it is changed."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        await registered(api, folders[0])
+        registry, noted = api.served.gateway.adapters.registry, Call.note
+
+        async def shared(call: Call, action: str, *what: Any, **more: Any) -> bool:
+            if not action.endswith(".failed"):
+                both = ("acme", "other")
+                registry.edit("acme:pirate", lambda pointer: msgspec.structs.replace(pointer, tenants=both))
+            return await noted(call, action, *what, **more)
+
+        monkeypatch.setattr(Call, "note", shared)
+        body = {"json": {"drained": True}} if method == "PATCH" else {}
+        path = "/adapters/acme:pirate"
+        problem(await api.acme.request(method, path, headers={"if-match": "*"}, **body), 403, "forbidden")
+        assert (await api.operator.get(path)).json()["drained"] is False

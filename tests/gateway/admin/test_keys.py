@@ -8,6 +8,7 @@ import pytest
 
 from gateway.identity.keys import well_formed
 from gateway.identity.last_used import LastUsed
+from gateway.identity.settings import IdentityProviders, Issuer
 from tests.gateway.admin.conftest import Administer, problem
 
 pytestmark = pytest.mark.anyio
@@ -128,6 +129,32 @@ async def test_only_operators_touch_users_with_operators_keys(administer: Admini
             problem(await api.acme.patch(path, json=change, headers=tag), 403, "forbidden")
         problem(await api.acme.delete(path, headers=tag), 403, "forbidden")
         assert (await api.operator.patch(path, json={"disabled": True}, headers=tag)).json()["disabled"] is True
+
+
+async def test_only_operators_touch_users_whom_an_identity_provider_makes_operators(administer: Administer) -> None:
+    """A record with such a `subject`, disabled or bounded, would take an operator's access away."""
+    issuers = [
+        Issuer(name="corp", issuer="https://corp.example", audience=["a"], tenant="acme", operators=["ann"]),
+        Issuer(name="ops", issuer="https://ops.example", audience=["a"], tenant="other", operators=["bob"]),
+    ]
+    async with administer(identity=IdentityProviders(issuers=issuers)) as api:
+        users = "/tenants/acme/users"
+        problem(await api.acme.post(users, json={"subject": "ann", "disabled": True}), 403, "forbidden")
+        # Whom other tenants' providers make operators is no operator here.
+        own = await api.acme.post(users, json={"subject": "bob"})
+        assert own.status_code == 201
+        path = f"{users}/{own.json()['id']}"
+        problem(
+            await api.acme.patch(path, json={"subject": "ann"}, headers={"if-match": own.headers["etag"]}),
+            403,
+            "forbidden",
+        )
+        made = await api.operator.post(users, json={"subject": "ann"})
+        path, tag = f"{users}/{made.json()['id']}", {"if-match": made.headers["etag"]}
+        for change in ({"disabled": True}, {"scopes": []}, {"subject": "carl"}):
+            problem(await api.acme.patch(path, json=change, headers=tag), 403, "forbidden")
+        problem(await api.acme.delete(path, headers=tag), 403, "forbidden")
+        assert (await api.operator.delete(path, headers=tag)).status_code == 204
 
 
 async def test_a_rotated_key_goes_on_with_the_limits_of_the_first(administer: Administer) -> None:
