@@ -322,7 +322,7 @@ def _overlap(text: str, marker: str) -> int:
 def _string(read: str | None) -> str | None:
     try:
         value = json.loads(read or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, str) else None
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.codec import Codec, JsonCodec, MsgpackCodec
-from gateway.protocol.nesting import MAX_LEVELS, check_depth
+from gateway.protocol.nesting import MAX_LEVELS, check_depth, json_depth
 
 
 def nested(levels: int, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
@@ -38,3 +38,11 @@ def test_a_message_that_is_nested_too_deep_is_refused_whole(codec: Codec, encode
     with pytest.raises(InvalidRequest, match="levels") as caught:
         codec.decode(encode({"type": "response.create", "input": nested(300, dict)}))
     assert caught.value.code == code
+
+
+def test_levels_are_counted_along_the_deepest_branch() -> None:
+    """Empty objects and lists are levels too; what is no object and no list is none."""
+    value = {"a": [1, "x", None], "b": [[], {"c": [{}]}], "d": 2}
+    assert json_depth(value) == 5
+    assert [json_depth(each) for each in (1, "x", None, [], {}, [1, 2])] == [0, 0, 0, 1, 1, 1]
+    assert json_depth(nested(9, list), limit=4) == 5

@@ -286,6 +286,15 @@ def test_deep_and_long_arguments_cost_no_recursion(parser: type[CallParser]) -> 
         parse(parser, text, *([deep] * 3))
 
 
+@pytest.mark.parametrize("arguments", ["[" * 20_000 + "]" * 20_000, '"' + "[" * 20_000 + "]" * 20_000 + '"'])
+@pytest.mark.parametrize("first", ["name", "arguments"])
+def test_arguments_that_are_nested_without_end_are_those_of_a_broken_call(arguments: str, first: str) -> None:
+    """Also where they are held back or unwrapped: they end their call, not the turn."""
+    fields = ['"name": "f"', f'"arguments": {arguments}']
+    text = ", ".join(fields if first == "name" else reversed(fields))
+    assert parse(HermesParser, f"<tool_call>{{{text}}}</tool_call>") == called("f", arguments, complete=False)
+
+
 @given(value=json_values, after=st.sampled_from([",", "}", " ", "]", "\n"]), places=st.lists(st.integers(0, 99)))
 def test_the_end_of_a_json_value_is_found(value: Any, after: str, places: list[int]) -> None:
     """In any pieces, and nothing after it is read."""
