@@ -1,6 +1,6 @@
 """Runs an installation and says how far it is: `python deploy/progress.py LOG COMMAND...`.
 
-Reads what pip (with `--verbose --progress-bar raw`) and ninja print, all of which goes into LOG, and shows of it what is
+Reads what pip (with `--verbose --progress-bar raw`) and ninja print, all of which goes into LOG, and shows what is
 being downloaded or compiled: on one line of a terminal, or as a few lines of a log. Only the standard library is there
 when this runs. Ends with the command's exit status; if it failed, the log's last lines are shown.
 """
