@@ -26,7 +26,7 @@ from typing import Self, TypedDict, Unpack
 import msgspec
 from websockets.exceptions import WebSocketException
 
-from engine.generation import Delta, EngineGone, Generation, RequestFailed, Result, Timings
+from engine.generation import AnswerUnreadable, Delta, EngineGone, Generation, RequestFailed, Result, Timings
 from engine.link import Link
 from engine.text import TextProcessor
 from engine.tls import Certificate, client_context
@@ -54,7 +54,16 @@ from engine.wire import (
     encode,
 )
 
-__all__ = ["Delta", "EngineClient", "EngineGone", "Generation", "RequestFailed", "Result", "Timings"]
+__all__ = [
+    "AnswerUnreadable",
+    "Delta",
+    "EngineClient",
+    "EngineGone",
+    "Generation",
+    "RequestFailed",
+    "Result",
+    "Timings",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -274,10 +283,7 @@ class EngineClient:
             generation.feed(output)
         except Exception as error:
             logger.exception("engine %s: the answer to request %s cannot be read", self.address, generation.id)
-            message = (
-                "the engine's answer could not be turned into text; try again, and tell the operator if it stays so"
-            )
-            failure = RequestFailed(message, kind="internal", started=generation.started)
+            failure = AnswerUnreadable(started=generation.started)
             failure.__cause__ = error
             generation.fail(failure)
 

@@ -37,6 +37,14 @@ class RequestFailed(Exception):
         """Seconds after which an overloaded engine expects to take the request, if it knows."""
 
 
+class AnswerUnreadable(RequestFailed):
+    """What the engine has answered could not be turned into text here; the engine itself has done nothing wrong."""
+
+    def __init__(self, *, started: bool) -> None:
+        message = "the engine's answer could not be turned into text; try again, and tell the operator if it stays so"
+        super().__init__(message, kind="internal", started=started)
+
+
 class Delta(msgspec.Struct, frozen=True):
     """What came since the last delta.
 

@@ -11,7 +11,7 @@ from time import monotonic
 
 from msgspec import Struct
 
-from engine.client import EngineGone, Generation, RequestFailed
+from engine.client import AnswerUnreadable, EngineGone, Generation, RequestFailed
 from engine.text import TextProcessor
 from engine.wire import SamplingParams
 from gateway import prompts
@@ -227,6 +227,9 @@ def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constrain
         engine.succeeded()
         retry = retry_after_header(2.0 if failure.retry_after is None else failure.retry_after)
         return Unavailable(str(failure), code="overloaded", headers=retry)
+    if isinstance(failure, AnswerUnreadable):
+        engine.succeeded()
+        return EngineFailed(str(failure))
     engine.failed()
     if failure.started:
         return EngineFailed("the engine failed while it was answering; send the request again")

@@ -1,13 +1,15 @@
-"""Service tiers on their way from a request to the engine and back, and refusals of an engine that is too busy."""
+"""Service tiers on their way from a request to the engine and back, and answers that cannot be given."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import openai
 import pytest
 
+from engine.detokenizer import IncrementalDetokenizer
 from gateway.directory.records import Tenant
 from gateway.errors import InvalidRequest
 from gateway.service import share_of
@@ -89,3 +91,29 @@ async def test_a_queue_that_is_too_long_is_a_503_that_says_when_to_come_back(ser
                 assert (error.status_code, error.code) == (503, "overloaded")
                 assert int(error.response.headers["retry-after"]) >= 1
             await served.settle()
+
+
+@pytest.mark.anyio
+async def test_an_answer_that_cannot_be_read_costs_itself_only(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often: the engine is not to blame for it, so that its breaker stays as it is."""
+    push = IncrementalDetokenizer.push
+    texts = []
+
+    def clumsy(self: IncrementalDetokenizer, token: int) -> str:
+        texts.append(push(self, token))
+        if len(texts) > 3:
+            raise IndexError("no such piece")
+        return texts[-1]
+
+    async with serve() as served:
+        ask = partial(served.client.chat.completions.create, model="small", max_tokens=20)
+        monkeypatch.setattr(IncrementalDetokenizer, "push", clumsy)
+        for number in range(2 * served.gateway.settings.router.breaker_failures):
+            with pytest.raises(openai.APIStatusError) as caught:
+                await ask(messages=[{"role": "user", "content": f"hi {number}"}], extra_body={"ignore_eos": True})
+            assert (caught.value.status_code, caught.value.code) == (502, "engine_failed")
+            assert "could not be turned into text" in str(caught.value)
+        monkeypatch.undo()
+        answer = await ask(messages=[{"role": "user", "content": "hi"}])
+        assert answer.choices[0].message.content
+        await served.settle()
