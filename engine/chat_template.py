@@ -37,9 +37,10 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"chat template: {error}") from error
         self._sources = dict(sources)
-        self._literals = "\0".join(
+        self.literals = frozenset(
             literal for source in sources.values() for literal in _literals(environment.parse(source))
-        )
+        ).union(special_tokens.values())
+        """Everything that the templates write themselves."""
 
     @classmethod
     def from_directory(cls, directory: Path, tokenizer_config: Mapping[str, Any]) -> ChatTemplate:
@@ -60,7 +61,7 @@ class ChatTemplate:
 
     def writes(self, token: str) -> bool:
         """Whether `token` is part of a template's own text."""
-        return token in self._literals
+        return any(token in literal for literal in self.literals)
 
     def render(
         self,
@@ -128,7 +129,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
-    environment.filters["tojson"] = _tojson
+    environment.filters |= {"tojson": _tojson, "replace": _replace}
     helpers: dict[str, Callable[..., Any]] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
     environment.globals.update(helpers)
     return environment
@@ -143,6 +144,12 @@ def _tojson(
 ) -> str:
     # Jinja's own filter escapes for HTML, which no model was trained on.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _replace(value: Any, old: str, new: str, count: int = -1) -> str:
+    # Jinja's own filter makes a plain string of what may know where it comes from, see `engine/imitations.py`.
+    text: str = value if isinstance(value, str) else str(value)
+    return text.replace(old, new, count)
 
 
 def _raise_exception(message: str) -> None:

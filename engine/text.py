@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from engine.chat_template import ChatTemplate, ChatTemplateError, Message
 from engine.detokenizer import IncrementalDetokenizer, StopMatcher, TokenBytes, detokenize
+from engine.imitations import Imitations, Rendered, without_marks
 
 __all__ = [
     "ChatTemplateError",
@@ -28,12 +29,8 @@ __all__ = [
     "TextProcessor",
 ]
 
-# Unicode noncharacters: they mark imitated control tokens on their way through a template, and are removed from
-# messages first, so that nobody else can place them.
-_START, _END = "\ufdd0", "\ufdd1"
-_MARKS = re.compile(f"[{_START}{_END}]")
-# In a rendered text; templates that write JSON or Python's notation may have escaped them.
-_RENDERED_START, _RENDERED_END = rf"(?:{_START}|\\ufdd0)", rf"(?:{_END}|\\ufdd1)"
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+"""Part of what a template writes, which may make a control token of one: `'<|' + message.role + '|>'`."""
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):
@@ -69,13 +66,15 @@ class TextProcessor:
         self.eos_token_ids = tuple(eos_token_ids)
         self.special_token_ids = self._pieces.special
         self.defaults = defaults or SamplingDefaults()
-        added = tokenizer.get_added_tokens_decoder().values()
-        control = [token.content for token in added if token.special or template.writes(token.content)]
-        control = [token for token in control if not token.isspace()]
-        # Longest first, so that a token takes precedence over one that it contains.
-        pattern = "|".join(map(re.escape, sorted(control, key=len, reverse=True))) or "(?!)"
-        self._control = re.compile(pattern)
-        self._marked = re.compile(f"{_RENDERED_START}({pattern}){_RENDERED_END}|{_RENDERED_START}|{_RENDERED_END}")
+        self._control = {
+            token: entry.content
+            for token, entry in tokenizer.get_added_tokens_decoder().items()
+            if (entry.special or template.writes(entry.content)) and not entry.content.isspace()
+        }
+        tokens = sorted(self._control.values(), key=len, reverse=True)
+        self._written = re.compile("|".join(map(re.escape, tokens)) or "(?!)")
+        self._unknown = _unknown_token(tokenizer)
+        self._imitations = Imitations(tokens, template.literals | _ROLES)
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> TextProcessor:
@@ -132,23 +131,67 @@ class TextProcessor:
             ChatTemplateError: the template refuses the messages or there is none, or the tokenizer cannot spell an
                 imitated control token as text.
         """
-        text = self._template.render(
-            [self._mark(message) for message in messages],
-            add_generation_prompt=add_generation_prompt,
-            tools=self._mark(tools) if tools else None,
-            **self._mark(variables),
-        )
-        # text, imitation, text, imitation, ..., text; an imitation is None where a template tore its marks apart.
-        first, *pieces = self._marked.split(text)
-        if not pieces:
-            return self._ids(self._tokenizer, text)
-        spelled = {token: self._spell(token) for token in {*pieces[::2]} if token}
-        texts = self._encode_inside(self._tokenizer, pieces[1::2])
-        ids = self._ids(self._tokenizer, first)
-        for imitation, following in zip(pieces[::2], texts, strict=True):
-            ids += spelled.get(imitation, [])
-            ids += following
+        mark = self._imitations.mark
+        said = [
+            {key: value if key == "role" and value in _ROLES else mark(value) for key, value in message.items()}
+            for message in messages
+        ]
+        try:
+            text = self._template.render(
+                said,
+                add_generation_prompt=add_generation_prompt,
+                tools=mark(tools) if tools else None,
+                **mark(variables),
+            )
+        except ChatTemplateError as error:
+            raise ChatTemplateError(without_marks(str(error))) from error
+        return self._encode_rendered(Rendered(text))
+
+    def _encode_rendered(self, rendered: Rendered) -> list[int]:
+        text = rendered.text
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        imitated, own = self._imitated(rendered, encoding)
+        if not imitated:
+            ids: list[int] = encoding.ids
+            return ids
+        starts, ends = zip(*imitated, strict=True)
+        following = [text[end:start] for end, start in zip(ends, (*starts[1:], len(text)), strict=True)]
+        pieces = [self._ids(self._tokenizer, text[: starts[0]]), *self._encode_inside(self._tokenizer, following)]
+        if sum(id in self._control and id != self._unknown for piece in pieces for id in piece) != own:
+            raise ChatTemplateError("messages: text in them cannot be told from control tokens; remove it")
+        spelled = {token: self._spell(token) for token in {text[start:end] for start, end in imitated}}
+        ids = pieces[0]
+        for (start, end), piece in zip(imitated, pieces[1:], strict=True):
+            ids += spelled[text[start:end]]
+            ids += piece
         return ids
+
+    def _imitated(self, rendered: Rendered, encoding: Encoding) -> tuple[list[tuple[int, int]], int]:
+        """Where control tokens stand that the template has not written, and how many it has."""
+        imitated, own = [], 0
+        for index, id in enumerate(encoding.ids):
+            token = self._control.get(id)
+            if token is None:
+                continue
+            start, end = encoding.token_to_chars(index)
+            at = rendered.text.find(token, start, end)  # a token may take white space around it
+            if at < 0 and id != self._unknown:
+                # The tokenizer reads other characters as these. A template writes what it means.
+                imitated.append((start, end))
+            elif at >= 0 and rendered.imitates(at, at + len(token)):
+                imitated.append((at, self._until(rendered, at, at + len(token))))
+            else:
+                own += id != self._unknown
+        return imitated, own
+
+    def _until(self, rendered: Rendered, start: int, end: int) -> int:
+        """Where an imitation ends: one that reaches into a token of the template must leave that whole."""
+        for found in self._written.finditer(rendered.text, start + 1):
+            if found.start() >= end:
+                break
+            if not rendered.imitates(*found.span()):
+                return found.start()
+        return end
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Token ids of a plain prompt; `special` adds what the tokenizer puts around a text (such as a BOS token).
@@ -179,23 +222,13 @@ class TextProcessor:
         """What `token` adds in the middle of a text; may be part of a character only. For log-probabilities."""
         return self._pieces(token)
 
-    def _mark(self, value: Any) -> Any:
-        """Wrap the control tokens in every string of a message, so that they can be told from the template's own."""
-        if isinstance(value, str):
-            return self._control.sub(f"{_START}\\g<0>{_END}", _MARKS.sub("", value))
-        if isinstance(value, Mapping):
-            return {key: self._mark(item) for key, item in value.items()}
-        if isinstance(value, Sequence):
-            return [self._mark(item) for item in value]
-        return value
-
     def _spell(self, control: str) -> list[int]:
         """Token ids of a control token's name as ordinary text."""
-        token = self._tokenizer.token_to_id(control)
+        forbidden = {*self._control} - {self._unknown} | {self._tokenizer.token_to_id(control)}
         (ids,) = self._encode_inside(self._plain, [control])
-        if token in ids:  # a unigram model may have the name among its pieces: spell it letter by letter
+        if forbidden & {*ids}:  # a unigram model may have the name among its pieces: spell it letter by letter
             ids = [id for letter in self._encode_inside(self._plain, list(control)) for id in letter]
-        if token in ids:
+        if forbidden & {*ids}:
             raise ChatTemplateError(f"messages: this model cannot read {control!r} as text; remove it")
         return ids
 
@@ -220,6 +253,15 @@ class TextProcessor:
     def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def _unknown_token(tokenizer: Tokenizer) -> int | None:
+    """The token that stands for characters which are not in the vocabulary."""
+    model = json.loads(tokenizer.to_str())["model"]
+    if model.get("unk_token") is not None:
+        unknown: int | None = tokenizer.token_to_id(model["unk_token"])
+        return unknown
+    return model.get("unk_id")
 
 
 def _read_json(path: Path, missing_ok: bool = False) -> dict[str, Any]:
