@@ -173,7 +173,9 @@ class TextProcessor:
             token = self._control.get(id)
             if token is None:
                 continue
-            start, end = encoding.token_to_chars(index)
+            span = encoding.token_to_chars(index)
+            assert span is not None
+            start, end = span
             at = rendered.text.find(token, start, end)  # a token may take white space around it
             if at < 0 and id != self._unknown:
                 # The tokenizer reads other characters as these. A template writes what it means.
@@ -258,10 +260,12 @@ class TextProcessor:
 def _unknown_token(tokenizer: Tokenizer) -> int | None:
     """The token that stands for characters which are not in the vocabulary."""
     model = json.loads(tokenizer.to_str())["model"]
+    unknown: int | None
     if model.get("unk_token") is not None:
-        unknown: int | None = tokenizer.token_to_id(model["unk_token"])
-        return unknown
-    return model.get("unk_id")
+        unknown = tokenizer.token_to_id(model["unk_token"])
+    else:
+        unknown = model.get("unk_id")
+    return unknown
 
 
 def _read_json(path: Path, missing_ok: bool = False) -> dict[str, Any]:
