@@ -65,19 +65,29 @@ class FeedForward(Protocol):
 class Linear:
     """A weight [out, in] with an optional bias, filled from one checkpoint tensor or several stacked ones.
 
-    `site` is what adapters call it (`engine.adapters.layout`).
+    `site` is what adapters call it (`engine.adapters.layout`). Results are rounded to `dtype`, or stay in fp32 if that
+    is `out_dtype`.
     """
 
-    __slots__ = ("_packed", "bias", "site", "sizes", "weight")
+    __slots__ = ("_out_dtype", "_packed", "bias", "site", "sizes", "weight")
 
     def __init__(
-        self, site: str, inputs: int, sizes: tuple[int, ...], *, bias: bool, device: torch.device, dtype: torch.dtype
+        self,
+        site: str,
+        inputs: int,
+        sizes: tuple[int, ...],
+        *,
+        bias: bool,
+        device: torch.device,
+        dtype: torch.dtype,
+        out_dtype: torch.dtype | None = None,
     ) -> None:
         self.site = site
         self.sizes = list(sizes)
         self.weight: torch.Tensor | None = torch.empty(sum(sizes), inputs, device=device, dtype=dtype)
         """Until it is packed."""
         self._packed: PackedWeight | None = None
+        self._out_dtype = out_dtype
         self.bias = torch.empty(sum(sizes), device=device, dtype=dtype) if bias else None
 
     def targets(self, *names: str) -> Targets:
@@ -103,7 +113,7 @@ class Linear:
 
     def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
         assert self._packed is not None
-        out = kernels.linear(x, self._packed, self.bias)
+        out = kernels.linear(x, self._packed, self.bias, self._out_dtype)
         if lora is not None:
             kernels.adapt_linear(x, out, lora, self.site)
         return out

@@ -87,7 +87,16 @@ class Decoder:
         self._embedding = torch.empty(config.vocabulary, config.hidden_size, device=device, dtype=dtype)
         self._layers = [DecoderLayer(config, layer, _NOWHERE, dtype) for layer in range(config.layers)]
         self._norm = torch.empty(config.hidden_size, device=device, dtype=dtype)
-        self._head = Linear(HEAD, config.hidden_size, (config.vocabulary,), bias=False, device=device, dtype=dtype)
+        # Rounded to bf16, the likeliest tokens often tie, and the lowest id wins.
+        self._head = Linear(
+            HEAD,
+            config.hidden_size,
+            (config.vocabulary,),
+            bias=False,
+            device=device,
+            dtype=dtype,
+            out_dtype=torch.float32,
+        )
         if config.tied_embeddings:
             self._head.weight = self._embedding
 
@@ -174,7 +183,7 @@ class Decoder:
         return kernels.add_rms_norm(x, residual, self._norm, self.config.norm_eps)
 
     def logits(self, hidden: torch.Tensor, lora: LoraPlan | None = None) -> torch.Tensor:
-        """Logits [rows, vocabulary], in the model's dtype, for hidden states [rows, hidden] that `lora` plans."""
+        """Logits [rows, vocabulary] in fp32 for hidden states [rows, hidden] that `lora` plans."""
         return self._head(hidden, lora)
 
     def base(self, module: Module, layer: int | None) -> Base:

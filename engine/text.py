@@ -260,12 +260,8 @@ class TextProcessor:
 def _unknown_token(tokenizer: Tokenizer) -> int | None:
     """The token that stands for characters which are not in the vocabulary."""
     model = json.loads(tokenizer.to_str())["model"]
-    unknown: int | None
-    if model.get("unk_token") is not None:
-        unknown = tokenizer.token_to_id(model["unk_token"])
-    else:
-        unknown = model.get("unk_id")
-    return unknown
+    unknown: int | None = model.get("unk_id")
+    return unknown if model.get("unk_token") is None else tokenizer.token_to_id(model["unk_token"])
 
 
 def _read_json(path: Path, missing_ok: bool = False) -> dict[str, Any]:

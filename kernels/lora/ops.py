@@ -137,7 +137,7 @@ class LoraExperts:
 
 def _expand_single(shrunk: torch.Tensor | None, out: torch.Tensor, views: Views, run: Single) -> None:
     """Multiply by B and add; shrunk is [rows, ranks of all parts]."""
-    affine = views.scale is not None or views.offset is not None
+    affine = views.scale is not None or views.offset is not None or (shrunk is not None and shrunk.dtype != out.dtype)
     total = _take(out, run.rows).float() if affine else None
     for span in views.spans:
         for piece in span.pieces:

@@ -18,20 +18,22 @@ def serves(x: torch.Tensor, kind: str) -> bool:
     return body is not None and body.cuda
 
 
-def run(x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> torch.Tensor:
+def run(
+    x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
     """x [T, inputs] in bf16 -> [T, outputs], for a weight that was packed for CUDA."""
     body = library.of(x)
     assert body is not None and weight.scales is not None
     if weight.kind == "int4" and len(x) > FEW:
         dense = torch.empty(weight.outputs, weight.inputs, dtype=weight.dtype, device=x.device)
         body.dequantize_int4(dense, weight.data, weight.scales)
-        return reference.linear(x, dense, bias)
+        return reference.linear(x, dense, bias, out_dtype)
     if weight.kind != "int8":
-        out = torch.empty(len(x), weight.outputs, dtype=x.dtype, device=x.device)
+        out = torch.empty(len(x), weight.outputs, dtype=out_dtype or x.dtype, device=x.device)
         product = body.linear_int4 if weight.kind == "int4" else body.linear_w8a16
         product(out, _in_whole_rows(x), weight.data, weight.scales, bias)
         return out
-    out, levels, scales = _int8_tensors(x, weight)
+    out, levels, scales = _int8_tensors(x, weight, out_dtype)
     body.linear_int8(out, x, weight.data, weight.scales, bias, levels, scales)
     return out
 
@@ -55,8 +57,10 @@ def _in_whole_rows(x: torch.Tensor) -> torch.Tensor:
     return x.clone(memory_format=torch.contiguous_format) if x.stride(0) % 8 or x.data_ptr() % 16 else x
 
 
-def _int8_tensors(x: torch.Tensor, weight: PackedWeight) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _int8_tensors(
+    x: torch.Tensor, weight: PackedWeight, out_dtype: torch.dtype | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The output, and what x becomes."""
-    out = torch.empty(len(x), weight.outputs, dtype=x.dtype, device=x.device)
+    out = torch.empty(len(x), weight.outputs, dtype=out_dtype or x.dtype, device=x.device)
     levels = torch.empty(len(x), -(-weight.inputs // GROUP) * GROUP, dtype=torch.int8, device=x.device)
     return out, levels, torch.empty(len(x), device=x.device)

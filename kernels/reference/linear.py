@@ -14,16 +14,35 @@ def embedding(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return weight.index_select(0, tokens)
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+_OUTPUTS = 8192
+"""Whose weights are widened at a time."""
+
+
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
     """`x @ weight.T + bias` for x [T, in], weight [out, in], bias [out] -> [T, out].
 
+    In `out_dtype`, x's own unless it is fp32: then sums stay as they are.
     Moves (T in + in out + T out) e bytes; 2 T in out FLOPs.
     """
-    return F.linear(x, weight, bias)
+    if out_dtype in (None, x.dtype):
+        return F.linear(x, weight, bias)
+    if x.is_cuda:
+        out = torch.mm(x, weight.T, out_dtype=out_dtype)
+        return out if bias is None else out + bias
+    # torch has no such product on CPUs, and a whole vocabulary in fp32 may be a gigabyte.
+    wide = x.float()
+    out = torch.cat([F.linear(wide, some.float()) for some in torch.split(weight, _OUTPUTS)], -1)
+    return out if bias is None else out + bias.float()
 
 
 def linear_int8(
-    x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """`linear` with int8 on both sides: an output's row of `weight` [out, in], int8, counts `scales` [out] each.
 
@@ -42,11 +61,15 @@ def linear_int8(
     sums = numbers.double() @ weight.double().T
     scale = torch.where(none, 0, most) * (1 / 127)
     out = sums.float() * scale * scales
-    return (out if bias is None else out + bias.float()).to(x.dtype)
+    return (out if bias is None else out + bias.float()).to(out_dtype or x.dtype)
 
 
 def linear_w8a16(
-    x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """`linear` with int8 weights alone: a row of `weight` [out, in], int8, counts `scales` [out] each; x is bf16.
 
@@ -54,4 +77,4 @@ def linear_w8a16(
     scales before they are rounded. Moves 2 T (in + out) + in out bytes; 2 T in out FLOPs.
     """
     out = F.linear(x.float(), weight.float()) * scales
-    return (out if bias is None else out + bias.float()).to(x.dtype)
+    return (out if bias is None else out + bias.float()).to(out_dtype or x.dtype)

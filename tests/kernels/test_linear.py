@@ -48,6 +48,31 @@ def test_linear_is_that_of_fp64(
     check_close(found, x, weight, offset if bias else None)
 
 
+@pytest.mark.parametrize("quantize", [None, *get_args(kernels.Quantization)], ids=str)
+@every_shape
+@given(rows=rows, outputs=outputs, inputs=inputs, bias=st.booleans(), seed=st.integers(0, 99))
+def test_sums_may_stay_in_fp32(
+    isa: str, quantize: kernels.Quantization | None, rows: int, outputs: int, inputs: int, bias: bool, seed: int
+) -> None:
+    """The same sums bit for bit, without the last rounding; nothing is written around them."""
+    torch.manual_seed(seed)
+    x, weight, offset = random(rows, outputs, inputs, torch.bfloat16)
+    packed = kernels.pack_weight(weight, quantize)
+    given_bias = offset if bias else None
+    found = kernels.linear(x, packed, given_bias, torch.float32)
+    assert found.dtype == torch.float32
+    assert torch.equal(found.bfloat16(), kernels.linear(x, packed, given_bias))
+    if quantize != "int8" and (quantize, isa) != ("int4", "avx2"):  # these round x
+        exact = packed.dense() if packed.kind != "w8a16" else packed.numbers() * packed.scales[:, None]  # type: ignore[index]
+        check_close(found, x, exact, given_bias)
+    with library.using(None):
+        plain = kernels.linear(x, packed, given_bias, torch.float32)
+    if quantize == "int8":
+        assert torch.equal(plain, found)
+    elif (quantize, isa) != ("int4", "avx2"):
+        torch.testing.assert_close(plain, found, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_many_rows_are_cut_into_parts_that_fit_the_cache(isa: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -123,6 +148,10 @@ def test_nothing_is_read_beyond_x_or_written_around_the_result(isa: str, dtype: 
     body.linear(guarded[1:-1], x, packed.data, bias, workspace)
     assert torch.equal(guarded[1:-1], expected)
     assert guarded[0].isnan().all() and guarded[-1].isnan().all()
+    wide = torch.full((count + 2, 50), torch.nan)
+    body.linear(wide[1:-1], x, packed.data, bias, workspace)
+    assert torch.equal(wide[1:-1].to(dtype), expected)
+    assert wide[0].isnan().all() and wide[-1].isnan().all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -145,7 +174,9 @@ def test_the_plain_body_takes_weights_that_were_packed_for_another(isa: str, dty
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_op_keeps_torchs_rules(isa: str, dtype: torch.dtype) -> None:
     x, weight, bias = random(3, 50, 40, dtype)
-    torch.library.opcheck(torch.ops.roundhouse.linear.default, (x, kernels.pack_weight(weight).data, bias, 50))
+    packed = kernels.pack_weight(weight).data
+    for out_dtype in (None, torch.float32):
+        torch.library.opcheck(torch.ops.roundhouse.linear.default, (x, packed, bias, 50, out_dtype))
 
 
 def test_a_wrong_argument_is_named(isa: str) -> None:
@@ -154,8 +185,9 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
     x, weight, bias = random(3, 50, 40, torch.float32)
     packed, out, workspace = kernels.pack_weight(weight).data, torch.empty(3, 50), torch.empty(2**17, dtype=torch.uint8)
     for arguments, message in (
-        ((out, x.double(), packed, bias, workspace), "out has another type"),
-        ((out.double(), x.double(), packed, None, workspace), "x must be float32 or bfloat16"),
+        ((out, x.double(), packed, bias, workspace), "x must be float32 or bfloat16"),
+        ((out.bfloat16(), x, packed, bias, workspace), "out has another type"),
+        ((out, x, packed, bias.bfloat16(), workspace), "bias has another type"),
         ((out[:2], x, packed, bias, workspace), "out has 2 elements"),
         ((out, x.T.contiguous().T, packed, bias, workspace), "x must be contiguous but for its rows"),
         ((out, x, packed[:-1], bias, workspace), "weight has 10239 elements"),

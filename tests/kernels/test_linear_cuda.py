@@ -157,6 +157,8 @@ def test_the_op_packs_and_multiplies_as_the_specification_does(body: Body, quant
     else:
         expected = x.double() @ weight.dense().double().T + bias.double()
         torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=2**-4)
+    # The same sums without the last rounding.
+    assert torch.equal(kernels.linear(x, weight, bias, torch.float32).bfloat16(), found)
     # Not in rows of 16 bytes.
     shifted = torch.randn(rows, 201, device=body[1]).bfloat16()[:, 1:].copy_(x)
     assert torch.equal(kernels.linear(shifted, weight, bias), found)

@@ -91,8 +91,14 @@ def test_rows_are_those_of_fp64(
     x, out = (torch.randn(rows + 2, size, generator=generator).to(dtype) for size in (width, sum(sizes)))
     wanted = expected(x[1:-1], out[1:-1], arena, arena.adapters[0])
     out[0], out[-1] = torch.nan, torch.nan
-    kernels.adapt_linear(x, out, plan_of(arena, [None, arena.adapters[0], None], [1, rows, 1]), "a")
+    in_fp32 = out.to(torch.float32, copy=True)
+    plan = plan_of(arena, [None, arena.adapters[0], None], [1, rows, 1])
+    kernels.adapt_linear(x, out, plan, "a")
     assert out[0].isnan().all() and out[-1].isnan().all()
+    # Logits are fp32, and get the same sums without the last rounding.
+    kernels.adapt_linear(x, in_fp32, plan, "a")
+    assert torch.equal(in_fp32[1:-1].to(dtype), out[1:-1])
+    assert in_fp32[0].isnan().all() and in_fp32[-1].isnan().all()
     size = (width * rank) ** 0.5 * 3
     tolerance = {torch.float32: 1e-6 * size, torch.bfloat16: 2**-8 * 2}[dtype]
     torch.testing.assert_close(out[1:-1].double(), wanted, rtol=tolerance, atol=tolerance)
@@ -184,5 +190,5 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
         body.adapt_linear(out[:1], x[:1], arena.memory, tables, plan.segments, plan.scratch, site)
     with pytest.raises(ValueError, match="scratch has 63 elements instead of 64"):
         body.adapt_linear(out, x, arena.memory, tables, plan.segments, plan.scratch[1:], site)
-    with pytest.raises(ValueError, match="arena has another type"):
+    with pytest.raises(ValueError, match="x has another type"):
         body.adapt_linear(out, x, arena.memory.bfloat16(), tables, plan.segments, plan.scratch, site)

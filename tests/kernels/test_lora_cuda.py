@@ -71,6 +71,11 @@ def test_rows_are_those_of_fp64(
     plan = plan_of(arena, [None, arena.adapters[0], None], [1, rows, 1])
     adapt(body[0], out, x, plan, plan.segments)
     assert out[0].isnan().all() and out[-1].isnan().all()
+    # Logits are fp32, and get the same sums without the last rounding.
+    in_fp32 = before.to(torch.float32, copy=True)
+    adapt(body[0], in_fp32, x, plan, plan.segments)
+    assert torch.equal(in_fp32[1:-1].to(dtype), out[1:-1])
+    assert in_fp32[0].isnan().all() and in_fp32[-1].isnan().all()
     tolerance = {torch.float32: 3e-6 * (width * rank) ** 0.5, torch.bfloat16: 2**-7}[dtype]
     torch.testing.assert_close(out[1:-1].double(), wanted, rtol=tolerance, atol=tolerance)
     for part, size in enumerate(sizes):
@@ -157,7 +162,7 @@ def test_a_wrong_argument_is_named(body: Body) -> None:
     tensors = arena.memory, plan.tables.table, plan.segments, plan.scratch, site_number("a")
     with pytest.raises(ValueError, match="x has 1 elements in dimension 0 instead of 2"):
         body[0].adapt_linear(out, x[:1], *tensors)
-    with pytest.raises(ValueError, match="arena has another type"):
+    with pytest.raises(ValueError, match="out has another type"):
         body[0].adapt_linear(out.bfloat16(), x.bfloat16(), *tensors)
     with pytest.raises(ValueError, match="scratch has 1 elements in dimension 0 instead of 2"):
         body[0].adapt_linear(out, x, *tensors[:3], plan.scratch[:1], tensors[4])

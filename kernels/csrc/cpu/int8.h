@@ -67,6 +67,14 @@ inline Vector finish_sums(const LinearW8A16& p, Vector sums, int64_t first, int 
   return p.bias == nullptr ? out : out + Vector::load(p.bias + first, count);
 }
 
+// Puts `count` outputs of a row, from `first` on, where they go.
+template <class P>
+void store_outputs(const P& p, Vector values, int64_t row, int64_t first, int count) {
+  const int64_t at = row * p.outputs + first;
+  if (p.exact != nullptr) return values.store(p.exact + at, count);
+  values.store(p.out + at, count);
+}
+
 #if defined(ROUNDHOUSE_AMX)
 
 // Lines (outputs) [first, first + count) of a tile of int8, each as those of two tiles of bf16, side by side; lines are

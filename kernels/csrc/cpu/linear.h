@@ -8,6 +8,8 @@
 //   then a line of 32 words of 16 bits per output, where the j-th lowest 4 bits of word i are the level of input 32 j + i.
 // - fp32: a block is, for each input, its 16 weights.
 //
+// Results are rounded to the type of x, or stay the fp32 that sums are: `exact` is where these go, or null.
+//
 // A result does not depend, bit for bit, on the other rows of x or the number of threads: every element is one sum over
 // the inputs in an order that only the instruction set determines.
 #pragma once
@@ -30,6 +32,7 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 template <class T>
 struct Linear {
   T* out;          // [rows, outputs]
+  float* exact;    // the same
   const T* x;      // [rows, inputs]
   const T* bias;   // [outputs] or null
   const T* weight;  // packed
@@ -41,6 +44,7 @@ struct Linear {
 // out = (float(sum) * scale of the row) * scale of the output + bias.
 struct LinearInt8 {
   bfloat16* out;
+  float* exact;
   const bfloat16 *x, *bias;
   const int8_t* weight;   // packed
   const float* scales;    // [outputs]
@@ -52,6 +56,7 @@ struct LinearInt8 {
 // W8A16: weights of int8, which bf16 holds exactly, and the product is that of bf16: out = sum * scale of the output + bias.
 struct LinearW8A16 {
   bfloat16* out;
+  float* exact;
   const bfloat16 *x, *bias;
   const int8_t* weight;  // packed
   const float* scales;   // [outputs]
@@ -63,6 +68,7 @@ struct LinearW8A16 {
 // x becomes int16 by groups (linear_int4.cpp).
 struct LinearInt4 {
   bfloat16* out;
+  float* exact;
   const bfloat16 *x, *bias;
   const uint8_t* weight;  // packed
   void* workspace;

@@ -13,10 +13,10 @@ namespace {
 
 // Stores 16 outputs of a row, or as many as there are, after `last` has seen them and their number.
 template <class P, class Last>
-void store_outputs(const P& p, int64_t row, int64_t block, Vector sums, const Last& last) {
+void finish_outputs(const P& p, int64_t row, int64_t block, Vector sums, const Last& last) {
   const int64_t first = block * kBlock;
   const int count = static_cast<int>(std::min(kBlock, p.outputs - first));
-  last(sums, first, count).store(p.out + row * p.outputs + first, count);
+  store_outputs(p, last(sums, first, count), row, first, count);
 }
 
 template <class P>
@@ -29,7 +29,7 @@ struct Bfloat16Rows {
     return {reinterpret_cast<const uint8_t*>(p.x + begin * p.x_stride), p.x_stride * 2};
   }
   void put(const Region&, int64_t row, int64_t block, __m512i lanes) const {
-    store_outputs(p, row, block, {_mm512_castsi512_ps(lanes)},
+    finish_outputs(p, row, block, {_mm512_castsi512_ps(lanes)},
                   [&](Vector sums, int64_t first, int count) { return finish_sums(p, sums, first, count); });
   }
 };
@@ -53,7 +53,7 @@ struct Int8Rows {
     return {region.rows + begin * padded, padded};
   }
   void put(const Region& region, int64_t row, int64_t block, __m512i lanes) const {
-    store_outputs(p, row, block, {_mm512_cvtepi32_ps(lanes)}, [&](Vector sums, int64_t first, int count) {
+    finish_outputs(p, row, block, {_mm512_cvtepi32_ps(lanes)}, [&](Vector sums, int64_t first, int count) {
       return scale_sums(sums, region.scales[row], p.scales + first, p.bias == nullptr ? nullptr : p.bias + first, count);
     });
   }

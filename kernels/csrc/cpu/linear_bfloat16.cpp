@@ -102,7 +102,7 @@ void multiply_floats(const P& p, int64_t inputs, const TilesOf& tiles_of) {
   });
   multiply_all(parts, p.outputs, x, tiles_of, [&](int64_t row, int64_t n, Vector sums) {
     const int count = static_cast<int>(std::min<int64_t>(Vector::kWidth, p.outputs - n));
-    finish_sums(p, sums, n, count).store(p.out + row * p.outputs + n, count);
+    store_outputs(p, finish_sums(p, sums, n, count), row, n, count);
   });
 }
 

@@ -177,7 +177,7 @@ void linear_int4(const LinearInt4& p) {
   };
   const auto finish = [&](int64_t row, int64_t n, Vector sums) {
     const int count = static_cast<int>(std::min<int64_t>(Vector::kWidth, p.outputs - n));
-    finish_sums(p, sums, n, count).store(p.out + row * p.outputs + n, count);
+    store_outputs(p, finish_sums(p, sums, n, count), row, n, count);
   };
   if (p.rows == 1) return multiply_one(x, groups, p.outputs, group_of, finish);
   const auto unpack = [&](int64_t block, int64_t tile, int16_t* weight) {

@@ -107,7 +107,7 @@ void linear_int8(const LinearInt8& p) {
     const int count = static_cast<int>(std::min<int64_t>(kWidth, p.outputs - n));
     const Vector exact = Int8::to_floats(sums, p.totals + n, count);
     const bfloat16* const bias = p.bias == nullptr ? nullptr : p.bias + n;
-    scale_sums(exact, scales[row], p.scales + n, bias, count).store(p.out + row * p.outputs + n, count);
+    store_outputs(p, scale_sums(exact, scales[row], p.scales + n, bias, count), row, n, count);
   };
 #if defined(ROUNDHOUSE_AVX2)
   if (p.rows >= kManyRows) {

@@ -155,6 +155,7 @@ void shrink(const AdaptRows<T>& p, Share share) {
 template <int kCount, class T>
 struct Rows {
   T* out[kCount];
+  float* exact[kCount];  // or null, see AdaptRows
   const float* shrunk[kCount];
   const float *scale, *offset;  // of the columns, or null
   float sums[kCount][kColumns];
@@ -165,7 +166,7 @@ struct Rows {
     Vector weights[kChunk];
     for (int r = 0; r < kChunk; ++r) weights[r] = Vector::load(b[r] + i, rest...);
     for (int m = 0; m < kCount; ++m) {
-      Vector sum = kFirst ? Vector::load(out[m] + i, rest...) : Vector::load(sums[m] + i);
+      Vector sum = kFirst ? load(m, i, rest...) : Vector::load(sums[m] + i);
       for (int r = 0; r < kChunk; ++r) sum = multiply_add(Vector::all(shrunk[m][rank + r]), weights[r], sum);
       if constexpr (kLast) {
         store(sum, m, i, rest...);
@@ -176,9 +177,15 @@ struct Rows {
   }
 
   template <class... Rest>
+  Vector load(int m, int64_t i, Rest... rest) const {
+    return exact[m] == nullptr ? Vector::load(out[m] + i, rest...) : Vector::load(exact[m] + i, rest...);
+  }
+
+  template <class... Rest>
   void store(Vector sum, int m, int64_t i, Rest... rest) {
     if (scale != nullptr) sum = sum * Vector::load(scale + i, rest...);
     if (offset != nullptr) sum = sum + Vector::load(offset + i, rest...);
+    if (exact[m] != nullptr) return sum.store(exact[m] + i, rest...);
     sum.store(out[m] + i, rest...);
   }
 };
@@ -196,7 +203,7 @@ void expand_rows(const Piece<T>& piece, Rows<kCount, T>& rows, const Ahead<T>& a
   const int64_t count = piece.columns(), columns = piece.span->end - piece.span->begin, ranks = piece.span->rank;
   if (ranks == 0) {
     each_register(count, [&](int64_t i, auto... rest) {
-      for (int m = 0; m < kCount; ++m) rows.store(Vector::load(rows.out[m] + i, rest...), m, i, rest...);
+      for (int m = 0; m < kCount; ++m) rows.store(rows.load(m, i, rest...), m, i, rest...);
     });
   }
   T copies[kChunk][kColumns];
@@ -237,7 +244,9 @@ void expand_some(const AdaptRows<T>& p, const Piece<T>& piece, int64_t first, co
   rows.scale = scale;
   rows.offset = offset;
   for (int m = 0; m < kCount; ++m) {
-    rows.out[m] = p.out + piece.rows[first + m] * piece.site->columns + piece.at;
+    const int64_t begin = piece.rows[first + m] * piece.site->columns + piece.at;
+    rows.out[m] = p.exact == nullptr ? p.out + begin : nullptr;
+    rows.exact[m] = p.exact == nullptr ? nullptr : p.exact + begin;
     rows.shrunk[m] = piece.shrunk + (first + m) * piece.site->ranks;
   }
   expand_rows(piece, rows, ahead);

@@ -34,6 +34,7 @@ class LoraTables {
 template <class T>
 struct AdaptRows {
   T* out;                 // rows of the site's columns
+  float* exact;           // the same where they are fp32 although T is not, or null
   const T* x;             // rows of the site's width; null for the embedding
   const int64_t* tokens;  // of each row; null but for the embedding
   const T* arena;

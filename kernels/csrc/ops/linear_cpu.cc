@@ -17,7 +17,8 @@ void check(const TensorView& out, const TensorView& x, const TensorView& weight,
   check_cpu(x, "x");
   check_cpu(weight, "weight");
   check_cpu(workspace, "workspace");
-  check_type(out, x.dtype(), "out");
+  ROUNDHOUSE_CHECK(is(x, kFloat32) || is(x, kBfloat16)) << "x must be float32 or bfloat16";
+  if (!is(out, kFloat32)) check_type(out, x.dtype(), "out");
   check_dimensions(x, 2, "x");
   check_dimensions(out, 2, "out");
   check_size(out, 0, x.size(0), "out");
@@ -33,7 +34,7 @@ void check(const TensorView& out, const TensorView& x, const TensorView& weight,
   ROUNDHOUSE_CHECK(workspace.numel() >= needed) << "workspace has " << workspace.numel() << " bytes instead of " << needed;
   if (!bias.has_value()) return;
   check_cpu(*bias, "bias");
-  check_type(*bias, out.dtype(), "bias");
+  check_type(*bias, x.dtype(), "bias");
   check_dimensions(*bias, 1, "bias");
   check_size(*bias, 0, out.size(1), "bias");
   check_dense(*bias, "bias");
@@ -42,6 +43,16 @@ void check(const TensorView& out, const TensorView& x, const TensorView& weight,
 template <class T>
 const T* optional(const Bias& bias) {
   return bias.has_value() ? data<T>(*bias) : nullptr;
+}
+
+// Where results go if they are rounded to T, and if they are not.
+template <class T>
+T* rounded(const TensorView& out) {
+  return is(out, kFloat32) && !std::is_same_v<T, float> ? nullptr : data<T>(out);
+}
+template <class T>
+float* exact(const TensorView& out) {
+  return is(out, kFloat32) && !std::is_same_v<T, float> ? data<float>(out) : nullptr;
 }
 
 // Bytes of a weight whose blocks have `size` of them.
@@ -59,13 +70,12 @@ int64_t tiled(const TensorView& x, int64_t itemsize) {
 template <class T>
 void run(const TensorView& out, const TensorView& x, const TensorView& weight, const Bias& bias, const TensorView& workspace) {
   check_weight(weight, out, std::is_same_v<T, float> ? kBlock * x.size(1) * 4 : tiled(x, 2));
-  linear(Linear<T>{data<T>(out), data<T>(x), optional<T>(bias), data<T>(weight), workspace.data_ptr(), x.size(0), out.size(1),
-                   x.size(1), x.stride(0)});
+  linear(Linear<T>{rounded<T>(out), exact<T>(out), data<T>(x), optional<T>(bias), data<T>(weight), workspace.data_ptr(),
+                   x.size(0), out.size(1), x.size(1), x.stride(0)});
 }
 
 void linear_op(TensorView out, TensorView x, TensorView weight, Bias bias, TensorView workspace) {
   check(out, x, weight, bias, workspace);
-  ROUNDHOUSE_CHECK(is(x, kFloat32) || is(x, kBfloat16)) << "x must be float32 or bfloat16";
   if (x.size(0) == 0) return;
   if (is(x, kFloat32)) return run<float>(out, x, weight, bias, workspace);
   run<bfloat16>(out, x, weight, bias, workspace);
@@ -88,8 +98,9 @@ void linear_int8_op(TensorView out, TensorView x, TensorView weight, TensorView 
   check_outputs(scales, kFloat32, out, "scales");
   check_outputs(totals, kInt32, out, "totals");
   if (x.size(0) == 0) return;
-  linear_int8({data<bfloat16>(out), data<bfloat16>(x), optional<bfloat16>(bias), data<int8_t>(weight), data<float>(scales),
-               data<int32_t>(totals), workspace.data_ptr(), x.size(0), out.size(1), x.size(1), x.stride(0)});
+  linear_int8({rounded<bfloat16>(out), exact<bfloat16>(out), data<bfloat16>(x), optional<bfloat16>(bias), data<int8_t>(weight),
+               data<float>(scales), data<int32_t>(totals), workspace.data_ptr(), x.size(0), out.size(1), x.size(1),
+               x.stride(0)});
 }
 
 void linear_w8a16_op(TensorView out, TensorView x, TensorView weight, TensorView scales, Bias bias, TensorView workspace) {
@@ -98,8 +109,8 @@ void linear_w8a16_op(TensorView out, TensorView x, TensorView weight, TensorView
   check_weight(weight, out, tiled(x, 1));
   check_outputs(scales, kFloat32, out, "scales");
   if (x.size(0) == 0) return;
-  linear_w8a16({data<bfloat16>(out), data<bfloat16>(x), optional<bfloat16>(bias), data<int8_t>(weight), data<float>(scales),
-                workspace.data_ptr(), x.size(0), out.size(1), x.size(1), x.stride(0)});
+  linear_w8a16({rounded<bfloat16>(out), exact<bfloat16>(out), data<bfloat16>(x), optional<bfloat16>(bias), data<int8_t>(weight),
+                data<float>(scales), workspace.data_ptr(), x.size(0), out.size(1), x.size(1), x.stride(0)});
 }
 
 void linear_int4_op(TensorView out, TensorView x, TensorView weight, Bias bias, TensorView workspace) {
@@ -107,8 +118,8 @@ void linear_int4_op(TensorView out, TensorView x, TensorView weight, Bias bias, 
   check_bfloat16(x);
   check_weight(weight, out, ceil_div(x.size(1), kInt4Group) * kInt4GroupBytes);
   if (x.size(0) == 0) return;
-  linear_int4({data<bfloat16>(out), data<bfloat16>(x), optional<bfloat16>(bias), data<uint8_t>(weight), workspace.data_ptr(),
-               x.size(0), out.size(1), x.size(1), x.stride(0)});
+  linear_int4({rounded<bfloat16>(out), exact<bfloat16>(out), data<bfloat16>(x), optional<bfloat16>(bias), data<uint8_t>(weight),
+               workspace.data_ptr(), x.size(0), out.size(1), x.size(1), x.stride(0)});
 }
 
 }  // namespace

@@ -44,11 +44,15 @@ void check_steps(const TensorView& steps, int64_t outputs, int64_t inputs, int64
 
 void check_out(const TensorView& out, const TensorView& x) {
   check_cuda(out, "out");
-  check_type(out, kBfloat16, "out");
+  ROUNDHOUSE_CHECK(is(out, kFloat32) || is(out, kBfloat16)) << "out must be float32 or bfloat16";
   check_dimensions(out, 2, "out");
   check_dense(out, "out");
   check_size(out, 0, x.size(0), "out");
 }
+
+// Where results go if they are rounded, and if they are not.
+bfloat16* rounded(const TensorView& out) { return is(out, kFloat32) ? nullptr : data<bfloat16>(out); }
+float* exact(const TensorView& out) { return is(out, kFloat32) ? data<float>(out) : nullptr; }
 
 const bfloat16* bias_of(const tvm::ffi::Optional<TensorView>& bias, int64_t outputs) {
   if (!bias.has_value()) return nullptr;
@@ -64,7 +68,7 @@ QuantizedLinear read_rows(TensorView out, TensorView x, TensorView tiles, Tensor
   check_out(out, x);
   const int64_t outputs = out.size(1), inputs = x.size(1);
   check_tiles(tiles, outputs, inputs, bits, experts);
-  return {data<bfloat16>(out), x.data_ptr(), nullptr, data<uint8_t>(tiles), scales.data_ptr(), nullptr, x.size(0), outputs,
+  return {rounded(out), exact(out), x.data_ptr(), nullptr, data<uint8_t>(tiles), scales.data_ptr(), nullptr, x.size(0), outputs,
           inputs, x.stride(0)};
 }
 
@@ -92,8 +96,8 @@ QuantizedLinear read_int8(TensorView out, TensorView x, TensorView tiles, Tensor
   check_whole(levels, kInt8, rows * padded, "levels");
   check_whole(x_scales, kFloat32, rows, "x_scales");
   ROUNDHOUSE_CHECK(aligned(levels.data_ptr())) << "levels must be aligned to 16 bytes";
-  return {data<bfloat16>(out), levels.data_ptr(), nullptr, data<uint8_t>(tiles), scales.data_ptr(), data<float>(x_scales), rows,
-          outputs, padded, padded};
+  return {rounded(out), exact(out), levels.data_ptr(), nullptr, data<uint8_t>(tiles), scales.data_ptr(), data<float>(x_scales),
+          rows, outputs, padded, padded};
 }
 
 void quantize(TensorView x, const QuantizedLinear& p, TensorView levels, TensorView x_scales) {

@@ -63,14 +63,16 @@ void check_out(const TensorView& out, const TensorView& arena) {
   ROUNDHOUSE_CHECK(is(out, kFloat32) || is(out, kBfloat16)) << "out must be float32 or bfloat16";
   check_dimensions(out, 2, "out");
   check_dense(out, "out");
-  check_type(arena, out.dtype(), "arena");
+  ROUNDHOUSE_CHECK(is(arena, kFloat32) || is(arena, kBfloat16)) << "arena must be float32 or bfloat16";
+  if (!is(out, kFloat32)) check_type(arena, out.dtype(), "arena");
 }
 
 template <class T>
 void run(TensorView out, const T* x, const int64_t* tokens, TensorView arena, TensorView tables, const Segments& some,
          TensorView scratch, int64_t site) {
-  adapt_rows(AdaptRows<T>{data<T>(out), x, tokens, data<T>(arena), arena.size(1), LoraTables(data<int64_t>(tables)),
-                          some.segments, some.count, some.rows, data<float>(scratch), site});
+  float* const exact = is(out, kFloat32) && !std::is_same_v<T, float> ? data<float>(out) : nullptr;
+  adapt_rows(AdaptRows<T>{exact == nullptr ? data<T>(out) : nullptr, exact, x, tokens, data<T>(arena), arena.size(1),
+                          LoraTables(data<int64_t>(tables)), some.segments, some.count, some.rows, data<float>(scratch), site});
 }
 
 void adapt(TensorView out, TensorView x, TensorView arena, TensorView tables, const Segments& some, TensorView scratch,
@@ -78,12 +80,12 @@ void adapt(TensorView out, TensorView x, TensorView arena, TensorView tables, co
   check_tables(arena, tables, scratch);
   check_out(out, arena);
   check_cpu(x, "x");
-  check_type(x, out.dtype(), "x");
+  check_type(x, arena.dtype(), "x");
   check_dimensions(x, 2, "x");
   check_dense(x, "x");
   check_size(x, 0, out.size(0), "x");
   check_segments(some, LoraTables(data<int64_t>(tables)), site, out.size(0), x.size(1), out.size(1), scratch.numel());
-  if (is(out, kFloat32)) return run<float>(out, data<float>(x), nullptr, arena, tables, some, scratch, site);
+  if (is(arena, kFloat32)) return run<float>(out, data<float>(x), nullptr, arena, tables, some, scratch, site);
   run<bfloat16>(out, data<bfloat16>(x), nullptr, arena, tables, some, scratch, site);
 }
 
@@ -104,7 +106,7 @@ void adapt_embedding_op(TensorView out, TensorView tokens, TensorView arena, Ten
   check_size(tokens, 0, out.size(0), "tokens");
   const int64_t* ids = data<int64_t>(tokens);
   check_segments(some, LoraTables(data<int64_t>(tables)), site, out.size(0), -1, out.size(1), scratch.numel());
-  if (is(out, kFloat32)) return run<float>(out, nullptr, ids, arena, tables, some, scratch, site);
+  if (is(arena, kFloat32)) return run<float>(out, nullptr, ids, arena, tables, some, scratch, site);
   run<bfloat16>(out, nullptr, ids, arena, tables, some, scratch, site);
 }
 

@@ -23,31 +23,34 @@ LoraTiles read_tiles(const TensorView& tensor, const char* name) {
 template <class T>
 void run(TensorView out, const T* x, const int64_t* tokens, int64_t width, TensorView arena, TensorView tables,
          const LoraTiles& tiles, TensorView scratch, int64_t site) {
-  check_dense_tensor(arena, out.dtype(), 2, "arena");
+  check_dense_tensor(arena, arena.dtype(), 2, "arena");
   ROUNDHOUSE_CHECK(arena.size(1) % kLoraChunk == 0) << "arena must have sectors of whole chunks";
   ROUNDHOUSE_CHECK(aligned(arena.data_ptr())) << "arena must be aligned to 16 bytes";
   check_dense_tensor(tables, kInt64, 1, "tables");
   check_dense_tensor(scratch, kFloat32, 2, "scratch");
   check_size(scratch, 0, out.size(0), "scratch");
   const int splits = tokens != nullptr ? 1 : static_cast<int>((width + kLoraSplit - 1) / kLoraSplit);
-  adapt_rows(AdaptRows<T>{data<T>(out), x, tokens, data<T>(arena), arena.size(1), data<int64_t>(tables), tiles,
-                          data<float>(scratch), scratch.size(1), out.size(0), width, out.size(1), site,
+  float* const exact = is(out, kFloat32) && !std::is_same_v<T, float> ? data<float>(out) : nullptr;
+  adapt_rows(AdaptRows<T>{exact == nullptr ? data<T>(out) : nullptr, exact, x, tokens, data<T>(arena), arena.size(1),
+                          data<int64_t>(tables), tiles, data<float>(scratch), scratch.size(1), out.size(0), width, out.size(1), site,
                           splits, aligned(x) && aligned(out.data_ptr())},
              stream_of(out));
 }
 
-void check_out(const TensorView& out) {
-  ROUNDHOUSE_CHECK(is(out, kFloat32) || is(out, kBfloat16)) << "out must be float32 or bfloat16";
+// Fp32, or of the arena's type.
+void check_out(const TensorView& out, const TensorView& arena) {
+  ROUNDHOUSE_CHECK(is(arena, kFloat32) || is(arena, kBfloat16)) << "arena must be float32 or bfloat16";
+  if (!is(out, kFloat32)) check_type(out, arena.dtype(), "out");
   check_dense_tensor(out, out.dtype(), 2, "out");
 }
 
 void adapt(TensorView out, TensorView x, TensorView arena, TensorView tables, const LoraTiles& tiles, TensorView scratch,
            int64_t site) {
-  check_out(out);
-  check_dense_tensor(x, out.dtype(), 2, "x");
+  check_out(out, arena);
+  check_dense_tensor(x, arena.dtype(), 2, "x");
   check_size(x, 0, out.size(0), "x");
   const int64_t width = x.size(1);
-  if (is(out, kFloat32)) return run<float>(out, data<float>(x), nullptr, width, arena, tables, tiles, scratch, site);
+  if (is(arena, kFloat32)) return run<float>(out, data<float>(x), nullptr, width, arena, tables, tiles, scratch, site);
   run<bfloat16>(out, data<bfloat16>(x), nullptr, width, arena, tables, tiles, scratch, site);
 }
 
@@ -59,12 +62,12 @@ void adapt_linear_op(TensorView out, TensorView x, TensorView arena, TensorView 
 void adapt_embedding_op(TensorView out, TensorView tokens, TensorView arena, TensorView tables, TensorView segments,
                         TensorView scratch, int64_t site) {
   const LoraTiles tiles = read_tiles(segments, "segments");
-  check_out(out);
+  check_out(out, arena);
   check_dense_tensor(tokens, kInt64, 1, "tokens");
   check_size(tokens, 0, out.size(0), "tokens");
   if (out.size(0) == 0) return;
   const int64_t* ids = data<int64_t>(tokens);
-  if (is(out, kFloat32)) return run<float>(out, nullptr, ids, 0, arena, tables, tiles, scratch, site);
+  if (is(arena, kFloat32)) return run<float>(out, nullptr, ids, 0, arena, tables, tiles, scratch, site);
   run<bfloat16>(out, nullptr, ids, 0, arena, tables, tiles, scratch, site);
 }
 
@@ -79,7 +82,7 @@ void adapt_experts_op(TensorView out, TensorView x, TensorView arena, TensorView
   check_dense_tensor(places, kInt64, 2, "places");
   check_size(places, 0, experts.size(0), "places");
   check_size(places, 1, experts.size(1), "places");
-  check_out(out);
+  check_out(out, arena);
   ROUNDHOUSE_CHECK(experts.numel() == out.size(0)) << "experts must have an entry for each row of out";
   split_by_expert({data<int32_t>(split), tiles, data<int64_t>(experts), data<int64_t>(places), experts.size(0), experts.size(1),
                    number_of_experts},

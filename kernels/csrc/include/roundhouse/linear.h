@@ -16,6 +16,7 @@ constexpr int kTileOutputs = 16;
 
 struct QuantizedLinear {
   bfloat16* out;         // [rows, outputs]
+  float* exact;          // the same where results are not rounded to bf16, or null
   const void* x;         // [rows, inputs], rows x_stride elements apart: bf16, or int8 if x has become that, too
   const bfloat16* bias;  // [outputs] or null
   const uint8_t* tiles;

@@ -25,6 +25,7 @@ struct LoraTiles {
 template <class T>
 struct AdaptRows {
   T* out;                 // [rows, columns]
+  float* exact;           // the same where they are fp32 although T is not, or null
   const T* x;             // [rows, width]; null for the embedding
   const int64_t* tokens;  // [rows]; null but for the embedding
   const T* arena;

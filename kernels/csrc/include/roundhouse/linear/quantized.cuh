@@ -147,7 +147,11 @@ struct QuantizedLinearBody {
       if constexpr (Format::kRowScales) value *= p.x_scales[row];
       if constexpr (!Format::kGroupScales) value *= static_cast<const float*>(p.scales)[output];
       if (p.bias != nullptr) value += to_float(p.bias[output]);
-      p.out[row * p.outputs + output] = from_float<bfloat16>(value);
+      if (p.exact != nullptr) {
+        p.exact[row * p.outputs + output] = value;
+      } else {
+        p.out[row * p.outputs + output] = from_float<bfloat16>(value);
+      }
     }
   }
 };

@@ -128,7 +128,13 @@ struct ExpandBody {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t row = tile.row(p, first_row + half * 8 + lane_of_thread() / 4);
-      if (row >= 0) store<kWhole>(p.out + row * p.columns, image, *tile.site, span, own + lane_of_thread() % 4 * 16, sums, half);
+      if (row < 0) continue;
+      const int64_t first = own + lane_of_thread() % 4 * 16;
+      if (p.exact != nullptr) {
+        store<kWhole>(p.exact + row * p.columns, image, *tile.site, span, first, sums, half);
+      } else {
+        store<kWhole>(p.out + row * p.columns, image, *tile.site, span, first, sums, half);
+      }
     }
   }
 
@@ -168,14 +174,14 @@ struct ExpandBody {
   }
 
   // Adds 16 columns of a row to the output, as far as they are the span's.
-  template <bool kWhole>
-  static ROUNDHOUSE_DEVICE void store(T* out, const LoraImage<T>& image, const LoraSite& site, const LoraSpan& span, int64_t first,
+  template <bool kWhole, class Out>
+  static ROUNDHOUSE_DEVICE void store(Out* out, const LoraImage<T>& image, const LoraSite& site, const LoraSpan& span, int64_t first,
                                       const float (&sums)[8][4], int half) {
-    constexpr int kPer = kWhole ? kVector<T> : 1;
+    constexpr int kPer = kWhole ? kVector<Out> : 1;
 #pragma unroll
     for (int i = 0; i < 16; i += kPer) {
       if (first + i < span.begin || first + i >= span.end) continue;
-      auto values = Vector<T, kPer>::load(out + first + i);
+      auto values = Vector<Out, kPer>::load(out + first + i);
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
         float total = values.get(j) + sums[(i + j) % 8][(i + j) / 8 + half * 2];
