@@ -63,15 +63,17 @@ def _show(messages: Iterable[str]) -> None:
 
 def main(log: Path, command: list[str]) -> int:
     """The exit status of `command`, whose output goes to `log`."""
-    with log.open("w", encoding="utf-8") as kept:
-        process = subprocess.Popen(
+    with (
+        log.open("w", encoding="utf-8") as kept,
+        subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        )
-        assert process.stdout is not None
+        ) as process,
+    ):
+        output = process.stdout
+        assert output is not None
 
         def lines() -> Iterator[str]:
-            assert process.stdout is not None
-            for line in process.stdout:
+            for line in output:
                 kept.write(line)
                 yield line
 
