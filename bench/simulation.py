@@ -14,6 +14,7 @@ from engine.kv import BLOCK_SIZE
 from engine.plan import Sampled, StepPlan
 from engine.request import Request, RequestError
 from engine.scheduling.config import SchedulerConfig
+from engine.scheduling.deadlines import Deadlines
 from engine.scheduling.scheduler import Scheduler
 from engine.wire import ModelInfo, SamplingParams, ServiceClass
 
@@ -117,7 +118,7 @@ def simulate(
         observe: called with the scheduler, every plan before its commit, and the time when it began.
     """
     model = ModelInfo("simulated", "r", context, 1 << 31, (), BLOCK_SIZE, "none", "none")
-    scheduler = Scheduler(config, model)
+    scheduler, deadlines = Scheduler(config, model), Deadlines()
     coming = sorted(arrivals, key=lambda arrival: arrival.at)
     outcomes = [Outcome(arrival) for arrival in coming]
     run = Simulation(outcomes)
@@ -130,13 +131,15 @@ def simulate(
         while index < len(coming) and coming[index].at <= now:
             request = _request(coming[index], str(index))
             try:
-                scheduler.add(request)
+                scheduler.add(request, now)
+                deadlines.add(request, len(scheduler))
                 requests[request.id] = (request, outcomes[index])
                 services.joined(request)
             except RequestError as error:
                 outcomes[index].refused = error
             index += 1
-        for request in scheduler.expire(now):
+        for request in deadlines.due(now):
+            scheduler.cancel(request.id)
             requests.pop(request.id)[1].expired = True
             services.left(request)
         plan = scheduler.schedule(now)

@@ -27,8 +27,9 @@ from engine.host_loader import HostLoader, HostMemory
 from engine.outputs import failed, gained, refused, usage_of
 from engine.plan import Runner, Sampled, StepPlan
 from engine.prefix_keys import chain_root
-from engine.request import Request, RequestError
+from engine.request import Request, RequestError, State
 from engine.scheduling.config import SchedulerConfig
+from engine.scheduling.deadlines import Deadlines
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.speculator import Speculator
 from engine.validation import is_adapter_version, validate
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["EngineCore", "RequestError", "SchedulerConfig"]
 
+_STALLED_SECONDS = 0.1
+"""How often requests that wait for loads only are looked at, for time limits of theirs."""
 _SMOOTHING = 0.1
 """Weight of the newest step in the moving average of step times."""
 
@@ -80,6 +83,7 @@ class EngineCore:
         self._speculator = speculator
         self._constraints = constraints
         self._clock = clock
+        self._deadlines = Deadlines()
         self.resident_adapters: tuple[str, ...] = ()
         """At most `MAX_RESIDENT_NAMED` versions on the device, those asked for last. Any thread may read it."""
         self._had_rows = True
@@ -99,6 +103,14 @@ class EngineCore:
         loaded = self._loader is not None and self._loader.ready
         loads = len(self._scheduler) + len(self._scheduler.loads)
         return loads == 0 and not self._ended and not compiled and not loaded
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds that its host may wait for messages before the next step: 0 while there is work, None for ever."""
+        if not self.idle:
+            return _STALLED_SECONDS if self.stalled else 0.0
+        due = self._deadlines.next()  # of requests whose grammar is being compiled
+        return None if due is None else max(0.0, due - self._clock())
 
     @property
     def stalled(self) -> bool:
@@ -142,13 +154,14 @@ class EngineCore:
             retry_after = self._scheduler.queue_seconds or None
             raise RequestError(f"the engine is full ({len(self)} requests); try again", "overloaded", retry_after)
         if request.grammar is None:
-            self._scheduler.add(request)
+            self._scheduler.add(request, request.arrival)
         elif self._constraints is None:
             raise RequestError("grammar: not supported by this engine; leave it out")
         else:
             self._constraints.add(request, lambda: self.wake())
             if request.adapter is not None:
                 self._adapters.prefetch.announce(request.adapter)
+        self._deadlines.add(request, len(self))
 
     def announce(self, adapter: str) -> None:
         """A request for this adapter version is about to come: begin to load it, if there is room."""
@@ -197,8 +210,8 @@ class EngineCore:
         outputs, self._ended = self._ended, []
         begun = self._clock()
         if self._constraints is not None and self._constraints.ready:
-            outputs += self._collect(self._constraints)
-        outputs += [self._expired(request) for request in self._scheduler.expire(begun)]
+            outputs += self._collect(self._constraints, begun)
+        outputs += [self._expired(request) for request in self._deadlines.due(begun)]
         if self._loader is not None and self._loader.ready:
             outputs += self._take_loaded(self._loader)
         if self._host is not None:
@@ -250,7 +263,7 @@ class EngineCore:
         self._step_seconds += _SMOOTHING * (elapsed - self._step_seconds) if self._step_seconds else elapsed
         return outputs
 
-    def _collect(self, constraints: Constraints) -> list[Output]:
+    def _collect(self, constraints: Constraints, now: float) -> list[Output]:
         """Put requests whose grammar is compiled into the line: first words of these, which tell their clients so, and
         last words of those that cannot be served.
         """
@@ -259,9 +272,10 @@ class EngineCore:
             try:
                 if error is not None:
                     raise error
-                self._scheduler.add(request)
+                self._scheduler.add(request, now)
                 words.append(Output(request.id))
             except RequestError as refusal:
+                request.move_to(State.FINISHED)
                 words.append(refused(request, refusal))
         return words
 
@@ -351,9 +365,16 @@ class EngineCore:
         self._scheduler.check_integrity()
 
     def _expired(self, request: Request) -> Output:
-        """The last words of a request that has missed a time limit."""
-        self._release(request)
-        if request.finish == "timeout":
+        """End a request that has missed a time limit, wherever it is; its last words.
+
+        Who never ran ends with "error": it could not be served in time. Who did ends with "timeout" and what it has.
+        """
+        ran = request.first_scheduled is not None
+        if self._scheduler.cancel(request.id, "timeout" if ran else "error") is not None:
+            self._release(request)
+        elif self._constraints is not None:
+            self._constraints.cancel(request.id)
+        if ran:
             return Output(request.id, finish="timeout", usage=usage_of(request))
         message = "the engine was too busy to begin with this request in time; try again later"
         return failed(request, message, "overloaded", retry_after=self._scheduler.queue_seconds or None)

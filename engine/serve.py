@@ -298,6 +298,7 @@ def main(
     def prepare() -> None:
         drafted = 0 if speculator is None else draft_tokens
         warm_up(runners, config, draft_tokens=drafted, residency=residency, kv_host_bytes=kv_host_bytes)
+        constraints.warm_up()
         for each in runners:
             each.record_decodes(CapturePolicy(config.max_running, each.info.context))
 

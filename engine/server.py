@@ -58,10 +58,6 @@ _INTEGRITY_SECONDS = 10.0
 """The books are compared when the engine becomes idle, at most this often."""
 
 
-_STALLED_SECONDS = 0.1
-"""How often requests that wait for loads only are looked at, for time limits of theirs."""
-
-
 class EngineServer:
     """Serves one core at one address.
 
@@ -155,8 +151,7 @@ class EngineServer:
                 core.check_integrity()
                 checked = loop.time()
             outputs = []
-            wait = None if core.idle else _STALLED_SECONDS if core.stalled else 0.0
-            for message in _drain(self._inbox, wait):
+            for message in _drain(self._inbox, core.patience):
                 if message is _Signal.STOP:
                     return
                 if isinstance(message, _Following):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 from llguidance import LLMatcher
 
+from engine.grammar.line import Line
 from engine.grammar.matcher import Matcher
 from engine.grammar.source import GrammarLimits, may_ignore, to_llguidance
 from engine.grammar.tokens import GrammarTokens
@@ -22,6 +24,8 @@ from engine.request import RequestError
 from engine.wire import Grammar, GrammarKind, ModelInfo, SamplingParams
 
 _MAX_MESSAGE = 400
+_TOO_MANY = "grammar: too many grammars of this tenant wait to be compiled; try again, or use fewer different ones"
+_WARM_UP = Grammar("choice", '["a"]')
 _PLAIN_WORDS = {
     r"^NoExtensionBias$": "no text matches it; correct it",
     r"Failed to generate regex for \w+ range: .*": "minimum or maximum is too large a number; choose a smaller one",
@@ -46,9 +50,11 @@ class CompiledGrammar:
 
 @dataclass(eq=False, slots=True)
 class _Entry:
+    grammar: Grammar
     bytes: int
     future: Future[CompiledGrammar]
-    waiting: int = 0
+    waiting: Counter[str] = field(default_factory=Counter)
+    """How many requests of each tenant do."""
 
 
 class GrammarCompiler:
@@ -63,18 +69,24 @@ class GrammarCompiler:
         model: ModelInfo,
         *,
         limits: GrammarLimits | None = None,
-        threads: int = 2,
+        threads: int = 3,
+        waiting: int = 256,
         cache_entries: int = 512,
         cache_bytes: int = 256 * 1024 * 1024,
     ) -> None:
         """Serve the tokenizer in a checkpoint's directory.
 
-        Nothing is read or started before the first grammar or `prepare`. The cache keeps at most `cache_entries`
-        grammars, and of those that nobody waits for as many as take about `cache_bytes`.
+        Nothing is read or started before the first grammar, `prepare` or `warm_up`. The cache keeps at most
+        `cache_entries` grammars, and of those that nobody waits for as many as take about `cache_bytes`. At most
+        `waiting` grammars of one tenant wait to be compiled, and one of the `threads` is never a tenant's that has all
+        others.
         """
         self._directory, self._model = directory, model
         self._limits = limits or GrammarLimits()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="grammar")
+        self._line: Line[_Entry] = Line(running=max(1, threads - 1), waiting=waiting)
+        self._lock = threading.Lock()
+        """Held by whoever looks at the line."""
         self._thread = threading.local()
         self._workers: list[TrialWorker] = []
         self._reading = threading.Lock()
@@ -97,35 +109,59 @@ class GrammarCompiler:
                 self._tokens = GrammarTokens(self._directory, self._model.vocabulary, self._model.eos_token_ids)
             return self._tokens
 
-    def compile(self, grammar: Grammar, done: Callable[[], None]) -> Future[CompiledGrammar]:
+    def warm_up(self) -> None:
+        """Begin to read the tokenizer and to start a process, which the first grammar would wait for."""
+        with self._lock:
+            self._push("", _Entry(_WARM_UP, 0, Future()))
+
+    def compile(self, grammar: Grammar, done: Callable[[], None], tenant: str = "") -> Future[CompiledGrammar]:
         """The compiled grammar or a RequestError, at once or later; then `done` is called, in some thread.
 
-        Whoever called it calls `release` with the same grammar when it has the result or gives up.
+        Whoever called it calls `release` with the same grammar and tenant when it has the result or gives up.
+
+        Raises:
+            RequestError: too many grammars of this tenant wait already.
         """
         key = _digest(grammar)
         entry = self._cache.get(key)
-        if entry is not None and entry.waiting == 0 and entry.future.done() and not _lasting(entry.future):
+        if entry is not None and not entry.waiting and entry.future.done() and not _lasting(entry.future):
             self._drop(key)
             entry = None
         if entry is None:
-            entry = self._cache[key] = _Entry(_footprint(grammar), self._pool.submit(self._compile, grammar))
+            entry = _Entry(grammar, _footprint(grammar), Future())
+        if not entry.future.running() and not entry.future.done() and not entry.waiting[tenant]:
+            # Also where another tenant's is the same: whoever's turn comes first has it compiled.
+            with self._lock:
+                if not self._line.has_room(tenant):
+                    raise RequestError(_TOO_MANY, "overloaded")
+                self._push(tenant, entry)
+        if key not in self._cache:
+            self._cache[key] = entry
             self._cached_bytes += entry.bytes
-        entry.waiting += 1
+        entry.waiting[tenant] += 1
         self._cache.move_to_end(key)
         self._evict()
         entry.future.add_done_callback(lambda _: done())
         return entry.future
 
-    def release(self, grammar: Grammar) -> None:
+    def release(self, grammar: Grammar, tenant: str = "") -> None:
         """One that waited for `grammar` does so no more. What nobody waits for is not compiled."""
         key = _digest(grammar)
         entry = self._cache[key]
-        entry.waiting -= 1
-        if entry.waiting == 0 and entry.future.cancel():
+        entry.waiting[tenant] -= 1
+        if entry.waiting[tenant]:
+            return
+        del entry.waiting[tenant]
+        with self._lock:
+            self._line.remove(tenant, entry)
+        if not entry.waiting and entry.future.cancel():
             self._drop(key)
 
     def close(self) -> None:
         """End threads and processes, in the middle of a compilation if need be."""
+        with self._lock:
+            for entry in self._line.clear():
+                entry.future.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.kill()
@@ -134,7 +170,7 @@ class GrammarCompiler:
             worker.close()
 
     def _evict(self) -> None:
-        idle = (key for key, entry in list(self._cache.items()) if entry.waiting == 0)
+        idle = (key for key, entry in list(self._cache.items()) if not entry.waiting)
         while len(self._cache) > self._cache_entries or self._cached_bytes > self._cache_bytes:
             key = next(idle, None)
             if key is None:
@@ -144,7 +180,32 @@ class GrammarCompiler:
     def _drop(self, key: bytes) -> None:
         self._cached_bytes -= self._cache.pop(key).bytes
 
+    def _push(self, tenant: str, entry: _Entry) -> None:
+        self._line.push(tenant, entry)
+        self._pool.submit(self._work)
+
     # In a thread of the pool.
+
+    def _work(self) -> None:
+        """Compile what is next in the line, until there is nothing that may run."""
+        while True:
+            with self._lock:
+                taken = self._line.pop()
+                if taken is None:
+                    return
+                tenant, entry = taken
+                # Not if another tenant's turn came first, or if nobody waits any more.
+                due = not (entry.future.running() or entry.future.done())
+                due = due and entry.future.set_running_or_notify_cancel()
+            begun = monotonic()
+            try:
+                if due:
+                    entry.future.set_result(self._compile(entry.grammar))
+            except BaseException as error:
+                entry.future.set_exception(error)
+            finally:
+                with self._lock:
+                    self._line.ended(tenant, monotonic() - begun)
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
         tokens = self.prepare()

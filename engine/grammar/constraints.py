@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.masks import FilledMasks, MaskFiller
 from engine.plan import Row
-from engine.request import Request, RequestError
+from engine.request import Request, RequestError, State
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,11 @@ class Constraints:
         return not self._done.empty()
 
     def add(self, request: Request, wake: Callable[[], None]) -> None:
-        """Set a request aside until its grammar is compiled; then `wake` is called, in any thread."""
+        """Set a request aside until its grammar is compiled; then `wake` is called, in any thread.
+
+        Raises:
+            RequestError: too many grammars of its tenant wait already.
+        """
         assert request.grammar is not None
         self._used = True
 
@@ -47,7 +51,7 @@ class Constraints:
             self._done.put(request)
             wake()
 
-        self._compiling[request.id] = (request, self._compiler.compile(request.grammar, done))
+        self._compiling[request.id] = (request, self._compiler.compile(request.grammar, done, request.tenant))
 
     def cancel(self, id: str) -> Request | None:
         """Forget a request that waits for its grammar; None if there is no such request."""
@@ -55,6 +59,7 @@ class Constraints:
         if entry is None:
             return None
         self._release(entry[0])
+        entry[0].move_to(State.FINISHED)
         return entry[0]
 
     def collect(self) -> list[tuple[Request, RequestError | None]]:
@@ -80,6 +85,10 @@ class Constraints:
         """Begin with the masks that a step with `rows` needs; None if it needs none."""
         return self._filler.start(rows) if self._used else None
 
+    def warm_up(self) -> None:
+        """Prepare beside everything else what the first grammar would wait for."""
+        self._compiler.warm_up()
+
     def close(self) -> None:
         """End threads and processes."""
         self._compiler.close()
@@ -87,4 +96,4 @@ class Constraints:
 
     def _release(self, request: Request) -> None:
         assert request.grammar is not None
-        self._compiler.release(request.grammar)
+        self._compiler.release(request.grammar, request.tenant)

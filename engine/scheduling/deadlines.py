@@ -38,6 +38,12 @@ class Deadlines:
                 missed[request.id] = request
         return list(missed.values())
 
+    def next(self) -> float | None:
+        """When the next live request misses a limit."""
+        while self._heap and _met(self._heap[0][2], self._heap[0][3]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
     def _push(self, when: float, starts: bool, request: Request) -> None:
         heapq.heappush(self._heap, (when, next(self._numbers), starts, request))
 

@@ -31,7 +31,6 @@ from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request, RequestError, State
 from engine.scheduling.adapters import AdapterAdmission
 from engine.scheduling.config import SchedulerConfig
-from engine.scheduling.deadlines import Deadlines
 from engine.scheduling.drafts import reserve_drafts, return_drafts
 from engine.scheduling.forecast import Forecast, refuse_if_hopeless
 from engine.scheduling.host_loads import HostLoads
@@ -81,7 +80,6 @@ class Scheduler:
         """Holds the waiting requests."""
         self._waiting_tokens = 0
         self._preemption = Preemption(self.pool, config.max_preemptions, self.context, blocks)
-        self._deadlines = Deadlines()
         self._forecast = Forecast()
 
     def __len__(self) -> int:
@@ -111,7 +109,7 @@ class Scheduler:
         """Predicted seconds until a request behind all others would start."""
         return self._queue_seconds(self._policy.work)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, now: float) -> None:
         """Put a request into the queue. Its prompt must be shorter than `context`.
 
         Raises:
@@ -124,7 +122,8 @@ class Scheduler:
         if len(self._requests) >= self.config.max_requests:
             retry = self._forecast.seconds(self._forecast.request_tokens)
             raise RequestError(f"the engine is full ({len(self._requests)} requests); try again", "overloaded", retry)
-        limits = [limit for limit in (request.queue_timeout, self.config.max_queue_seconds) if limit is not None]
+        left = None if request.queue_timeout is None else request.arrival + request.queue_timeout - now
+        limits = [limit for limit in (left, self.config.max_queue_seconds) if limit is not None]
         if limits:
             refuse_if_hopeless(self._queue_seconds(self._policy.ahead(request)), min(limits))
         self._requests[request.id] = request
@@ -134,7 +133,6 @@ class Scheduler:
         if request.adapter is not None:
             self.adapters.arrive(request)
             self._wait_for_adapter(request, request.arrival)
-        self._deadlines.add(request, len(self._requests))
 
     def cancel(self, id: str, reason: FinishReason = "cancelled") -> Request | None:
         """End a request wherever it is and free its blocks; None if there is no such request."""
@@ -142,16 +140,6 @@ class Scheduler:
         if request is not None:
             self._finish(request, reason)
         return request
-
-    def expire(self, now: float) -> list[Request]:
-        """End the requests that have missed a time limit of theirs, and return them.
-
-        Who never ran ends with "error": it could not be served in time. Who did ends with "timeout" and what it has.
-        """
-        missed = self._deadlines.due(now)
-        for request in missed:
-            self._finish(request, "error" if request.first_scheduled is None else "timeout")
-        return missed
 
     def schedule(self, now: float) -> StepPlan:
         """Choose the next step's rows and give them the blocks they write to."""

@@ -56,7 +56,7 @@ class Bench:
             **{name: fields.pop(name) for name in _OF_REQUEST & fields.keys()},
             sampling=SamplingParams(max_tokens=max_tokens, **({"ignore_eos": True} | fields)),
         )
-        self.scheduler.add(request)
+        self.scheduler.add(request, self.now)
         self.requests[id] = request
         return request
 

@@ -210,7 +210,7 @@ def test_requests_with_different_roots_never_share() -> None:
     bench = Bench()
     for index in range(2):
         request = Request(f"{index}", list(range(40)), SamplingParams(max_tokens=1), 0.0, chain_root=bytes([index]))
-        bench.scheduler.add(request)
+        bench.scheduler.add(request, 0.0)
         bench.run()
         assert request.cached == 0
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from engine import server as server_module
+from engine import core as core_module
 from engine.client import EngineClient
 from engine.core import EngineCore, SchedulerConfig
 from engine.server import EngineServer
@@ -67,7 +67,7 @@ async def test_requests_with_adapters_are_served(address: str) -> None:
 async def test_a_core_that_waits_for_a_load_does_not_spin(
     address: str, bank: VersionBank, core: EngineCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_STALLED_SECONDS", 3600.0)
+    monkeypatch.setattr(core_module, "_STALLED_SECONDS", 3600.0)
     bank.gate = threading.Semaphore(0)
     steps = []
     step = core.step

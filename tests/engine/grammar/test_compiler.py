@@ -121,6 +121,50 @@ def test_what_nobody_waits_for_any_more_is_not_compiled(directory: Path) -> None
     compiler.close()
 
 
+def test_a_tenant_s_heavy_grammars_hold_up_nobody_else_s(directory: Path) -> None:
+    """However many there are: none of them has the last thread."""
+    compiler = make(directory, limits=GrammarLimits(cpu_seconds=600))
+    heavy = [Grammar("json_schema", ENDLESS.source + " " * index) for index in range(20)]
+    futures = [compiler.compile(each, lambda: None, "greedy") for each in heavy]
+    for index in range(5):
+        compile_now(compiler, number(index))
+    assert not any(future.done() for future in futures)
+    compiler.close()
+
+
+def test_a_grammar_that_another_tenant_wants_too_is_compiled_when_either_s_turn_comes(directory: Path) -> None:
+    compiler = make(directory, threads=1)
+    busy = compiler.compile(ENDLESS, lambda: None, "a")
+    for index in range(3):
+        compiler.compile(number(index), lambda: None, "a")
+    shared = compiler.compile(number(2), lambda: None, "b")
+    compiler.release(number(2), "b")  # it is still waited for
+    assert compiler.compile(number(2), lambda: None, "b") is shared
+    with pytest.raises(RequestError):
+        busy.result(TIMEOUT)
+    assert not shared.result(TIMEOUT).start.is_error()
+    for index in range(3):
+        compiler.compile(number(index), lambda: None, "c").result(TIMEOUT)
+    assert compiler.compilations == 3
+    compiler.close()
+
+
+def test_a_tenant_has_only_so_many_grammars_waiting(directory: Path) -> None:
+    compiler = make(directory, threads=1, waiting=2)
+    compiler.compile(ENDLESS, lambda: None, "a")
+    waiting = [number(index) for index in range(9)]
+    with pytest.raises(RequestError, match=r"grammar: too many grammars of this tenant wait .*; try again") as caught:
+        for each in waiting:
+            compiler.compile(each, lambda: None, "a")
+    assert caught.value.kind == "overloaded"
+    compiler.compile(waiting[0], lambda: None, "a")  # it waits already
+    compiler.compile(number(10), lambda: None, "b")
+    compiler.release(waiting[0], "a")
+    compiler.release(waiting[0], "a")
+    compiler.compile(number(11), lambda: None, "a")
+    compiler.close()
+
+
 def test_a_grammar_that_takes_too_long_is_refused_and_the_next_one_is_not(directory: Path) -> None:
     compiler = make(directory, limits=GrammarLimits(cpu_seconds=0.3), threads=1)
     with pytest.raises(RequestError, match=r"grammar: takes more than 0\.3 s to compile; simplify it") as caught:

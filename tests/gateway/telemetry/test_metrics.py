@@ -96,6 +96,7 @@ def test_no_label_can_name_a_tenant_key_or_user() -> None:
             assert set(sample.labels) <= {
                 "tier", "outcome", "cache", "model", "direction", "reason", "result", "code", "replica", "le", "stage",
                 "limit", "target", "rule", "action", "how", "kind", "signal", "followed",
+                "work",
             }  # fmt: skip
 
 
@@ -129,6 +130,7 @@ def exercised() -> Metrics:
     metrics.shared(followed=1, feeds=1, unstored=1)
     metrics.directory(age=1.0)
     metrics.watch_ledger(lambda: 0.0, lambda: 0.0)
+    metrics.background.failed("view")
     metrics.trials.canary_out("error")
     metrics.trials.shadow_copy("answered")
     metrics.semantic.asked("serve", 0.01)
