@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from engine import core as core_module
+from engine import server as server_module
 from engine.client import EngineClient
 from engine.core import EngineCore, SchedulerConfig
 from engine.server import EngineServer
