@@ -17,20 +17,20 @@ import msgspec
 from cache.response import ResponseCache
 from cache.statistics import CacheStatistics
 from gateway.accounting import OUTCOMES, Accounts
-from gateway.adapters import Adapters
+from gateway.adapters import Adapter, Adapters
 from gateway.billing.cost import most
 from gateway.billing.ledger import Ledger
 from gateway.caching.answers import StoredAnswers
 from gateway.caching.flights import Flights
 from gateway.directory.view import View
 from gateway.engine_answers import EngineAnswers, output_limit
-from gateway.engines import Engines
+from gateway.engines import Engines, Pool
 from gateway.errors import ApiError, InvalidRequest, ModelNotFound, RateLimited
 from gateway.job import End, Job
-from gateway.limits.counters import Amounts
+from gateway.limits.counters import Amounts, Subject
 from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.subjects import mode_of, subjects_of
-from gateway.prompts import tokenise
+from gateway.prompts import size_of, tokenise
 from gateway.protocol.stream import Finished, LimitState, Usage
 from gateway.routing.canaries import Canaries
 from gateway.routing.choice import Routing
@@ -39,13 +39,25 @@ from gateway.routing.refusals import NAMED_ADAPTERS
 from gateway.routing.tiers import Tiers
 from gateway.safety.guard import Guard
 from gateway.semantic.answers import SimilarAnswers
-from gateway.service import share_of
+from gateway.service import Share, share_of
 from gateway.settings import Settings
 from gateway.telemetry.logs import bind_task
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.trace import Stage
 from gateway.telemetry.tracing import Tracing
 from gateway.turns import Turn
+
+SHORT_TEXT = 2_000
+"""Characters up to which filtering and tokenising take no longer than a question to Redis."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a request's names lead to."""
+
+    pools: list[Pool]
+    """Those that may answer."""
+    share: Share
+    adapter: Adapter | None
 
 
 class Pipeline:
@@ -121,19 +133,18 @@ class Pipeline:
                 self._engines.named(assigned.model) or self._adapters.resolve(assigned.model, turn.principal.tenant)
             ):
                 raise self._canaries.lost(assigned)
-        job = await self._prepare(turn, began)
-        if assigned is not None:
-            job.trial, job.canary = assigned.trial, assigned.canary
-            job.remarks = (assigned.sentence,)
-        mark(Stage.PREPARE)
-        # Neither needs the other's answer: together they are one round trip to Redis.
-        looking = asyncio.create_task(self._answers.look_up(job))
+        wanted = self._resolve(turn)
+        reservation = await self._admit(turn, wanted)
+        mark(Stage.ADMIT)
         try:
-            reservation = await self._reserve(job)
+            job = await self._prepare(turn, began, wanted)
+            if assigned is not None:
+                job.trial, job.canary = assigned.trial, assigned.canary
+                job.remarks = (assigned.sentence,)
+            mark(Stage.PREPARE)
+            looking = await self._reserve(job, reservation)
         except BaseException:
-            await asyncio.wait([looking])
-            looking.exception()
-            self._answers.land(job, None)
+            await self._limiter.settle(reservation, Amounts())
             raise
         mark(Stage.RESERVE)
         end: End | None = None
@@ -142,6 +153,8 @@ class Pipeline:
             await looking
             mark(Stage.CACHE)
             end = await self._answers.give(job)
+            if end is None and job.adapter is not None:
+                job.pools[0].announce(job.adapter.version)
             if end is None and self._similar is not None:
                 end = await self._similar.give(job, self._answers, self._settings)
                 mark(Stage.CACHE)
@@ -177,54 +190,83 @@ class Pipeline:
         turn.append(Finished(end.streamed.reason, end.usage, end.streamed.error, turn.cost, earlier))
         return end
 
-    async def _prepare(self, turn: Turn, began: float) -> Job:
-        """Resolve the name of an adapter, and tokenise the prompt for every pool that may answer."""
+    def _resolve(self, turn: Turn) -> Wanted:
+        """What the request names, which costs nothing to find out.
+
+        Raises:
+            InvalidRequest, ModelNotFound, Forbidden: it cannot be served, whatever is in it.
+        """
         request = turn.request
         if request.max_output_tokens is not None and request.sampling.min_tokens > request.max_output_tokens:
             raise InvalidRequest("min_tokens: above the output limit; lower it", param="min_tokens")
-        name = turn.principal.tenant
-        if self._guard.active:
-            await self._guard.admit(turn)
-            request = turn.request
         tenant = self._routing.tenant(turn)
         share = share_of(tenant, request.service_tier)
-        adapter = self._adapters.resolve(request.model, name)
-        if adapter is None or not tenant.may_use(adapter.name):
-            adapter = None
-            pools = self._engines.pools_for(request.model, tenant.may_use)
-            if not pools:
-                raise ModelNotFound(
-                    f"the model '{request.model[:256]}' does not exist; available: "
-                    + ", ".join(self._routing.visible(turn)[:NAMED_ADAPTERS]),
-                    param="model",
-                )
-        else:
+        adapter = self._adapters.resolve(request.model, tenant.name)
+        if adapter is not None and tenant.may_use(adapter.name):
             turn.principal.require("adapters")
-            pools = [self._engines.pool(adapter.model)]
-            pools[0].announce(adapter.version)
+            return Wanted([self._engines.pool(adapter.model)], share, adapter)
+        pools = self._engines.pools_for(request.model, tenant.may_use)
+        if not pools:
+            raise ModelNotFound(
+                f"the model '{request.model[:256]}' does not exist; available: "
+                + ", ".join(self._routing.visible(turn)[:NAMED_ADAPTERS]),
+                param="model",
+            )
+        return Wanted(pools, share, None)
+
+    async def _admit(self, turn: Turn, wanted: Wanted) -> Reservation:
+        """Count the request and its turn before work is done that is more than asking for it.
+
+        What is short, of somebody who seems to have room, is asked for when its size is known: a round trip less.
+        """
+        tenant, amounts = turn.principal.tenant, Amounts(requests=1, turns=1)
+        model = wanted.pools[0].name if len(wanted.pools) == 1 else None
+        subjects = self._subjects(turn, model, wanted.adapter)
+        short = size_of(turn) < SHORT_TEXT and not self._guard.slow
+        if short and not self._limiter.doubts(tenant, amounts, subjects):
+            return self._limiter.nothing(tenant, turn.id)
+        return await self._limiter.reserve(tenant, turn.id, amounts, subjects)
+
+    async def _prepare(self, turn: Turn, began: float, wanted: Wanted) -> Job:
+        """Filter the request, and tokenise the prompt for every pool that may answer."""
+        if self._guard.active:
+            await self._guard.admit(turn)
+        pools, adapter = wanted.pools, wanted.adapter
         prices = {pool.name: self._view.price(pool.name, adapter.name if adapter else None) for pool in pools}
         prompts = await tokenise(turn, pools)
-        return Job(turn, pools, prompts, began, share, adapter, prices, safety=self._guard.digest(name))
+        safety = self._guard.digest(turn.principal.tenant)
+        return Job(turn, pools, prompts, began, wanted.share, adapter, prices, safety=safety)
 
-    async def _reserve(self, job: Job) -> Reservation:
-        """Set aside what the turn may use at most, in one round trip.
+    async def _reserve(self, job: Job, reservation: Reservation) -> asyncio.Task[None]:
+        """Set aside what the turn may use at most, and look into the exact cache: together one round trip.
 
         Where `auto` may mean several models, the dearest and longest counts. Only a tenant with quotas of single models
         has to be routed for that, once more than others: the engine is chosen after the round trip, when it is known
         who is least busy.
         """
-        principal = job.turn.principal
-        tenant = self._view.tenant(principal.tenant)
-        model = job.pools[0].name if len(job.pools) == 1 else None
-        if model is None and tenant is not None and tenant.model_quotas:
-            await self._routing.choose(job)
-            model = self._engines[self._routing.route(job).replica].pool.name
-        adapter = job.adapter.name if job.adapter else None
-        subjects = subjects_of(self._settings.limits, tenant, principal, model, adapter)
-        wanted = self._wanted(job, expected=mode_of(subjects) == "expected")
-        reservation = await self._limiter.reserve(principal.tenant, job.turn.id, wanted, subjects)
-        job.turn.limits = partial(self._limiter.state, reservation)
-        return reservation
+        turn = job.turn
+        looking = asyncio.create_task(self._answers.look_up(job))
+        try:
+            tenant = self._view.tenant(turn.principal.tenant)
+            model = job.pools[0].name if len(job.pools) == 1 else None
+            if model is None and tenant is not None and tenant.model_quotas:
+                await self._routing.choose(job)
+                model = self._engines[self._routing.route(job).replica].pool.name
+            subjects = self._subjects(turn, model, job.adapter)
+            most = self._most(job, expected=mode_of(subjects) == "expected")
+            await self._limiter.extend(reservation, most, subjects)
+        except BaseException:
+            await asyncio.wait([looking])
+            looking.exception()
+            self._answers.land(job, None)
+            raise
+        turn.limits = partial(self._limiter.state, reservation)
+        return looking
+
+    def _subjects(self, turn: Turn, model: str | None, adapter: Adapter | None) -> tuple[Subject, ...]:
+        tenant = self._view.tenant(turn.principal.tenant)
+        name = adapter.name if adapter else None
+        return subjects_of(self._settings.limits, tenant, turn.principal, model, name)
 
     async def _settle(self, job: Job, reservation: Reservation, end: End | None) -> LimitState:
         """Charge what was used; what another tier has used counts against its own model's limits."""
@@ -235,7 +277,8 @@ class Pipeline:
             used = earlier.charged if earlier else used
         return await self._limiter.settle(reservation, used)
 
-    def _wanted(self, job: Job, *, expected: bool) -> Amounts:
+    def _most(self, job: Job, *, expected: bool) -> Amounts:
+        """What the turn may use at most."""
         prompt = max(len(ids) for ids in job.prompts.values())
         room = max((engine.context for pool in job.pools for engine in pool.engines), default=0) - prompt
         output = output_limit(job, self._settings, room)

@@ -23,11 +23,16 @@ async def tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
     Raises:
         InvalidRequest: a chat template refuses the conversation, or nothing is left of the prompt.
     """
-    request = turn.request
-    size = len(request.prompt) if request.prompt is not None else sum(message.size for message in turn.conversation)
-    if size + (request.tools.size if request.tools else 0) < LONG_TEXT:
+    if size_of(turn) < LONG_TEXT:
         return _tokenise(turn, pools)
     return await asyncio.to_thread(_tokenise, turn, pools)
+
+
+def size_of(turn: Turn) -> int:
+    """Characters of what the model will read, or tokens of a prompt of ids."""
+    request = turn.request
+    size = len(request.prompt) if request.prompt is not None else sum(message.size for message in turn.conversation)
+    return size + (request.tools.size if request.tools else 0)
 
 
 def _tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:

@@ -51,14 +51,19 @@ routes: list[BaseRoute] = [Route("/v1/embeddings", create, methods=["POST"])]
 async def _answer(gateway: Gateway, principal: Principal, asked: EmbeddingRequest) -> Response:
     client, hello = _embedder(gateway, principal, asked.model)
     dimensions = _dimensions(gateway, hello, asked.dimensions)
-    tokens = await _tokens(client, hello, asked.texts)
     tenant = gateway.view.tenant(principal.tenant)
     price = gateway.view.price(hello.model)
-    spend = 0 if price is None else cost(price, sum(tokens), 0, 0)
-    wanted = Amounts(requests=1, turns=1, input_tokens=sum(tokens), spend=spend)
     subjects = subjects_of(gateway.settings.limits, tenant, principal, hello.model, None)
     id = new_response_id(gateway.presence.id)
-    reservation = await gateway.limiter.reserve(principal.tenant, id, wanted, subjects)
+    reservation = await gateway.limiter.reserve(principal.tenant, id, Amounts(requests=1, turns=1), subjects)
+    try:
+        tokens = await _tokens(client, hello, asked.texts)
+        spend = 0 if price is None else cost(price, sum(tokens), 0, 0)
+        wanted = Amounts(requests=1, turns=1, input_tokens=sum(tokens), spend=spend)
+        await gateway.limiter.extend(reservation, wanted, subjects)
+    except BaseException:
+        await gateway.limiter.settle(reservation, Amounts())
+        raise
     # What is computed is owed, also by a client that has gone meanwhile or an embedder that dies halfway.
     done = 0
     outcome: Outcome = "failed"

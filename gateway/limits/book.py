@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from gateway.limits.counters import Amounts, Counters, Subject, bounds_of
@@ -46,18 +47,36 @@ class Book:
         self.records: dict[str, Record] = {}
 
     def reserve(
-        self, id: str, wanted: Amounts, subjects: Sequence[Subject], now: int, *, granted: bool = False
+        self,
+        id: str,
+        wanted: Amounts,
+        subjects: Sequence[Subject],
+        now: int,
+        *,
+        granted: bool = False,
+        instead: bool = False,
     ) -> tuple[bool, int, list[Counters]]:
         """Take everything that is wanted of all subjects, or nothing. Returns whether it did, the time that counts,
-        and the subjects' counters. `granted`: without asking, because somebody else has."""
+        and the subjects' counters. `granted`: without asking, because somebody else has. `instead`: in the place of
+        what was reserved before, which comes back either way; the request was counted then."""
         now, counters = self._begin(subjects, now)
         record = self.records.get(id)
+        counted: tuple[str, ...] = ()
+        if instead and record is not None and record.flag is not Flag.SETTLED:
+            if record.flag is Flag.HELD:
+                self._hold(record, -1)
+            counted, record = record.names, None
+            del self.records[id]
         if record is None:
-            pairs = [(own, bounds_of(subject.quota)) for own, subject in zip(counters, subjects, strict=True)]
-            if not granted and any(own.shortfall(bounds, wanted) for own, bounds in pairs):
+            again = msgspec.structs.replace(wanted, requests=0)
+            parts = [
+                (own, bounds_of(subject.quota), again if subject.name in counted else wanted)
+                for own, subject in zip(counters, subjects, strict=True)
+            ]
+            if not granted and any(own.shortfall(bounds, part) for own, bounds, part in parts):
                 return False, now, counters
-            for own, bounds in pairs:
-                own.take(bounds, wanted)
+            for own, bounds, part in parts:
+                own.take(bounds, part)
             names = tuple(subject.name for subject in subjects)
             self.records[id] = Record(Flag.HELD, wanted, names, now + self._lease)
         elif record.flag is Flag.ENDED:

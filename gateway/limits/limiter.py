@@ -16,6 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -23,7 +24,7 @@ from redis.exceptions import RedisError
 from gateway.errors import Unavailable
 from gateway.limits import readings
 from gateway.limits.book import Book
-from gateway.limits.counters import Amounts, Counters, Subject
+from gateway.limits.counters import Amounts, Counters, Subject, bounds_of
 from gateway.limits.expectation import Expectations
 from gateway.limits.script import SCRIPT, Answer, Argument, answer, arguments, keys, renewal
 from gateway.limits.subjects import share_of_quota
@@ -155,6 +156,49 @@ class Limiter:
             self._late.append(_Late("hold", tenant, id, amounts, subjects))
         return reservation
 
+    def doubts(self, tenant: str, amounts: Amounts, subjects: tuple[Subject, ...]) -> bool:
+        """Whether there may not be so much left, by what was last heard of these subjects. Asks nobody."""
+        for subject in subjects:
+            seen = self._seen.get((tenant, subject.name))
+            if seen is not None:
+                bounds = bounds_of(subject.quota)
+                now = msgspec.structs.replace(seen)
+                now.advance(bounds, self._now())
+                if now.shortfall(bounds, amounts):
+                    return True
+        return False
+
+    def nothing(self, tenant: str, id: str) -> Reservation:
+        """A reservation that has not been asked for yet: `extend` does."""
+        return Reservation(tenant, id, (), _NOTHING, False, [])
+
+    async def extend(self, reservation: Reservation, amounts: Amounts, subjects: tuple[Subject, ...]) -> None:
+        """Set aside `amounts` in all for a turn that has a reservation, of `subjects` in all, among them those it has.
+
+        All or none; what is refused is settled, but a request that was counted stays counted.
+
+        Raises:
+            InvalidRequest, RateLimited, Unavailable: as from `reserve`.
+        """
+        tenant, id = reservation.tenant, reservation.id
+        if not subjects:
+            return
+        readings.check_size(subjects, amounts)
+        reservation.subjects = subjects  # from now on Redis may have taken something
+        if self._late and self._breaker.allows(self._clock()):
+            await self.catch_up()
+        given = None if reservation.local else await self._call("extend", tenant, id, amounts, subjects)
+        if given is not None and not given.granted:
+            self._outstanding.pop(id, None)
+            reservation.subjects = ()
+            raise readings.refusal(subjects, given.counters, amounts, self._settings.soft_limit)
+        if given is None:
+            given = self._reserve_here(tenant, id, amounts, subjects, instead=True)
+            self._late.append(_Late("widen", tenant, id, amounts, subjects))
+            reservation.local = True
+        reservation.amounts, reservation.counters = amounts, given.counters
+        self._outstanding[id] = reservation
+
     async def settle(self, reservation: Reservation, used: Amounts) -> LimitState:
         """Charge what was used instead of what was reserved; returns the limits after it. Never raises."""
         tenant, id, subjects = reservation.tenant, reservation.id, reservation.subjects
@@ -214,7 +258,7 @@ class Limiter:
         if await self._call(late.operation, late.tenant, late.id, late.amounts, late.subjects) is None:
             return False
         reservation = self._outstanding.get(late.id)
-        if late.operation == "hold" and reservation is not None:
+        if late.operation in ("hold", "widen") and reservation is not None:
             reservation.local = False
         return True
 
@@ -231,11 +275,13 @@ class Limiter:
             with contextlib.suppress(RedisError, OSError):  # what was learnt waits
                 await self.expectations.exchange()
 
-    def _reserve_here(self, tenant: str, id: str, amounts: Amounts, subjects: tuple[Subject, ...]) -> Answer:
+    def _reserve_here(
+        self, tenant: str, id: str, amounts: Amounts, subjects: tuple[Subject, ...], *, instead: bool = False
+    ) -> Answer:
         if self._settings.on_redis_down == "deny":
             raise Unavailable("limits cannot be checked at the moment; try again in a few seconds")
         shares = self._shares(subjects)
-        granted, now, counters = self._book(tenant).reserve(id, amounts, shares, self._now())
+        granted, now, counters = self._book(tenant).reserve(id, amounts, shares, self._now(), instead=instead)
         if not granted:
             raise readings.refusal(shares, counters, amounts, self._settings.soft_limit)
         return Answer(granted, now, counters)

@@ -13,10 +13,12 @@
 --
 -- KEYS: 1 HASH subject -> counters, `clock` -> last time seen (ms)   2 HASH reservation -> what it holds
 --       3 ZSET reservation by end of lease (ms)
--- ARGV: 1 reserve | hold | settle | charge | read | renew   2 lease (ms)   3 reservation
+-- ARGV: 1 reserve | hold | extend | widen | settle | charge | read | renew   2 lease (ms)   3 reservation
 --       4.. requests, turns, sockets, input tokens, output tokens, micro-dollars, then name and bounds (MessagePack) of each subject;
 --       for renew instead: more reservations
--- `hold` reserves what was granted while Redis was away, without asking; `charge` settles it, also if it was not held.
+-- `extend` reserves again, and more, in the place of what was reserved; the request was counted then. If it is refused,
+-- everything comes back but that. `hold` and `widen` do the same for what was granted while Redis was away, without
+-- asking; `charge` settles it, also if it was not held.
 -- Returns {1 granted | 0 refused, time (ms), counters of each subject}; for renew the reservations that it knew.
 local UNIT, DAY, STEP = 60000, 86400000, 60000
 local KEEP = 35 * DAY
@@ -142,8 +144,8 @@ local function flows(used, wanted, rate, seconds)
     return wanted == 0 or rate < 0 or used + wanted * UNIT <= max(UNIT, rate * seconds * 1000)
 end
 
-local function fits(counters, bounds)
-    return flows(counters[REQUESTS], requests, bounds[1], bounds[4])
+local function fits(counters, bounds, new)
+    return flows(counters[REQUESTS], new, bounds[1], bounds[4])
         and flows(counters[INPUT] + counters[HELD_INPUT] * UNIT, input, bounds[2], bounds[4])
         and flows(counters[OUTPUT] + counters[HELD_OUTPUT] * UNIT, output, bounds[3], bounds[4])
         and within(counters[TURNS], turns, bounds[5])
@@ -162,25 +164,36 @@ local function charge(subject)
 end
 
 local answer = 1
-if operation == 'reserve' or operation == 'hold' then
+if operation == 'reserve' or operation == 'hold' or operation == 'extend' or operation == 'widen' then
     local record = call('HGET', held, id)
+    local flag = record and string.sub(record, 1, 1)
+    local asked = operation == 'reserve' or operation == 'extend'
+    local counted = {}
+    if (operation == 'extend' or operation == 'widen') and (flag == HELD or flag == ENDED) then
+        if flag == HELD then hold(record, -1) end
+        for name in string.gmatch(select(7, match(record, RECORD)), '[^\n]+') do counted[name] = true end
+        call('HDEL', held, id)
+        call('ZREM', leases, id)
+        record = nil
+    end
     if not record then
         for _, subject in ipairs(subjects) do
-            if operation == 'reserve' and not fits(subject.counters, subject.bounds) then answer = 0 end
+            local new = counted[subject.name] and 0 or requests
+            if asked and not fits(subject.counters, subject.bounds, new) then answer = 0 end
         end
         if answer == 1 then
             local names = {}
             for index, subject in ipairs(subjects) do
                 names[index] = subject.name
-                local used = subject.counters
-                used[REQUESTS] = used[REQUESTS] + (subject.bounds[1] < 0 and 0 or requests * UNIT)
+                local used, new = subject.counters, counted[subject.name] and 0 or requests
+                used[REQUESTS] = used[REQUESTS] + (subject.bounds[1] < 0 and 0 or new * UNIT)
             end
             record = format('%s %d %d %d %d %d\n', HELD, turns, sockets, input, output, spend)
                 .. table.concat(names, '\n')
             hold(record, 1)
             mark(id, record, HELD)
         end
-    elseif string.sub(record, 1, 1) == ENDED then
+    elseif flag == ENDED then
         hold(record, 1)
         mark(id, record, HELD)
     end

@@ -34,7 +34,7 @@ def keys(tenant: str) -> list[str]:
 
 
 def arguments(operation: str, lease: int, id: str, amounts: Amounts, subjects: Sequence[Subject]) -> list[Argument]:
-    """For reserve, hold, settle, charge and read."""
+    """For all operations but renew."""
     wanted: list[Argument] = [
         operation,
         lease,
@@ -57,6 +57,6 @@ def renewal(lease: int, ids: Iterable[str]) -> list[Argument]:
 
 
 def answer(reply: Sequence[int | bytes]) -> Answer:
-    """Of reserve, hold, settle, charge and read."""
+    """Of all operations but renew."""
     granted, now, *counters = reply
     return Answer(granted == 1, int(now), [Counters.decode(text) for text in counters if not isinstance(text, int)])

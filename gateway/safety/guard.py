@@ -64,6 +64,11 @@ class Guard:
         """Identity of what is done to a tenant's answers; None: nothing."""
         return self._digests[self._name(tenant)]
 
+    @property
+    def slow(self) -> bool:
+        """Whether checking even a short text takes long."""
+        return self._presidio is not None
+
     async def admit(self, turn: Turn) -> None:
         """Check what a client sends; what is redacted is never seen again.
 

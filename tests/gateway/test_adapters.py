@@ -17,7 +17,7 @@ from engine.adapters.registry import Registry
 from engine.text import TextProcessor
 from engine.wire import Announce, Generate
 from gateway import adapters as adapters_module
-from gateway.errors import ModelNotFound, Unavailable
+from gateway.errors import ModelNotFound, RateLimited, Unavailable
 from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Sampling
 from gateway.protocol.stream import Finished
@@ -118,6 +118,20 @@ async def test_an_adapter_is_announced_before_its_request(
         await run(served, ask())
     assert [type(frame) for frame in engine.frames] == [Announce, Generate]
     assert engine.announced == [versions[0]]
+
+
+@pytest.mark.parametrize("limits", [{"requests_per_minute": 1}, {"output_tokens_per_minute": 10}], ids=str)
+async def test_who_is_over_a_limit_makes_no_engine_load_anything(
+    serve: Serve, engine: FrameEngine, registry: Registry, versions: list[str], limits: dict[str, int]
+) -> None:
+    registry.point("pirate", versions[0], model="tiny-small")
+    async with serve(engines={"small": [engine.address]}, limits=limits) as served:
+        await run(served, ask(max_output_tokens=8))
+        engine.frames.clear()
+        with pytest.raises(RateLimited):
+            await run(served, ask(max_output_tokens=8))
+        assert engine.frames == []
+        await served.settle()
 
 
 async def test_models_list_what_a_tenant_may_use(

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from engine.text import TextProcessor
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, ModelNotFound, Unavailable
 from gateway.identity import Principal
 from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message, Sampling, TurnRequest
 from gateway.protocol.stream import Finished, LimitState, Routed, TextDelta
+from gateway.safety.guard import Guard
+from gateway.safety.settings import Safety
 from gateway.settings import Cache, Price, Router
 from gateway.tools.answer import AnswerReader
 from tests.conftest import redis_server
@@ -265,6 +268,52 @@ class TestLimits:
             refused = await _code(served, request("no such model", model="nope"))
             assert refused == "model_not_found"
             assert await used_by(served) == used
+            await served.settle()
+
+    @pytest.mark.parametrize("limit", ["requests_per_minute", "concurrent_turns"])
+    async def test_cheap_limits_come_before_work(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch, limit: str
+    ) -> None:
+        """Nothing reads the text of who has sent too many requests: no rule, no template, no tokenizer."""
+        read: list[str] = []
+
+        def note(owner: type, name: str) -> None:
+            real = getattr(owner, name)
+
+            def called(*arguments: Any, **options: Any) -> Any:
+                read.append(name)
+                return real(*arguments, **options)
+
+            monkeypatch.setattr(owner, name, called)
+
+        note(Guard, "admit")
+        note(TextProcessor, "encode_chat")
+        safety = Safety(input={"email": "redact"})
+        async with serve(limits={limit: 1, "burst_seconds": 1}, safety=safety) as served:
+            with await served.gateway.turns.start(request(max_output_tokens=3000), DEMO) as viewer:
+                async for entry in viewer.entries():
+                    if isinstance(entry.event, TextDelta):
+                        break
+                assert read == ["admit", "encode_chat"]
+                for text in ("second", "long " * 1000):
+                    assert await _code(served, request(text)) == "rate_limit_exceeded"
+                assert read == ["admit", "encode_chat"]
+                viewer.turn.cancel()
+            await served.settle()
+
+    async def test_a_request_that_is_refused_for_its_text_or_size_is_one_request_and_nothing_else(
+        self, serve: Serve
+    ) -> None:
+        """What it had taken beside that comes back."""
+        limits = {**STILL, "requests_per_minute": 10, "concurrent_turns": 1}
+        async with serve(limits=limits, safety=Safety(input={"email": "block"})) as served:
+            before = await used_by(served)
+            assert await _code(served, request("write to a@example.com " + "long " * 500)) == "content_blocked"
+            assert await _code(served, request("long " * 2000)) == "request_exceeds_limit"
+            after = await used_by(served)
+            assert {name: after[name] - before[name] for name in after} == {
+                **dict.fromkeys(after, 0), "requests_per_minute": 2,
+            }  # fmt: skip
             await served.settle()
 
     async def test_what_was_not_used_comes_back_when_a_turn_is_cancelled(self, serve: Serve) -> None:

@@ -125,6 +125,19 @@ class Limits(RuleBasedStateMachine):
                 *self.book.reserve(id, wanted, subjects, self.script.now),
             )
 
+    @rule(id=live, wanted=turns, more=parts)
+    def extend(self, id: str, wanted: Amounts, more: list[int]) -> None:
+        if id not in self.held or self.held[id][0].sockets:
+            return
+        names = {subject.name for subject in self.held[id][1]}
+        subjects = [each for index, each in enumerate(SUBJECTS) if index in more or each.name in names]
+        mine = self.script("extend", id, wanted, subjects)
+        self.agree(mine, *self.book.reserve(id, wanted, subjects, self.script.now, instead=True))
+        if mine.granted:
+            self.held[id] = wanted, subjects
+        else:
+            del self.held[id]
+
     @rule(id=consumes(live), part=st.floats(0, 1), twice=st.booleans())
     def settle(self, id: str, part: float, twice: bool) -> None:
         if id not in self.held:
@@ -258,6 +271,12 @@ class Late(Limits):
         assert mine.granted
         self.agree(mine, *self.book.reserve(id, wanted, subjects, self.script.now, granted=True))
         return id
+
+    @rule(id=st.one_of(Limits.crashed, charged), wanted=turns, chosen=parts, asked=st.booleans())
+    def more_late(self, id: str, wanted: Amounts, chosen: list[int], asked: bool) -> None:
+        subjects = [SUBJECTS[index] for index in chosen]
+        mine = self.script("extend" if asked else "widen", id, wanted, subjects)
+        self.agree(mine, *self.book.reserve(id, wanted, subjects, self.script.now, granted=not asked, instead=True))
 
     @rule(target=charged, used=turns, chosen=parts, id=st.one_of(st.none(), Limits.crashed, charged))
     def charge(self, used: Amounts, chosen: list[int], id: str | None) -> str:

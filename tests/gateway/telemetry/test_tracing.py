@@ -60,7 +60,7 @@ async def test_a_turn_is_a_span_of_its_request_with_its_stages_below(serve: Serv
     assert about["roundhouse.replica"] == "small-0"
     children = collector.children(turn)
     assert [child.name for child in children] == [
-        *("parse", "prepare", "reserve", "cache_lookup", "route"),
+        *("parse", "admit", "prepare", "reserve", "cache_lookup", "route"),
         *("engine queue", "prefill", "decode", "settle", "store"),
     ]  # fmt: skip
     for before, after in itertools.pairwise(children):
@@ -110,7 +110,7 @@ async def test_a_refused_turn_says_why_and_names_no_unknown_model(serve: Serve, 
     [turn] = collector.named("chat")
     assert attributes(turn)["error.type"] == "model_not_found"
     assert turn.status.code == Status.STATUS_CODE_ERROR
-    assert [child.name for child in collector.children(turn)][:2] == ["parse", "prepare"]
+    assert [child.name for child in collector.children(turn)][:2] == ["parse", "admit"]
 
 
 @pytest.mark.parametrize("capture", [False, True])
