@@ -107,6 +107,9 @@ class Turns(Section, frozen=True):
     max_stored_per_tenant: Annotated[
         Positive, Meta(description="Stored responses of one tenant in Redis; the oldest go first.")
     ] = 10_000
+    max_stored_bytes_per_tenant: Annotated[
+        int, Meta(ge=4 * 1024 * 1024, description="Bytes of these; the oldest go first. A response has 4 MiB at most.")
+    ] = 64 * 1024 * 1024
     checkpoint_interval: Annotated[
         Seconds,
         Meta(description="Seconds between two checkpoints of a long answer, for others to read if this gateway dies."),

@@ -26,6 +26,7 @@ from gateway.limits import readings
 from gateway.limits.book import Book
 from gateway.limits.counters import Amounts, Counters, Subject, bounds_of
 from gateway.limits.expectation import Expectations
+from gateway.limits.idle import IdleLimits
 from gateway.limits.script import SCRIPT, Answer, Argument, answer, arguments, keys, renewal
 from gateway.limits.subjects import share_of_quota
 from gateway.periodic import Periodic
@@ -100,6 +101,7 @@ class Limiter:
         self._renewed = clock()
         self._keeping = Periodic("limits", self._keep_up, _CATCH_UP, at_end=self._settle_up)
         self.expectations = Expectations(redis)
+        self._idle = IdleLimits(redis)
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -271,9 +273,11 @@ class Limiter:
     async def _settle_up(self) -> None:
         if self._late or self._books:
             await self.catch_up()
-        if self.expectations.waiting and self._breaker.circuit is Circuit.CLOSED:
+        if self._breaker.circuit is Circuit.CLOSED:
             with contextlib.suppress(RedisError, OSError):  # what was learnt waits
-                await self.expectations.exchange()
+                await self._idle.sweep()
+                if self.expectations.waiting:
+                    await self.expectations.exchange()
 
     def _reserve_here(
         self, tenant: str, id: str, amounts: Amounts, subjects: tuple[Subject, ...], *, instead: bool = False
@@ -318,6 +322,7 @@ class Limiter:
             return None
         given = answer(reply)
         self._offset = given.now / 1000 - self._clock()
+        self._idle.used(tenant)
         for subject, counters in zip(subjects, given.counters, strict=True):
             self._seen[tenant, subject.name] = counters
         while len(self._seen) > MAX_SEEN:

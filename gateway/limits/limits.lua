@@ -21,7 +21,6 @@
 -- asking; `charge` settles it, also if it was not held.
 -- Returns {1 granted | 0 refused, time (ms), counters of each subject}; for renew the reservations that it knew.
 local UNIT, DAY, STEP = 60000, 86400000, 60000
-local KEEP = 35 * DAY
 local AT, REQUESTS, INPUT, OUTPUT, HELD_INPUT, HELD_OUTPUT, HELD_SPEND = 1, 2, 3, 4, 5, 6, 7
 local TURNS, SOCKETS, THIS_DAY, SPENT_DAY, THIS_MONTH, SPENT_MONTH = 8, 9, 10, 11, 12, 13
 local COUNTERS = '(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)'
@@ -89,9 +88,6 @@ end
 local function mark(reservation, record, flag)
     call('HSET', held, reservation, flag .. string.sub(record, 2))
     call('ZADD', leases, now + lease, reservation)
-    -- As long as the counters that it is part of: what is held and no longer known could never come back.
-    call('PEXPIRE', held, KEEP)
-    call('PEXPIRE', leases, KEEP)
 end
 
 for _, ended in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 100)) do
@@ -231,7 +227,11 @@ for name, counters in pairs(loaded) do
     writes[#writes + 1] = counters.text
 end
 call('HSET', state, unpack(writes))
-if not stored[1] or floor(seen / DAY) ~= today then call('PEXPIRE', state, KEEP) end
+-- Without a time to live, so that Redis drops none of it to make room; `limits/idle.lua` deletes what is old. Earlier
+-- versions set one.
+if not stored[1] or floor(seen / DAY) ~= today then
+    for _, key in ipairs(KEYS) do call('PERSIST', key) end
+end
 if operation == 'renew' then return answer end
 
 -- Subjects that nobody uses any more leave: one is looked at with each settlement.

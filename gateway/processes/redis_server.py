@@ -58,7 +58,8 @@ def command(settings: Settings) -> list[str]:
         "appendonly": "yes",
         "save": "",
         "maxmemory": "512mb",
-        # Everything has a time to live; under pressure what is used least goes first.
+        # What may be lost has a time to live: caches and stored responses. Under pressure what is used least of it
+        # goes first. Tenants, keys, limits, bills and the audit log have none, and stay.
         "maxmemory-policy": "volatile-lfu",
         "loglevel": "warning",
     }

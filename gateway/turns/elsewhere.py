@@ -78,6 +78,7 @@ class Elsewhere:
             presence.id,
             ttl=settings.store_ttl,
             max_per_tenant=settings.max_stored_per_tenant,
+            max_bytes_per_tenant=settings.max_stored_bytes_per_tenant,
         )
         self._feeds = Feeds(self._mailbox.send, here.awaited, self._alive, pause=settings.coalesce_window)
         self._following = Followings(presence.id, self._mailbox.send, self._lost)

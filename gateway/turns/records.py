@@ -29,6 +29,7 @@ log = logging.getLogger("roundhouse.turns")
 
 RECORD_KEY = "rh1:turn:{{{tenant}}}:{id}"
 INDEX_KEY = "rh1:turn-index:{{{tenant}}}"
+BYTES_KEY = "rh1:turn-bytes:{{{tenant}}}"
 
 MAX_RECORD = 4 * 1024 * 1024
 """Bytes; what is larger is kept by its gateway only."""
@@ -97,12 +98,14 @@ def restore(id: str, record: Record) -> Turn:
 class Records:
     """What is kept of turns. `gateway` is this process's id, `ttl` in seconds."""
 
-    def __init__(self, redis: Redis, seal: Seal, gateway: str, *, ttl: float, max_per_tenant: int) -> None:
+    def __init__(
+        self, redis: Redis, seal: Seal, gateway: str, *, ttl: float, max_per_tenant: int, max_bytes_per_tenant: int
+    ) -> None:
         self._redis = redis
         self._seal = seal
         self._gateway = gateway
         self._ttl = ttl
-        self._max_per_tenant = max_per_tenant
+        self._most = max_per_tenant, max_bytes_per_tenant
         self._script = resources.files("gateway.turns").joinpath("record.lua").read_text("utf-8")
         self._sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
         self._pending: OrderedDict[str, tuple[Turn, RecordState]] = OrderedDict()
@@ -234,10 +237,9 @@ class Records:
     async def _evaluate(self, writes: list[_Write]) -> list[int]:
         async with self._redis.pipeline(transaction=False) as pipeline:
             for tenant, id, state, data in writes:
-                keys = [RECORD_KEY.format(tenant=tenant, id=id), INDEX_KEY.format(tenant=tenant)]
                 prefix = RECORD_KEY.format(tenant=tenant, id="")
-                ttl = int(1000 * self._ttl)
-                own = (state, self._gateway, data, ttl, id, self._max_per_tenant, prefix)
-                pipeline.evalsha(self._sha, 2, *keys, *own)
+                keys = [prefix + id, INDEX_KEY.format(tenant=tenant), BYTES_KEY.format(tenant=tenant)]
+                own = (state, self._gateway, data, int(1000 * self._ttl), id, *self._most, prefix)
+                pipeline.evalsha(self._sha, len(keys), *keys, *own)
             results: list[int] = await pipeline.execute(raise_on_error=False)
             return results

@@ -198,13 +198,6 @@ async def test_open_sockets_are_counted_over_all_gateways(redis: Redis) -> None:
     await gateways[1].reserve(tenant, "s3", Amounts(sockets=1), subjects)
 
 
-async def test_every_key_expires(redis: Redis) -> None:
-    limiter, tenant = limiter_over(redis), new_tenant()
-    await limiter.reserve(tenant, "t1", turn(1), STILL)
-    for key in keys(tenant):
-        assert await redis.ttl(key) > 0
-
-
 async def test_the_script_is_loaded_again_after_a_restart_of_redis(redis: Redis) -> None:
     limiter, tenant = limiter_over(redis), new_tenant()
     await limiter.reserve(tenant, "t1", turn(1), STILL)

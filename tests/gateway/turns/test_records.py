@@ -37,7 +37,7 @@ async def client(redis_url: str) -> AsyncIterator[Redis]:
 
 
 def records(client: Redis, gateway: str = "gw_1", **changes: float) -> Records:
-    settings = {"ttl": 60.0, "max_per_tenant": 100, **changes}
+    settings = {"ttl": 60.0, "max_per_tenant": 100, "max_bytes_per_tenant": 1 << 30, **changes}
     return Records(client, Seal(SECRET), gateway, **settings)  # type: ignore[arg-type]
 
 
@@ -79,7 +79,7 @@ async def test_another_secret_reads_nothing(client: Redis) -> None:
     kept = records(client)
     kept.keep(turn())
     await written(kept)
-    stranger = Records(client, Seal(b"x" * 32), "gw_2", ttl=60, max_per_tenant=9)
+    stranger = Records(client, Seal(b"x" * 32), "gw_2", ttl=60, max_per_tenant=9, max_bytes_per_tenant=1 << 20)
     assert (await stranger.read("alice", "resp_1", None)).record is None
 
 
