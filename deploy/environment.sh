@@ -51,7 +51,7 @@ settings=""
 [ "$extra" != dev ] || settings="--config-settings=cmake.define.ROUNDHOUSE_BUILD=OFF"
 "$venv/bin/python" deploy/progress.py "$venv/install.log" \
     "$venv/bin/python" -m pip install --verbose --progress-bar raw --disable-pip-version-check ${PIP_ARGS:-} $settings \
-    --config-settings=build.verbose=true --constraint constraints.txt --editable ".${extra:+[$extra]}" ||
+    --config-settings=build.verbose=true --constraint constraints.txt --editable ".[${extra:-engine,embedder}]" ||
     fail "pip could not install the dependencies (see above, and $venv/install.log). Is the package index reachable? Extra arguments: PIP_ARGS=..."
 if [ "$extra" = dev ]; then compile; else touch "$stamp"; fi
 say "dependencies are installed"

@@ -33,6 +33,7 @@ from gateway import __version__, checkpoints
 from gateway.adapters import registry_url
 from gateway.cli.connection import without_password
 from gateway.processes import redis_server
+from gateway.processes.extras import missing
 from gateway.server import PortTaken, listen
 from gateway.settings import NO_TENANTS, Pool, Settings, SettingsError, file_of
 
@@ -257,6 +258,8 @@ async def _engine(settings: Settings, pool: Pool, address: str) -> Finding:
 
 def kernels(program: str = "kernels.doctor") -> list[Finding]:
     """What `python -m kernels.doctor` finds; it needs torch, which the gateway does without."""
+    if install := missing("engine"):
+        return [Finding("kernels", "engines", "not installed: this host has a gateway only", "note", install)]
     command = [sys.executable, "-m", program]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=_EXAMINATION)

@@ -137,6 +137,10 @@ def engine() -> None:
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def engine_serve(options: tuple[str, ...]) -> None:
     """Serve one model over a socket; `roundhouse engine serve --help` lists the options."""
+    from gateway.processes.extras import missing
+
+    if install := missing("engine"):
+        raise click.ClickException(f"this host has a gateway only: {install}")
     # Replaces this process: an engine needs torch, which nothing else here may import.
     os.execv(sys.executable, [sys.executable, "-m", "engine.server", *options])
 

@@ -30,6 +30,7 @@ from gateway.processes import redis_server
 from gateway.processes.child import Child, ChildFailed
 from gateway.processes.control import listening
 from gateway.processes.demo import register_adapters
+from gateway.processes.extras import missing
 from gateway.server import GatewayServer, listen, url
 from gateway.settings import NO_TENANTS, Embedder, Pool, Settings, SettingsError
 
@@ -67,6 +68,8 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         PortTaken, SettingsError: before anything was started.
     """
     began = monotonic()
+    _check_engines(settings)
+    lacking = missing("embedder") if _wants_embedder(settings) else None
     await asyncio.to_thread(checkpoints.check, settings.pools)
     data = Path(settings.redis.data)
     with _claim(data), listen(settings) as bound:
@@ -79,6 +82,8 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         configuration = Configuration(settings, read, _filled)
         settings = configuration.settings
         say(f"Roundhouse {__version__}")
+        if lacking is not None:
+            say(f"  without embeddings: {lacking}")
         for child, description in children:
             say(f"  starting {child.name}: {description}")
         app = create_app(configuration)
@@ -111,6 +116,23 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
             await asyncio.gather(*tasks, embedding, announce, watching, return_exceptions=True)
 
 
+def _check_engines(settings: Settings) -> None:
+    """
+    Raises:
+        Failed: engines are to be started where there are none.
+    """
+    own = [pool.name for pool in settings.pools if not pool.engines]
+    if own and (install := missing("engine")):
+        raise Failed(
+            f"pools: this host has a gateway only, and {', '.join(own)} is to be served here: {install}, or name "
+            "engines that run elsewhere (`engines`)"
+        )
+
+
+def _wants_embedder(settings: Settings) -> bool:
+    return settings.embedder.enabled and settings.embedder.address is None
+
+
 def _children(settings: Settings) -> list[tuple[Child, str]]:
     """What must be started here, with a word on each."""
     children: list[tuple[Child, str]] = []
@@ -135,15 +157,16 @@ def _filled(settings: Settings) -> Settings:
         pool if pool.engines else replace(pool, engines=[_engine_address(settings, pool)]) for pool in settings.pools
     ]
     embedder = settings.embedder
-    if embedder.enabled and embedder.address is None:
-        embedder = replace(embedder, address=_embedder_address(settings))
+    if _wants_embedder(settings):
+        here = missing("embedder") is None
+        embedder = replace(embedder, address=_embedder_address(settings)) if here else replace(embedder, enabled=False)
     return replace(settings, redis=replace(settings.redis, url=url), pools=pools, embedder=embedder)
 
 
 def _embedder(settings: Settings) -> Child | None:
     """The embedder, if it is to be started here."""
     embedder = settings.embedder
-    if not embedder.enabled or embedder.address is not None:
+    if not _wants_embedder(settings) or missing("embedder"):
         return None
     environment = {"OMP_NUM_THREADS": str(embedder.threads), "OMP_WAIT_POLICY": "PASSIVE"}
     return Child("embedder", embedder_command(embedder, _embedder_address(settings)), environment)

@@ -21,7 +21,7 @@ def test_the_programs_of_a_page_run(page: str, roundhouse: Installation) -> None
     assert len(blocks) >= 2
     program = "\n".join(blocks)
     assert "http://127.0.0.1:8080" in program
-    program = program.replace("http://127.0.0.1:8080", roundhouse.url)
+    program = program.replace("127.0.0.1:8080", roundhouse.url.removeprefix("http://"))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

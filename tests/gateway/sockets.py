@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import msgspec
+import msgpack
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
@@ -45,5 +45,5 @@ async def receive_msgpack(socket: ClientConnection) -> dict[str, Any]:
     async with asyncio.timeout(20):
         message = await socket.recv()
     assert isinstance(message, bytes)
-    event: dict[str, Any] = msgspec.msgpack.decode(message)
+    event: dict[str, Any] = msgpack.unpackb(message)  # not the library that the server writes it with
     return event
