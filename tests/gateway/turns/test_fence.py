@@ -9,8 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-TENANT, TTL, CAP = "alice", 60_000, 3
+TENANT, TTL, CAP, MOST_BYTES = "alice", 60_000, 3, 20
 INDEX = f"rh1:turn-index:{{{TENANT}}}"
+BYTES = f"rh1:turn-bytes:{{{TENANT}}}"
 PREFIX = f"rh1:turn:{{{TENANT}}}:"
 
 ALLOWED = {
@@ -24,6 +25,8 @@ ALLOWED = {
 
 turns = st.sampled_from(["resp_1", "resp_2", "resp_3", "resp_4", "resp_5"])
 gateways = st.sampled_from(["gw_1", "gw_2"])
+sizes = st.sampled_from([4, 9, 25])
+"""Bytes of a turn: three, two and one of them fit."""
 
 
 class Fence(RuleBasedStateMachine):
@@ -38,13 +41,15 @@ class Fence(RuleBasedStateMachine):
         self.states: dict[str, tuple[str, bytes]] = {}
         self.index: list[str] = []
         """The turns that are kept, the oldest write first."""
+        self.bytes: dict[str, int] = {}
+        """Of each turn in the index."""
         self.written = 0
         self.endings: dict[str, int] = {}
 
-    @rule(id=turns, state=st.sampled_from(["running", "ended", "lost"]), gateway=gateways)
-    def write(self, id: str, state: str, gateway: str) -> None:
+    @rule(id=turns, state=st.sampled_from(["running", "ended", "lost"]), gateway=gateways, size=sizes)
+    def write(self, id: str, state: str, gateway: str, size: int) -> None:
         self.written += 1
-        data = f"{self.written}".encode()
+        data = f"{self.written}".encode().rjust(size)
         before = self.states.get(id)
         allowed = (before[0] if before else None, state) in ALLOWED
         assert self._call(id, state, gateway, data) == allowed
@@ -52,9 +57,13 @@ class Fence(RuleBasedStateMachine):
             return
         self.states[id] = (state, data)
         self.endings[id] = self.endings.get(id, 0) + (state != "running")
-        self._at_the_end(id)
-        while len(self.index) > CAP:
+        if id in self.index:
+            self.index.remove(id)
+        self.index.append(id)
+        self.bytes[id] = size
+        while len(self.index) > CAP or (sum(self.bytes.values()) > MOST_BYTES and len(self.index) > 1):
             oldest = self.index.pop(0)
+            del self.bytes[oldest]
             self.states.pop(oldest, None)  # it may be over already
             self.endings.pop(oldest, None)
 
@@ -65,6 +74,7 @@ class Fence(RuleBasedStateMachine):
         self.states[id] = ("deleted", b"")
         if id in self.index:
             self.index.remove(id)
+            del self.bytes[id]
 
     @rule(id=turns)
     def end_its_life(self, id: str) -> None:
@@ -82,7 +92,9 @@ class Fence(RuleBasedStateMachine):
             if expected:
                 assert 0 < self.client.pttl(PREFIX + id) <= TTL
         assert {id.decode() for id in self.client.zrange(INDEX, 0, -1)} == set(self.index)
-        assert len(self.index) <= CAP
+        counted = {id.decode(): int(count) for id, count in self.client.hgetall(BYTES).items()}
+        assert counted.pop("", 0) == sum(counted.values())
+        assert counted == self.bytes
 
     @invariant()
     def nothing_ends_twice(self) -> None:
@@ -93,16 +105,11 @@ class Fence(RuleBasedStateMachine):
         now = self.client.time()
         while self.client.time() == now or self.client.time()[1] // 1000 == now[1] // 1000:
             pass
-        keys, arguments = [PREFIX + id, INDEX], [state, gateway, data, TTL, id, CAP, PREFIX]
-        return self.script(keys=keys, args=arguments) == 1
-
-    def _at_the_end(self, id: str) -> None:
-        if id in self.index:
-            self.index.remove(id)
-        self.index.append(id)
+        arguments = [state, gateway, data, TTL, id, CAP, MOST_BYTES, PREFIX]
+        return self.script(keys=[PREFIX + id, INDEX, BYTES], args=arguments) == 1
 
 
 def test_a_turn_ends_once(redis_url: str) -> None:
-    """Any order of checkpoints, ends, losses, deletions and expiries, with a small cap."""
+    """Any order of checkpoints, ends, losses, deletions and expiries, with small caps of turns and of bytes."""
     with redis.Redis.from_url(redis_url) as client:
         run_state_machine_as_test(lambda: Fence(client), settings=settings(max_examples=40, stateful_step_count=30))
