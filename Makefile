@@ -4,8 +4,10 @@
 
 PORT ?= 8080
 BIN := .venv/bin
-# A file is run by one process, so that what its tests share is made once.
-PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+# Three processes for two cores: much of what tests do is waiting. tests/conftest.py says which runs what.
+PYTEST_ARGS ?= -n 3 --no-loadscope-reorder
+# Some images forbid compiled files, for which each of a hundred processes that tests start would pay again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
 	@printf 'Roundhouse\n\n'

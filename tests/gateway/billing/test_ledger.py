@@ -188,6 +188,16 @@ class TestLedger:
                 assert not other.waiting
                 assert sorted(one.turn for one in await entered(redis)) == ["resp_1", "resp_2", "resp_3"]
 
+    @pytest.mark.parametrize("disk", [True, False])
+    async def test_who_flushes_at_the_same_time_writes_once(self, redis_url: str, tmp_path: Path, disk: bool) -> None:
+        (tmp_path / "file").write_text("")
+        async with client(redis_url) as redis:
+            ledger = Ledger(redis, Usage(), tmp_path if disk else tmp_path / "file")
+            for index in range(500):
+                ledger.close(f"resp_{index}", entry(index))
+            assert await asyncio.gather(ledger.flush(), ledger.flush(), ledger.flush()) == [True] * 3
+            assert [one.turn for one in await entered(redis)] == [f"resp_{index}" for index in range(500)]
+
     async def test_running_turns_of_a_dead_gateway_are_entered_as_lost(self, redis_url: str, tmp_path: Path) -> None:
         """With the figures of their last checkpoint; one that had ended since is not entered twice."""
         async with client(redis_url) as redis:
