@@ -95,10 +95,18 @@ def redis_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def embedder() -> Iterator[EmbedderProcess]:
-    """The real embedder, one per test process that needs one."""
+def shared_embedder() -> Iterator[EmbedderProcess]:
+    """One per test process that needs one: loading its libraries takes a core for eight seconds."""
     with embedder_process() as running:
         yield running
+
+
+@pytest.fixture
+def embedder(shared_embedder: EmbedderProcess) -> EmbedderProcess:
+    """The real embedder, alive. A test may kill it."""
+    if shared_embedder.process is None:
+        shared_embedder.start()
+    return shared_embedder
 
 
 class redis_server:

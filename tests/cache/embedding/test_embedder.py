@@ -23,7 +23,7 @@ from cache.embedding.client import FAILURES, EmbedderClient, EmbedRefused
 from cache.embedding.model import ModelError, SentenceModel, check, directory_of
 from cache.embedding.server import EmbedderServer
 from cache.embedding.wire import MAX_CHARACTERS, MAX_FRAME, Ask, Hello, read
-from tests.embedder import EmbedderProcess, embedder_process
+from tests.embedder import EmbedderProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -99,21 +99,20 @@ class TestProcess:
                 await writer.wait_closed()
             assert (await client.embed(["hello"], seconds=30)).tokens == [3]
 
-    async def test_clients_come_back_to_one_that_was_killed(self) -> None:
+    async def test_clients_come_back_to_one_that_was_killed(self, embedder: EmbedderProcess) -> None:
         """What waited is refused at once."""
-        with embedder_process() as mortal:
-            async with connected(mortal.socket) as client:
-                assert mortal.process
-                mortal.process.send_signal(signal.SIGSTOP)
-                waiting = asyncio.create_task(refusal(client, ["anyone?"]))
-                await asyncio.sleep(0)
-                mortal.kill()
-                assert (await waiting).reason == "away"
-                assert not client.available and (await refusal(client, ["anyone?"])).reason == "away"
-                await asyncio.to_thread(mortal.start)
-                async with asyncio.timeout(30):
-                    await client.ready.wait()
-                assert (await client.embed(["hello"], seconds=30)).tokens == [3]
+        async with connected(embedder.socket) as client:
+            assert embedder.process
+            embedder.process.send_signal(signal.SIGSTOP)
+            waiting = asyncio.create_task(refusal(client, ["anyone?"]))
+            await asyncio.sleep(0)
+            embedder.kill()
+            assert (await waiting).reason == "away"
+            assert not client.available and (await refusal(client, ["anyone?"])).reason == "away"
+            await asyncio.to_thread(embedder.start)
+            async with asyncio.timeout(30):
+                await client.ready.wait()
+            assert (await client.embed(["hello"], seconds=30)).tokens == [3]
 
     def test_it_says_what_it_cannot_run_with(self, tmp_path: Path) -> None:
         """And ends with the status that tells its supervisor not to try again."""

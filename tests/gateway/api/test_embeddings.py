@@ -6,7 +6,7 @@ import asyncio
 import base64
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 
 from gateway.billing.report import Query, turns
 from gateway.settings import Embedder, Price
-from tests.embedder import EmbedderProcess, embedder_process
+from tests.embedder import EmbedderProcess
 from tests.gateway.api.test_refusals import post, refused
 from tests.gateway.conftest import Serve, Served, eventually
 
@@ -37,12 +37,6 @@ async def embedding(
         assert client is not None
         await eventually(lambda: client.hello is not None)
         yield served
-
-
-@pytest.fixture
-def mortal() -> Iterator[EmbedderProcess]:
-    with embedder_process() as embedder:
-        yield embedder
 
 
 async def test_texts_become_vectors_in_both_encodings(serve: Serve, embedder: EmbedderProcess) -> None:
@@ -162,18 +156,18 @@ async def test_models_that_are_not_there(serve: Serve, embedder: EmbedderProcess
         refused(await post(served, "embeddings", {"model": MODEL, "input": "x"}), 404, "model_not_found", "model")
 
 
-async def test_an_embedder_that_dies_is_503_until_it_is_back(serve: Serve, mortal: EmbedderProcess) -> None:
+async def test_an_embedder_that_dies_is_503_until_it_is_back(serve: Serve, embedder: EmbedderProcess) -> None:
     """The chat does not notice, and nothing stays reserved."""
-    async with embedding(serve, mortal) as served:
-        assert mortal.process
-        mortal.process.send_signal(signal.SIGSTOP)
+    async with embedding(serve, embedder) as served:
+        assert embedder.process
+        embedder.process.send_signal(signal.SIGSTOP)
         waiting = asyncio.create_task(post(served, "embeddings", {"model": MODEL, "input": "x"}))
         await asyncio.sleep(0.1)
-        mortal.kill()
+        embedder.kill()
         assert "try again" in refused(await waiting, 503, "unavailable")
         chat = await served.client.completions.create(model="small", prompt="hello", max_tokens=1)
         assert chat.usage
-        await asyncio.to_thread(mortal.start)
+        await asyncio.to_thread(embedder.start)
         client = served.gateway.embedder
         assert client is not None
         await eventually(client.ready.is_set)

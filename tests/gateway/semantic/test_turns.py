@@ -27,7 +27,7 @@ from gateway.semantic.answers import SimilarAnswers
 from gateway.settings import Embedder, SemanticCache
 from tests.cache.questions.conftest import MODEL
 from tests.conftest import redis_server
-from tests.embedder import EmbedderProcess, embedder_process
+from tests.embedder import EmbedderProcess
 from tests.gateway.conftest import KEY, Serve, Served, eventually
 from tests.gateway.frame_engine import FrameEngine
 
@@ -310,22 +310,21 @@ class TestTwoGateways:
 class TestFailures:
     """Nobody's turn fails."""
 
-    async def test_of_the_embedder_are_misses(self, serve: Serve, frames: Answering) -> None:
+    async def test_of_the_embedder_are_misses(self, serve: Serve, frames: Answering, embedder: EmbedderProcess) -> None:
         """Away, hanging, killed, back again."""
-        with embedder_process() as mortal:
-            async with semantic(serve, frames, mortal, embedding_seconds=0.5) as served:
-                client = served.gateway.embedder
-                assert client is not None and mortal.process is not None
-                await eventually(lambda: client.available)
-                mortal.process.send_signal(signal.SIGSTOP)
-                assert (await ask(served, ASKED))[1] == RESET
-                mortal.kill()
-                await eventually(lambda: not client.ready.is_set())
-                assert (await ask(served, ALIKE))[1] == RESET
-                assert frames.asked == 2
-                await asyncio.to_thread(mortal.start)
-                await eventually(lambda: client.available)
-                await ask(served, DIFFERENT)
+        async with semantic(serve, frames, embedder, embedding_seconds=0.5) as served:
+            client = served.gateway.embedder
+            assert client is not None and embedder.process is not None
+            await eventually(lambda: client.available)
+            embedder.process.send_signal(signal.SIGSTOP)
+            assert (await ask(served, ASKED))[1] == RESET
+            embedder.kill()
+            await eventually(lambda: not client.ready.is_set())
+            assert (await ask(served, ALIKE))[1] == RESET
+            assert frames.asked == 2
+            await asyncio.to_thread(embedder.start)
+            await eventually(lambda: client.available)
+            await ask(served, DIFFERENT)
 
     async def test_of_redis_are_misses(self, serve: Serve, frames: Answering, embedder: EmbedderProcess) -> None:
         """Killed while turns run, and back: zero failed requests, and hits again."""
