@@ -29,6 +29,7 @@ TOGETHER = {
     "a whole installation": (
         "tests/e2e/test_page.py",
         "tests/e2e/test_serve.py",
+        "tests/e2e/test_adapters.py",
         "tests/e2e/test_conversation.py",
         "tests/e2e/test_documented_examples.py",
         "tests/e2e/test_tenants.py",

@@ -32,16 +32,19 @@ class Installation:
 
     Args:
         tiers: those that it has; each takes a core for seconds to start.
+        tables: more of its configuration, where not all tiers are wanted.
     """
 
-    def __init__(self, *, port: int | None = None, tiers: Sequence[str] = TIERS, **environment: str) -> None:
+    def __init__(
+        self, *, port: int | None = None, tiers: Sequence[str] = TIERS, tables: str = "", **environment: str
+    ) -> None:
         # Unix sockets need short paths, which pytest's own folders are not.
         self.folder = Path(tempfile.mkdtemp(prefix="rh-e2e-"))
         self.port = port or _free_port()
         self.log = self.folder / "log"
         if len(tiers) < len(TIERS):
             environment["ROUNDHOUSE_CONFIG"] = str(self.folder / "roundhouse.toml")
-            Path(environment["ROUNDHOUSE_CONFIG"]).write_text(_configuration(tiers))
+            Path(environment["ROUNDHOUSE_CONFIG"]).write_text(_configuration(tiers) + tables)
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("ROUNDHOUSE_", "REDIS_"))}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -113,9 +116,9 @@ class Installation:
 
 
 @contextlib.contextmanager
-def installation(*, tiers: Sequence[str] = TIERS, **environment: str) -> Iterator[Installation]:
+def installation(*, tiers: Sequence[str] = TIERS, tables: str = "", **environment: str) -> Iterator[Installation]:
     """A Roundhouse that is ready."""
-    running = Installation(tiers=tiers, **environment)
+    running = Installation(tiers=tiers, tables=tables, **environment)
     try:
         running.wait_ready()
         yield running

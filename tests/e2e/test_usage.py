@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.conftest import KEY, Installation
+from tests.e2e.conftest import KEY, Installation, installation
 
 PRICES = """
 [[prices]]
@@ -25,16 +25,10 @@ output = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def priced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def priced() -> Iterator[Installation]:
     """An installation whose small model has a price: a micro-dollar per token."""
-    config = tmp_path_factory.mktemp("priced") / "roundhouse.toml"
-    config.write_text(PRICES)
-    installation = Installation(ROUNDHOUSE_CONFIG=str(config))
-    try:
-        installation.wait_ready()
-        yield installation
-    finally:
-        installation.close()
+    with installation(tiers=["small"], tables=PRICES) as running:
+        yield running
 
 
 def usage(installation: Installation, *arguments: str) -> str:
