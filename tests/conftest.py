@@ -20,9 +20,9 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.embedder import EmbedderProcess, embedder_process
 
 # The same examples in every run, and no limit on their time: a slow machine is no failure. `make test-deep` looks for
-# others each time: a failure prints how to see it again.
-settings.register_profile("roundhouse", deadline=None, derandomize=True)
-settings.register_profile("deep", deadline=None, derandomize=False, print_blob=True)
+# others each time, and for more of them: a failure prints how to see it again.
+settings.register_profile("roundhouse", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("deep", deadline=None, derandomize=False, max_examples=500, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "roundhouse"))
 
 TOGETHER = {

@@ -174,6 +174,8 @@ class TestBadClients:
             turns = 0
             writer.write(wish * 1000)  # some 25 kB each
             await eventually(lambda: len(protocols) == 2)
+            for protocol in protocols:
+                protocol.close_timeout = 0.1  # what a client has to answer a close frame
             while len(protocols) == 2:
                 events = await ask(fast, roundhouse={"cache": "no-store"}, max_output_tokens=3, **VARIED)
                 assert events[-1]["type"] == "response.incomplete"
