@@ -69,6 +69,7 @@ def test_parts_can_be_measured_one_after_the_other(tmp_path: Path) -> None:
     assert len(both.load_seconds) == 1
 
 
+@pytest.mark.deep
 def test_a_subject_that_fails_is_reported_in_its_own_words_and_others_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from bench.gateway_report import Row
 SUBJECTS = ("stub, frames", "starlette, socket", "roundhouse", "roundhouse, socket")
 
 
+@pytest.mark.deep
 def test_it_measures_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = [part for name in SUBJECTS for part in ("--subject", name)]
     monkeypatch.setattr(sys, "argv", ["bench.gateway", *arguments, "--quick", "--output", str(tmp_path)])

@@ -28,6 +28,7 @@ def test_an_environment_is_set_up_until_its_section_changes(tmp_path: Path, monk
     assert peers.python_of("openvino", tmp_path) is None
 
 
+@pytest.mark.deep
 def test_a_peer_that_cannot_be_installed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

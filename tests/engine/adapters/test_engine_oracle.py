@@ -69,7 +69,9 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("architecture", "seed"), [("llama", 0), ("llama", 1), ("mixtral", 2)])
+@pytest.mark.parametrize(
+    ("architecture", "seed"), [("llama", 0), pytest.param("llama", 1, marks=pytest.mark.deep), ("mixtral", 2)]
+)
 def test_every_answer_equals_peft_s_whatever_happens_around_it(
     collections: Collections, device: str, architecture: str, seed: int
 ) -> None:
