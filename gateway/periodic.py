@@ -72,7 +72,8 @@ class Periodic:
         while not self._ending.is_set():
             await self._do(self._work)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), self._seconds)
+                async with asyncio.timeout(self._seconds):  # without a task for every pause, as wait_for has
+                    await self._ending.wait()
         if self._at_end is not None:
             await self._do(self._at_end)
 
