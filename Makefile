@@ -4,8 +4,8 @@
 
 PORT ?= 8080
 BIN := .venv/bin
-# Three processes for two cores: much of what tests do is waiting. tests/conftest.py says which runs what.
-PYTEST_ARGS ?= -n 3 --no-loadscope-reorder
+# Four processes for two cores: much of what tests do is waiting. tests/conftest.py says which runs what.
+PYTEST_ARGS ?= -n 4 --no-loadscope-reorder
 # Some images forbid compiled files, for which each of a hundred processes that tests start would pay again.
 unexport PYTHONDONTWRITEBYTECODE
 
