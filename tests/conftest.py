@@ -108,18 +108,17 @@ def redis_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def shared_embedder() -> Iterator[EmbedderProcess]:
-    """One per test process that needs one: loading its libraries takes a core for eight seconds."""
+def embedder() -> Iterator[EmbedderProcess]:
+    """The real one. Not to be killed: loading its libraries takes a core for eight seconds."""
     with embedder_process() as running:
         yield running
 
 
 @pytest.fixture
-def embedder(shared_embedder: EmbedderProcess) -> EmbedderProcess:
-    """The real embedder, alive. A test may kill it."""
-    if shared_embedder.process is None:
-        shared_embedder.start()
-    return shared_embedder
+def light_embedder() -> Iterator[EmbedderProcess]:
+    """One of its own, for tests that kill it and have no use for what vectors mean."""
+    with embedder_process(module="tests.light_embedder") as running:
+        yield running
 
 
 class redis_server:

@@ -15,18 +15,19 @@ import msgspec
 
 
 class EmbedderProcess:
-    """`python -m cache.embedder` on a socket of its own."""
+    """`python -m cache.embedder` on a socket of its own, or another module with the same options."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, module: str = "cache.embedder") -> None:
         # Socket paths have at most about 100 characters, which pytest's own folders exceed.
         self.folder = Path(tempfile.mkdtemp(prefix="rh-embedder-"))
         self.socket = self.folder / "embedder.sock"
         self._options = options
+        self._module = module
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> dict[str, object]:
         """Start it and wait until it listens; returns what it prints then."""
-        command = [sys.executable, "-m", "cache.embedder", "--listen", f"unix://{self.socket}", *self._options]
+        command = [sys.executable, "-m", self._module, "--listen", f"unix://{self.socket}", *self._options]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, env={**os.environ, "HF_HUB_OFFLINE": "1"}, text=True
         )
@@ -47,9 +48,9 @@ class EmbedderProcess:
 
 
 @contextlib.contextmanager
-def embedder_process(*options: str) -> Iterator[EmbedderProcess]:
+def embedder_process(*options: str, module: str = "cache.embedder") -> Iterator[EmbedderProcess]:
     """One that runs, and is gone afterwards."""
-    embedder = EmbedderProcess(*options)
+    embedder = EmbedderProcess(*options, module=module)
     try:
         embedder.start()
         yield embedder

@@ -99,20 +99,20 @@ class TestProcess:
                 await writer.wait_closed()
             assert (await client.embed(["hello"], seconds=30)).tokens == [3]
 
-    async def test_clients_come_back_to_one_that_was_killed(self, embedder: EmbedderProcess) -> None:
+    async def test_clients_come_back_to_one_that_was_killed(self, light_embedder: EmbedderProcess) -> None:
         """What waited is refused at once."""
-        async with connected(embedder.socket) as client:
-            assert embedder.process
-            embedder.process.send_signal(signal.SIGSTOP)
+        async with connected(light_embedder.socket) as client:
+            assert light_embedder.process
+            light_embedder.process.send_signal(signal.SIGSTOP)
             waiting = asyncio.create_task(refusal(client, ["anyone?"]))
             await asyncio.sleep(0)
-            embedder.kill()
+            light_embedder.kill()
             assert (await waiting).reason == "away"
             assert not client.available and (await refusal(client, ["anyone?"])).reason == "away"
-            await asyncio.to_thread(embedder.start)
+            await asyncio.to_thread(light_embedder.start)
             async with asyncio.timeout(30):
                 await client.ready.wait()
-            assert (await client.embed(["hello"], seconds=30)).tokens == [3]
+            assert (await client.embed(["hello"], seconds=30)).tokens == [1]
 
     def test_it_says_what_it_cannot_run_with(self, tmp_path: Path) -> None:
         """And ends with the status that tells its supervisor not to try again."""

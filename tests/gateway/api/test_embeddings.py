@@ -156,18 +156,18 @@ async def test_models_that_are_not_there(serve: Serve, embedder: EmbedderProcess
         refused(await post(served, "embeddings", {"model": MODEL, "input": "x"}), 404, "model_not_found", "model")
 
 
-async def test_an_embedder_that_dies_is_503_until_it_is_back(serve: Serve, embedder: EmbedderProcess) -> None:
+async def test_an_embedder_that_dies_is_503_until_it_is_back(serve: Serve, light_embedder: EmbedderProcess) -> None:
     """The chat does not notice, and nothing stays reserved."""
-    async with embedding(serve, embedder) as served:
-        assert embedder.process
-        embedder.process.send_signal(signal.SIGSTOP)
+    async with embedding(serve, light_embedder) as served:
+        assert light_embedder.process
+        light_embedder.process.send_signal(signal.SIGSTOP)
         waiting = asyncio.create_task(post(served, "embeddings", {"model": MODEL, "input": "x"}))
         await asyncio.sleep(0.1)
-        embedder.kill()
+        light_embedder.kill()
         assert "try again" in refused(await waiting, 503, "unavailable")
         chat = await served.client.completions.create(model="small", prompt="hello", max_tokens=1)
         assert chat.usage
-        await asyncio.to_thread(embedder.start)
+        await asyncio.to_thread(light_embedder.start)
         client = served.gateway.embedder
         assert client is not None
         await eventually(client.ready.is_set)

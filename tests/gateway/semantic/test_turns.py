@@ -310,19 +310,21 @@ class TestTwoGateways:
 class TestFailures:
     """Nobody's turn fails."""
 
-    async def test_of_the_embedder_are_misses(self, serve: Serve, frames: Answering, embedder: EmbedderProcess) -> None:
+    async def test_of_the_embedder_are_misses(
+        self, serve: Serve, frames: Answering, light_embedder: EmbedderProcess
+    ) -> None:
         """Away, hanging, killed, back again."""
-        async with semantic(serve, frames, embedder, embedding_seconds=0.5) as served:
+        async with semantic(serve, frames, light_embedder, embedding_seconds=0.5) as served:
             client = served.gateway.embedder
-            assert client is not None and embedder.process is not None
+            assert client is not None and light_embedder.process is not None
             await eventually(lambda: client.available)
-            embedder.process.send_signal(signal.SIGSTOP)
+            light_embedder.process.send_signal(signal.SIGSTOP)
             assert (await ask(served, ASKED))[1] == RESET
-            embedder.kill()
+            light_embedder.kill()
             await eventually(lambda: not client.ready.is_set())
             assert (await ask(served, ALIKE))[1] == RESET
             assert frames.asked == 2
-            await asyncio.to_thread(embedder.start)
+            await asyncio.to_thread(light_embedder.start)
             await eventually(lambda: client.available)
             await ask(served, DIFFERENT)
 
