@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from gateway.errors import InvalidRequest, RateLimited, Unavailable
 from gateway.limits import limiter as limiter_module
 from gateway.limits.counters import Amounts, Counters, Subject
-from gateway.limits.limiter import Limiter, Reservation
+from gateway.limits.limiter import LEASE, Limiter, Reservation
 from gateway.limits.quota import Quota
 from gateway.limits.readings import check_size
 from gateway.limits.script import HELD_KEY, LEASES_KEY, STATE_KEY, keys
@@ -152,23 +152,30 @@ async def test_fifty_concurrent_turns_never_overshoot(redis: Redis, redis_url: s
     await other.aclose()
 
 
-async def test_the_reservation_of_a_dead_gateway_comes_back(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limiter_module, "LEASE", 0.05)
+async def later(redis: Redis, tenant: str, seconds: float) -> None:
+    """Time passes for the tenant's leases: their ends come nearer."""
+    leases = keys(tenant)[2]
+    for id, end in await redis.zrange(leases, 0, -1, withscores=True):
+        await redis.zadd(leases, {id: end - 1000 * seconds})
+
+
+async def test_the_reservation_of_a_dead_gateway_comes_back(redis: Redis) -> None:
     limiter, tenant = limiter_over(redis), new_tenant()
     await limiter.reserve(tenant, "abandoned", turn(400), STILL)
-    await asyncio.sleep(0.08)
+    await later(redis, tenant, 0.9 * LEASE)
+    assert left(await limiter.read(tenant, STILL)) == 600
+    await later(redis, tenant, 0.2 * LEASE)
     assert left(await limiter.read(tenant, STILL)) == 1000
 
 
-async def test_a_turn_longer_than_its_lease_keeps_what_it_holds(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limiter_module, "LEASE", 0.3)
+async def test_a_turn_longer_than_its_lease_keeps_what_it_holds(redis: Redis) -> None:
     limiter, tenant = limiter_over(redis), new_tenant()
     reservation = await limiter.reserve(tenant, "long", turn(400), STILL)
     for _ in range(4):
-        await asyncio.sleep(0.1)
+        await later(redis, tenant, 0.5 * LEASE)
         await limiter.renew()
     assert left(await limiter.read(tenant, STILL)) == 600
-    await asyncio.sleep(0.35)
+    await later(redis, tenant, 1.1 * LEASE)
     assert left(await limiter.read(tenant, STILL)) == 1000, "its gateway slept"
     await limiter.renew()
     assert left(await limiter.read(tenant, STILL)) == 600, "and is back"
@@ -176,12 +183,19 @@ async def test_a_turn_longer_than_its_lease_keeps_what_it_holds(redis: Redis, mo
 
 
 async def test_the_lease_is_renewed_in_the_background(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limiter_module, "LEASE", 0.3)
-    monkeypatch.setattr(limiter_module, "_CATCH_UP", 0.02)
-    limiter, tenant = limiter_over(redis), new_tenant()
+    monkeypatch.setattr(limiter_module, "_CATCH_UP", 0.01)
+    passed, tenant = 0.0, new_tenant()
+    limiter = Limiter(redis, Settings(), gateways=lambda: 1, clock=lambda: passed)
     await limiter.start()
     await limiter.reserve(tenant, "long", turn(400), STILL)
-    await asyncio.sleep(0.7)
+    leases = keys(tenant)[2]
+    for _ in range(3):
+        [(_, end)] = await redis.zrange(leases, 0, -1, withscores=True)
+        passed += 0.5 * LEASE
+        await later(redis, tenant, 0.5 * LEASE)
+        async with asyncio.timeout(30):
+            while (await redis.zscore(leases, "long") or 0) < end:  # noqa: ASYNC110  Redis has no event
+                await asyncio.sleep(0.005)
     assert left(await limiter.read(tenant, STILL)) == 600
     await limiter.aclose()
 
