@@ -54,7 +54,7 @@ def _models(gateway: Gateway, principal: Principal) -> list[dict[str, Any]]:
     tenant = gateway.view.tenant(principal.tenant)
     pools = [pool for pool in gateway.engines.pools if tenant is None or tenant.may_use(pool.name)]
     auto = [_model(AUTO, None, max(map(_context, pools)))] if pools else []
-    tiers = [_model(pool.tier, pool.tier, _context(pool)) for pool in pools]
+    tiers = [_model(pool.tier, pool.tier, _context(pool)) for pool in pools if pool.name != pool.tier]
     models = [_model(pool.name, pool.tier, _context(pool)) for pool in pools]
     adapters = [
         _adapter(name, pointer, gateway.engines.pool(pointer.model))

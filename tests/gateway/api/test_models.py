@@ -26,6 +26,12 @@ async def test_names_are_auto_tiers_and_models(serve: Serve, engine: EngineThrea
     assert answered == ["tiny-small", "tiny-small", "tiny-large", "tiny-small", "tiny-large"]
 
 
+async def test_a_model_that_is_called_like_its_tier_is_there_once(serve: Serve) -> None:
+    async with serve(pool={"name": "small"}) as served:
+        models = [model.id async for model in served.client.models.list()]
+    assert models == ["auto", "small"]
+
+
 async def test_one_name_can_be_looked_up(serve: Serve) -> None:
     """And an unknown one is OpenAI's 404."""
     async with serve() as served:
