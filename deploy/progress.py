@@ -19,7 +19,8 @@ _DOWNLOAD = re.compile(
     r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?([A-Za-z0-9_.]+)-([0-9][^-\s]*)\S*(?: \((.+)\))?"
 )
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
-_COMPILE = re.compile(r"\s*\[(\d+)/(\d+)\] (?:Building|Linking)")
+#: ninja names a step, or, as pip has it run, shows the whole command.
+_COMPILE = re.compile(r"\s*\[(\d+)/(\d+)\] \S")
 _INSTALL = re.compile(r"Installing collected packages: (.+)")
 _SECONDS = 5.0
 """Between two lines of a log about the same thing."""

@@ -21,6 +21,7 @@ Collecting markdown-it-py>=2.2.0 (from rich)
 Progress 12 of 96000
 Processing /opt/files/rich-15.0.0-py3-none-any.whl
   [3/48] Building CXX object CMakeFiles/roundhouse_cpu_avx2.dir/norm.cpp.o
+  [4/48] /usr/bin/g++ -DROUNDHOUSE_AVX2=1 -I/opt/roundhouse/kernels/csrc -o norm.cpp.o -c kernels/csrc/cpu/norm.cpp
 Installing collected packages: torch, rich, markdown-it-py
 """
 
@@ -35,6 +36,7 @@ def test_it_says_what_is_downloaded_compiled_and_how_far() -> None:
         "package 3: markdown-it-py 4.3.0 (96 kB)",
         "package 4: rich 15.0.0",
         "compiling the kernels: 3 of 48",
+        "compiling the kernels: 4 of 48",
         "unpacking 3 packages",
     ]
 
