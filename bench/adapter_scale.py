@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from bench.measure import ResidentMemory, prompts, quantile
 from bench.report import Environment
-from engine.client import EngineClient, RequestFailed
+from engine.client.engine_client import EngineClient, RequestFailed
 from engine.wire import SamplingParams
 
 _RESULTS = Path(__file__).parent / "results"

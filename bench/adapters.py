@@ -28,8 +28,8 @@ from bench.measure import Machine, mean, probe
 from bench.report import Environment
 
 if TYPE_CHECKING:
-    from engine.config import ModelConfig
-    from engine.runner import ModelRunner
+    from engine.execution.runner import ModelRunner
+    from engine.model.config import ModelConfig
 
 _RESULTS = Path(__file__).parent / "results"
 _MEDIUM = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"
@@ -90,8 +90,8 @@ def _measure(arguments: argparse.Namespace) -> Curve:
     import torch
 
     from bench.random_adapters import RandomAdapters
-    from engine.kv import BLOCK_SIZE
-    from engine.runner import ModelRunner
+    from engine.cache.blocks import BLOCK_SIZE
+    from engine.execution.runner import ModelRunner
 
     torch.set_num_threads(arguments.threads)
     counts = [0, *arguments.counts]
@@ -136,7 +136,7 @@ def _measure(arguments: argparse.Namespace) -> Curve:
 
 def _decode(runner: ModelRunner, versions: Sequence[str], arguments: argparse.Namespace) -> float:
     """Median seconds of a decode step of the whole batch, after its prompts and a few steps to warm up."""
-    from engine.kv import BLOCK_SIZE
+    from engine.cache.blocks import BLOCK_SIZE
     from engine.plan import Row, StepPlan
     from engine.request import Request
     from engine.wire import SamplingParams

@@ -34,9 +34,9 @@ from bench.load import Outcome
 from bench.measure import quantile
 from bench.report import Environment
 from bench.stub import TIERS, WORD
-from engine.text import TextProcessor
+from engine.client.text import TextProcessor
+from gateway.config.settings import DEMO
 from gateway.processes.redis_server import binary
-from gateway.settings import DEMO
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"

@@ -29,9 +29,9 @@ from bench.measure import prompts
 from bench.report import Environment
 from deploy.demo.corpus import HERE
 from engine.core import EngineCore, SchedulerConfig
+from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.constraints import Constraints
-from engine.runner import ModelRunner
 from engine.wire import Generate, Grammar, ModelInfo, SamplingParams
 
 _RESULTS = Path(__file__).parent / "results"

@@ -28,7 +28,7 @@ import msgspec
 
 from bench.fairness import p99
 from bench.report import Environment
-from engine.client import EngineClient
+from engine.client.engine_client import EngineClient
 from engine.scheduling.config import POLICIES
 from engine.wire import SamplingParams
 

@@ -33,12 +33,12 @@ from tqdm import tqdm
 
 from bench.host_kv_report import Comparison, Copies, Known, Line, markdown, plot
 from bench.report import Environment
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
 from engine.wire import Generate, Output, SamplingParams
 
 if TYPE_CHECKING:
     from engine.core import EngineCore
-    from engine.runner import ModelRunner
+    from engine.execution.runner import ModelRunner
 
 _RESULTS = Path(__file__).parent / "results"
 _LARGE = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "large"
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _measure(arguments: argparse.Namespace) -> Comparison:
     import torch
 
-    from engine.runner import ModelRunner
+    from engine.execution.runner import ModelRunner
 
     torch.set_num_threads(1)
     turns = _turns(arguments)
@@ -210,7 +210,7 @@ def _copies(runner: ModelRunner, blocks: int) -> Copies:
     """Bytes per second of copies out and back, of blocks that lie anywhere in a KV cache."""
     import torch
 
-    from engine.host_tier import Save
+    from engine.cache.host_tier import Save
 
     memory = runner.host_memory(blocks * _block_bytes(runner))
     order = random.Random(0).sample(range(blocks), blocks)

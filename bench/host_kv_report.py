@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from bench.report import Environment
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
 
 
 class Copies(msgspec.Struct, frozen=True):

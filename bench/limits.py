@@ -41,15 +41,15 @@ from websockets.exceptions import ConnectionClosed
 from bench.gateway import PEERS, RESULTS, conditions, free_port, process, wait_for
 from bench.gateway_report import KEY
 from bench.stub import WORD
-from engine.text import TextProcessor
+from engine.client.text import TextProcessor
 from engine.wire import PROTOCOL_VERSION, Generate, Load, ModelInfo, Output, Ready, Step, Usage
 from engine.wire import decode_client_frame as decode
 from engine.wire import encode as frame
+from gateway.config.settings import DEMO
 from gateway.limits.counters import Amounts, Subject
-from gateway.limits.quota import Quota
 from gateway.limits.script import SCRIPT, arguments, keys
 from gateway.processes.redis_server import binary
-from gateway.settings import DEMO
+from gateway.records.quota import Quota
 
 SUBJECTS = ("roundhouse", "litellm")
 TOKENS = 32

@@ -22,11 +22,11 @@ from bench.report import Environment
 from deploy.demo.conversations import Question, build_exam
 from deploy.demo.corpus import HERE, load_intents, split_corpus
 from deploy.demo.tokenizer import Encoder
-from engine.kv import BLOCK_SIZE
-from engine.kv_cache import KVDtype
+from engine.cache.blocks import BLOCK_SIZE
+from engine.cache.memory import KVDtype
+from engine.execution.runner import ModelRunner
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
-from engine.runner import ModelRunner
 from engine.wire import SamplingParams
 from kernels import Quantization
 

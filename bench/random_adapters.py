@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from engine.adapters.format import CONFIG, WEIGHTS, check_adapter
 from engine.adapters.layout import lay_out, shape
 from engine.adapters.manifest import Manifest
-from engine.config import ModelConfig
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
+from engine.model.config import ModelConfig
 
 ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 LINEAR = (*ATTENTION, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")

@@ -25,8 +25,8 @@ import msgspec
 from bench.replica_simulation import Arrival, Node, Pool, Rule, ceiling
 from bench.replica_workload import Service, made_up
 from cache.prefix import PrefixIndex
-from engine.client import EngineClient
-from engine.prefix_keys import BLOCK_SIZE, block_numbers, chain_root, unpack_numbers
+from engine.cache.prefix_keys import BLOCK_SIZE, block_numbers, chain_root, unpack_numbers
+from engine.client.engine_client import EngineClient
 from engine.wire import Blocks, SamplingParams
 
 MODEL = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "small"

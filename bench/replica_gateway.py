@@ -27,8 +27,8 @@ from bench.measure import quantile
 from bench.replica_engines import KV_TOKENS, MODEL, Line, engine_process, median, table
 from bench.replica_simulation import Arrival, ceiling
 from bench.replica_workload import TRACE_BLOCK
-from engine.prefix_keys import BLOCK_SIZE
-from engine.text import TextProcessor
+from engine.cache.prefix_keys import BLOCK_SIZE
+from engine.client.text import TextProcessor
 from gateway.processes.redis_server import binary
 
 RULES: dict[str, dict[str, float]] = {

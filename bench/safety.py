@@ -16,9 +16,9 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
+from gateway.config.safety import Safety
+from gateway.recognisers.recogniser import Recogniser
 from gateway.safety.hook import recognisers
-from gateway.safety.recogniser import Recogniser
-from gateway.safety.settings import Safety
 from gateway.safety.stream import Rule, TextFilter, filter_text
 
 RULES = ("private_key", "api_key", "email", "card", "iban", "phone", "ip_address")

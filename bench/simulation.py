@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
 from engine.plan import Sampled, StepPlan
 from engine.request import Request, RequestError
 from engine.scheduling.config import SchedulerConfig

@@ -23,11 +23,11 @@ from unittest.mock import patch
 
 import kernels
 from bench.checkpoints import SHAPES, cache_folder, checkpoint
+from engine.cache.blocks import BLOCK_SIZE
 from engine.core import EngineCore, SchedulerConfig
-from engine.kv import BLOCK_SIZE
-from engine.recorded import Decoded, DecodeInputs
-from engine.runner import ModelRunner
-from engine.sampling import Sampler
+from engine.execution.recorded import Decoded, DecodeInputs
+from engine.execution.runner import ModelRunner
+from engine.execution.sampling import Sampler
 from engine.scheduling.scheduler import Scheduler
 from engine.wire import Generate, SamplingParams
 

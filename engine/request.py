@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.kv import PrefixMatch
+from engine.cache.blocks import PrefixMatch
 from engine.wire import ErrorKind, FinishReason, Grammar, SamplingParams, ServiceClass
 
 

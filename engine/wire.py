@@ -266,7 +266,7 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 class Blocks(msgspec.Struct, frozen=True, tag="blocks", omit_defaults=True):
     """Which prefix blocks the engine has and has no more since the last such frame; before the `Step` that made it so.
 
-    The first one after `Follow` names all that it has. Blocks go by numbers (`engine/prefix_keys.py`).
+    The first one after `Follow` names all that it has. Blocks go by numbers (`engine/cache/prefix_keys.py`).
     """
 
     stored: bytes = b""

@@ -20,53 +20,54 @@ from cache.embedding.client import EmbedderClient
 from cache.response import ResponseCache
 from cache.statistics import CacheStatistics
 from engine.adapters.registry import Registry
-from gateway.adapters import Adapters, registry_url
-from gateway.admin import handlers
+from gateway.access.directory.store import Directory
+from gateway.access.directory.view import View, configured
+from gateway.access.identity.authenticate import Identity
+from gateway.access.identity.guesses import Guesses
+from gateway.access.identity.issuers import Issuers
+from gateway.access.identity.last_used import LastUsed
+from gateway.access.identity.secret import check, derive, installation_secret
+from gateway.access.tickets import Tickets
 from gateway.admin.app import create_admin_app
-from gateway.admin.job_store import JobStore
+from gateway.admin.kit import handlers
 from gateway.admin.listener import listening
-from gateway.admin.parts import AdminParts
-from gateway.admin.registration import Registrar
-from gateway.admin.upload_room import UploadRoom
-from gateway.api import chat_completions, completions, embeddings, feedback, health, models, page, responses, tickets
-from gateway.api.http import on_api_error, on_exception, on_http_exception
-from gateway.batching_redis import BatchingRedis
+from gateway.background import Periodic, failed, observe_failure
 from gateway.billing.ledger import Ledger
-from gateway.caching.flights import Flights
-from gateway.configuration import Apply, Configuration, Prepare
-from gateway.context import Gateway
-from gateway.directory.store import Directory
-from gateway.directory.view import View, configured
-from gateway.engines import Engines
+from gateway.config.configuration import Apply, Configuration, Prepare
+from gateway.config.settings import Settings, SettingsError
+from gateway.engines.adapters import Adapters, registry_url
+from gateway.engines.heartbeat import Heartbeat
+from gateway.engines.pools import Engines
 from gateway.errors import ApiError
-from gateway.identity.authenticate import Identity
-from gateway.identity.guesses import Guesses
-from gateway.identity.issuers import Issuers
-from gateway.identity.last_used import LastUsed
-from gateway.identity.secret import check, derive, installation_secret
+from gateway.http import chat_completions, completions, embeddings, feedback, health, models, page, responses, tickets
+from gateway.http.exchange import on_api_error, on_exception, on_http_exception
+from gateway.http.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.limits.limiter import Limiter
-from gateway.middleware import BodyLimit, HostCheck, RequestHeaders
-from gateway.periodic import Periodic, failed, observe_failure
-from gateway.pipeline import Pipeline
-from gateway.presence import Presence
+from gateway.pipeline import tracing
+from gateway.pipeline.routing.canaries import Canaries
+from gateway.pipeline.routing.decisions import DecisionLog
+from gateway.pipeline.routing.shadows import Shadows
+from gateway.pipeline.routing.tiers import TierMemory, Tiers
+from gateway.pipeline.run import Pipeline
+from gateway.pipeline.sources.semantic_parts import semantic_cache
+from gateway.pipeline.sources.single_flight import Flights
+from gateway.pipeline.tracing import TraceRequests
 from gateway.processes import redis_server
-from gateway.routing.canaries import Canaries
-from gateway.routing.decisions import DecisionLog
-from gateway.routing.shadows import Shadows
-from gateway.routing.tiers import TierMemory, Tiers
+from gateway.registration.job_store import JobStore
+from gateway.registration.parts import AdminParts
+from gateway.registration.registrar import Registrar
+from gateway.registration.upload_room import UploadRoom
 from gateway.safety.anomaly import Anomalies
 from gateway.safety.guard import Guard
 from gateway.safety.violations import Violations
-from gateway.semantic.parts import semantic_cache
-from gateway.settings import Settings, SettingsError
-from gateway.telemetry import logs, tracing
-from gateway.telemetry.heartbeat import Heartbeat
-from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.tracing import TraceRequests
-from gateway.tickets import Tickets
+from gateway.services import Gateway
+from gateway.storage.presence import Presence
+from gateway.storage.redis import BatchingRedis
+from gateway.telemetry import logs
+from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turns
 from gateway.turns.mailbox import READ_TIMEOUT
-from gateway.websocket import Connections
+from gateway.ws.socket import Connections
 
 
 def create_app(configuration: Configuration | Settings) -> Starlette:

@@ -100,7 +100,7 @@ class PreconditionRequired(InvalidRequest):
 class RateLimited(ApiError):
     status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
     limit = "tokens"
-    """Which limit was reached, for metrics: a field of `gateway.limits.quota.Quota`."""
+    """Which limit was reached, for metrics: a field of `gateway.records.quota.Quota`."""
 
     def __init__(self, message: str, *, retry_after: float, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message, param=param, code=code, headers=retry_after_header(retry_after))

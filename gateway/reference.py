@@ -15,12 +15,12 @@ import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
 from gateway.admin.reference import endpoints_page
-from gateway.configuration import ALL, CHANGEABLE
-from gateway.identity.settings import Issuer
-from gateway.limits.quota import Quota
-from gateway.safety.settings import SafetyPattern, SafetyPolicy
-from gateway.settings import ApiKey, Pool, Price, Section, Settings, Tenant
-from gateway.telemetry.metrics import Metrics
+from gateway.config.configuration import ALL, CHANGEABLE
+from gateway.config.identity import Issuer
+from gateway.config.safety import SafetyPattern, SafetyPolicy
+from gateway.config.settings import ApiKey, Pool, Price, Section, Settings, Tenant
+from gateway.records.quota import Quota
+from gateway.telemetry.metrics.process import Metrics
 
 _CONFIGURATION = """# Configuration
 
@@ -28,7 +28,7 @@ One typed configuration: defaults, then a TOML file (`--config`, else `ROUNDHOUS
 working directory), then environment variables. A key that does not exist and a value that does not fit are errors that
 name the field. `roundhouse config check` checks a file, `roundhouse config show` prints what is in force.
 
-This page is generated from `gateway/settings.py` by `make docs`.
+This page is generated from `gateway/config/settings.py` by `make docs`.
 
 ```toml
 [server]
@@ -65,7 +65,7 @@ _METRICS = """# Metrics
 Every gateway serves `/metrics` in Prometheus' text format. No label names a tenant, key or user; numbers per tenant are
 in Redis, see [redis-keys.md](redis-keys.md). Counters end in `_total`; histograms have `_bucket`, `_sum` and `_count`.
 
-This page is generated from `gateway/telemetry/metrics.py` by `make docs`.
+This page is generated from `gateway/telemetry/metrics/process.py` by `make docs`.
 
 | metric | type | labels | meaning |
 |---|---|---|---|

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.applications import Starlette
 
-from gateway.context import Gateway
-from gateway.settings import Settings, SettingsError
-from gateway.uvicorn_websocket import patient
+from gateway.config.settings import Settings, SettingsError
+from gateway.services import Gateway
+from gateway.ws.uvicorn_protocol import patient
 
 log = logging.getLogger("roundhouse.server")
 

@@ -37,9 +37,9 @@ TOGETHER = {
         "tests/e2e/test_tenant_keys.py",
     ),
     "an embedder": (
-        "tests/gateway/api/test_embeddings.py",
-        "tests/gateway/routing/test_tiers.py",
-        "tests/gateway/semantic/test_turns.py",
+        "tests/gateway/http/test_embeddings.py",
+        "tests/gateway/pipeline/routing/test_tiers.py",
+        "tests/gateway/pipeline/sources/test_semantic_cache.py",
         "tests/cache/embedding/test_embedder.py",
         "tests/cache/embedding/test_store.py",
     ),
@@ -51,12 +51,14 @@ SLOW_FIRST = (
     *TOGETHER["an embedder"],
     "tests/e2e",
     "tests/gateway/turns",
-    "tests/gateway/test_reload",
+    "tests/gateway/config/test_reload",
     "tests/engine/test_oracle",
     "tests/kernels",
     "tests/bench",
     "tests/gateway/a",
     "tests/gateway/c",
+    "tests/gateway/http",
+    "tests/gateway/pipeline",
 )
 """Beginnings of the paths of files that take long, so that all processes end at about the same time."""
 

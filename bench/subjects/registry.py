@@ -42,7 +42,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 _LLAMA = "transformers.models.llama.modeling_llama"
-_OURS = ("torch", "engine.core", "engine.runner")
+_OURS = ("torch", "engine.core", "engine.execution.runner")
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
 """As `engine.server` has it; in-process it must be set before torch is loaded. Peers keep their own ways."""
 SUBJECTS = {

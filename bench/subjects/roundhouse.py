@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.subjects.interface import Batch, Clock, Precision, Setup, Subject, Trace
-from engine.client import EngineClient, Generation
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
+from engine.client.engine_client import EngineClient, Generation
 from engine.wire import Generate, SamplingParams
 
 _DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {
@@ -36,8 +36,8 @@ def in_process(setup: Setup) -> Iterator[Subject]:
     from bench.random_adapters import StoredAdapters
     from engine.adapters.residency import ResidencyConfig
     from engine.core import EngineCore, SchedulerConfig
-    from engine.graphs.policy import CapturePolicy
-    from engine.runner import ModelRunner
+    from engine.execution.graphs.policy import CapturePolicy
+    from engine.execution.runner import ModelRunner
 
     torch.set_num_threads(setup.threads)
     blocks = _blocks(setup)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from engine.adapters.loads import Install, Prepare
 from engine.adapters.states import LOADING, ON_DEVICE, ON_HOST, Adapter, AdapterState, Listed, sectors_of
-from engine.kv import BlockPool
+from engine.cache.blocks import BlockPool
 
 
 @dataclass(frozen=True, slots=True)

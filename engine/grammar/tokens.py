@@ -10,7 +10,7 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
-from engine.detokenizer import TokenBytes, UnsupportedDecoder
+from engine.client.detokenizer import TokenBytes, UnsupportedDecoder
 from engine.request import RequestError
 
 Bits = npt.NDArray[np.int32]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.kv import BLOCK_SIZE, BlockPool, blocks_of
+from engine.cache.blocks import BLOCK_SIZE, BlockPool, blocks_of
 from engine.plan import StepPlan
 from engine.request import Request
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.kv import BLOCK_SIZE, BlockPool
+from engine.cache.blocks import BLOCK_SIZE, BlockPool
 from engine.request import Request
 from engine.scheduling.prefixes import Prefixes
 

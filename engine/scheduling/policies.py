@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
 from engine.scheduling.fair import Fair
 from engine.scheduling.line import Line
 from engine.scheduling.policy import Policy

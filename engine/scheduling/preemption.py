@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from engine.kv import BLOCK_SIZE, BlockPool, blocks_of
+from engine.cache.blocks import BLOCK_SIZE, BlockPool, blocks_of
 from engine.request import Request
 
 

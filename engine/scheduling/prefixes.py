@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.kv import BLOCK_SIZE, BlockPool, PrefixMatch
-from engine.prefix_keys import block_hashes
+from engine.cache.blocks import BLOCK_SIZE, BlockPool, PrefixMatch
+from engine.cache.prefix_keys import block_hashes
 from engine.request import Request
 
 

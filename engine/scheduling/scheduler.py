@@ -25,8 +25,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.adapters.residency import BASE_ONLY, Residency, ResidencyConfig
-from engine.host_tier import HostTier
-from engine.kv import BLOCK_SIZE, BlockPool, blocks_of
+from engine.cache.blocks import BLOCK_SIZE, BlockPool, blocks_of
+from engine.cache.host_tier import HostTier
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request, RequestError, State
 from engine.scheduling.adapters import AdapterAdmission

@@ -6,7 +6,7 @@ they need is to know how far a request's blocks hold the draft model's KV too. I
 worse, and still no token of the answer would change.
 
 Guesses are drawn as the target draws, with the request's own parameters and the same uniform at each position
-(`engine.sampling`), so that two models that agree on a distribution also agree on the draw.
+(`engine.execution.sampling`), so that two models that agree on a distribution also agree on the draw.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from engine.config import CheckpointError
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
+from engine.execution.runner import Dtype, ModelRunner
+from engine.model.config import CheckpointError
 from engine.plan import Row
 from engine.request import Request
-from engine.runner import Dtype, ModelRunner
 from engine.speculation.costs import StepCosts
 
 _CATCH_UP_TOKENS = 512

@@ -6,9 +6,9 @@ distribution and q the drafter's, and otherwise draws from what is left of p (Le
 without x. Drawing the model's own token t from p and accepting x if t equals it does just that: it happens with
 probability p(x), and a t that differs from x is distributed like p without x.
 
-So every position is drawn as it would be without a draft, from the same uniform (`engine.sampling`), and a draft is
-right as far as it equals what was drawn. Not only the distribution but the tokens themselves are those of decoding
-without drafts, whatever the drafts were and however many.
+So every position is drawn as it would be without a draft, from the same uniform (`engine.execution.sampling`), and a
+draft is right as far as it equals what was drawn. Not only the distribution but the tokens themselves are those of
+decoding without drafts, whatever the drafts were and however many.
 """
 
 from __future__ import annotations

@@ -10,15 +10,15 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 
-from gateway.admin import adapters, audit, caches, jobs, keys, models, pools, prices, tenants, usage, users
-from gateway.admin import routes as route_records
-from gateway.admin.dispatch import routes
-from gateway.admin.endpoints import Endpoint, Endpoints
-from gateway.admin.handlers import on_api_error, on_exception, on_http_exception
-from gateway.admin.openapi import description
-from gateway.api.http import JsonResponse
-from gateway.api.page import HEADERS, STATIC, PageFiles
+from gateway.admin.endpoints import adapters, audit, caches, jobs, keys, models, pools, prices, tenants, usage, users
+from gateway.admin.endpoints import routes as route_records
+from gateway.admin.kit.dispatch import routes
+from gateway.admin.kit.endpoints import Endpoint, Endpoints
+from gateway.admin.kit.handlers import on_api_error, on_exception, on_http_exception
+from gateway.admin.kit.openapi import description
 from gateway.errors import ApiError
+from gateway.http.exchange import JsonResponse
+from gateway.http.page import HEADERS, STATIC, PageFiles
 
 GROUPS: tuple[Endpoints, ...] = (
     tenants.endpoints,

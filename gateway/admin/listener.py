@@ -15,10 +15,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Mount
 
-from gateway.admin.handlers import on_exception, on_http_exception
-from gateway.configuration import Configuration
-from gateway.middleware import HostCheck, RequestHeaders
-from gateway.settings import SettingsError
+from gateway.admin.kit.handlers import on_exception, on_http_exception
+from gateway.config.configuration import Configuration
+from gateway.config.settings import SettingsError
+from gateway.http.middleware import HostCheck, RequestHeaders
 
 
 class _Server(uvicorn.Server):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.admin.app import GROUPS
-from gateway.admin.endpoints import PREFIX, Endpoint
+from gateway.admin.kit.endpoints import PREFIX, Endpoint
 
 _PAGE = f"""# Endpoints of the admin API
 

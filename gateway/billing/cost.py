@@ -17,7 +17,7 @@ PICODOLLARS_PER_MICRODOLLAR = 1_000_000
 
 
 class Price(Protocol):
-    """Micro-dollars per million tokens. `gateway.settings.Price` and `gateway.directory.records.Price` are such."""
+    """Micro-dollars per million tokens, as in `gateway.config.billing.Price` and `gateway.records.directory.Price`."""
 
     @property
     def input(self) -> int:

@@ -24,11 +24,11 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from gateway.background import Periodic
 from gateway.billing.entry import Entry
 from gateway.billing.journal import Journal
 from gateway.billing.store import LedgerStore, Numbered
-from gateway.periodic import Periodic
-from gateway.settings import Usage
+from gateway.config.settings import Usage
 
 log = logging.getLogger("roundhouse.billing")
 

@@ -22,7 +22,7 @@ from gateway.billing.entry import (
     periods_key,
     totals,
 )
-from gateway.settings import Usage
+from gateway.config.settings import Usage
 
 _encoder = msgspec.json.Encoder()
 

@@ -17,7 +17,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from gateway.settings import Pool, Settings, SettingsError, load
+from gateway.config.settings import Pool, Settings, SettingsError, load
 
 if TYPE_CHECKING:
     from engine.adapters.registry import Manifest, Pointer, Registry
@@ -132,7 +132,7 @@ def swap(config: str | None, name: str, source: str) -> None:
 
     Running turns keep the version that they began with. Tenants, pin and description stay.
     """
-    from engine.checkpoint import revision_digest
+    from engine.model.checkpoint import revision_digest
 
     settings = _settings(config)
     with _explained(source):
@@ -251,7 +251,7 @@ def _settings(config: str | None) -> Settings:
 
 def _registry(settings: Settings) -> Registry:
     from engine.adapters.registry import Registry
-    from gateway.adapters import registry_url
+    from gateway.engines.adapters import registry_url
 
     return Registry(registry_url(settings))
 
@@ -288,7 +288,7 @@ def _refuse_unknown_tenants(config: str | None, settings: Settings, tenants: Seq
     if missing := sorted(set(tenants) - known):
         # Only Redis knows the others; this command needs it for nothing else.
         from gateway.cli.directory import everything
-        from gateway.directory.records import Tenant
+        from gateway.records.directory import Tenant
 
         try:
             known |= {tenant.name for tenant in everything(config, Tenant)}
@@ -305,7 +305,7 @@ def _refuse_unknown_tenants(config: str | None, settings: Settings, tenants: Seq
 def _explained(subject: object = None) -> Iterator[None]:
     """Errors of the registry and of adapters as messages of this command."""
     from engine.adapters.registry import AdapterError, RegistryError
-    from engine.config import CheckpointError
+    from engine.model.config import CheckpointError
 
     try:
         yield

@@ -11,11 +11,11 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
+from gateway.access.directory.audit import Entry, Logged, Mark, verify_export
+from gateway.access.directory.change import Caps
+from gateway.access.directory.store import Directory
 from gateway.cli.connection import config_option, json_option, load_settings
 from gateway.cli.directory import print_table, with_directory
-from gateway.directory.audit import Entry, Logged, Mark, verify_export
-from gateway.directory.change import Caps
-from gateway.directory.store import Directory
 
 _READ_AT_ONCE = 1000
 
@@ -89,7 +89,7 @@ def audit_verify(config: str | None, file: Path | None, expect: str | None) -> N
 
     A log that was set back to an earlier state as a whole is whole, too: only --expect can tell.
     """
-    from gateway.identity.secret import installation_secret
+    from gateway.access.identity.secret import installation_secret
 
     wanted = _mark(expect) if expect is not None else None
     if file is not None:

@@ -13,7 +13,7 @@ import uvloop
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway.settings import Settings, SettingsError, load
+from gateway.config.settings import Settings, SettingsError, load
 
 T = TypeVar("T")
 

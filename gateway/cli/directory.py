@@ -14,12 +14,12 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
+from gateway.access.directory.store import Directory
 from gateway.cli.connection import actor, load_settings, with_redis
-from gateway.directory.records import Key, R, Record, Scope, Tenant, User
-from gateway.directory.store import Directory
+from gateway.config.settings import SettingsError
 from gateway.errors import ApiError
-from gateway.limits.quota import Quota
-from gateway.settings import SettingsError
+from gateway.records.directory import Key, R, Record, Scope, Tenant, User
+from gateway.records.quota import Quota
 
 T = TypeVar("T")
 
@@ -36,8 +36,8 @@ tenant_option = click.option("--tenant", help="Only this tenant's.")
 
 def with_directory(config: str | None, act: Callable[[Directory, bytes], Coroutine[Any, Any, T]]) -> T:
     """Do something with the directory and the installation's secret; refusals become messages."""
-    from gateway.directory.view import configured
-    from gateway.identity.secret import check, installation_secret
+    from gateway.access.directory.view import configured
+    from gateway.access.identity.secret import check, installation_secret
 
     settings = load_settings(config)
 

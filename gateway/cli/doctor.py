@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gateway.cli.connection import config_option, json_option, run
 from gateway.cli.examination import Finding, examine
-from gateway.settings import load
+from gateway.config.settings import load
 
 _MARKS = {"ok": ("✓", "green"), "note": ("•", "cyan"), "warning": ("!", "yellow"), "broken": ("✗", "red")}
 

@@ -26,16 +26,17 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from engine.adapters.registry import Registry, RegistryError
-from engine.checkpoint import weight_files
-from engine.client import EngineClient
-from engine.config import CheckpointError
-from gateway import __version__, checkpoints
-from gateway.adapters import registry_url
+from engine.client.engine_client import EngineClient
+from engine.model.checkpoint import weight_files
+from engine.model.config import CheckpointError
+from gateway import __version__
 from gateway.cli.connection import without_password
+from gateway.config import checkpoints
+from gateway.config.settings import NO_TENANTS, Pool, Settings, SettingsError, file_of
+from gateway.engines.adapters import registry_url
 from gateway.processes import redis_server
 from gateway.processes.extras import missing
 from gateway.server import PortTaken, listen
-from gateway.settings import NO_TENANTS, Pool, Settings, SettingsError, file_of
 
 State = Literal["ok", "note", "warning", "broken"]
 _PACKAGES = ("starlette", "uvicorn", "redis", "tokenizers")

@@ -8,6 +8,9 @@ from typing import Any
 import click
 import msgspec
 
+from gateway.access.directory.change import Put
+from gateway.access.directory.store import Directory
+from gateway.access.identity.last_used import last_used
 from gateway.cli.adapters import Age
 from gateway.cli.connection import actor, config_option, json_option
 from gateway.cli.directory import (
@@ -27,10 +30,7 @@ from gateway.cli.directory import (
     tenant_option,
     with_directory,
 )
-from gateway.directory.change import Put
-from gateway.directory.records import Key, Scope, new_id
-from gateway.directory.store import Directory
-from gateway.identity.last_used import last_used
+from gateway.records.directory import Key, Scope, new_id
 
 
 def _lasting(context: click.Context, option: click.Parameter, age: float | None) -> float | None:
@@ -81,7 +81,7 @@ def key_add(
     **options: Any,
 ) -> None:
     """Make a key for a TENANT. It is shown this once. Without --scope: chat, models, adapters."""
-    from gateway.identity.keys import new_key
+    from gateway.records.api_keys import new_key
 
     async def add(directory: Directory, secret: bytes) -> tuple[str, Key]:
         text, digest = new_key(secret)
@@ -107,7 +107,7 @@ def key_rotate(config: str | None, id: str, overlap: float, expires: float | Non
 
     Limits count both together.
     """
-    from gateway.identity.keys import new_key
+    from gateway.records.api_keys import new_key
 
     async def rotate(directory: Directory, secret: bytes) -> tuple[str, Key]:
         old = await found(directory, Key, id)

@@ -10,7 +10,7 @@ import msgspec
 from redis.asyncio import Redis
 from rich.console import Console
 
-from gateway import __version__, checkpoints
+from gateway import __version__
 from gateway.cli.adapters import adapter
 from gateway.cli.audit import audit
 from gateway.cli.cache import cache
@@ -21,7 +21,8 @@ from gateway.cli.route import route
 from gateway.cli.safety import safety
 from gateway.cli.tenants import tenant, user
 from gateway.cli.usage import usage
-from gateway.settings import NO_TENANTS, Settings, SettingsError, file_of, load
+from gateway.config import checkpoints
+from gateway.config.settings import NO_TENANTS, Settings, SettingsError, file_of, load
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.cli.connection import config_option, json_option, load_settings, with_redis
-from gateway.settings import SettingsError
+from gateway.config.settings import SettingsError
 from router.refit import Opinion
 
 
@@ -27,7 +27,7 @@ def route() -> None:
 @click.argument("prompt")
 def explain(config: str | None, as_json: bool, quality: int | None, prompt: str) -> None:
     """Decide about PROMPT as a first message, without a server: no queue, no embedding, all tiers there."""
-    from gateway.routing.tiers import TierMemory, Tiers
+    from gateway.pipeline.routing.tiers import TierMemory, Tiers
     from router.complexity import score
     from router.features import Message, extract
     from router.tier import NEVER, TIERS, sentences
@@ -69,7 +69,7 @@ def explain(config: str | None, as_json: bool, quality: int | None, prompt: str)
 @click.option("--show", is_flag=True, help="Print each decision as a line of JSON.")
 def replay(config: str | None, tenant: str, count: int, show: bool) -> None:
     """Make logged decisions again, and fail if one comes out differently."""
-    from gateway.routing.decisions import read
+    from gateway.pipeline.routing.decisions import read
 
     try:
         found = with_redis(load_settings(config), lambda redis: read(redis, tenant, count))
@@ -94,8 +94,8 @@ def refit(config: str | None, tenants: tuple[str, ...], output: str, count: int)
 
     Set `router.model` to the new file to use it.
     """
-    from gateway.routing.decisions import opinions, read, read_feedback
-    from gateway.routing.tiers import read_model
+    from gateway.pipeline.routing.decisions import opinions, read, read_feedback
+    from gateway.pipeline.routing.tiers import read_model
     from router.refit import judge, read_suite
     from router.refit import refit as corrected
     from router.success import SuccessModel

@@ -10,8 +10,8 @@ import msgspec
 from redis import Redis
 from redis.exceptions import RedisError
 
-from gateway.identity.secret import derive, installation_secret
-from gateway.settings import SettingsError, load
+from gateway.access.identity.secret import derive, installation_secret
+from gateway.config.settings import SettingsError, load
 
 _config = click.option(
     "--config",
@@ -33,7 +33,7 @@ def safety_digest(config: str | None) -> None:
 
     The digests are keyed with the installation's secret: the list discloses nothing, and works nowhere else.
     """
-    from gateway.safety.blocked import line
+    from gateway.recognisers.blocked import line
     from gateway.safety.guard import PHRASES
 
     try:

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from engine.wire import ServiceClass
+from gateway.access.directory.store import Directory
 from gateway.cli.connection import actor, config_option, json_option
 from gateway.cli.directory import (
     adapter_quota_option,
@@ -29,8 +30,7 @@ from gateway.cli.directory import (
     tenant_option,
     with_directory,
 )
-from gateway.directory.records import Scope, Tenant, User, email_digest, new_id
-from gateway.directory.store import Directory
+from gateway.records.directory import Scope, Tenant, User, email_digest, new_id
 
 _SERVICES = get_args(ServiceClass)
 

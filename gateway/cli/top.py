@@ -22,10 +22,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gateway import presence
+from gateway.engines.heartbeat import Overview, Replica, overview
+from gateway.storage import presence
 from gateway.telemetry import latencies
 from gateway.telemetry.activity import TenantActivity
-from gateway.telemetry.heartbeat import Overview, Replica, overview
 from gateway.telemetry.latencies import Buckets
 
 SORTS: dict[str, Callable[[TenantActivity], float]] = {

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from gateway.limits.quota import Quota
+from gateway.records.quota import Quota
 
 UNIT = 60_000
 """Parts of a token or request, so that what drains in a millisecond is the limit per minute, an integer."""

@@ -21,6 +21,8 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from gateway.background import Periodic
+from gateway.config.settings import Settings
 from gateway.errors import Unavailable
 from gateway.limits import readings
 from gateway.limits.book import Book
@@ -29,9 +31,7 @@ from gateway.limits.expectation import Expectations
 from gateway.limits.idle import IdleLimits
 from gateway.limits.script import SCRIPT, Answer, Argument, answer, arguments, keys, renewal
 from gateway.limits.subjects import share_of_quota
-from gateway.periodic import Periodic
 from gateway.protocol.stream import LimitState
-from gateway.settings import Settings
 from router.health import Breaker, Circuit
 
 log = logging.getLogger("roundhouse.limits")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from gateway.directory.records import Tenant
-from gateway.identity import Principal
+from gateway.access.identity import Principal
 from gateway.limits.counters import Subject
-from gateway.limits.quota import Mode, Quota
+from gateway.records.directory import Tenant
+from gateway.records.quota import Mode, Quota
 
 
 @lru_cache(maxsize=10_000)

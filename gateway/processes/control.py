@@ -17,9 +17,9 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from gateway.configuration import Configuration
+from gateway.config.configuration import Configuration
+from gateway.config.settings import Redis, Settings, SettingsError, file_of
 from gateway.processes.redis_server import socket_path
-from gateway.settings import Redis, Settings, SettingsError, file_of
 
 PATIENCE = 5.0
 """Seconds that a command may take to arrive."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.adapters.registry import Registry
-from engine.checkpoint import revision_digest
-from gateway.settings import DEMO, Settings, demo_settings
+from engine.model.checkpoint import revision_digest
+from gateway.config.settings import DEMO, Settings, demo_settings
 
 ADAPTERS = {
     "formal": "answers formally",

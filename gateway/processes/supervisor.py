@@ -22,17 +22,18 @@ import msgspec
 from starlette.applications import Starlette
 
 from engine.adapters.registry import Registry, RegistryError
-from gateway import __version__, checkpoints
-from gateway.adapters import registry_url
+from gateway import __version__
 from gateway.app import create_app
-from gateway.configuration import Configuration
+from gateway.config import checkpoints
+from gateway.config.configuration import Configuration
+from gateway.config.settings import NO_TENANTS, Embedder, Pool, Settings, SettingsError
+from gateway.engines.adapters import registry_url
 from gateway.processes import redis_server
 from gateway.processes.child import Child, ChildFailed
 from gateway.processes.control import listening
 from gateway.processes.demo import register_adapters
 from gateway.processes.extras import missing
 from gateway.server import GatewayServer, listen, url
-from gateway.settings import NO_TENANTS, Embedder, Pool, Settings, SettingsError
 
 log = logging.getLogger("roundhouse.supervisor")
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from engine.text import SamplingDefaults
+from engine.client.text import SamplingDefaults
 from engine.wire import SamplingParams
 from gateway.errors import ApiError, InvalidRequest
 from gateway.protocol.caching import NOTHING, Caching, Directives, Tags, from_body, stricter
@@ -25,7 +25,7 @@ MAX_TOP_LOGPROBS = 20
 
 Role = Literal["system", "user", "assistant", "tool"]
 ServiceTier = Literal["auto", "default", "flex", "priority", "fast"]
-"""OpenAI's names for how soon a request is served; `gateway/service.py` says what they mean here."""
+"""OpenAI's names for how soon a request is served; `gateway/pipeline/service_tier.py` says what they mean here."""
 
 
 class ToolCall(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """One WebSocket connection as a state machine without I/O, after the model of the `websockets` library.
 
 Messages, the fate of turns and the time go in; effects come out, to be carried out in order by an adapter
-(`gateway.websocket`). Nothing here waits, reads a clock or knows a socket, so that every rule of the protocol can be
+(`gateway.ws.socket`). Nothing here waits, reads a clock or knows a socket, so that every rule of the protocol can be
 tested as plain function calls.
 
 A *lane* is OpenAI's `stream_id` (None is a lane too): turns of one lane run one after the other, lanes run side by

@@ -144,7 +144,7 @@ class LimitReading(Struct, frozen=True):
     """One limit of one subject."""
 
     name: str
-    """A field of `gateway.limits.quota.Quota`."""
+    """A field of `gateway.records.quota.Quota`."""
     subject: str
     """`tenant`, or such as `key:ci` or `model:llama-7b`."""
     limit: int

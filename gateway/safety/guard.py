@@ -7,19 +7,19 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Final
 
+from gateway.access.identity import Principal
+from gateway.access.identity.secret import derive
+from gateway.config.safety import BUILT_IN, Safety, SafetyPolicy, read_phrases
 from gateway.errors import ContentBlocked, InvalidRequest, RateLimited
-from gateway.identity import Principal
-from gateway.identity.secret import derive
 from gateway.protocol.requests import TurnRequest
 from gateway.safety.anomaly import PERIOD, Anomalies
 from gateway.safety.answer import AnswerFilter
 from gateway.safety.hook import Finding, Hook, Rules, digest, recognisers
 from gateway.safety.presidio import Presidio
 from gateway.safety.reading import Kind, visited
-from gateway.safety.settings import BUILT_IN, Safety, SafetyPolicy, read_phrases
 from gateway.safety.stream import StreamFilter
 from gateway.safety.violations import Violation, Violations
-from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn
 
 PHRASES: Final = "blocked phrases"

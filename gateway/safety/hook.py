@@ -11,16 +11,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.identity.principal import Principal
-from gateway.safety.accounts import Card, Iban
-from gateway.safety.blocked import Blocked
-from gateway.safety.contacts import Email, IpAddress, Phone
-from gateway.safety.credentials import ApiKey, PrivateKey
+from gateway.access.identity.principal import Principal
+from gateway.config.safety import BLOCKED, BUILT_IN, Action, Safety, SafetyPolicy, plugins
+from gateway.recognisers.accounts import Card, Iban
+from gateway.recognisers.blocked import Blocked
+from gateway.recognisers.contacts import Email, IpAddress, Phone
+from gateway.recognisers.credentials import ApiKey, PrivateKey
+from gateway.recognisers.pattern import Pattern
+from gateway.recognisers.recogniser import Recogniser
 from gateway.safety.json_stream import JsonFilter
-from gateway.safety.pattern import Pattern
 from gateway.safety.reading import Kind
-from gateway.safety.recogniser import Recogniser
-from gateway.safety.settings import BLOCKED, BUILT_IN, Action, Safety, SafetyPolicy, plugins
 from gateway.safety.stream import Rule, StreamFilter, TextFilter
 
 Direction = Literal["input", "output"]

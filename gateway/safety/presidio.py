@@ -12,13 +12,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from gateway.identity.principal import Principal
+from gateway.access.identity.principal import Principal
+from gateway.config.safety import Safety
 from gateway.protocol.nesting import MAX_LEVELS, json_depth
+from gateway.records.section import SettingsError
 from gateway.safety.hook import Finding, Told, Verdict
 from gateway.safety.reading import Kind
-from gateway.safety.settings import Safety
 from gateway.safety.stream import StreamFilter
-from gateway.section import SettingsError
 
 
 class Presidio:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gateway.safety.recogniser import CONTEXT, Match, Recogniser, Rest
+from gateway.recognisers.recogniser import CONTEXT, Match, Recogniser, Rest
 
 MAX_FOUND = 4096
 """Characters of a finding that are told."""

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from gateway.settings import Log
+from gateway.config.settings import Log
 
 _context: ContextVar[Mapping[str, Any]] = ContextVar("roundhouse_log_context", default=MappingProxyType({}))
 

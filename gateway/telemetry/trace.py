@@ -1,7 +1,7 @@
 """Where a turn's time went, and which trace it belongs to.
 
 Every turn carries a `TurnTrace`: a list of stages and the moments at which they ended. That is all that is recorded
-while a turn runs; metrics, the overhead header and spans (`gateway.telemetry.tracing`) are made from it afterwards, so
+while a turn runs; metrics, the overhead header and spans (`gateway.pipeline.tracing`) are made from it afterwards, so
 that a turn costs the same whether anybody looks or not.
 
 Which trace a turn belongs to comes from W3C's `traceparent`: the HTTP header, or on a WebSocket the key of that name in

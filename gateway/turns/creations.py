@@ -17,8 +17,8 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from gateway.access.identity import Principal
 from gateway.errors import Conflict, InvalidRequest
-from gateway.identity import Principal
 from gateway.protocol.requests import TurnRequest
 
 log = logging.getLogger("roundhouse.turns")

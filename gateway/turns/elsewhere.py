@@ -14,12 +14,12 @@ from typing import NoReturn, Protocol
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from gateway.access.identity import Principal
+from gateway.background import Kept, Periodic
+from gateway.config.settings import Turns as TurnSettings
 from gateway.errors import ApiError, EngineFailed, Unavailable
-from gateway.identity import Principal
-from gateway.periodic import Kept, Periodic
-from gateway.presence import Presence
 from gateway.protocol.stream import Finished, Usage
-from gateway.settings import Turns as TurnSettings
+from gateway.storage.presence import Presence
 from gateway.turns.feeds import Feeds
 from gateway.turns.following import Followings, Mirror
 from gateway.turns.ids import gateway_of

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 
 from redis.exceptions import RedisError
 
+from gateway.background import cancel
 from gateway.errors import ApiError
-from gateway.periodic import cancel
 from gateway.turns.messages import Follow, Frame, GatewayMessage, Header, Leave, Refused
 from gateway.turns.records import header_of
 from gateway.turns.turn import Turn, TurnState, Viewer

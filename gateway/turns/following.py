@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 
 from redis.exceptions import RedisError
 
+from gateway.access.identity import Principal
 from gateway.errors import Unavailable
-from gateway.identity import Principal
 from gateway.protocol.slices import Fit, fit
 from gateway.turns.feeds import SILENCE, Send
 from gateway.turns.ids import gateway_of

@@ -15,7 +15,7 @@ _CHOICES = re.compile(r"(?:chat)?cmpl-(.+)")
 
 
 def new_response_id(gateway: str) -> str:
-    """An id that nobody can guess, for a turn of this gateway (an id of `gateway.presence`)."""
+    """An id that nobody can guess, for a turn of this gateway (an id of `gateway.storage.presence`)."""
     return f"resp_{gateway.removeprefix(_GATEWAY)}{secrets.token_hex(16)}"
 
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
+from gateway.access.identity import Principal
 from gateway.errors import ApiError, RateLimited
-from gateway.identity import Principal
 from gateway.protocol.requests import Message, TurnRequest
 from gateway.protocol.slices import LogSlice
 

@@ -20,7 +20,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
-from gateway.presence import GATEWAY_KEY
+from gateway.storage.presence import GATEWAY_KEY
 from gateway.turns.messages import Header, Record, decode_record, encode
 from gateway.turns.seal import BrokenSeal, Seal
 from gateway.turns.turn import Turn

@@ -13,8 +13,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Self
 
+from gateway.access.identity import Principal
 from gateway.errors import ApiError
-from gateway.identity import Principal
 from gateway.protocol.events import ResponseView
 from gateway.protocol.items import ItemState
 from gateway.protocol.log import Entry, TurnLog

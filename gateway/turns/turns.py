@@ -11,13 +11,13 @@ from typing import Protocol
 
 from redis.asyncio import Redis
 
+from gateway.access.identity import Principal
+from gateway.config.settings import Turns as TurnSettings
 from gateway.errors import ApiError, Conflict, NotFound, PreviousResponseNotFound, Unavailable
-from gateway.identity import Principal
-from gateway.presence import Presence, new_id
 from gateway.protocol.messages import check_answers
 from gateway.protocol.requests import Message, TurnRequest
 from gateway.protocol.stream import Finished
-from gateway.settings import Turns as TurnSettings
+from gateway.storage.presence import Presence, new_id
 from gateway.turns.creations import Creations
 from gateway.turns.elsewhere import Elsewhere
 from gateway.turns.ids import new_response_id
@@ -30,7 +30,7 @@ MAX_RETAINED_CHARACTERS = 256 * 1024 * 1024
 
 
 class Road(Protocol):
-    """What carries a turn from request to answer; `gateway.pipeline.Pipeline` in production."""
+    """What carries a turn from request to answer; `gateway.pipeline.run.Pipeline` in production."""
 
     async def run(self, turn: Turn) -> None:
         """Run the turn, giving its events to `turn.append` in the order of `gateway.protocol.stream`.

@@ -13,8 +13,8 @@ from bench.engine import main
 from bench.engine_cuda import ALONE, OURS, PEER, TOGETHER, Failure, Results, Row, markdown
 from bench.measure import Machine
 from bench.report import Environment
-from engine.config import ModelConfig
-from engine.model import Decoder
+from engine.model.config import ModelConfig
+from engine.model.decoder import Decoder
 
 
 @pytest.mark.deep

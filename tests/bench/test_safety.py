@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bench.safety import RULES, accuracy, labelled, per_delta, prose, speed
+from gateway.config.safety import Safety
 from gateway.safety.hook import recognisers
-from gateway.safety.settings import Safety
 
 
 def test_labels_are_in_their_texts_in_order() -> None:

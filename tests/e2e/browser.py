@@ -26,18 +26,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.api import feedback, page, responses, tickets
-from gateway.api.http import JsonResponse, on_api_error
-from gateway.configuration import Configuration
-from gateway.context import Gateway
-from gateway.directory.store import Directory
-from gateway.directory.view import View, configured
+from gateway.access.directory.store import Directory
+from gateway.access.directory.view import View, configured
+from gateway.access.identity.authenticate import Identity
+from gateway.access.identity.guesses import Guesses
+from gateway.access.identity.issuers import Issuers
+from gateway.access.identity.last_used import LastUsed
+from gateway.access.tickets import Tickets
+from gateway.config.configuration import Configuration
+from gateway.config.settings import Settings, demo_settings
 from gateway.errors import ApiError
-from gateway.identity.authenticate import Identity
-from gateway.identity.guesses import Guesses
-from gateway.identity.issuers import Issuers
-from gateway.identity.last_used import LastUsed
+from gateway.http import feedback, page, responses, tickets
+from gateway.http.exchange import JsonResponse, on_api_error
 from gateway.limits.limiter import Limiter
+from gateway.pipeline.routing.decisions import DecisionLog
 from gateway.protocol.stream import (
     ArgumentsDelta,
     CacheOutcome,
@@ -50,12 +52,10 @@ from gateway.protocol.stream import (
     TextDelta,
     Usage,
 )
-from gateway.routing.decisions import DecisionLog
-from gateway.settings import Settings, demo_settings
-from gateway.telemetry.metrics import Metrics
-from gateway.tickets import Tickets
+from gateway.services import Gateway
+from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn, Turns
-from gateway.websocket import Connections
+from gateway.ws.socket import Connections
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

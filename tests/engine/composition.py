@@ -19,9 +19,9 @@ import msgspec
 
 from engine.adapters.residency import ResidencyConfig
 from engine.core import EngineCore, SchedulerConfig
+from engine.execution.runner import ModelRunner
 from engine.plan import Runner, Sampled, StepPlan, TokenMasks
 from engine.request import Request
-from engine.runner import ModelRunner
 from engine.speculation.draft_model import DraftModel
 from engine.speculation.speculator import Speculator
 from engine.wire import Generate, Grammar, Output, SamplingParams, TokenLogprob, Usage

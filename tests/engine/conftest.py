@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine import server as server_module
-from engine.client import EngineClient
-from engine.text import TextProcessor
+from engine.client.engine_client import EngineClient
+from engine.client.text import TextProcessor
+from engine.server import host as server_module
 from tests.engine.checkpoints import write_checkpoint
 from tests.engine.peers import TIMEOUT
 from tests.engine.scripted_engine import ScriptedEngine

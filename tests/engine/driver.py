@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
+from engine.execution.runner import ModelRunner
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
-from engine.runner import ModelRunner
 from engine.wire import SamplingParams
 
 BLOCKS = 128

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine import runner
+from engine.execution import runner
 from engine.plan import Sampled, StepPlan, TokenMasks
 
 POISON, FATAL = 301, 302
@@ -26,6 +26,6 @@ class FaultyRunner(runner.ModelRunner):
 
 if __name__ == "__main__":
     runner.ModelRunner = FaultyRunner  # type: ignore[misc]
-    from engine.serve import main
+    from engine.server.command import main
 
     main()

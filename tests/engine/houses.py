@@ -18,10 +18,10 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from engine.adapters.format import check_adapter
 from engine.adapters.manifest import Manifest
+from engine.cache.memory import KVDtype
+from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.constraints import Constraints
-from engine.kv_cache import KVDtype
-from engine.runner import ModelRunner
 from engine.wire import Grammar, TokenLogprob
 from kernels import Quantization
 from tests.engine.adapters.zoo import ATTENTION, EXPERTS, LINEAR, Kind, load_peft, write_adapter

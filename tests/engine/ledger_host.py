@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engine.host_tier import Save
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
+from engine.cache.host_tier import Save
 from tests.engine.ledger_runner import LedgerRunner
 
 
 class LedgerHost:
-    """Copies cells of a `LedgerRunner`. Implements `engine.host_loader.HostMemory`."""
+    """Copies cells of a `LedgerRunner`. Implements `engine.cache.host_loader.HostMemory`."""
 
     block_bytes = 100
 

@@ -11,7 +11,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
 from engine.speculation.verification import confirmed

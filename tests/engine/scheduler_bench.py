@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.adapters.residency import BASE_ONLY, ResidencyConfig
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
 from engine.plan import Row, StepPlan
 from engine.request import Request
 from engine.scheduling.config import SchedulerConfig

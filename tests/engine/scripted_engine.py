@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.client import Delta, EngineClient, Generation, RequestFailed
+from engine.client.engine_client import Delta, EngineClient, Generation, RequestFailed
 from engine.core import EngineCore, SchedulerConfig
 from engine.plan import Sampled, StepPlan
 from engine.request import Request
-from engine.server import EngineServer
+from engine.server.host import EngineServer
 from engine.wire import SamplingParams, TokenLogprob
 from tests.engine.ledger_runner import model_info
 from tests.engine.peers import TIMEOUT, until

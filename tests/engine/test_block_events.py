@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client import EngineClient
-from engine.host_tier import HostTier
-from engine.kv import BlockPool
-from engine.prefix_keys import block_hash, pack_numbers, unpack_numbers
-from engine.server import EngineServer
+from engine.cache.blocks import BlockPool
+from engine.cache.host_tier import HostTier
+from engine.cache.prefix_keys import block_hash, pack_numbers, unpack_numbers
+from engine.client.engine_client import EngineClient
+from engine.server.host import EngineServer
 from engine.wire import Blocks, Follow, Step
 from tests.engine.ledger_runner import LedgerRunner
 from tests.engine.peers import TIMEOUT, Peer, ask, make_core, peer_of, until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from engine.kv_cache import KVDtype
+from engine.cache.memory import KVDtype
 from kernels import Quantization
 from tests.engine.composition import FEATURES, FEWER_BITS, FEWER_BITS_OF_BOTH, LARGER, LARGER_IN_FEWER_BITS, PAIRS
 from tests.engine.composition_page import page

@@ -8,13 +8,13 @@ from typing import Literal
 import pytest
 import torch
 
-from engine.kv_cache import KVDtype
-from engine.runner import ModelRunner
+from engine.cache.memory import KVDtype
+from engine.execution.runner import ModelRunner
 from kernels import library
 from tests.engine.checkpoints import VOCABULARY, oracle_greedy, oracle_logits, random_prompt
 from tests.engine.conftest import Checkpoint
 from tests.engine.driver import BLOCKS, drive, request, tokens_of
-from tests.engine.test_model import distribution
+from tests.engine.model.test_decoder import distribution
 
 SETTINGS: list[tuple[Literal["float32", "bfloat16"], KVDtype, int]] = [
     ("float32", "auto", 16),

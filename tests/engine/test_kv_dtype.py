@@ -10,15 +10,15 @@ import pytest
 import torch
 from transformers import DynamicCache
 
+from engine.cache.memory import KVDtype
+from engine.cache.prefix_keys import chain_root
 from engine.core import EngineCore, SchedulerConfig
-from engine.kv_cache import KVDtype
-from engine.prefix_keys import chain_root
-from engine.runner import ModelRunner
+from engine.execution.runner import ModelRunner
 from engine.wire import Generate, SamplingParams
 from tests.engine.checkpoints import VOCABULARY, load_oracle, oracle_logits, random_prompt
 from tests.engine.conftest import Checkpoint
 from tests.engine.driver import BLOCKS, drive, request, tokens_of
-from tests.engine.test_model import distribution
+from tests.engine.model.test_decoder import distribution
 
 Narrow = Literal["fp8", "int8"]
 ERROR = {"bf16": 0.01, "fp8": 0.12, "int8": 0.02}

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from engine.execution.runner import ModelRunner
 from engine.request import Request
-from engine.runner import ModelRunner
 from kernels import Quantization, library
 from tests.engine.checkpoints import VOCABULARY, oracle_greedy, oracle_logits, write_checkpoint
 from tests.engine.driver import BLOCKS, drive, request, tokens_of

@@ -13,9 +13,9 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 import kernels
-from engine.checkpoint import revision_digest
-from engine.prefix_keys import chain_root
-from engine.runner import ModelRunner
+from engine.cache.prefix_keys import chain_root
+from engine.execution.runner import ModelRunner
+from engine.model.checkpoint import revision_digest
 from kernels import Quantization, library
 from tests.engine.checkpoints import VOCABULARY, oracle_logits, random_prompt, write_checkpoint
 from tests.engine.conftest import Checkpoint

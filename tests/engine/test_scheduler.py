@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
 from engine.plan import Sampled
 from engine.request import Request, RequestError, State
 from engine.scheduling.config import POLICIES, SchedulerConfig

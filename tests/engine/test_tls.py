@@ -13,11 +13,11 @@ import trustme
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from engine.client import EngineClient
+from engine.client.engine_client import EngineClient
 from engine.tls import Certificate, client_context, server_context
 from tests.engine.conftest import Checkpoint
 from tests.engine.scripted_engine import ScriptedEngine, collect, params
-from tests.engine.test_serve import engine_process, readiness
+from tests.engine.server.test_command import engine_process, readiness
 
 pytestmark = pytest.mark.anyio
 

@@ -21,16 +21,16 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from websockets.asyncio.client import ClientConnection, connect
 
 from engine.core import EngineCore
+from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.constraints import Constraints
-from engine.runner import ModelRunner
 from engine.scheduling.config import SchedulerConfig
-from engine.server import EngineServer
+from engine.server.host import EngineServer
 from gateway.app import create_app
-from gateway.context import Gateway
+from gateway.config.settings import Adapters, Limits, Pool, Server, Settings, Turns, demo_settings
+from gateway.config.settings import Redis as RedisSettings
 from gateway.server import GatewayServer, listen
-from gateway.settings import Adapters, Limits, Pool, Server, Settings, Turns, demo_settings
-from gateway.settings import Redis as RedisSettings
+from gateway.services import Gateway
 from tests.engine.checkpoints import VOCABULARY, write_checkpoint
 
 KEY = "roundhouse-demo"

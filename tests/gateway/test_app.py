@@ -11,11 +11,11 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.adapters.registry import RegistryError
-from gateway.admin.registration import Registrar
 from gateway.app import running
-from gateway.configuration import Configuration
-from gateway.settings import Adapters, Pool, Settings, demo_settings
-from gateway.settings import Redis as RedisSettings
+from gateway.config.configuration import Configuration
+from gateway.config.settings import Adapters, Pool, Settings, demo_settings
+from gateway.config.settings import Redis as RedisSettings
+from gateway.registration.registrar import Registrar
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio

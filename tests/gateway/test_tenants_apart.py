@@ -24,15 +24,15 @@ from starlette.routing import Route, WebSocketRoute
 from websockets.exceptions import InvalidStatus
 
 from engine.adapters.registry import Registry
-from engine.text import TextProcessor
+from engine.client.text import TextProcessor
 from gateway.app import create_app
-from gateway.settings import demo_settings
+from gateway.config.settings import demo_settings
 from tests.engine.adapters.zoo import write_adapter
 from tests.gateway.attempts import Attempt, client, invented, over_a_socket, over_http, without_own, written
 from tests.gateway.conftest import KEY, EngineThread, Serve, Served, eventually
+from tests.gateway.engines.test_adapters import OTHER_KEY, TENANTS
 from tests.gateway.frame_engine import FrameEngine
 from tests.gateway.sockets import ask
-from tests.gateway.test_adapters import OTHER_KEY, TENANTS
 from tests.gateway.turns.test_across_gateways import started, two
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ import torch
 from engine.adapters.bank import AdapterBank
 from engine.adapters.format import check_adapter
 from engine.adapters.manifest import Manifest
+from engine.execution.runner import Dtype, ModelRunner
 from engine.request import Request
-from engine.runner import Dtype, ModelRunner
 from tests.engine.adapters.zoo import ZOO, peft_greedy, peft_logits, write_adapter
 from tests.engine.checkpoints import oracle_greedy, oracle_logits
 from tests.engine.driver import request

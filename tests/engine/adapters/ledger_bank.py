@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from engine.adapters.config import AdapterError
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
 from engine.plan import Sampled, StepPlan
 from tests.engine.ledger_runner import LedgerRunner
 

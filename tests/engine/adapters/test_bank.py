@@ -21,7 +21,7 @@ from engine.adapters.format import CONFIG, WEIGHTS, check_adapter
 from engine.adapters.manifest import Manifest
 from engine.adapters.storage import RegistryError
 from engine.core import EngineCore, SchedulerConfig
-from engine.runner import ModelRunner
+from engine.execution.runner import ModelRunner
 from engine.wire import Generate, Output, SamplingParams
 from tests.engine.adapters.collection import BLOCKS, Collection, bank_of
 from tests.engine.adapters.conftest import Collections

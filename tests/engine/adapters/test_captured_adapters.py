@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from engine.graphs.policy import CapturePolicy
+from engine.execution.graphs.policy import CapturePolicy
+from engine.execution.runner import Dtype, ModelRunner
 from engine.plan import Sampled
-from engine.runner import Dtype, ModelRunner
 from kernels import library, reference
 from tests.engine.adapters.collection import BLOCKS, Collection, ask
 from tests.engine.adapters.conftest import Collections
 from tests.engine.checkpoints import CONTEXT, random_prompt
 from tests.engine.driver import drive
-from tests.engine.graphs.test_decode import Recorder
+from tests.engine.execution.graphs.test_decode import Recorder
 
 KINDS = ("rank 1", "rank 8", "rank 128")
 MIXTURES: list[list[str | None]] = [

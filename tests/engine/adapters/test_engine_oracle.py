@@ -13,9 +13,9 @@ import pytest
 from engine.adapters.manifest import Manifest
 from engine.adapters.residency import ResidencyConfig
 from engine.core import EngineCore, SchedulerConfig
+from engine.execution.runner import ModelRunner
 from engine.plan import Sampled, StepPlan
 from engine.request import Request
-from engine.runner import ModelRunner
 from engine.wire import Generate, SamplingParams
 from tests.engine.adapters.collection import Collection, bank_of
 from tests.engine.adapters.conftest import Collections

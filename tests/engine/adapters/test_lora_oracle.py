@@ -10,17 +10,17 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-import engine.layers
+import engine.model.layers
+from engine.execution.runner import ModelRunner
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
-from engine.runner import ModelRunner
 from kernels import LoraPlan, library
 from tests.engine.adapters.collection import BLOCKS, Collection, ask, bank_of
 from tests.engine.adapters.conftest import Collections
 from tests.engine.adapters.zoo import ZOO
 from tests.engine.checkpoints import VOCABULARY, random_prompt
 from tests.engine.driver import drive, tokens_of
-from tests.engine.test_model import distribution
+from tests.engine.model.test_decoder import distribution
 
 ARCHITECTURES = sorted({kind.architecture for kind in ZOO.values()})
 NEW_TOKENS = 8
@@ -144,9 +144,9 @@ def test_long_prompts_pass_feed_forward_layers_in_parts(
     kinds = ["rank 8", None, "only v_proj", "one layer", "rank 8"]
     runner = collection.runner("rank 8", "only v_proj", "one layer")
     rows: list[int] = []
-    run = engine.layers.Mlp._run
+    run = engine.model.layers.Mlp._run
 
-    def spy(mlp: engine.layers.Mlp, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
+    def spy(mlp: engine.model.layers.Mlp, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
         rows.append(len(x))
         return run(mlp, x, lora)
 
@@ -155,8 +155,8 @@ def test_long_prompts_pass_feed_forward_layers_in_parts(
         return drive(runner, asked, blocks=BLOCKS)
 
     whole = answers()
-    monkeypatch.setattr(engine.layers, "_MLP_ROWS", 16)
-    monkeypatch.setattr(engine.layers.Mlp, "_run", spy)
+    monkeypatch.setattr(engine.model.layers, "_MLP_ROWS", 16)
+    monkeypatch.setattr(engine.model.layers.Mlp, "_run", spy)
     parts = answers()
     assert max(rows) == (16 if library.cpu is not None else len(kinds) * 33)
     for one, other in zip(whole, parts, strict=True):

@@ -11,10 +11,10 @@ import pytest
 
 from engine.adapters.registry import Registry
 from engine.adapters.residency import ResidencyConfig
-from engine.client import EngineClient
+from engine.client.engine_client import EngineClient
 from engine.core import EngineCore, SchedulerConfig
-from engine.runner import ModelRunner
-from engine.server import EngineServer
+from engine.execution.runner import ModelRunner
+from engine.server.host import EngineServer
 from engine.wire import SamplingParams
 from tests.engine.adapters.zoo import peft_greedy, write_adapter
 from tests.engine.checkpoints import oracle_greedy, random_prompt

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-import engine.recorded
+import engine.execution.recorded
+from engine.execution.runner import Dtype, ModelRunner
 from engine.plan import Sampled
-from engine.runner import Dtype, ModelRunner
 from kernels import library
 from tests.engine.adapters.collection import BLOCKS, Collection, ask
 from tests.engine.adapters.conftest import Collections
@@ -72,7 +72,7 @@ def test_more_rows_with_adapters_than_there_was_room_for(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the first step on, as where all requests come at once."""
-    monkeypatch.setattr(engine.recorded, "_ROWS", 2)
+    monkeypatch.setattr(engine.execution.recorded, "_ROWS", 2)
     kinds = ["rank 1", "rank 8", None, "rank 1"]
     runner = collection.runner("rank 1", "rank 8")
     with monkeypatch.context() as patch:

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from engine.adapters.residency import Residency, ResidencyConfig, Room
 from engine.adapters.states import Adapter, AdapterState
-from engine.kv import BlockPool, block_hash
+from engine.cache.blocks import BlockPool, block_hash
 
 
 def make(blocks: int = 20, **config: object) -> Residency:

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from engine import core as core_module
-from engine import server as server_module
-from engine.client import EngineClient
+from engine.client.engine_client import EngineClient
 from engine.core import EngineCore, SchedulerConfig
-from engine.server import EngineServer
+from engine.server import host as server_module
+from engine.server.host import EngineServer
 from engine.wire import Announce, Generate, Pin, Ready, SamplingParams, Step
 from tests.engine.adapters.test_core_adapters import V, VersionBank, W, X
 from tests.engine.ledger_runner import expected_output, model_info

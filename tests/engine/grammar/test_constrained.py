@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.core import EngineCore, SchedulerConfig
+from engine.execution.runner import ModelRunner
 from engine.plan import Sampled, StepPlan, TokenMasks
 from engine.request import RequestError
-from engine.runner import ModelRunner
 from engine.speculation.speculator import Speculator
 from engine.wire import Grammar
 from tests.engine.checkpoints import random_prompt

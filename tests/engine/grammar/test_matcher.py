@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from engine.detokenizer import TokenBytes, detokenize
+from engine.client.detokenizer import TokenBytes, detokenize
 from engine.grammar.masks import MaskFiller
 from engine.grammar.matcher import Matcher
 from engine.grammar.source import GrammarLimits, to_llguidance

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.client import EngineClient
-from engine.generation import RequestFailed, Result
-from engine.server import EngineServer
+from engine.client.engine_client import EngineClient
+from engine.client.generation import RequestFailed, Result
+from engine.server.host import EngineServer
 from engine.wire import Grammar, SamplingParams
 from tests.engine.grammar import engines
 from tests.engine.grammar.conftest import Model

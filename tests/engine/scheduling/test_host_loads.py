@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
 from engine.request import Request, State
 from engine.scheduling.config import POLICIES
 from engine.scheduling.host_loads import HostLoad

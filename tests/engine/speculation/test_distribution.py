@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from engine.core import EngineCore, SchedulerConfig
-from engine.runner import ModelRunner
+from engine.execution.runner import ModelRunner
 from engine.speculation.draft_model import DraftModel
 from engine.speculation.speculator import Speculator
 from engine.wire import Generate, SamplingParams
 from tests.engine.checkpoints import oracle_logits, write_similar
 from tests.engine.composition import serve
 from tests.engine.conftest import Checkpoint
-from tests.engine.test_sampling import chi_square_limit
+from tests.engine.execution.test_sampling import chi_square_limit
 
 VOCABULARY = 8
 REQUESTS = 4000

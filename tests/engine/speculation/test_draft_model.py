@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from engine.config import CheckpointError
 from engine.core import EngineCore, SchedulerConfig
+from engine.execution.runner import ModelRunner
+from engine.model.config import CheckpointError
 from engine.plan import Row
-from engine.runner import ModelRunner
 from engine.speculation.draft_model import DraftModel
 from engine.speculation.speculator import Speculator
 from engine.wire import Generate, SamplingParams

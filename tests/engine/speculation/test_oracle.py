@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.core import EngineCore, SchedulerConfig
-from engine.runner import ModelRunner
+from engine.execution.runner import ModelRunner
 from engine.speculation.draft_model import DraftModel
 from engine.speculation.speculator import Speculator
 from engine.wire import Generate, SamplingParams

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.kv import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
 from engine.wire import TokenLogprob

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.runner import ModelRunner
+from engine.execution.runner import ModelRunner
 from engine.speculation.verification import confirmed
 from tests.engine.checkpoints import ARCHITECTURES, VOCABULARY, oracle_greedy, random_prompt
 from tests.engine.conftest import Checkpoint

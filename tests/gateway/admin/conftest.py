@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from gateway.directory.records import Scope
+from gateway.config.settings import ApiKey, Tenant, demo_settings
+from gateway.records.directory import Scope
 from gateway.server import GatewayServer
-from gateway.settings import ApiKey, Tenant, demo_settings
 from tests.gateway.conftest import Serve, Served
 
 if TYPE_CHECKING:

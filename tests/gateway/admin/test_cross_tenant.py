@@ -15,12 +15,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from engine.text import TextProcessor
+from engine.client.text import TextProcessor
 from gateway.admin.app import ENDPOINTS
-from gateway.admin.endpoints import Access, Endpoint
+from gateway.admin.kit.endpoints import Access, Endpoint
 from tests.engine.adapters.zoo import write_adapter
 from tests.gateway.admin.conftest import CHAT, Administer, Administered
-from tests.gateway.admin.test_adapters import finished, upload
+from tests.gateway.admin.endpoints.test_adapters import finished, upload
 from tests.gateway.frame_engine import FrameEngine
 
 pytestmark = pytest.mark.anyio

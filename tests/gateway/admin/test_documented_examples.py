@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.text import TextProcessor
-from gateway.directory.records import Key
+from engine.client.text import TextProcessor
+from gateway.records.directory import Key
 from tests.engine.adapters.zoo import write_adapter
 from tests.gateway.admin.conftest import OPERATOR, Administer
 from tests.gateway.frame_engine import FrameEngine

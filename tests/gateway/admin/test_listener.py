@@ -12,8 +12,8 @@ import pytest
 
 from gateway.admin.app import create_admin_app
 from gateway.admin.listener import listening
-from gateway.configuration import Configuration
-from gateway.settings import Admin, SettingsError, demo_settings
+from gateway.config.configuration import Configuration
+from gateway.config.settings import Admin, SettingsError, demo_settings
 from tests.gateway.admin.conftest import OPERATOR, TENANTS
 from tests.gateway.conftest import Serve
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.billing.cost import cost, dollars, microdollars, picodollars
-from gateway.settings import Price
+from gateway.config.settings import Price
 
 amounts = st.integers(0, 10**12)
 prices = st.builds(Price, name=st.just("m"), input=amounts, output=amounts, cached_input=st.none() | amounts)

@@ -32,7 +32,7 @@ from gateway.billing.entry import (
 )
 from gateway.billing.ledger import Ledger
 from gateway.billing.store import LedgerStore, Numbered
-from gateway.settings import Usage
+from gateway.config.settings import Usage
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio

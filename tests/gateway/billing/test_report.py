@@ -22,7 +22,7 @@ from gateway.billing.entry import Entry, Group, Totals, counters_key, entries_ke
 from gateway.billing.report import Query, Row, periods
 from gateway.billing.store import LedgerStore, Numbered
 from gateway.cli.root import main
-from gateway.settings import Usage
+from gateway.config.settings import Usage
 from tests.gateway.billing.test_ledger import AT, DAY, HOUR, client, entry
 
 SINCE = datetime(2026, 11, 20, tzinfo=UTC)

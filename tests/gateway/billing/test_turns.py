@@ -20,14 +20,14 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from engine.wire import Generate, Output, Step, Usage, encode
+from gateway.access.identity import Principal
 from gateway.billing import report
 from gateway.billing.entry import Entry
 from gateway.billing.report import Query
+from gateway.config.settings import Price, Router
 from gateway.errors import ApiError
-from gateway.identity import Principal
 from gateway.protocol.requests import Message, Sampling, TurnRequest
 from gateway.protocol.stream import Finished, TextDelta
-from gateway.settings import Price, Router
 from gateway.tools.answer import AnswerReader
 from tests.gateway.billing.test_ledger import client
 from tests.gateway.conftest import Serve, Served, eventually, receive, send

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.root import main
-from gateway.settings import DEMO
+from gateway.config.settings import DEMO
 
 
 def run(*arguments: str, **environment: str) -> Result:

@@ -11,11 +11,11 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 
+from gateway.access.identity.last_used import LAST_USED_KEY
+from gateway.access.identity.secret import installation_secret
 from gateway.cli.root import main
-from gateway.identity.keys import digest, well_formed
-from gateway.identity.last_used import LAST_USED_KEY
-from gateway.identity.secret import installation_secret
-from gateway.settings import load
+from gateway.config.settings import load
+from gateway.records.api_keys import digest, well_formed
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from gateway.cli import examination
 from gateway.cli.examination import Finding
 from gateway.cli.root import main
+from gateway.config.settings import DEMO
 from gateway.processes import redis_server
-from gateway.settings import DEMO
 from tests.gateway.conftest import EngineThread, Serve
 
 _MODEL = DEMO / "models" / "small"

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.root import main
+from gateway.engines.heartbeat import MAX_TENANTS, overview
 from gateway.telemetry.activity import TenantActivity
-from gateway.telemetry.heartbeat import MAX_TENANTS, overview
 from tests.gateway.conftest import Serve, Served, eventually
 
 pytestmark = pytest.mark.anyio

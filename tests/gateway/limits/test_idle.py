@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from redis.asyncio import Redis
 
+from gateway.config.settings import Limits, Settings
 from gateway.limits.counters import Amounts, Subject
 from gateway.limits.idle import KEEP, TENANTS_KEY, IdleLimits
 from gateway.limits.limiter import Limiter
-from gateway.limits.quota import Quota
 from gateway.limits.script import keys
-from gateway.settings import Limits, Settings
+from gateway.records.quota import Quota
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from gateway.config.settings import Limits, Settings
 from gateway.errors import InvalidRequest, RateLimited, Unavailable
 from gateway.limits import limiter as limiter_module
 from gateway.limits.counters import Amounts, Counters, Subject
 from gateway.limits.limiter import LEASE, Limiter, Reservation
-from gateway.limits.quota import Quota
 from gateway.limits.readings import check_size
 from gateway.limits.script import HELD_KEY, LEASES_KEY, STATE_KEY, keys
 from gateway.protocol.stream import LimitState
-from gateway.settings import Limits, Settings
+from gateway.records.quota import Quota
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio

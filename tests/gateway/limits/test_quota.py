@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gateway.limits.quota import Quota
+from gateway.records.quota import Quota
 
 
 def test_a_quota_is_kept_as_json_with_the_fields_that_were_set() -> None:

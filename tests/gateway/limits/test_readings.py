@@ -6,13 +6,13 @@ import openai
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from gateway.directory.records import Tenant
-from gateway.identity import Principal
+from gateway.access.identity import Principal
+from gateway.config.settings import Price
 from gateway.limits.counters import DAY, UNIT, Amounts, Counters, Subject, bounds_of
-from gateway.limits.quota import Quota
 from gateway.limits.readings import check_size, duration, headers, read, refusal
 from gateway.limits.subjects import mode_of, share_of_quota, socket_subjects, subjects_of
-from gateway.settings import Price
+from gateway.records.directory import Tenant
+from gateway.records.quota import Quota
 from tests.gateway.conftest import Serve
 
 KEY_QUOTA = Quota(requests_per_minute=2, open_sockets=1)

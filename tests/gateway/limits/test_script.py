@@ -25,8 +25,8 @@ from hypothesis.stateful import (
 
 from gateway.limits.book import STEP, Book
 from gateway.limits.counters import UNIT, Amounts, Counters, Subject, bounds_of
-from gateway.limits.quota import Quota
 from gateway.limits.script import SCRIPT, Answer, answer, arguments, keys, renewal
+from gateway.records.quota import Quota
 
 LEASE = 20_000
 NOON = 1_795_348_800_000

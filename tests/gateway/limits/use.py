@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gateway.identity import Principal
+from gateway.access.identity import Principal
 from gateway.limits.subjects import subjects_of
 from tests.gateway.conftest import Served
 

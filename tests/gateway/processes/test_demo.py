@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from engine.adapters.registry import Registry
-from engine.checkpoint import revision_digest
-from gateway.adapters import registry_url
+from engine.model.checkpoint import revision_digest
+from gateway.config.settings import DEMO, Adapters, Redis, Settings, demo_settings
+from gateway.engines.adapters import registry_url
 from gateway.processes.demo import ADAPTERS, register_adapters
-from gateway.settings import DEMO, Adapters, Redis, Settings, demo_settings
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import DEMO
+from gateway.config.settings import DEMO
 from tests.e2e.conftest import Installation
 from tests.gateway.conftest import EngineThread
 

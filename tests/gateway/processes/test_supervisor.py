@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from cache.embedder import main as embedder_main
-from engine.serve import main
+from engine.server.command import main
+from gateway.config.settings import Embedder, Pool
 from gateway.processes.supervisor import embedder_command, engine_command
-from gateway.settings import Embedder, Pool
 
 
 def test_an_engine_is_told_who_goes_first(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from gateway.protocol.stream import ArgumentsDelta, CallBegun, CallEnded, Finish
 from gateway.safety.answer import AnswerFilter
 from gateway.safety.json_stream import JsonFilter
 from gateway.safety.stream import Rule, StreamFilter, TextFilter, filter_text
-from tests.gateway.safety.samples import RECOGNISERS, cuts, texts
+from tests.gateway.recognisers.samples import RECOGNISERS, cuts, texts
 
 NAMES = ("api_key", "email", "card", "iban")
 PLAIN = [Rule(name, RECOGNISERS[name], f"[{name}]") for name in NAMES]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.safety.json_stream import JsonFilter
 from gateway.safety.stream import Rule, StreamFilter, TextFilter, filter_text
-from tests.gateway.safety.samples import RECOGNISERS, cuts, texts
+from tests.gateway.recognisers.samples import RECOGNISERS, cuts, texts
 
 PLAIN = [Rule(name, RECOGNISERS[name], f"[{name}]") for name in ("api_key", "email", "card", "iban")]
 QUOTED = [Rule(rule.name, rule.recogniser, json.dumps(rule.replacement)) for rule in PLAIN]

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.config.safety import Safety
 from gateway.safety.presidio import Presidio
 from gateway.safety.reading import Kind
-from gateway.safety.settings import Safety
 
 
 def test_presidio_reads_prose_and_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

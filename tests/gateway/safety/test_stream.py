@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.safety.stream import Rule, TextFilter, filter_text
-from tests.gateway.safety.samples import FOUND, PEM, RECOGNISERS, cuts, texts
+from tests.gateway.recognisers.samples import FOUND, PEM, RECOGNISERS, cuts, texts
 
 RULES = [Rule(name, recogniser, f"[{name}]") for name, recogniser in RECOGNISERS.items()]
 

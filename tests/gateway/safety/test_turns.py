@@ -15,14 +15,14 @@ import redis.asyncio
 from tokenizers import Tokenizer
 
 from engine.wire import Generate
+from gateway.config.safety import Safety, SafetyPolicy
 from gateway.safety.hook import Finding
-from gateway.safety.settings import Safety, SafetyPolicy
 from gateway.safety.stream import Rule, filter_text
 from gateway.safety.violations import MAX_FINDINGS, Violation, Violations
 from tests.conftest import redis_server
 from tests.gateway.conftest import Serve, Served, eventually, receive, send, until_end
 from tests.gateway.frame_engine import FrameEngine
-from tests.gateway.safety.samples import PEM, RECOGNISERS
+from tests.gateway.recognisers.samples import PEM, RECOGNISERS
 
 pytestmark = pytest.mark.anyio
 

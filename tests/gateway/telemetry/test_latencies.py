@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.telemetry.latencies import SHOWN, quantile, read, since
-from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.metrics.process import Metrics
 
 
 def test_a_quantile_is_interpolated_within_its_bucket() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.settings import Log
+from gateway.config.settings import Log
 from gateway.telemetry.logs import bind, configure
 
 

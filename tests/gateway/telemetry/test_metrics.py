@@ -9,7 +9,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.wire import Load
-from gateway.telemetry.metrics import MAX_SERIES, Metrics
+from gateway.telemetry.metrics.process import MAX_SERIES, Metrics
 from gateway.telemetry.trace import Stage, TurnTrace
 from router.cascade import Signal, decide
 from router.health import Circuit

@@ -18,7 +18,7 @@ import pytest
 from redis import Redis
 from websockets.exceptions import ConnectionClosed
 
-from gateway.settings import Log, Telemetry
+from gateway.config.settings import Log, Telemetry
 from gateway.telemetry import logs
 from tests.gateway.conftest import KEY, Serve, Served, receive, send, until_end
 from tests.gateway.telemetry.collector import Collector

@@ -16,7 +16,7 @@ import pytest
 import redis
 from openai.types.responses import Response
 
-from gateway.settings import ApiKey, Tenant
+from gateway.config.settings import ApiKey, Tenant
 from tests.gateway.conftest import KEY, Serve, Served, eventually, receive, send, text_of, until_end
 from tests.gateway.frame_engine import FrameEngine
 from tests.gateway.sockets import ask, assert_error, create

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from gateway.access.identity import Principal
 from gateway.errors import Conflict, InvalidRequest
-from gateway.identity import Principal
 from gateway.protocol.requests import Message, TurnRequest
 from gateway.turns.creations import Creations
 from tests.conftest import redis_server

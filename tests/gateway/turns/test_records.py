@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from gateway.access.identity import Principal
 from gateway.errors import RateLimited
-from gateway.identity import Principal
 from gateway.protocol.requests import Message, TurnRequest
 from gateway.protocol.stream import Finished, Routed, TextDelta, Usage
 from gateway.turns.creations import CLAIM_KEY

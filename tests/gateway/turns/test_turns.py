@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from gateway.access.identity import Principal
+from gateway.config.settings import Turns as TurnSettings
 from gateway.errors import ApiError, Conflict, NotFound, PreviousResponseNotFound, Unavailable
-from gateway.identity import Principal
 from gateway.protocol.requests import Message, TurnRequest
 from gateway.protocol.stream import Finished, Routed, TextDelta, Usage
-from gateway.settings import Turns as TurnSettings
 from gateway.turns import Turn, Turns, TurnState, Viewer
 from gateway.turns import turns as turns_module
 from tests.gateway.conftest import eventually

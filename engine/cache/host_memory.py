@@ -1,0 +1,87 @@
+"""Copies of KV blocks between a device and host memory; `engine.cache.host_tier` knows which slot holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from engine.cache.host_loader import HostMemory
+from engine.cache.host_tier import Save
+
+_PIECE_BYTES = 1 << 30
+"""torch rounds what it pins up to a power of two: many pieces waste next to nothing, one could waste half of it."""
+
+
+def host_memory(sectors: torch.Tensor, size: int) -> HostMemory:
+    """Host memory of at most `size` bytes for the blocks of a KV cache [blocks, elements].
+
+    Raises:
+        ValueError: not even one block fits, or there is not so much memory.
+    """
+    block_bytes = sectors.shape[1] * sectors.element_size()
+    blocks = size // block_bytes
+    if blocks < 1:
+        raise ValueError(f"host memory for KV: {size} bytes hold no block of {block_bytes}; give it more, or none")
+    try:
+        return _PinnedMemory(sectors, blocks) if sectors.device.type == "cuda" else _PlainMemory(sectors, blocks)
+    except (MemoryError, RuntimeError) as error:  # numpy's and torch's
+        raise ValueError(f"host memory for KV: {size} bytes cannot be had ({error}); give it fewer") from error
+
+
+class _PlainMemory:
+    """Beside a KV cache that is in host memory itself.
+
+    numpy copies, because torch would split a copy among threads, which the steps of the model need. Memory is taken
+    from the operating system when a slot is first written.
+    """
+
+    def __init__(self, sectors: torch.Tensor, blocks: int) -> None:
+        self.blocks = blocks
+        self._sectors = sectors.view(torch.uint8).numpy()
+        self.block_bytes = self._sectors.shape[1]
+        self._slots = np.empty((blocks, self.block_bytes), np.uint8)
+
+    def save(self, saves: Sequence[Save]) -> None:
+        for save in saves:
+            np.copyto(self._slots[save.slot], self._sectors[save.block])
+
+    def begin_load(self, slots: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
+        def load() -> None:
+            for slot, block in zip(slots, blocks, strict=True):
+                np.copyto(self._sectors[block], self._slots[slot])
+
+        return load
+
+
+class _PinnedMemory:
+    """Beside the KV cache of a GPU: pinned pages, which it reads and writes by itself."""
+
+    def __init__(self, sectors: torch.Tensor, blocks: int) -> None:
+        self.blocks = blocks
+        self.block_bytes = sectors.shape[1] * sectors.element_size()
+        self._sectors = sectors
+        self._piece = max(1, _PIECE_BYTES // self.block_bytes)
+        sizes = [min(self._piece, blocks - first) for first in range(0, blocks, self._piece)]
+        self._pieces = [torch.empty(size, sectors.shape[1], dtype=sectors.dtype, pin_memory=True) for size in sizes]
+        self._loading = torch.cuda.Stream(sectors.device)  # type: ignore[no-untyped-call]
+
+    def save(self, saves: Sequence[Save]) -> None:
+        # In the stream of the steps: whoever got the blocks writes to them in the next one, which would have to wait.
+        for save in saves:
+            self._slot(save.slot).copy_(self._sectors[save.block], non_blocking=True)
+
+    def begin_load(self, slots: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
+        # Behind the steps that are launched, which may still write to the blocks for a request that has ended, and
+        # behind all saves; beside the steps that follow.
+        self._loading.wait_stream(torch.cuda.current_stream(self._sectors.device))
+        with torch.cuda.stream(self._loading):
+            for slot, block in zip(slots, blocks, strict=True):
+                self._sectors[block].copy_(self._slot(slot), non_blocking=True)
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            done.record()
+        return done.synchronize
+
+    def _slot(self, slot: int) -> torch.Tensor:
+        return self._pieces[slot // self._piece][slot % self._piece]

@@ -1,0 +1,160 @@
+"""Chat templates as Hugging Face checkpoints carry them: sandboxed Jinja with the helpers that templates expect.
+
+A template comes with the checkpoint, its messages from users: neither is trusted. The sandbox allows no attribute
+that leads out of it, and the data a template sees is plain JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+Message = Mapping[str, Any]
+"""`role`, `content` (text or a list of parts) and whatever else a template reads: `name`, `tool_calls`, ..."""
+
+
+class ChatTemplateError(ValueError):
+    """The template is missing, malformed, or refuses these messages; the message says which."""
+
+
+class ChatTemplate:
+    """The templates of one checkpoint: a default one and possibly one for conversations with tools."""
+
+    def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
+        self._special_tokens = dict(special_tokens)
+        environment = _environment()
+        try:
+            self._templates = {name: environment.from_string(source) for name, source in sources.items()}
+        except jinja2.TemplateError as error:
+            raise ChatTemplateError(f"chat template: {error}") from error
+        self._sources = dict(sources)
+        self.literals = frozenset(
+            literal for source in sources.values() for literal in _literals(environment.parse(source))
+        ).union(special_tokens.values())
+        """Everything that the templates write themselves."""
+
+    @classmethod
+    def from_directory(cls, directory: Path, tokenizer_config: Mapping[str, Any]) -> ChatTemplate:
+        """Read `chat_template.jinja`, `chat_templates/*.jinja` and tokenizer_config.json's `chat_template`."""
+        inline = tokenizer_config.get("chat_template") or {}
+        if isinstance(inline, str):
+            inline = {"default": inline}
+        elif isinstance(inline, list):
+            inline = {entry["name"]: entry["template"] for entry in inline}
+        files = {path.stem: path.read_text("utf-8") for path in (directory / "chat_templates").glob("*.jinja")}
+        if (path := directory / "chat_template.jinja").is_file():
+            files["default"] = path.read_text("utf-8")
+        return cls({**inline, **files}, _special_tokens(tokenizer_config))
+
+    def source(self, *, tools: bool) -> str:
+        """What the template says, with or without tools; empty if there is none."""
+        return (self._sources.get("tool_use") if tools else None) or self._sources.get("default") or ""
+
+    def writes(self, token: str) -> bool:
+        """Whether `token` is part of a template's own text."""
+        return any(token in literal for literal in self.literals)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str:
+        """The conversation as the text that the model was trained on.
+
+        Raises:
+            ChatTemplateError: the checkpoint has no template, there are no messages, or the template refuses them.
+        """
+        template = (self._templates.get("tool_use") if tools else None) or self._templates.get("default")
+        if template is None:
+            raise ChatTemplateError("this model has no chat template; send a plain prompt to /v1/completions instead")
+        if not messages:
+            raise ChatTemplateError("messages: at least one message is needed")
+        # Templates test for missing keys; OpenAI's clients send null for what they leave out.
+        present = [{key: value for key, value in message.items() if value is not None} for message in messages]
+        try:
+            return template.render(
+                messages=present,
+                tools=list(tools) if tools else None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._special_tokens,
+                **variables,
+            )
+        except jinja2.TemplateError as error:
+            raise ChatTemplateError(f"messages: the chat template refuses them: {error}") from error
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+            # A template is a program: messages of a shape it does not expect make it fail like one.
+            raise ChatTemplateError(f"messages: the chat template cannot render them: {error}") from error
+
+
+def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token` and friends, which templates use as variables."""
+    tokens: dict[str, str] = {}
+    for name, value in tokenizer_config.items():
+        content = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(content, str):
+            tokens[name] = content
+    return tokens
+
+
+def _literals(template: nodes.Template) -> list[str]:
+    data = [node.data for node in template.find_all(nodes.TemplateData)]
+    return data + [node.value for node in template.find_all(nodes.Const) if isinstance(node.value, str)]
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks the assistant's text for training; in serving it is transparent."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it as an instance attribute)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters |= {"tojson": _tojson, "replace": _replace}
+    helpers: dict[str, Callable[..., Any]] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+    environment.globals.update(helpers)
+    return environment
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes for HTML, which no model was trained on.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _replace(value: Any, old: str, new: str, count: int = -1) -> str:
+    # Jinja's own filter makes a plain string of what may know where it comes from, see `engine/client/imitations.py`.
+    text: str = value if isinstance(value, str) else str(value)
+    return text.replace(old, new, count)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)

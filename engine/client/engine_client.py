@@ -1,0 +1,339 @@
+"""The gateway's side of an engine: one connection, many generations, text in and out. asyncio, no torch.
+
+    async with EngineClient("ws://127.0.0.1:9001") as engine:
+        await engine.wait_connected()
+        prompt = text.encode_chat(messages)
+        async with engine.generate(prompt, SamplingParams(max_tokens=64), text=text, stop=["END"]) as generation:
+            async for delta in generation:
+                print(delta.text, end="")
+        print(generation.result.finish_reason, generation.result.usage)
+
+Every generation is fed as frames arrive, whether or not its consumer keeps up: what the consumer has not taken yet is
+merged into one pending delta, so that memory is bounded by the answer's length and stop strings end a request in the
+engine at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import ssl
+from collections.abc import Callable, Collection, Sequence
+from typing import Self, TypedDict, Unpack
+
+import msgspec
+from websockets.exceptions import WebSocketException
+
+from engine.client.generation import AnswerUnreadable, Delta, EngineGone, Generation, RequestFailed, Result, Timings
+from engine.client.link import Link
+from engine.client.text import TextProcessor
+from engine.tls import Certificate, client_context
+from engine.wire import (
+    MAX_FRAME_BYTES,
+    MAX_PINNED,
+    MAX_STEP_BYTES,
+    PROTOCOL_VERSION,
+    Announce,
+    Blocks,
+    Cancel,
+    Follow,
+    Generate,
+    Grammar,
+    Load,
+    ModelInfo,
+    Output,
+    Pin,
+    Ready,
+    SamplingParams,
+    ServerFrame,
+    ServiceClass,
+    Step,
+    decode_server_frame,
+    encode,
+)
+
+__all__ = [
+    "AnswerUnreadable",
+    "Delta",
+    "EngineClient",
+    "EngineGone",
+    "Generation",
+    "RequestFailed",
+    "Result",
+    "Timings",
+]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 0.05, 5.0
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Fields of `engine.wire.Generate` that a caller may name."""
+
+    adapter: str | None
+    salt: bytes
+    grammar: Grammar | None
+    tenant: str
+    weight: float
+    service: ServiceClass
+    queue_timeout: float | None
+    timeout: float | None
+    speculate: bool
+    request_id: str
+    traceparent: str
+
+
+class ProtocolError(Exception):
+    """The other end does not speak this version of the engine's protocol."""
+
+
+_EXPECTED = (OSError, WebSocketException, ProtocolError, ValueError)
+"""What ends a connection without a fault of this client's."""
+
+
+class EngineClient:
+    """One engine. Keeps a connection to it and opens a new one, with backoff, whenever it is lost.
+
+    `address` is `ws://host:port` or `unix:///path/to/socket`. An engine sends a frame every second; one that is silent
+    for `silence` seconds, or up to twice as long, counts as dead. For `wss://` addresses `tls` says who we are and whom
+    to trust; its files are read with every connection, so that certificates can be renewed. Without it the machine's
+    authorities are trusted.
+    """
+
+    def __init__(self, address: str, *, silence: float = 10.0, tls: Certificate | None = None) -> None:
+        if not address.startswith(("ws://", "wss://", "unix://")):
+            raise ValueError(f"engine address {address!r}: use ws://host:port or unix:///path/to/socket")
+        self.address = address
+        self.info: ModelInfo | None = None
+        """The model behind the engine; known from the first connection on and kept while it is away."""
+        self.load: Load | None = None
+        """The engine's latest snapshot, at most a second old while connected; None while it is not."""
+        self._silence = silence
+        self._tls = tls
+        self._connected = asyncio.Event()
+        self._live: dict[str, Generation] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._link: Link | None = None
+        self.tells_blocks = False
+        """The engine says which prefix blocks it holds, if it is asked to; known once it is connected."""
+        self._on_blocks: Callable[[Blocks], None] | None = None
+        self._pinned: list[str] = []
+        self._next_id = 0
+        self._frames = 0
+        """Received so far."""
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._connected.is_set()
+
+    @property
+    def live(self) -> int:
+        """Generations that have not ended yet."""
+        return len(self._live)
+
+    async def idle(self) -> None:
+        """Wait until there are none."""
+        await self._idle.wait()
+
+    async def start(self) -> None:
+        """Begin to connect; returns at once. Use as an async context manager instead where that fits."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"engine {self.address}")
+
+    async def aclose(self) -> None:
+        """Close the connection; live generations raise `EngineGone`."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def wait_connected(self) -> None:
+        """Wait until the engine answers; from then on `info` is known. Combine with `asyncio.timeout`."""
+        await self._connected.wait()
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        text: TextProcessor | None = None,
+        stop: Sequence[str] = (),
+        shown: Collection[int] = (),
+        **options: Unpack[GenerateOptions],
+    ) -> Generation:
+        """Start a request; iterate over what is returned for its deltas.
+
+        `text` turns tokens into text and is needed for `stop` strings; without it deltas carry token ids only.
+        `shown` are special tokens that become text like any other, because they mean something to the caller. The
+        `options` are the other fields of `engine.wire.Generate`.
+
+        Raises:
+            EngineGone: the engine is not connected (`started` is false).
+            RequestFailed: the prompt is too long for one frame.
+            ValueError: `stop` without `text`, or an empty stop string.
+        """
+        if not self.connected:
+            raise EngineGone(f"engine {self.address} is not connected", started=False)
+        self._next_id += 1
+        id = str(self._next_id)
+        generation = Generation(
+            id, self._cancel, sampling, prompt_tokens=len(prompt_ids), text=text, stop=stop, shown=shown
+        )
+        frame = encode(Generate(id, list(prompt_ids), sampling, **options))
+        if len(frame) > MAX_FRAME_BYTES:  # sent anyway, it would cost every request of this connection
+            raise RequestFailed("prompt: too long for one message; shorten it", kind="invalid", started=False)
+        self._live[id] = generation
+        self._idle.clear()
+        self._send(frame)
+        return generation
+
+    def announce(self, adapter: str) -> None:
+        """Say that a request for this adapter version is about to come, so that the engine can begin to load it."""
+        if self.connected:
+            self._send(encode(Announce(adapter)))
+
+    def pin(self, adapters: Sequence[str]) -> None:
+        """Have the engine keep these adapter versions loaded, now and after every reconnection, instead of the last."""
+        pinned = list(adapters)[:MAX_PINNED]
+        if pinned != self._pinned:
+            self._pinned = pinned
+            if self.connected:
+                self._send(encode(Pin(pinned)))
+
+    def follow_blocks(self, listener: Callable[[Blocks], None] | None) -> None:
+        """Have `listener` told which prefix blocks the engine holds, now and after every reconnection; None ends that.
+
+        When the connection is lost it is told that nothing is known any more.
+        """
+        followed, self._on_blocks = self._on_blocks is not None, listener
+        if self.connected and self.tells_blocks and (listener is not None or followed):
+            self._send(encode(Follow(listener is not None)))
+
+    def _cancel(self, id: str) -> None:
+        """Forget a generation that needs no more; the engine ignores ids that have ended there."""
+        generation = self._live.pop(id, None)
+        if not self._live:
+            self._idle.set()
+        if generation is not None and not generation.ended_in_engine:
+            self._send(encode(Cancel(id)))
+
+    def _send(self, frame: bytes) -> None:
+        if self._link is not None:
+            self._link.send(frame)
+
+    async def _run(self) -> None:
+        backoff = _FIRST_BACKOFF
+        while True:
+            try:
+                link = self._link = Link(self.address, self._receive, max_size=MAX_STEP_BYTES)
+                async with asyncio.timeout(self._silence):  # TimeoutError is an OSError
+                    await link.connect(None if self._tls is None else client_context(self._tls))
+                await self._watch(link)
+            except Exception as reason:  # whatever it was costs this connection, never the next one
+                # That nobody listens yet is nothing to be told about; that something else does is.
+                quiet = isinstance(reason, OSError) and not isinstance(reason, ssl.SSLError) and not self.connected
+                level = logging.DEBUG if quiet else logging.WARNING
+                trace = None if isinstance(reason, _EXPECTED) else reason
+                name = type(reason).__name__
+                logger.log(level, "engine %s cannot be used: %s: %s", self.address, name, reason, exc_info=trace)
+                if self.connected:
+                    backoff = _FIRST_BACKOFF
+            finally:
+                await self._lose()
+            # Spread out, so that many gateways do not meet a restarted engine in the same instant.
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
+            backoff = min(2 * backoff, _LONGEST_BACKOFF)
+
+    def _receive(self, message: bytes) -> None:
+        frame = decode_server_frame(message)
+        self._frames += 1
+        if not self.connected:
+            self._handshake(frame)
+            return
+        if isinstance(frame, Blocks):
+            self._tell_blocks(frame)
+            return
+        if not isinstance(frame, Step):
+            raise ProtocolError("the engine introduced itself twice")
+        adapters = self.load.adapters if self.load is not None else None
+        self.load = frame.load
+        if frame.load.adapters is None and adapters is not None:
+            self.load = msgspec.structs.replace(frame.load, adapters=adapters)
+        for output in frame.outputs:
+            generation = self._live.get(output.id)
+            if generation is not None:
+                self._feed(generation, output)
+
+    def _feed(self, generation: Generation, output: Output) -> None:
+        """Whatever goes wrong with one generation's text ends that generation; the others are read on."""
+        try:
+            generation.feed(output)
+        except Exception as error:
+            logger.exception("engine %s: the answer to request %s cannot be read", self.address, generation.id)
+            failure = AnswerUnreadable(started=generation.started)
+            failure.__cause__ = error
+            generation.fail(failure)
+
+    def _tell_blocks(self, blocks: Blocks) -> None:
+        if self._on_blocks is not None:
+            try:
+                self._on_blocks(blocks)
+            except Exception:
+                logger.exception("engine %s: whoever follows its prefix blocks has failed", self.address)
+
+    def _handshake(self, frame: ServerFrame) -> None:
+        if not isinstance(frame, Ready):
+            raise ProtocolError("the engine did not introduce itself")
+        if frame.protocol != PROTOCOL_VERSION:
+            raise ProtocolError(f"the engine speaks version {frame.protocol}, this client {PROTOCOL_VERSION}")
+        self.info, self.load = frame.model, frame.load
+        self.tells_blocks = frame.tells_blocks
+        if self._on_blocks is not None and self.tells_blocks:
+            self._send(encode(Follow(True)))
+        if self._pinned:
+            self._send(encode(Pin(self._pinned)))
+        self._connected.set()
+
+    async def _watch(self, link: Link) -> None:
+        """Return when the connection has ended, with what ended it; end that of a silent engine.
+
+        The engine's heartbeat replaces pings: it also shows that the engine's own loop is alive. A timeout for every
+        frame would cost as much as the frame.
+        """
+        while True:
+            heard = self._frames
+            done, _ = await asyncio.wait([link.closed], timeout=self._silence)
+            if done:
+                link.closed.result()
+            if self._frames == heard:
+                raise TimeoutError(f"silent for {self._silence:g} s")
+
+    async def _lose(self) -> None:
+        """The connection is gone, and with it every live request."""
+        link, self._link = self._link, None
+        self._connected.clear()
+        self.load = None
+        lost, self._live = self._live, {}
+        self._idle.set()
+        self._tell_blocks(Blocks(cleared=True))
+        for generation in lost.values():
+            gone = EngineGone(f"engine {self.address} went away", started=generation.started)
+            generation.fail(gone)
+        if link is not None:
+            try:
+                await link.aclose()
+            except Exception:
+                logger.exception("engine %s: its connection could not be closed", self.address)

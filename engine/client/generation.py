@@ -1,0 +1,288 @@
+"""One generation as its consumer sees it: an async iterator of text deltas with a result at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from typing import Self
+
+import msgspec
+
+from engine.client.detokenizer import StopMatcher
+from engine.client.text import TextProcessor
+from engine.wire import ErrorKind, FinishReason, Output, SamplingParams, TokenLogprob, Usage
+
+
+class EngineGone(Exception):
+    """The engine cannot be reached or has died. `started`: the consumer already has a part of the answer.
+
+    A request that has not started may be sent to another engine; one that has would repeat itself.
+    """
+
+    def __init__(self, message: str, *, started: bool) -> None:
+        super().__init__(message)
+        self.started = started
+
+
+class RequestFailed(Exception):
+    """The engine ended this request with an error. The message names the field and the remedy."""
+
+    def __init__(self, message: str, *, kind: ErrorKind, started: bool, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.started = started
+        self.retry_after = retry_after
+        """Seconds after which an overloaded engine expects to take the request, if it knows."""
+
+
+class AnswerUnreadable(RequestFailed):
+    """What the engine has answered could not be turned into text here; the engine itself has done nothing wrong."""
+
+    def __init__(self, *, started: bool) -> None:
+        message = "the engine's answer could not be turned into text; try again, and tell the operator if it stays so"
+        super().__init__(message, kind="internal", started=started)
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """What came since the last delta.
+
+    `token_ids` are the tokens that `text` is made of: a token is held back with its text, and the token that ended the
+    answer is not shown. `logprobs` has one entry per token if the request asked for them.
+    """
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] | None = None
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Seconds since `generate` was called, on the client's clock."""
+
+    first_token: float
+    total: float
+
+
+class Result(msgspec.Struct, frozen=True):
+    """How a generation ended. `stop` is the stop string that ended it, if one did."""
+
+    finish_reason: FinishReason
+    usage: Usage
+    timings: Timings
+    stop: str | None = None
+
+
+class Generation(AsyncIterator[Delta]):
+    """Deltas of one request, made by `EngineClient.generate`. Leaving it early ends the request in the engine.
+
+    Use it as `async with client.generate(...) as generation:` so that leaving the block for any reason cancels what
+    has not finished. Iteration raises `EngineGone` or `RequestFailed`; when it ends without, `result` is set.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        cancel: Callable[[str], None],
+        sampling: SamplingParams,
+        *,
+        prompt_tokens: int,
+        text: TextProcessor | None = None,
+        stop: Sequence[str] = (),
+        shown: Collection[int] = (),
+    ) -> None:
+        if stop and text is None:
+            raise ValueError("stop: stop strings need `text`, the processor that turns tokens into text")
+        self.id = id
+        self.prompt_logprobs: list[TokenLogprob | None] = []
+        """Complete when the first delta arrives, if the request asked for them; the first position's is None."""
+        self.ended_in_engine = False
+        """The engine has sent its last output for this request."""
+        self._cancel = cancel
+        self._min_tokens = sampling.min_tokens
+        self._detokenizer = text.detokenizer(shown=shown) if text else None
+        self._stops = StopMatcher(stop)
+        self._begun = time.monotonic()
+        self._first_token: float | None = None
+        self._usage = Usage(prompt_tokens, cached_tokens=0, output_tokens=0, queue_seconds=0.0)
+        self._received = self._given = self._done = 0
+        """Tokens: all that came; up to the last delta; up to the last delta that the consumer is done with."""
+        # Positions count characters of the answer, shown or held back.
+        self._decoded = self._shown = 0
+        self._held: deque[tuple[int, int, int, TokenLogprob | None]] = deque()
+        """Tokens whose text has not been shown: (start, end, token, logprob)."""
+        self._text: list[str] = []
+        self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._changed = asyncio.Event()
+        self._heard = False
+        self._delivered = False
+        self._ended = False
+        self._result: Result | None = None
+        self._error: Exception | None = None
+
+    @property
+    def result(self) -> Result:
+        """How it ended.
+
+        Raises:
+            RuntimeError: it has not, or not by itself.
+        """
+        if self._result is None:
+            raise RuntimeError("the generation has no result: it is still running, was cancelled, or failed")
+        return self._result
+
+    @property
+    def started(self) -> bool:
+        """Whether the consumer has received anything."""
+        return self._delivered
+
+    @property
+    def usage(self) -> Usage:
+        """Token counts so far, also of a generation that was cancelled or has failed."""
+        return msgspec.structs.replace(self._usage, output_tokens=self._received)
+
+    @property
+    def delivered(self) -> Usage:
+        """Token counts of what the consumer has been given and is done with: it has asked for more since.
+
+        An answer that ended of itself counts all its tokens, also the one that ended it; one that was cut off counts
+        those that had come with its last delta.
+        """
+        return msgspec.structs.replace(self._usage, output_tokens=self._done)
+
+    async def accepted(self) -> None:
+        """Wait until the engine has taken the request up, which shows in its first output, or until it was cancelled.
+
+        Raises:
+            EngineGone, RequestFailed: it was not.
+        """
+        while not (self._heard or self._ended):
+            await self._change()
+        if self._error is not None:
+            raise self._error
+
+    async def __anext__(self) -> Delta:
+        self._done = self._given
+        while True:
+            if self._text or self._tokens:
+                return self._take()
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                if self._result is not None:
+                    self._done = self._received
+                raise StopAsyncIteration
+            await self._change()
+
+    def cancel(self) -> None:
+        """End the request in the engine unless it has ended; iteration stops after what has come. Idempotent."""
+        self._end()
+
+    async def aclose(self) -> None:
+        """The same as `cancel`, as asynchronous resources have it."""
+        self._end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def feed(self, output: Output) -> None:
+        """Take one step's output (called by the client's reader)."""
+        if self._ended:
+            return
+        self.ended_in_engine = output.finish is not None
+        self._heard = True
+        self._usage = output.usage or self._usage
+        self.prompt_logprobs += output.prompt_logprobs or []
+        if output.tokens and self._first_token is None:
+            self._first_token = time.monotonic()
+        stopped_by_token = output.finish == "stop" and not output.grammar_complete
+        for index, token in enumerate(output.tokens):
+            self._received += 1
+            if stopped_by_token and index == len(output.tokens) - 1:
+                break
+            self._push(token, output.logprobs[index] if output.logprobs else None)
+            if self._stops.matched is not None:
+                self._finish("stop")
+                return
+        if output.finish == "error":
+            message = output.error or "the engine failed without saying why"
+            kind = output.error_kind or "internal"
+            self.fail(RequestFailed(message, kind=kind, started=self._delivered, retry_after=output.retry_after))
+        elif output.finish is not None:
+            self._flush()
+            self._finish("stop" if self._stops.matched is not None else output.finish)
+        self._changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """End with `error`, once the consumer has taken what came before it. Of an answer that it has not begun to take
+        it gets nothing, so that `started` stays true to the error.
+        """
+        if not self._ended:
+            self._error = error
+            if not self._delivered:
+                self._text, self._tokens, self._logprobs = [], [], []
+            self._end()
+
+    def _push(self, token: int, logprob: TokenLogprob | None) -> None:
+        piece = self._detokenizer.push(token) if self._detokenizer else ""
+        self._held.append((self._decoded, self._decoded + len(piece), token, logprob))
+        self._decoded += len(piece)
+        # What has to be generated anyway (min_tokens) takes no part in a stop string.
+        shown = piece if self._received <= self._min_tokens else self._stops.push(piece)
+        if shown or self._detokenizer is None or self._stops.matched is not None:
+            self._show(shown)
+
+    def _flush(self) -> None:
+        """The engine is done: show what was held back."""
+        shown = self._stops.push(self._detokenizer.flush()) if self._detokenizer else ""
+        self._show(shown + self._stops.flush())
+
+    def _show(self, text: str) -> None:
+        self._shown += len(text)
+        if text:
+            self._text.append(text)
+        stopped = self._stops.matched is not None
+        while self._held:
+            start, end, token, logprob = self._held[0]
+            # Of the tokens around a stop string, those belong to the answer that begin before it.
+            if start >= self._shown if stopped else end > self._shown:
+                break
+            self._held.popleft()
+            self._tokens.append(token)
+            if logprob is not None:
+                self._logprobs.append(logprob)
+
+    def _take(self) -> Delta:
+        delta = Delta("".join(self._text), self._tokens, self._logprobs or None)
+        self._text, self._tokens, self._logprobs = [], [], []
+        self._delivered = True
+        self._given = self._received
+        return delta
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        try:
+            await self._changed.wait()
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+
+    def _finish(self, reason: FinishReason) -> None:
+        now = time.monotonic()
+        self._result = Result(
+            finish_reason=reason,
+            usage=self.usage,
+            timings=Timings(first_token=(self._first_token or now) - self._begun, total=now - self._begun),
+            stop=self._stops.matched,
+        )
+        self._end()
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._cancel(self.id)
+        self._changed.set()

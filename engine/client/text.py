@@ -1,0 +1,294 @@
+"""Text in, token ids out, and back: what a client of the engine needs to know of a checkpoint's tokenizer.
+
+No torch and no transformers: `tokenizers`, sandboxed Jinja and the checkpoint's JSON files. Text that imitates a
+control token (`<|end|>` in a user's message) stays text: only what the chat template itself writes is control.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import Encoding, Tokenizer
+
+from engine.client.chat_template import ChatTemplate, ChatTemplateError, Message
+from engine.client.detokenizer import IncrementalDetokenizer, StopMatcher, TokenBytes, detokenize
+from engine.client.imitations import Imitations, Rendered, without_marks
+
+__all__ = [
+    "ChatTemplateError",
+    "IncrementalDetokenizer",
+    "Message",
+    "SamplingDefaults",
+    "StopMatcher",
+    "TextProcessor",
+]
+
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+"""Part of what a template writes, which may make a control token of one: `'<|' + message.role + '|>'`."""
+
+
+class SamplingDefaults(msgspec.Struct, frozen=True):
+    """How the checkpoint's authors want it sampled (generation_config.json); greedy unless they say otherwise."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+class TextProcessor:
+    """A checkpoint's tokenizer and chat template. Methods are pure and may be called from any thread."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        *,
+        context: int,
+        eos_token_ids: Sequence[int] = (),
+        defaults: SamplingDefaults | None = None,
+    ) -> None:
+        # tokenizer.json may carry a training-time limit, which would cut prompts silently.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._template = template
+        self._pieces = TokenBytes(tokenizer)
+        self.context = context
+        """Most tokens of prompt and output together, as the checkpoint declares it (an engine may hold less)."""
+        self.eos_token_ids = tuple(eos_token_ids)
+        self.special_token_ids = self._pieces.special
+        self.defaults = defaults or SamplingDefaults()
+        self._control = {
+            token: entry.content
+            for token, entry in tokenizer.get_added_tokens_decoder().items()
+            if (entry.special or template.writes(entry.content)) and not entry.content.isspace()
+        }
+        tokens = sorted(self._control.values(), key=len, reverse=True)
+        self._written = re.compile("|".join(map(re.escape, tokens)) or "(?!)")
+        self._unknown = _unknown_token(tokenizer)
+        self._imitations = Imitations(tokens, template.literals | _ROLES)
+
+    @classmethod
+    def from_directory(cls, directory: str | Path) -> TextProcessor:
+        """Read tokenizer.json, tokenizer_config.json, config.json, generation_config.json and the chat template.
+
+        Raises:
+            FileNotFoundError: there is no tokenizer.json or config.json.
+            ValueError: a file cannot be used; the message names it.
+        """
+        path = Path(directory)
+        config = _read_json(path / "config.json")
+        generation = _read_json(path / "generation_config.json", missing_ok=True)
+        tokenizer_config = _read_json(path / "tokenizer_config.json", missing_ok=True)
+        file = path / "tokenizer.json"
+        if not file.is_file():
+            raise FileNotFoundError(f"{file}: not found; save the tokenizer in the fast (tokenizers) format")
+        context = config.get("max_position_embeddings")
+        if not isinstance(context, int):
+            raise ValueError(f"{path / 'config.json'}: max_position_embeddings is missing")
+        return cls(
+            Tokenizer.from_file(str(file)),
+            ChatTemplate.from_directory(path, tokenizer_config),
+            context=context,
+            eos_token_ids=_eos_token_ids(generation, config),
+            defaults=_sampling_defaults(generation),
+        )
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str:
+        """The prompt text of a conversation, for people to read. To run it use `encode_chat`.
+
+        Raises:
+            ChatTemplateError: the template refuses the messages or there is none.
+        """
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools, **variables)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> list[int]:
+        """Token ids of a conversation. Control tokens come from the template alone, never from a message.
+
+        Equals transformers' `apply_chat_template(..., sanitize_control_tokens=True)`.
+
+        Raises:
+            ChatTemplateError: the template refuses the messages or there is none, or the tokenizer cannot spell an
+                imitated control token as text.
+        """
+        mark = self._imitations.mark
+        said = [
+            {key: value if key == "role" and value in _ROLES else mark(value) for key, value in message.items()}
+            for message in messages
+        ]
+        try:
+            text = self._template.render(
+                said,
+                add_generation_prompt=add_generation_prompt,
+                tools=mark(tools) if tools else None,
+                **mark(variables),
+            )
+        except ChatTemplateError as error:
+            raise ChatTemplateError(without_marks(str(error))) from error
+        return self._encode_rendered(Rendered(text))
+
+    def _encode_rendered(self, rendered: Rendered) -> list[int]:
+        text = rendered.text
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        imitated, own = self._imitated(rendered, encoding)
+        if not imitated:
+            ids: list[int] = encoding.ids
+            return ids
+        starts, ends = zip(*imitated, strict=True)
+        following = [text[end:start] for end, start in zip(ends, (*starts[1:], len(text)), strict=True)]
+        pieces = [self._ids(self._tokenizer, text[: starts[0]]), *self._encode_inside(self._tokenizer, following)]
+        if sum(id in self._control and id != self._unknown for piece in pieces for id in piece) != own:
+            raise ChatTemplateError("messages: text in them cannot be told from control tokens; remove it")
+        spelled = {token: self._spell(token) for token in {text[start:end] for start, end in imitated}}
+        ids = pieces[0]
+        for (start, end), piece in zip(imitated, pieces[1:], strict=True):
+            ids += spelled[text[start:end]]
+            ids += piece
+        return ids
+
+    def _imitated(self, rendered: Rendered, encoding: Encoding) -> tuple[list[tuple[int, int]], int]:
+        """Where control tokens stand that the template has not written, and how many it has."""
+        imitated, own = [], 0
+        for index, id in enumerate(encoding.ids):
+            token = self._control.get(id)
+            if token is None:
+                continue
+            span = encoding.token_to_chars(index)
+            assert span is not None
+            start, end = span
+            at = rendered.text.find(token, start, end)  # a token may take white space around it
+            if at < 0 and id != self._unknown:
+                # The tokenizer reads other characters as these. A template writes what it means.
+                imitated.append((start, end))
+            elif at >= 0 and rendered.imitates(at, at + len(token)):
+                imitated.append((at, self._until(rendered, at, at + len(token))))
+            else:
+                own += id != self._unknown
+        return imitated, own
+
+    def _until(self, rendered: Rendered, start: int, end: int) -> int:
+        """Where an imitation ends: one that reaches into a token of the template must leave that whole."""
+        for found in self._written.finditer(rendered.text, start + 1):
+            if found.start() >= end:
+                break
+            if not rendered.imitates(*found.span()):
+                return found.start()
+        return end
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Token ids of a plain prompt; `special` adds what the tokenizer puts around a text (such as a BOS token).
+
+        Control tokens spelled out in `text` are recognised: a plain prompt is the caller's own.
+        """
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int], skip_special: bool = True) -> str:
+        """Text of `tokens`; equal to the concatenated deltas of a `detokenizer`."""
+        return detokenize(self._pieces, tokens, skip_special=skip_special)
+
+    def detokenizer(self, skip_special: bool = True, shown: Collection[int] = ()) -> IncrementalDetokenizer:
+        """A fresh incremental detokenizer for one answer; `shown` special tokens are text all the same."""
+        return IncrementalDetokenizer(self._pieces, skip_special=skip_special, shown=shown)
+
+    def template_source(self, *, tools: bool = False) -> str:
+        """The chat template that a conversation with or without tools gets; empty if there is none."""
+        return self._template.source(tools=tools)
+
+    def special_token(self, text: str) -> int | None:
+        """The special token that is written like this, if there is one."""
+        token: int | None = self._tokenizer.token_to_id(text)
+        return token if token in self.special_token_ids else None
+
+    def token_bytes(self, token: int) -> bytes:
+        """What `token` adds in the middle of a text; may be part of a character only. For log-probabilities."""
+        return self._pieces(token)
+
+    def _spell(self, control: str) -> list[int]:
+        """Token ids of a control token's name as ordinary text."""
+        forbidden = {*self._control} - {self._unknown} | {self._tokenizer.token_to_id(control)}
+        (ids,) = self._encode_inside(self._plain, [control])
+        if forbidden & {*ids}:  # a unigram model may have the name among its pieces: spell it letter by letter
+            ids = [id for letter in self._encode_inside(self._plain, list(control)) for id in letter]
+        if forbidden & {*ids}:
+            raise ChatTemplateError(f"messages: this model cannot read {control!r} as text; remove it")
+        return ids
+
+    def _encode_inside(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts that do not stand at the start, where sentencepiece would add a space to them."""
+        newline = self._ids(tokenizer, "\n")
+        encoded = tokenizer.encode_batch([f"\n{text}" if text else "" for text in texts], add_special_tokens=False)
+        inside = []
+        for text, ids in zip(texts, (encoding.ids for encoding in encoded), strict=True):
+            # Where the line break melts into the text, a space at worst is added to it.
+            inside.append(ids[len(newline) :] if ids[: len(newline)] == newline else self._ids(tokenizer, text))
+        return inside
+
+    @cached_property
+    def _plain(self) -> Tokenizer:
+        """The tokenizer without any added token."""
+        description = json.loads(self._tokenizer.to_str())
+        description["added_tokens"] = []
+        return Tokenizer.from_str(json.dumps(description))
+
+    @staticmethod
+    def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def _unknown_token(tokenizer: Tokenizer) -> int | None:
+    """The token that stands for characters which are not in the vocabulary."""
+    model = json.loads(tokenizer.to_str())["model"]
+    unknown: int | None = model.get("unk_id")
+    return unknown if model.get("unk_token") is None else tokenizer.token_to_id(model["unk_token"])
+
+
+def _read_json(path: Path, missing_ok: bool = False) -> dict[str, Any]:
+    if missing_ok and not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: a JSON object is expected")
+    return content
+
+
+def _eos_token_ids(*configs: Mapping[str, Any]) -> tuple[int, ...]:
+    """End-of-sequence tokens of the first file that names any, as transformers' `generate` resolves them."""
+    for config in configs:
+        eos = config.get("eos_token_id")
+        if eos is not None:
+            return tuple(eos) if isinstance(eos, list) else (eos,)
+    return ()
+
+
+def _sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
+    common = {"repetition_penalty": generation.get("repetition_penalty") or 1.0}
+    if not generation.get("do_sample"):
+        return msgspec.convert(common, SamplingDefaults)
+    names = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    sampled = {name: generation[name] if generation.get(name) is not None else off for name, off in names.items()}
+    return msgspec.convert(common | sampled, SamplingDefaults)

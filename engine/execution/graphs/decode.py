@@ -1,0 +1,199 @@
+"""Runs steps of decodes from recordings.
+
+A recording is made of the very call that the model makes for any batch, over tensors that stay where they are: one
+device buffer, which each step overwrites with one copy. Rows that a shape has too many repeat the step's shortest row.
+They compute what that row computes and write the same numbers into the same places of the cache, so that a padded step
+is a legal batch for every body, needs no KV blocks of its own, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from itertools import cycle
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+import kernels
+from engine.cache.blocks import blocks_of
+from engine.execution.graphs.policy import CapturePolicy, Shape
+from engine.model.layers import Step
+from kernels import LastingLoraPlan, LoraPlan, TablePlan
+
+logger = logging.getLogger(__name__)
+
+Run = Callable[[], torch.Tensor]
+Forward = Callable[[torch.Tensor, Step], torch.Tensor]
+"""Tokens [T] and their step -> hidden states [T, hidden]."""
+
+
+class Capture(Protocol):
+    """Makes recordings."""
+
+    def __call__(self, run: Run) -> tuple[Run, int]:
+        """A call that does again what `run` does, on the same tensors, and how many bytes that takes."""
+
+
+class Decodes(NamedTuple):
+    """A step of decodes on the host; all arrays but `tables` are int64."""
+
+    tokens: npt.NDArray[np.int64]
+    rotations: npt.NDArray[np.int64]
+    slots: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    """[rows]"""
+    tables: npt.NDArray[np.int32]
+    """[rows, blocks], in rows of a layer's caches."""
+
+
+class Adapted(NamedTuple):
+    """Which adapters the rows of a step have."""
+
+    plan: LoraPlan
+    """The step's own; the same object as long as they stay the same."""
+    of: Callable[[npt.NDArray[np.int64]], LoraPlan | None]
+    """A plan for rows that have the adapters of the step's rows by these numbers."""
+
+
+class CudaCapture:
+    """CUDA graphs, which share their scratch memory: no two of them run at the same time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, run: Run) -> tuple[Run, int]:
+        run()  # what libraries set up at the first call of a shape cannot be recorded
+        before = torch.cuda.memory_reserved(self._device)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads go on loading adapters and keys meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            out = run()
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return out
+
+        return replay, max(torch.cuda.memory_reserved(self._device) - before, 0)
+
+
+class _Kind(NamedTuple):
+    """Of steps that one recording serves."""
+
+    shape: Shape
+    adapted: bool
+    """Whether any row has an adapter. Which ones that are is among the numbers of a step."""
+
+
+class DecodeGraphs:
+    """The recordings of one model, and the buffers that they read."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        rotary: torch.Tensor,
+        windows: Iterable[int | None],
+        policy: CapturePolicy,
+        capture: Capture,
+    ) -> None:
+        """`rotary` is the table of `Step.rotary`, on the device; every step reads the same."""
+        self._forward = forward
+        self._rotary = rotary
+        self._windows = list(windows)
+        self._policy = policy
+        self._capture = capture
+        self._recorded: dict[_Kind, Run] = {}
+        device = rotary.device
+        rows, length = policy.largest
+        size = rows * (_WORDS + blocks_of(length))
+        self._buffer = torch.empty(size, dtype=torch.int32, device=device)
+        # The device may still read one while the next step is written into the other.
+        pinned = device.type == "cuda"
+        self._staging = cycle([torch.empty(size, dtype=torch.int32, pin_memory=pinned) for _ in range(2)])
+        self._counts = torch.ones(rows, dtype=torch.int32, device=device)
+        self._lora: LastingLoraPlan | None = None
+        self._planned: tuple[LoraPlan, bytes] | None = None
+        """The plan and the order of rows that it was written for last."""
+
+    def __call__(self, decodes: Decodes, adapted: Adapted | None = None) -> torch.Tensor | None:
+        """Hidden states [rows, hidden] of a step, good until the next one; None: it is not recorded, and not run.
+
+        The caller waits for what comes of a step before it asks for the next but one: then the buffers are free again.
+        """
+        rows = len(decodes.tokens)
+        shape = self._policy.pad(rows, int(decodes.starts.max()) + 1)
+        if shape is None:
+            return None
+        kind = _Kind(shape, adapted is not None)
+        if kind not in self._recorded and not self._policy.due(kind):
+            return None
+        order = np.full(shape.rows, decodes.starts.argmin())
+        order[:rows] = np.arange(rows)
+        if adapted is not None:
+            self._adapt(adapted, order)
+        self._fill(shape, decodes, order)
+        replay = self._recorded.get(kind)
+        if replay is None:
+            tokens, step = self._inputs(kind)
+            try:
+                replay, size = self._capture(lambda: self._forward(tokens, step))
+            except torch.OutOfMemoryError:
+                logger.warning("no memory is left to record steps of decodes: no more are recorded")
+                self._policy.stop()
+                return None
+            self._recorded[kind] = replay
+            self._policy.spent(size)
+        return replay()[:rows]
+
+    def _adapt(self, adapted: Adapted, order: npt.NDArray[np.int64]) -> None:
+        """Write which adapters the rows have, those of the padding as well."""
+        if self._planned is not None and self._planned[0] is adapted.plan and self._planned[1] == order.tobytes():
+            return
+        plan = adapted.of(order)
+        assert isinstance(plan, TablePlan)
+        if self._lora is None or not self._lora.write(plan):
+            self._lora = LastingLoraPlan(plan, self._policy.largest.rows)
+            self._lora.write(plan)
+            # What was recorded reads the memory of before.
+            self._recorded = {kind: replay for kind, replay in self._recorded.items() if not kind.adapted}
+        self._planned = adapted.plan, order.tobytes()
+
+    def _fill(self, shape: Shape, decodes: Decodes, order: npt.NDArray[np.int64]) -> None:
+        """Bring the rows of a step in this order to the device."""
+        staging = next(self._staging)[: _size(shape)]
+        words = staging.numpy()
+        longs = words[: 6 * shape.rows].view(np.int64).reshape(3, shape.rows)
+        longs[0], longs[1], longs[2] = decodes.tokens[order], decodes.rotations[order], decodes.slots[order]
+        words[6 * shape.rows : _WORDS * shape.rows] = decodes.starts[order]
+        # Nobody reads a row's table behind its length, so that what was there before may stay.
+        tables = words[_WORDS * shape.rows :].reshape(shape.rows, -1)
+        width = min(decodes.tables.shape[1], tables.shape[1])
+        tables[:, :width] = decodes.tables[order, :width]
+        self._buffer[: len(staging)].copy_(staging, non_blocking=True)
+
+    def _inputs(self, kind: _Kind) -> tuple[torch.Tensor, Step]:
+        """What the model is called with: views of the buffer as `_fill` lays it out."""
+        shape = kind.shape
+        words = self._buffer[: _size(shape)]
+        tokens, rotations, slots = words[: 6 * shape.rows].view(torch.int64).view(3, shape.rows)
+        starts = words[6 * shape.rows : _WORDS * shape.rows]
+        tables = words[_WORDS * shape.rows :].view(shape.rows, -1)
+        plans = {
+            window: kernels.fixed_plan(
+                starts, self._counts[: shape.rows], tables, window=window, most=1, longest=shape.length
+            )
+            for window in self._windows
+        }
+        lora = self._lora.of(shape.rows) if kind.adapted and self._lora is not None else None
+        return tokens, Step(self._rotary, rotations, slots, plans, lora)
+
+
+_WORDS = 7
+"""Of 32 bits per row, without its table."""
+
+
+def _size(shape: Shape) -> int:
+    return shape.rows * (_WORDS + blocks_of(shape.length))

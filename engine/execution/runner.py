@@ -1,0 +1,398 @@
+"""Executes step plans: turns rows into one batch, runs the model once over all of it, and samples.
+
+Prompt chunks and decodes share the forward pass. Everything a step needs is built on the host in a few array
+operations and sent to the device once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+import kernels
+from engine.adapters.bank import AdapterBank, AdapterSource
+from engine.adapters.layout import HEAD
+from engine.cache.blocks import BLOCK_SIZE
+from engine.cache.host_loader import HostMemory
+from engine.cache.host_memory import host_memory
+from engine.cache.memory import KVCache, KVDtype, kv_type
+from engine.execution.batch import Batch, BatchBuilder, BlockTables, Ints
+from engine.execution.graphs.decode import Adapted, Capture, CudaCapture, DecodeGraphs, Decodes
+from engine.execution.graphs.policy import CapturePolicy
+from engine.execution.recorded import Decoded, RecordedDecodes
+from engine.execution.sampling import Sampler, token_logprobs
+from engine.model.checkpoint import quantized_revision, revision_digest
+from engine.model.config import ModelConfig
+from engine.model.decoder import Decoder
+from engine.model.layers import Step, Wanted
+from engine.model.rope import RotaryEmbedding
+from engine.plan import Row, Sampled, StepPlan, TokenMasks
+from engine.request import Request
+from engine.speculation.verification import confirmed
+from engine.wire import ModelInfo, TokenLogprob
+from kernels import LoraAdapter, LoraPlan, LoraWorkspace, Quantization, TablePlan
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+_NOTHING = Sampled()
+_LOGITS_BYTES = 64 * 1024 * 1024
+"""Most memory for the logits of prompt positions at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """The rows of a step as the model has run them."""
+
+    rows: Sequence[Row]
+    ends: Sequence[int]
+    """One past the last token of each row in `hidden`."""
+    lora: LoraPlan | None
+    hidden: torch.Tensor
+    """[K, hidden], what came of all tokens or of those that are wanted (`Batch.wanted`); good until the next step."""
+    decoded: Decoded | None = None
+    """The same and more, of steps that were recorded."""
+
+
+class ModelRunner:
+    """One model on one device: weights, KV cache and sampling state. Implements `engine.plan.Runner`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        blocks: int,
+        device: str = "cpu",
+        dtype: Dtype = "auto",
+        quantize: Quantization | None = None,
+        kv_dtype: KVDtype = "auto",
+        name: str | None = None,
+        adapters: AdapterSource | None = None,
+        random_weights: bool = False,
+    ) -> None:
+        """Load a checkpoint in Hugging Face format.
+
+        Args:
+            blocks: KV blocks of `BLOCK_SIZE` tokens.
+            dtype: of weights and activations; "auto" is the stored one, and bfloat16 for float16.
+            quantize: what becomes of the weights of linear layers (`kernels.Quantization`); needs bfloat16.
+            kv_dtype: of keys and values; "auto" is that of the activations.
+            name: what clients call the model; the directory's name unless given.
+            adapters: where the adapters are that requests may name; `bank` loads them.
+            random_weights: made up on the device, for measurements: of the directory only config.json is read.
+
+        Raises:
+            CheckpointError: the directory holds nothing that this engine can serve.
+            ValueError: weights in float32 are to be quantised.
+        """
+        config = ModelConfig.from_directory(directory)
+        self.config = config
+        self.blocks = blocks
+        self.quantize, self.kv_dtype = quantize, kv_dtype
+        self._device = torch.device(device)
+        if dtype == "auto":
+            dtype = "float32" if config.stored_dtype == "float32" else "bfloat16"
+        if quantize is not None and dtype != "bfloat16":
+            raise ValueError(f"weights in {dtype} cannot be quantised to {quantize}; choose bfloat16 as data type")
+        self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
+        context = min(config.context, blocks * BLOCK_SIZE)
+        if random_weights:
+            self._model = Decoder.random(config, self._device, self._dtype, quantize)
+        else:
+            self._model = Decoder.from_directory(directory, config, self._device, self._dtype, quantize)
+        self._rope = RotaryEmbedding(config, context, self._device)
+        stored = kv_type(kv_dtype, self._dtype)
+        self._cache = KVCache(config, blocks, self._device, self._dtype, stored)
+        self._windows = set(config.windows)
+        self._graphs: DecodeGraphs | None = None
+        self._tables = BlockTables(self._cache.stride)
+        self._batches = BatchBuilder(self._tables)
+        self._decodes = RecordedDecodes(
+            self._model, self._cache, self._tables, self._rope.table, self._windows, context
+        )
+        self._sampler = Sampler(config.vocabulary, config.eos_token_ids, self._device)
+        revision = "random weights" if random_weights else revision_digest(directory)
+        self.info = ModelInfo(
+            name=name or directory.resolve().name,
+            revision=quantized_revision(revision, quantize),
+            context=context,
+            vocabulary=config.vocabulary,
+            eos_token_ids=config.eos_token_ids,
+            block_size=BLOCK_SIZE,
+            device=str(self._device),
+            dtype=dtype,
+            rope_regimes=config.rope_regimes,
+            kv_dtype="" if stored == self._dtype else kv_dtype,
+        )
+        self._lora = LoraWorkspace(self._cache.sectors)
+        self._planned: tuple[list[LoraAdapter | None], list[int], LoraPlan | None] | None = None
+        """Adapters and tokens of the rows of the last step that had any, and its plan."""
+        self.bank: AdapterBank | None = None
+        if adapters is not None:
+            self.bank = AdapterBank(config, revision, self._cache.sectors, self._model.base, adapters)
+
+    def record_decodes(self, policy: CapturePolicy, capture: Capture | None = None) -> None:
+        """From now on record steps of decodes and replay them, if this model's steps can be recorded on its device.
+
+        They can where the device is told by tensors alone what to do, and all of it is worked out there: not for
+        mixtures of experts and rotations that depend on lengths, nor where the plain torch body of attention serves.
+
+        Args:
+            capture: makes the recordings; as CUDA graphs unless given, and none on the CPU.
+        """
+        built = kernels.attention_is_built(self._cache.layers[0].keys, self._dtype)
+        if not built or self.config.experts or self._rope.depends_on_length:
+            return
+        if capture is None and self._device.type == "cuda":
+            capture = CudaCapture(self._device)
+        if capture is not None:
+            self._graphs = DecodeGraphs(
+                lambda tokens, step: self._model(tokens, self._cache, step),
+                self._rope.table,
+                self._windows,
+                policy,
+                capture,
+            )
+
+    def host_memory(self, size: int) -> HostMemory:
+        """A tier of at most `size` bytes in host memory below this runner's KV cache.
+
+        Raises:
+            ValueError: not even one block fits, or there is not so much memory.
+        """
+        return host_memory(self._cache.sectors, size)
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
+        """Run one step; one `Sampled` per row, in the plan's order."""
+        launch = self._launch(plan.rows)
+        if (
+            launch.decoded is not None
+            and masks is None
+            and all([row.sample and row.request.plain for row in plan.rows])
+        ):
+            return [Sampled([token]) for token in launch.decoded.likeliest()]
+        tokens, logprobs = self._sample(launch, masks)
+        results: list[Sampled] = []
+        first = 0
+        for row, end in zip(launch.rows, launch.ends, strict=True):
+            prompt = None
+            if row.request.sampling.prompt_logprobs is not None:
+                prompt = self._prompt_logprobs(launch, launch.hidden[end - row.tokens : end - len(row.draft)], row)
+            if not row.sample:
+                results.append(_NOTHING if prompt is None else Sampled(prompt_logprobs=prompt))
+                continue
+            last = first + 1 + len(row.draft)
+            gained = tokens[first:last]
+            if row.draft:
+                gained = gained[: 1 + confirmed(row.draft, gained)]
+            found = None
+            if row.request.sampling.logprobs is not None:
+                found = [each for each in logprobs[first : first + len(gained)] if each is not None]
+            results.append(Sampled(gained, found, prompt))
+            first = last
+        return results
+
+    def _sample(self, launch: _Launch, masks: TokenMasks | None) -> tuple[list[int], list[TokenLogprob | None]]:
+        """Tokens after the last known position of every row that samples, and after those of its draft behind it."""
+        if len(launch.rows) == len(launch.hidden) and all([row.sample for row in launch.rows]):
+            # A step of decodes, as most are: every position is wanted once.
+            requests: Sequence[Request] = [row.request for row in launch.rows]
+            drafts: Sequence[Sequence[int]] | None = None
+            positions: Sequence[int] | None = None
+        else:
+            wanted = [
+                (end - len(row.draft) + ahead - 1, row.request, row.draft[:ahead])
+                for row, end in zip(launch.rows, launch.ends, strict=True)
+                if row.sample
+                for ahead in range(1 + len(row.draft))
+            ]
+            if not wanted:
+                return [], []
+            positions, requests, drafts = zip(*wanted, strict=True)
+        plan = None
+        if launch.decoded is None:
+            plan = self._head_plan(launch, requests, np.ones(len(requests), np.int64))
+        return self._sampler(self._logits(launch, positions, plan), requests, drafts, masks)
+
+    def _logits(self, launch: _Launch, positions: Sequence[int] | None, lora: LoraPlan | None = None) -> torch.Tensor:
+        """Logits at some positions of the batch, or at all of them."""
+        known = launch.hidden if launch.decoded is None else launch.decoded.logits
+        if positions is not None:
+            known = kernels.embedding(self._to_device(torch.tensor(positions)), known)
+        return known if launch.decoded is not None else self._model.logits(known, lora)
+
+    @torch.inference_mode()
+    def rehearse(self, rows: Sequence[Row], *, layers: int | None = None) -> None:
+        """Run rows through some layers, all unless given, and sample; what comes of it is of no use to anybody.
+
+        Of log-probabilities of prompts, no more are computed than at a time.
+        """
+        launch = self._run(self._batches(rows), self._adapt(rows), layers=layers)
+        self._sample(launch, None)
+        for row, end in zip(rows, launch.ends, strict=True):
+            if row.request.sampling.prompt_logprobs is not None:
+                self._prompt_logprobs(launch, launch.hidden[end - row.tokens :][: min(row.count, self._piece)], row)
+        self._lora.hold(())
+        self._planned = None
+
+    @property
+    def kv_bytes(self) -> int:
+        """Memory of the whole KV cache."""
+        return self._cache.sectors.nbytes
+
+    @property
+    def kv_bytes_taken(self) -> int:
+        """What of it the system has given already."""
+        return self._cache.taken
+
+    @property
+    def recorded_bytes(self) -> int:
+        """Most memory of recorded steps on the CPU; those of a GPU know when there is none left."""
+        return self._decodes.most_bytes
+
+    @torch.inference_mode()
+    def guess(self, rows: Sequence[Row], drafted: Sequence[Sequence[int]]) -> list[int]:
+        """Run rows without adapters and choose the token after each that samples, `drafted` being known for it already.
+
+        Such a row may lie behind the request's known tokens (count == 0): then its draft is what it runs.
+        """
+        launch = self._launch(rows, adapted=False)
+        drawing = [(row.request, end - 1) for row, end in zip(rows, launch.ends, strict=True) if row.sample]
+        if not drawing:
+            return []
+        requests, positions = zip(*drawing, strict=True)
+        return self._sampler.choose(self._logits(launch, positions), requests, drafted)
+
+    def release(self, request: Request) -> None:
+        """Forget what is kept of a finished or preempted request."""
+        self._tables.release(request)
+        self._decodes.release(request)
+        self._sampler.release(request)
+
+    def _launch(self, rows: Sequence[Row], *, adapted: bool = True) -> _Launch:
+        """Run rows through the model, without their adapters unless `adapted`."""
+        single = not any([row.count + len(row.draft) > 1 for row in rows])
+        lora = self._adapt(rows) if adapted else None
+        recordable = single and self._graphs is None and not self._rope.depends_on_length
+        if recordable and (decoded := self._decodes(rows, lora=lora)) is not None:
+            return _Launch(rows, range(1, len(rows) + 1), lora, decoded.hidden, decoded)
+        batch = self._batches(rows)
+        planned = lora is None or isinstance(lora, TablePlan)
+        if self._graphs is not None and single and planned and any([row.sample for row in rows]):
+            # Somebody waits for what it samples.
+            decodes = Decodes(
+                batch.tokens,
+                batch.positions,
+                batch.slots,
+                batch.starts,
+                batch.tables,
+            )
+            hidden = self._graphs(decodes, None if lora is None else Adapted(lora, partial(self._plan_again, rows)))
+            if hidden is not None:
+                return _Launch(rows, batch.ends, lora, hidden)
+        return self._run(batch, lora)
+
+    def _run(self, batch: Batch, lora: LoraPlan | None, *, layers: int | None = None) -> _Launch:
+        lengths = torch.from_numpy(batch.lengths) if self._rope.depends_on_length else None
+        rotary, rotations = self._rope.rotations(torch.from_numpy(batch.positions), lengths)
+        single = layers is None and len(batch.tokens) == len(batch.rows)
+        if single and self._rope.depends_on_length and rotary is self._rope.table:
+            decoded = self._decodes(batch.rows, rotations.numpy(), lora)
+            if decoded is not None:
+                return _Launch(batch.rows, batch.ends, lora, decoded.hidden, decoded)
+        tokens, step = self._prepare(batch, rotary, rotations, lora)
+        hidden = self._model(tokens, self._cache, step, layers=layers)
+        ends = batch.ends if len(hidden) == len(tokens) else batch.wanted.cumsum().tolist()
+        return _Launch(batch.rows, ends, lora, hidden)
+
+    def _prepare(
+        self, batch: Batch, rotary: torch.Tensor, rotations: torch.Tensor, lora: LoraPlan | None
+    ) -> tuple[torch.Tensor, Step]:
+        """What the model reads of a batch, on the device: its tokens [T], and the rest."""
+        starts, counts = batch.starts.astype(np.int32), batch.counts.astype(np.int32)
+        plans = {
+            window: kernels.plan_attention(starts, counts, batch.tables, window=window, device=self._device)
+            for window in self._windows
+        }
+        slots = self._to_device(torch.from_numpy(batch.slots))
+        wanted = self._wanted(batch, lora)
+        return self._to_device(torch.from_numpy(batch.tokens)), Step(rotary, rotations, slots, plans, lora, wanted)
+
+    def _wanted(self, batch: Batch, lora: LoraPlan | None) -> Wanted | None:
+        """What the last layer is to run of a batch; None: all of it."""
+        if len(batch.tokens) == len(batch.rows):
+            return None
+        every = batch.wanted
+        (rows,) = every.nonzero()
+        counts = every[rows]
+        if counts.sum() == len(batch.tokens):
+            return None
+        ends = batch.counts.cumsum()[rows]
+        tokens = np.arange(counts.sum()) + (ends - counts.cumsum()).repeat(counts)
+        starts = (batch.starts + batch.counts)[rows] - counts
+        plan = kernels.plan_attention(
+            starts.astype(np.int32),
+            counts.astype(np.int32),
+            batch.tables[rows],
+            window=self.config.windows[-1],
+            device=self._device,
+        )
+        if lora is not None:
+            lora = self._lora.plan(self._adapters([batch.rows[row].request for row in rows.tolist()]), counts)
+        return Wanted(self._to_device(torch.from_numpy(tokens)), plan, lora)
+
+    def _adapt(self, rows: Sequence[Row]) -> LoraPlan | None:
+        """The plan of a step; the same as before if all is as it was, as in most steps of decodes."""
+        if not any([row.request.adapter for row in rows]):
+            return None
+        adapters, counts = self._adapters([row.request for row in rows]), [row.tokens for row in rows]
+        if self._planned is None or (adapters, counts) != self._planned[:2]:
+            self._lora.hold(adapters)
+            self._planned = adapters, counts, self._lora.plan(adapters, np.array(counts))
+        return self._planned[2]
+
+    def _plan_again(self, rows: Sequence[Row], order: Ints) -> LoraPlan | None:
+        """The plan of a step of decodes whose rows come in another order, some more than once."""
+        adapters = self._adapters([rows[number].request for number in order])
+        return self._lora.plan(adapters, np.ones(len(adapters), np.int64), lasting=True)
+
+    def _head_plan(self, launch: _Launch, requests: Sequence[Request], counts: Ints) -> LoraPlan | None:
+        """The plan for logits of some of the batch's requests, if an adapter of the batch changes them."""
+        if launch.lora is None or not launch.lora.reaches(HEAD):
+            return None
+        return self._lora.plan(self._adapters(requests), counts)
+
+    def _adapters(self, requests: Sequence[Request]) -> list[LoraAdapter | None]:
+        return [None if request.adapter is None else self._adapter(request.adapter) for request in requests]
+
+    def _adapter(self, version: str) -> LoraAdapter:
+        if self.bank is None:
+            raise RuntimeError("this runner has no adapters")
+        return self.bank.adapter(version)
+
+    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._device, non_blocking=True)
+
+    @property
+    def _piece(self) -> int:
+        """Prompt positions whose logits are computed at a time."""
+        return max(1, _LOGITS_BYTES // (4 * self.config.vocabulary))
+
+    def _prompt_logprobs(self, launch: _Launch, hidden: torch.Tensor, row: Row) -> list[TokenLogprob]:
+        """Log-probabilities of the prompt tokens that follow the row's first positions, of which `hidden` is."""
+        request = row.request
+        tops = request.sampling.prompt_logprobs or 0
+        targets = request.prompt[row.start + 1 : row.start + len(hidden) + 1]
+        found: list[TokenLogprob] = []
+        for begin in range(0, len(targets), self._piece):
+            piece = targets[begin : begin + self._piece]
+            lora = self._head_plan(launch, [request], np.array([len(piece)]))
+            logits = self._model.logits(hidden[begin : begin + len(piece)], lora)
+            found += token_logprobs(logits, piece, [tops] * len(piece))
+        return found

@@ -1,0 +1,193 @@
+"""Runs the largest steps that an engine can meet before it says that it is ready.
+
+What a step needs for the first time (threads, workspaces, caches of prepared work) is there then, and what it needs of
+memory has been had once: an engine that cannot hold its largest batch fails at its start, with what to lower, and not
+under load. All layers need the same memory, one after the other, so that one of them is enough to find out. What is
+taken up only as the engine runs (KV, adapters and prefixes on the host, recorded steps) is added to that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from engine.adapters.residency import BASE_ONLY, ResidencyConfig
+from engine.cache.blocks import BLOCK_SIZE, blocks_of
+from engine.execution.runner import ModelRunner
+from engine.plan import Row
+from engine.request import Request
+from engine.scheduling.config import SchedulerConfig
+from engine.validation import MAX_LOGPROBS
+from engine.wire import SamplingParams
+
+_CGROUP = Path("/sys/fs/cgroup")
+_LARGEST = SamplingParams(temperature=1.0, top_p=0.9, repetition_penalty=1.1, frequency_penalty=0.1)
+"""What needs the most memory of all that a request may ask of the sampler, but for log-probabilities."""
+
+
+class NotEnoughMemory(Exception):
+    """The engine cannot hold what it is to hold; the message says what to lower."""
+
+
+def warm_up(
+    runners: Sequence[ModelRunner],
+    config: SchedulerConfig,
+    *,
+    draft_tokens: int = 0,
+    residency: ResidencyConfig = BASE_ONLY,
+    kv_host_bytes: int = 0,
+) -> None:
+    """Run the largest steps once, in the thread that is to run all others, while no request is there yet.
+
+    Args:
+        runners: the model that requests name, then those that guess for it. Their KV caches are zeros.
+        draft_tokens: most tokens that are drafted per request and step.
+        residency: what adapters may take.
+        kv_host_bytes: memory for prefixes that the KV cache has no room for.
+
+    Raises:
+        NotEnoughMemory: see there.
+    """
+    available = available_bytes()
+    before = _resident_bytes()
+    try:
+        for runner in runners:
+            _rehearse(runner, config, draft_tokens, residency.share)
+    except (MemoryError, RuntimeError) as error:  # numpy's, and torch's on the host and on a GPU
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        raise NotEnoughMemory(
+            f"there is not enough memory for a step of {config.step_tokens} tokens and {config.max_running} requests "
+            f"({str(error).splitlines()[0]}); lower --step-tokens, --max-running or --kv-tokens"
+        ) from error
+    if available is not None:
+        on_host = [runner for runner in runners if runner.info.device == "cpu"]
+        needed = {
+            "the KV cache": sum(runner.kv_bytes for runner in on_host),
+            "the largest step": _peak_bytes() - before,
+            "recorded steps": sum(runner.recorded_bytes for runner in on_host),
+            # A GPU's is pinned, and has been had.
+            "prefixes in host memory": kv_host_bytes if on_host else 0,
+            "adapters in host memory": 0 if runners[0].bank is None else residency.host_bytes,
+        }
+        check_room(available + sum(runner.kv_bytes_taken for runner in on_host), needed)
+
+
+_OPTIONS = {
+    "the KV cache": "--kv-tokens",
+    "the largest step": "--step-tokens or --max-running",
+    "prefixes in host memory": "--kv-host-bytes",
+    "adapters in host memory": "--adapter-host-bytes",
+}
+"""What makes each of them smaller."""
+
+
+def check_room(available: int, needed: Mapping[str, int]) -> None:
+    """Whether what the system gives us only as it is used fits into what it has. In bytes, by what it is for.
+
+    Raises:
+        NotEnoughMemory: it does not.
+    """
+    if sum(needed.values()) > available:
+        parts = ", ".join(f"{name} ({_mib(size)})" for name, size in needed.items() if size)
+        options = ", ".join(_OPTIONS[name] for name, size in needed.items() if size and name in _OPTIONS)
+        raise NotEnoughMemory(f"{parts} do not fit into the memory that is left ({_mib(available)}); lower {options}")
+
+
+def available_bytes() -> int | None:
+    """Memory that this process can still get: of the machine, and of its control group (version 2); None: unknown."""
+    found = []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+        most = (_CGROUP / "memory.max").read_text().strip()
+        if most != "max":
+            statistics = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+            used = int((_CGROUP / "memory.current").read_text()) - int(statistics.get("inactive_file", 0))
+            found.append(int(most) - used)
+    except (OSError, ValueError):
+        pass
+    return min(found, default=None)
+
+
+def _rehearse(runner: ModelRunner, config: SchedulerConfig, draft_tokens: int, share: float) -> None:
+    """The largest steps of one runner. Adapters come first: they lie in KV blocks, which are still zeros then."""
+    context = runner.info.context
+    tops = min(MAX_LOGPROBS, runner.info.vocabulary)
+    if runner.bank is not None:
+        lent = int(runner.blocks * share)
+        left = min(context, (runner.blocks - lent) * BLOCK_SIZE)
+        with runner.bank.standing_in(range(runner.blocks - lent, runner.blocks), config.max_running) as names:
+            if names:  # nothing fits into a small cache
+                _run(runner, _prompts(left, config, draft_tokens, tops, names), 1)
+                _run(runner, _decodes(left, config.max_running, tops, names), 1)
+    _run(runner, _prompts(context, config, draft_tokens, tops), 1)
+    _run(runner, _decodes(context, config.max_running, tops), 1)
+    _run(runner, _decodes(1, 1, tops), None)
+
+
+def _run(runner: ModelRunner, rows: Sequence[Row], layers: int | None) -> None:
+    runner.rehearse(rows, layers=layers)
+    for row in rows:
+        runner.release(row.request)
+
+
+def _prompts(
+    context: int, config: SchedulerConfig, draft_tokens: int, tops: int, adapters: Sequence[str] = ()
+) -> list[Row]:
+    """As many requests and tokens as a step may have; all sample, and draft as far as there are tokens for it.
+
+    The longest one wants the log-probabilities of its prompt too.
+    """
+    left = config.step_tokens
+    rows: list[Row] = []
+    for number in range(config.max_running, 0, -1):
+        drafted = max(min(draft_tokens, left // number - 1, context - 2), 0)
+        count = max(min(left - (number - 1) * (1 + drafted) - drafted, context - 1 - drafted), 1)
+        sampling = msgspec.structs.replace(_LARGEST, logprobs=tops, prompt_logprobs=None if rows else tops)
+        rows.append(_row(number, 0, count, (0,) * drafted, sampling, adapters))
+        left -= rows[-1].tokens
+    return rows
+
+
+def _decodes(context: int, requests: int, tops: int, adapters: Sequence[str] = ()) -> list[Row]:
+    """Requests that are as long as they can be."""
+    sampling = msgspec.structs.replace(_LARGEST, logprobs=tops)
+    return [_row(number, context - 1, 1, (), sampling, adapters) for number in range(requests)]
+
+
+def _row(
+    number: int, start: int, count: int, draft: tuple[int, ...], sampling: SamplingParams, adapters: Sequence[str]
+) -> Row:
+    """All requests have the same blocks: what they write there means nothing. They take turns with the adapters."""
+    adapter = adapters[number % len(adapters)] if adapters else None
+    request = Request(f"warm-up {number}", [0] * (start + count), sampling, arrival=0.0, adapter=adapter)
+    request.block_table = list(range(blocks_of(start + count + len(draft))))
+    return Row(request, start, count, sample=True, draft=draft)
+
+
+def _resident_bytes() -> int:
+    """Memory that this process has now; from here on its most is measured."""
+    with contextlib.suppress(OSError):  # then the most that loading took counts too
+        Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _peak_bytes() -> int:
+    """Most memory that this process has had since then."""
+    return _status("VmHWM")
+
+
+def _status(field: str) -> int:
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.0f} MiB"

@@ -1,0 +1,1 @@
+"""A checkpoint as a decoder: its config, files, weights and layers."""

@@ -1,0 +1,202 @@
+"""The decoder: one class for every supported architecture, driven by `ModelConfig`, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+import kernels
+from engine.adapters.layout import HEAD
+from engine.adapters.manifest import Module
+from engine.cache.memory import KVCache, LayerCache
+from engine.model.config import ModelConfig
+from engine.model.layers import Attention, Base, FeedForward, Linear, MixtureOfExperts, Mlp, Step, Targets, Wanted
+from engine.model.weights import load_weights
+from kernels import LoraPlan, Quantization
+
+_NOWHERE = torch.device("meta")
+"""Tensors without memory."""
+_SPREAD = 0.02
+"""Standard deviation of random weights."""
+
+
+class DecoderLayer:
+    """Pre-norm attention and feed-forward around one residual stream."""
+
+    def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
+        self._eps = config.norm_eps
+        self._norms = torch.empty(2, config.hidden_size, device=device, dtype=dtype)
+        self._input_norm, self._post_norm = self._norms
+        self._attention = Attention(config, layer, device, dtype)
+        self._feed_forward: FeedForward = (
+            MixtureOfExperts(config, layer, device, dtype) if config.experts else Mlp(config, layer, device, dtype)
+        )
+
+    def targets(self, prefix: str) -> Targets:
+        return {
+            f"{prefix}.input_layernorm.weight": self._input_norm,
+            f"{prefix}.post_attention_layernorm.weight": self._post_norm,
+            **self._attention.targets(f"{prefix}.self_attn"),
+            **self._feed_forward.targets(prefix),
+        }
+
+    def pack(self, quantize: Quantization | None) -> None:
+        self._attention.pack(quantize)
+        self._feed_forward.pack(quantize)
+
+    def __call__(
+        self,
+        x: torch.Tensor | None,
+        residual: torch.Tensor,
+        cache: LayerCache,
+        step: Step,
+        wanted: Wanted | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`x` is what the layer before has not yet added to `residual` [T, hidden]; the answer is this layer's of both.
+
+        They are those of the tokens that are wanted; None: of all.
+        """
+        if x is None:
+            x = kernels.rms_norm(residual, self._input_norm, self._eps)
+        else:
+            x = kernels.add_rms_norm(x, residual, self._input_norm, self._eps)
+        query = self._attention.store(x, cache, step)
+        plan, lora = step.plans[self._attention.window], step.lora
+        if wanted is not None:
+            query, residual = (tensor.index_select(0, wanted.tokens) for tensor in (query, residual))
+            plan, lora = wanted.plan, wanted.lora
+            if not len(residual):
+                return residual, residual
+        x = self._attention(query, cache, plan, lora)
+        x = kernels.add_rms_norm(x, residual, self._post_norm, self._eps)
+        return self._feed_forward(x, lora), residual
+
+    def base(self, module: Module) -> Base:
+        attention = module in ("q_proj", "k_proj", "v_proj", "o_proj")
+        return self._attention.base(module) if attention else self._feed_forward.base(module)
+
+
+class Decoder:
+    """Token ids in, hidden states out; logits for the rows that need them."""
+
+    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
+        """Allocates the weights at both ends, and fills nothing; `from_directory` gives a usable model."""
+        self.config = config
+        self._embedding = torch.empty(config.vocabulary, config.hidden_size, device=device, dtype=dtype)
+        self._layers = [DecoderLayer(config, layer, _NOWHERE, dtype) for layer in range(config.layers)]
+        self._norm = torch.empty(config.hidden_size, device=device, dtype=dtype)
+        # Rounded to bf16, the likeliest tokens often tie, and the lowest id wins.
+        self._head = Linear(
+            HEAD,
+            config.hidden_size,
+            (config.vocabulary,),
+            bias=False,
+            device=device,
+            dtype=dtype,
+            out_dtype=torch.float32,
+        )
+        if config.tied_embeddings:
+            self._head.weight = self._embedding
+
+    @classmethod
+    def from_directory(
+        cls,
+        directory: Path,
+        config: ModelConfig,
+        device: torch.device,
+        dtype: torch.dtype,
+        quantize: Quantization | None = None,
+    ) -> Decoder:
+        """Load a checkpoint in Hugging Face format, and pack each layer as soon as it is whole.
+
+        Args:
+            quantize: what becomes of the weights of linear layers and experts; embedding and routers stay as they are.
+
+        Raises:
+            CheckpointError: see `load_weights`.
+        """
+        model = cls(config, device, dtype)
+        groups = [layer.targets(f"model.layers.{index}") for index, layer in enumerate(model._layers)]
+        ends = {"model.embed_tokens.weight": model._embedding, "model.norm.weight": model._norm}
+        if not config.tied_embeddings:
+            ends |= model._head.targets("lm_head")
+
+        def begin(group: int) -> Targets | None:
+            """A layer gets memory when its turn comes: a large model may fit only as far as it has been quantised."""
+            if group == config.layers:
+                return None
+            layer = model._layers[group] = DecoderLayer(config, group, device, dtype)
+            return layer.targets(f"model.layers.{group}")
+
+        def complete(group: int) -> None:
+            if group == config.layers:
+                model._head.pack(_head_quantization(quantize))
+            else:
+                model._layers[group].pack(quantize)
+
+        ignored = {"lm_head.weight"} if config.tied_embeddings else set()
+        load_weights(directory, [*groups, ends], ignored=ignored, begin=begin, complete=complete)
+        return model
+
+    @classmethod
+    def random(
+        cls, config: ModelConfig, device: torch.device, dtype: torch.dtype, quantize: Quantization | None = None
+    ) -> Decoder:
+        """Random weights, made on the device and packed layer by layer: to measure shapes without their checkpoints."""
+        model = cls(config, device, dtype)
+        generator = torch.Generator(device).manual_seed(0)
+
+        def fill(tensors: Iterable[torch.Tensor]) -> None:
+            for x in tensors:
+                if x.dim() > 1:
+                    x.normal_(0, _SPREAD, generator=generator)
+                else:
+                    x.fill_(1)
+
+        fill([model._embedding, model._norm])
+        for index in range(config.layers):
+            layer = model._layers[index] = DecoderLayer(config, index, device, dtype)
+            fill(layer.targets("layer").values())
+            layer.pack(quantize)
+        if not config.tied_embeddings:
+            fill(model._head.targets("head").values())
+        model._head.pack(_head_quantization(quantize))
+        return model
+
+    def __call__(self, tokens: torch.Tensor, cache: KVCache, step: Step, *, layers: int | None = None) -> torch.Tensor:
+        """Run tokens [T] through all layers, writing their KV -> normalised hidden states of those that are wanted.
+
+        `layers` is for rehearsals: only so many of them, whose memory all others need in turn.
+        """
+        residual = kernels.embedding(tokens, self._embedding)
+        if step.lora is not None:
+            kernels.adapt_embedding(tokens, residual, step.lora)
+        x = None
+        last = len(self._layers) - 1
+        for index, (layer, layer_cache) in enumerate(zip(self._layers[:layers], cache.layers[:layers], strict=True)):
+            x, residual = layer(x, residual, layer_cache, step, step.wanted if index == last else None)
+        assert x is not None
+        if not len(residual):
+            return residual
+        return kernels.add_rms_norm(x, residual, self._norm, self.config.norm_eps)
+
+    def logits(self, hidden: torch.Tensor, lora: LoraPlan | None = None) -> torch.Tensor:
+        """Logits [rows, vocabulary] in fp32 for hidden states [rows, hidden] that `lora` plans."""
+        return self._head(hidden, lora)
+
+    def base(self, module: Module, layer: int | None) -> Base:
+        """What adapters change: weight [out, in] and bias [out], or the embedding [vocabulary, hidden].
+
+        Raises:
+            KeyError: it is a stack of experts.
+        """
+        if module == "embed_tokens":
+            return self._embedding, None
+        return self._head.base(0) if layer is None else self._layers[layer].base(module)
+
+
+def _head_quantization(quantize: Quantization | None) -> Quantization | None:
+    """Errors of the head are errors of the logits: it is worth its second half byte per weight."""
+    return "int8" if quantize == "int4" else quantize

@@ -1,0 +1,275 @@
+"""The parts of a decoder layer: attention, dense MLP and mixture of experts, with their weights packed.
+
+A part owns its tensors, tells the loader which tensor of a checkpoint goes into which slice (`targets`), brings its
+weights into the device's preferred layout once they are loaded (`pack`), and runs. Plain objects instead of
+`nn.Module`: on small models half of a step would be attribute lookups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+
+import kernels
+from engine.adapters.manifest import Module
+from engine.cache.memory import LayerCache
+from engine.model.config import Activation, ModelConfig
+from kernels import AttentionPlan, LoraExperts, LoraPlan, PackedExperts, PackedWeight, Quantization, TablePlan
+
+Targets = dict[str, torch.Tensor]
+Base = tuple[torch.Tensor, torch.Tensor | None]
+"""Weight [out, in] and bias [out] of one module."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The tokens of a step whose hidden states somebody reads: of all others the last layer has only KV to write."""
+
+    tokens: torch.Tensor
+    """[K], their numbers in the step."""
+    plan: AttentionPlan
+    """Of these tokens, with the window of the last layer."""
+    lora: LoraPlan | None
+    """None: none of their rows has an adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What all layers share in one step."""
+
+    rotary: torch.Tensor
+    """[rows, head_dim], cosines and sines; see `kernels.rope_and_store`."""
+    rotations: torch.Tensor
+    """[T], each token's row of them."""
+    slots: torch.Tensor
+    """[T], where each token's KV goes."""
+    plans: dict[int | None, AttentionPlan]
+    """By window."""
+    lora: LoraPlan | None = None
+    """None: no row has an adapter."""
+    wanted: Wanted | None = None
+    """None: all tokens are."""
+
+
+class FeedForward(Protocol):
+    def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor: ...
+    def targets(self, prefix: str) -> Targets: ...
+    def pack(self, quantize: Quantization | None) -> None: ...
+    def base(self, module: Module) -> Base: ...
+
+
+class Linear:
+    """A weight [out, in] with an optional bias, filled from one checkpoint tensor or several stacked ones.
+
+    `site` is what adapters call it (`engine.adapters.layout`). Results are rounded to `dtype`, or stay in fp32 if that
+    is `out_dtype`.
+    """
+
+    __slots__ = ("_out_dtype", "_packed", "bias", "site", "sizes", "weight")
+
+    def __init__(
+        self,
+        site: str,
+        inputs: int,
+        sizes: tuple[int, ...],
+        *,
+        bias: bool,
+        device: torch.device,
+        dtype: torch.dtype,
+        out_dtype: torch.dtype | None = None,
+    ) -> None:
+        self.site = site
+        self.sizes = list(sizes)
+        self.weight: torch.Tensor | None = torch.empty(sum(sizes), inputs, device=device, dtype=dtype)
+        """Until it is packed."""
+        self._packed: PackedWeight | None = None
+        self._out_dtype = out_dtype
+        self.bias = torch.empty(sum(sizes), device=device, dtype=dtype) if bias else None
+
+    def targets(self, *names: str) -> Targets:
+        """One name per stacked part."""
+        assert self.weight is not None
+        found = {f"{name}.weight": part for name, part in zip(names, torch.split(self.weight, self.sizes), strict=True)}
+        if self.bias is not None:
+            found |= {
+                f"{name}.bias": part for name, part in zip(names, torch.split(self.bias, self.sizes), strict=True)
+            }
+        return found
+
+    def pack(self, quantize: Quantization | None) -> None:
+        assert self.weight is not None
+        self._packed = kernels.pack_weight(self.weight, quantize)
+        self.weight = None
+
+    def base(self, part: int) -> Base:
+        """One of the stacked parts as it was loaded, or what quantisation has left of it."""
+        assert self._packed is not None
+        bias = None if self.bias is None else torch.split(self.bias, self.sizes)[part]
+        return torch.split(self._packed.dense(), self.sizes)[part], bias
+
+    def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
+        assert self._packed is not None
+        out = kernels.linear(x, self._packed, self.bias, self._out_dtype)
+        if lora is not None:
+            kernels.adapt_linear(x, out, lora, self.site)
+        return out
+
+
+_QKV = ("q_proj", "k_proj", "v_proj")
+_GATE_UP = ("gate_proj", "up_proj")
+
+
+class Attention:
+    """Rotary self-attention with grouped KV heads over the paged cache of one layer."""
+
+    def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
+        self._heads, self._kv_heads, self._dim = config.heads, config.kv_heads, config.head_dim
+        self._shares = (config.heads, config.kv_heads, config.kv_heads)
+        self.window = config.windows[layer]
+        self._eps = config.norm_eps
+        queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        self._qkv = Linear(
+            f"{layer}.qkv",
+            config.hidden_size,
+            (queries, keys, keys),
+            bias=config.qkv_bias,
+            device=device,
+            dtype=dtype,
+        )
+        self._output = Linear(
+            f"{layer}.output", queries, (config.hidden_size,), bias=config.output_bias, device=device, dtype=dtype
+        )
+        self._qk_norm = torch.empty(2, config.head_dim, device=device, dtype=dtype) if config.qk_norm else None
+
+    def targets(self, prefix: str) -> Targets:
+        found = self._qkv.targets(*(f"{prefix}.{name}" for name in _QKV))
+        found |= self._output.targets(f"{prefix}.o_proj")
+        if self._qk_norm is not None:
+            query, key = self._qk_norm
+            found |= {f"{prefix}.q_norm.weight": query, f"{prefix}.k_norm.weight": key}
+        return found
+
+    def pack(self, quantize: Quantization | None) -> None:
+        self._qkv.pack(quantize)
+        self._output.pack(quantize)
+        if self._qk_norm is not None:
+            # One weight per head, so that queries and keys are normalised in one call.
+            counts = torch.tensor((self._heads, self._kv_heads), device=self._qk_norm.device)
+            self._qk_norm = self._qk_norm.repeat_interleave(counts, dim=0)
+
+    def base(self, module: Module) -> Base:
+        return self._output.base(0) if module == "o_proj" else self._qkv.base(_QKV.index(module))
+
+    def store(self, x: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
+        """Write keys and values of x [T, hidden] into the cache -> queries [T, heads, head_dim]."""
+        heads = self._qkv(x, step.lora).view(-1, self._heads + 2 * self._kv_heads, self._dim)
+        query, key, value = heads.split_with_sizes(self._shares, 1)
+        if self._qk_norm is not None:
+            both = kernels.rms_norm(heads[:, : self._heads + self._kv_heads], self._qk_norm, self._eps)
+            query, key = both.split_with_sizes(self._shares[:2], 1)
+        keys, values, *scales = cache
+        kernels.rope_and_store(query, key, value, step.rotary, step.rotations, keys, values, step.slots, *scales)
+        return query
+
+    def __call__(
+        self, query: torch.Tensor, cache: LayerCache, plan: AttentionPlan, lora: LoraPlan | None
+    ) -> torch.Tensor:
+        """What the queries of a plan's rows find in the cache -> [T, hidden]."""
+        keys, values, *scales = cache
+        return self._output(kernels.paged_attention(query, keys, values, plan, *scales), lora)
+
+
+_ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": kernels.silu_and_mul,
+    "gelu": partial(kernels.gelu_and_mul, tanh=False),
+    "gelu_tanh": partial(kernels.gelu_and_mul, tanh=True),
+}
+
+
+_MLP_ROWS = 256
+"""What the CPU's products take at a time. What lies between the two of a layer then stays in caches, and in memory
+that malloc keeps: that of 2,048 rows is so large that the system takes it back and clears it anew in every layer."""
+
+
+class Mlp:
+    """SwiGLU, or the same with another activation."""
+
+    def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
+        width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self._gate_up = Linear(f"{layer}.gate_up", width, (inner, inner), bias=bias, device=device, dtype=dtype)
+        self._down = Linear(f"{layer}.down", inner, (width,), bias=bias, device=device, dtype=dtype)
+        self._activate = _ACTIVATIONS[config.activation]
+
+    def targets(self, prefix: str) -> Targets:
+        prefix += ".mlp"
+        gate_up = self._gate_up.targets(*(f"{prefix}.{name}" for name in _GATE_UP))
+        return gate_up | self._down.targets(f"{prefix}.down_proj")
+
+    def pack(self, quantize: Quantization | None) -> None:
+        self._gate_up.pack(quantize)
+        self._down.pack(quantize)
+
+    def base(self, module: Module) -> Base:
+        return self._down.base(0) if module == "down_proj" else self._gate_up.base(_GATE_UP.index(module))
+
+    def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
+        # A row's numbers do not depend on which others are with it.
+        if x.is_cpu and len(x) >= 2 * _MLP_ROWS and (lora is None or isinstance(lora, TablePlan)):
+            parts = torch.split(x, _MLP_ROWS)
+            plans: Sequence[LoraPlan | None] = [None] * len(parts) if lora is None else lora.parts(_MLP_ROWS, len(x))
+            return torch.cat([self._run(rows, plan) for rows, plan in zip(parts, plans, strict=True)])
+        return self._run(x, lora)
+
+    def _run(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
+        return self._down(self._activate(self._gate_up(x, lora)), lora)
+
+
+class MixtureOfExperts:
+    """Mixtral's sparse mixture of SwiGLU experts."""
+
+    def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
+        experts, width, inner = config.experts, config.hidden_size, config.intermediate_size
+        self._sites = (f"{layer}.router", f"{layer}.experts.gate_up", f"{layer}.experts.down")
+        self._experts_per_token = config.experts_per_token
+        self._weights: tuple[torch.Tensor, ...] = (
+            torch.empty(experts, width, device=device, dtype=dtype),
+            torch.empty(experts, 2 * inner, width, device=device, dtype=dtype),
+            torch.empty(experts, width, inner, device=device, dtype=dtype),
+        )
+        """Router, gate and up, down, until they are packed."""
+        self._packed: tuple[PackedWeight, PackedExperts, PackedExperts] | None = None
+
+    def targets(self, prefix: str) -> Targets:
+        prefix += ".block_sparse_moe"
+        router, gate_ups, downs = self._weights
+        found = {f"{prefix}.gate.weight": router}
+        for index, (gate_up, down) in enumerate(zip(gate_ups, downs, strict=True)):
+            gate, up = gate_up.chunk(2)
+            expert = f"{prefix}.experts.{index}"
+            found |= {f"{expert}.w1.weight": gate, f"{expert}.w3.weight": up, f"{expert}.w2.weight": down}
+        return found
+
+    def pack(self, quantize: Quantization | None) -> None:
+        """The router stays as it is: it is small, and what it decides is not a matter of degree."""
+        router, gate_up, down = self._weights
+        self._packed = (
+            kernels.pack_weight(router),
+            kernels.pack_experts(gate_up, quantize),
+            kernels.pack_experts(down, quantize),
+        )
+        self._weights = ()
+
+    def base(self, module: Module) -> Base:
+        if module != "router":
+            raise KeyError(module)
+        assert self._packed is not None
+        return self._packed[0].dense(), None
+
+    def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
+        assert self._packed is not None
+        adapted = None if lora is None else LoraExperts(lora, *self._sites)
+        return kernels.moe(x, *self._packed, self._experts_per_token, adapted)

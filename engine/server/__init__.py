@@ -1,0 +1,1 @@
+"""The process around a core: sockets, the step thread, the command line."""

@@ -1,0 +1,239 @@
+"""The audit log as a chain of hashes: what an entry holds, how the next one is made, and how a log is verified. Pure.
+
+An entry's document names the hash of the entry before it, and its own hash is the SHA-256 of that document: an entry
+that was edited, removed or put in between breaks the chain, and anybody can check that without a secret. Two marks are
+kept apart from the entries: the head (the last entry) shows a log that was cut off at its end, the checkpoint (the last
+entry that the cap on the log's length has dropped) one that was cut off at its start. Seals are HMACs under the
+installation's secret: who can write to Redis but does not know the secret cannot make a chain of his own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.records.directory import Record
+
+NO_HASH = "0" * 64
+"""Stands for the entry before the first one."""
+_LONGEST_VALUE = 300
+"""Bytes of JSON of one value in an entry; a longer one is there as its digest."""
+_BOOKKEEPING = frozenset({"revision", "created_at", "updated_at"})
+
+
+class Mark(Struct, frozen=True):
+    """A place in the log."""
+
+    sequence: int = 0
+    hash: str = NO_HASH
+    seal: str = ""
+
+
+START = Mark()
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """Who changed what, and when."""
+
+    sequence: int
+    at: int
+    """Milliseconds since 1970 by Redis' clock."""
+    actor: str
+    action: str
+    """Such as `tenant.create`."""
+    subject: str
+    """Identity of what was changed."""
+    tenant: str | None
+    """Whose it is."""
+    before: str | None
+    """SHA-256 of the record's document."""
+    after: str | None
+    changes: dict[str, Any]
+    """Field to [value before, value after]; of secret fields only that they were changed."""
+    nonce: str
+    """Random: no two attempts make the same entry."""
+    previous: str
+    """Hash of the entry before."""
+
+
+class Logged(Struct, frozen=True):
+    """An entry as it is stored and exported."""
+
+    entry: Raw
+    """The JSON document, byte for byte as it was hashed."""
+    hash: str
+    seal: str
+
+    def read(self) -> Entry:
+        """Its content.
+
+        Raises:
+            ValueError: it is no entry.
+        """
+        return _decode(self.entry)
+
+    def line(self) -> bytes:
+        """One line of an export."""
+        return msgspec.json.encode(self) + b"\n"
+
+
+_decode = msgspec.json.Decoder(Entry).decode
+_decode_line = msgspec.json.Decoder(Logged).decode
+
+
+class Problem(Struct, frozen=True):
+    """Where a log is broken first."""
+
+    sequence: int
+    why: str
+
+
+def append(entry: Entry, secret: bytes) -> Logged:
+    """The entry with its hash and seal."""
+    document = msgspec.json.encode(entry)
+    digest = hashlib.sha256(document).hexdigest()
+    return Logged(Raw(document), digest, seal(secret, "entry", entry.sequence, digest))
+
+
+def mark(secret: bytes, label: Literal["head", "checkpoint"], sequence: int, digest: str) -> Mark:
+    """A mark at an entry."""
+    return Mark(sequence, digest, seal(secret, label, sequence, digest))
+
+
+def seal(secret: bytes, label: Literal["entry", "head", "checkpoint"], sequence: int, digest: str) -> str:
+    """Hex HMAC-SHA-256; empty without a secret."""
+    if not secret:
+        return ""
+    return hmac.digest(secret, f"roundhouse-audit:{label}:{sequence}:{digest}".encode(), hashlib.sha256).hex()
+
+
+def difference(before: Record | None, after: Record | None) -> dict[str, Any]:
+    """Field to [value before, value after] of the fields that differ."""
+    old, new = _values(before), _values(after)
+    secret = (after or before or Record()).SECRET
+    changes: dict[str, Any] = {}
+    for name in [*old, *(name for name in new if name not in old)]:
+        if old.get(name) != new.get(name):
+            changes[name] = "changed" if name in secret else [_told(before, name), _told(after, name)]
+    return changes
+
+
+def short(value: Any) -> Any:
+    """A value as an entry shows it: the digest of its JSON if that is long."""
+    document = msgspec.json.encode(value)
+    return value if len(document) <= _LONGEST_VALUE else f"sha256:{hashlib.sha256(document).hexdigest()}"
+
+
+def document_digest(document: str | None) -> str | None:
+    """SHA-256 of a record's document."""
+    return hashlib.sha256(document.encode()).hexdigest() if document is not None else None
+
+
+class Verifier:
+    """Checks a log entry by entry, oldest first."""
+
+    def __init__(self, start: Mark, secret: bytes, *, expect: Mark | None = None) -> None:
+        """`start`: the entry before the first one; without the secret only the chain is checked, not the seals;
+        `expect`: an entry that must be there, unless it is before the first one."""
+        self._secret = secret
+        self._expect = expect
+        self._last = start
+        self._problem: Problem | None = None
+        self.entries = 0
+
+    @property
+    def problem(self) -> Problem | None:
+        """The first one."""
+        return self._problem
+
+    @property
+    def last(self) -> Mark:
+        """The last entry that was fed, else the start."""
+        return self._last
+
+    def begin(self) -> Problem | None:
+        """Before the first entry: whether the start is a checkpoint that was made here."""
+        self._problem = self._check_mark("checkpoint", self._last)
+        return self._problem
+
+    def feed(self, logged: Logged) -> Problem | None:
+        """The next entry; what is wrong with it or with one before."""
+        self._problem = self._problem or self._check(logged)
+        if self._problem is None:
+            self.entries += 1
+            self._last = Mark(self._last.sequence + 1, logged.hash, logged.seal)
+        return self._problem
+
+    def finish(self, head: Mark) -> Problem | None:
+        """After the last entry: whether it is the one that the head names."""
+        if self._problem is None:
+            self._problem = self._check_mark("head", head)
+        if self._problem is None and head.sequence != self._last.sequence:
+            missing = min(head.sequence, self._last.sequence) + 1
+            self._problem = Problem(missing, f"the log ends at {self._last.sequence}, its head is {head.sequence}")
+        if self._problem is None and head.hash != self._last.hash:
+            self._problem = Problem(head.sequence, "the head names another entry")
+        if self._problem is None and self._expect is not None and self._expect.sequence > self._last.sequence:
+            self._problem = Problem(self._expect.sequence, f"it was there once, but the log ends at {head.sequence}")
+        return self._problem
+
+    def _check(self, logged: Logged) -> Problem | None:
+        expected = self._last.sequence + 1
+        document = bytes(logged.entry)
+        try:
+            entry = _decode(document)
+        except ValueError:
+            return Problem(expected, "it is no entry")
+        if entry.sequence != expected:
+            return Problem(expected, f"it is missing; the next one there is {entry.sequence}")
+        if hashlib.sha256(document).hexdigest() != logged.hash:
+            return Problem(expected, "it was edited: it does not have its hash")
+        if entry.previous != self._last.hash:
+            return Problem(expected, "it does not follow the entry before it")
+        if self._expect and self._expect.sequence == expected and self._expect.hash != logged.hash:
+            return Problem(expected, "it is not the one that was there once")
+        if self._secret and not hmac.compare_digest(
+            seal(self._secret, "entry", entry.sequence, logged.hash), logged.seal
+        ):
+            return Problem(expected, "its seal was not made with this installation's secret")
+        return None
+
+    def _check_mark(self, label: Literal["head", "checkpoint"], mark: Mark) -> Problem | None:
+        if mark == START or not self._secret:
+            return None
+        if hmac.compare_digest(seal(self._secret, label, mark.sequence, mark.hash), mark.seal):
+            return None
+        return Problem(mark.sequence, f"the seal of the {label} was not made with this installation's secret")
+
+
+def verify_export(
+    lines: Iterable[bytes], secret: bytes = b"", *, expect: Mark | None = None
+) -> tuple[Verifier, Problem | None]:
+    """Check exported lines. They may begin and end anywhere: an end that is missing is seen only if it is expected."""
+    verifier = Verifier(START, secret, expect=expect)
+    for number, line in enumerate(lines, 1):
+        try:
+            logged = _decode_line(line)
+            entry = logged.read()
+        except ValueError:
+            return verifier, Problem(number, f"line {number} is no entry")
+        if number == 1:
+            verifier = Verifier(Mark(entry.sequence - 1, entry.previous), secret, expect=expect)
+        if problem := verifier.feed(logged):
+            return verifier, problem
+    return verifier, verifier.finish(mark(secret, "head", verifier.last.sequence, verifier.last.hash))
+
+
+def _told(record: Record | None, name: str) -> Any:
+    return None if record is None else short(msgspec.to_builtins(getattr(record, name)))
+
+
+def _values(record: Record | None) -> dict[str, Any]:
+    if record is None:
+        return {}
+    return {name: value for name, value in msgspec.to_builtins(record).items() if name not in _BOOKKEEPING}

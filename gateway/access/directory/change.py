@@ -1,0 +1,90 @@
+"""What may be asked of the directory: changes, under which conditions, and within which bounds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from gateway.records.directory import Key, Kind, Price, Record, Tenant
+
+
+class Put(Struct, frozen=True):
+    """Create or replace a record."""
+
+    record: Record
+    expected: int | None = None
+    """The revision that is to be replaced, 0: none may exist, None: whatever there is."""
+
+
+class Delete(Struct, frozen=True):
+    """Remove a record."""
+
+    kind: Kind
+    identity: str
+    expected: int | None = None
+
+
+class Note(Struct, frozen=True):
+    """Something that was changed elsewhere, for the audit log only."""
+
+    action: str
+    """Such as `adapter.swap`."""
+    subject: str
+    tenant: str | None = None
+    changes: dict[str, Any] = {}
+    """Never a secret."""
+
+
+Change = Put | Delete | Note
+
+
+class Idempotency(Struct, frozen=True):
+    """Makes a change happen once, however often it is asked for."""
+
+    key: str
+    """The client's, unique for its actor."""
+    digest: str
+    """Of the request: the same key with another request is refused."""
+
+
+class Caps(Struct, frozen=True):
+    """Most records, and most entries of the audit log."""
+
+    tenants: int = 10_000
+    users_per_tenant: int = 100_000
+    keys_per_tenant: int = 10_000
+    prices: int = 10_000
+    routes: int = 1_000
+    replicas: int = 10_000
+    audit: int = 50_000
+
+    def nearly_full(self, entries: int) -> bool:
+        """Whether it is time to export the audit log."""
+        return entries >= 0.8 * self.audit
+
+    def of(self, kind: Kind) -> int:
+        per_kind: dict[Kind, int] = {
+            "tenant": self.tenants,
+            "user": self.users_per_tenant,
+            "key": self.keys_per_tenant,
+            "price": self.prices,
+            "route": self.routes,
+            "replica": self.replicas,
+        }
+        return per_kind[kind]
+
+
+class Configured(Struct, frozen=True):
+    """What the configuration file holds: read-only here."""
+
+    tenants: Mapping[str, Tenant] = {}
+    keys: Mapping[str, Key] = {}
+    """By id."""
+    prices: Mapping[str, Price] = {}
+
+    def of(self, kind: Kind) -> Mapping[str, Record]:
+        """Its records of a kind by identity."""
+        held: dict[Kind, Mapping[str, Record]] = {"tenant": self.tenants, "key": self.keys, "price": self.prices}
+        return held.get(kind, {})

@@ -1,0 +1,285 @@
+"""The directory in Redis: reads, lists, and changes that happen all or none, together with their audit entries.
+
+A change looks at Redis (`look.lua`), is decided here (`plan.plan`), and is committed by one script (`commit.lua`)
+that runs it only if nothing has changed since the look; otherwise it is decided anew. Records, indexes, audit entries,
+the idempotency key and the head, by which gateways notice a change, are written by that one script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Mapping, Sequence
+from importlib import resources
+from itertools import chain
+from typing import Any, Generic, cast
+
+from msgspec import Struct
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
+
+from gateway.access.directory.audit import START, Mark
+from gateway.access.directory.audit_log import AuditLog, mark_of, unavailable
+from gateway.access.directory.change import Caps, Change, Configured, Delete, Idempotency, Put
+from gateway.access.directory.plan import Command, Look, plan, question_when_full, questions
+from gateway.access.directory.schema import (
+    AUDIT_KEY,
+    CHECKPOINT_KEY,
+    DIGESTS_KEY,
+    HEAD_KEY,
+    SUBJECTS_KEY,
+    index_key,
+    records_key,
+    subject_field,
+)
+from gateway.errors import Unavailable
+from gateway.records.directory import Key, R, Record, User, decode
+
+log = logging.getLogger("roundhouse.directory")
+
+MOST_LISTED = 1000
+"""Records of one page."""
+_ATTEMPTS = 200
+_LOOK_MS = 5000
+"""An entry's time is that of the look; a change that was decided longer ago is decided anew."""
+
+
+class Page(Struct, Generic[R], frozen=True):
+    """Some records in the order of their identities."""
+
+    records: list[R]
+    next: str | None
+    """Where the next page goes on (`after`); None if this is the last one."""
+
+
+class Applied(Struct, frozen=True):
+    """What a change has done."""
+
+    records: list[Record | None]
+    """As they are now, one per change; None for what was deleted or only noted."""
+    replayed: bool
+    """It was done before, for the same idempotency key."""
+
+
+class Directory:
+    """Tenants, users, keys, prices and routes."""
+
+    def __init__(
+        self, redis: Redis, *, configured: Configured | None = None, secret: bytes = b"", caps: Caps | None = None
+    ) -> None:
+        """`configured`: what the configuration file holds, read-only; `secret`: seals the audit log."""
+        self._redis = redis
+        self.configured = configured or Configured()
+        self.audit = AuditLog(redis, secret=secret)
+        """What has been changed, and by whom."""
+        self._secret = secret
+        self._caps = caps or Caps()
+        # Changes of this process wait here instead of making each other look again.
+        self._changing = asyncio.Lock()
+        scripts = resources.files("gateway.access.directory")
+        self._look = redis.register_script(scripts.joinpath("look.lua").read_text("utf-8"))
+        self._commit = redis.register_script(scripts.joinpath("commit.lua").read_text("utf-8"))
+
+    async def may_be_evicted(self) -> bool:
+        """Whether this Redis is set to drop records to make room; False if it does not tell."""
+        try:
+            memory = await self._redis.info("memory")
+        except (RedisError, OSError):
+            return False
+        return bool(memory.get("maxmemory")) and str(memory.get("maxmemory_policy")).startswith("allkeys-")
+
+    async def get(self, kind: type[R], identity: str) -> R | None:
+        """A record, or None. One of the configuration file has revision 0.
+
+        Raises:
+            Unavailable: Redis does not answer (all methods may raise this).
+        """
+        if (record := self._configured(kind).get(identity)) is not None:
+            return record
+        return (await self.stored(kind, [identity]))[identity]
+
+    async def page(
+        self,
+        kind: type[R],
+        *,
+        tenant: str | None = None,
+        user: str | None = None,
+        after: str = "",
+        limit: int = 100,
+        stored_only: bool = False,
+    ) -> Page[R]:
+        """Records in the order of their identities.
+
+        `tenant`: only its own (users and keys); `user`: only its keys; `after`: `next` of the page before; at most
+        `limit` (up to 1000) of them; `stored_only`: without those of the configuration file.
+        """
+        limit = max(1, min(limit, MOST_LISTED))
+        try:
+            members: list[bytes] = await cast(
+                Any,
+                self._redis.zrangebylex(
+                    index_key(kind.KIND, tenant=tenant, user=user),
+                    f"({after}" if after else "-",
+                    "+",
+                    start=0,
+                    num=limit + 1,
+                ),
+            )
+        except (RedisError, OSError) as error:
+            raise unavailable(error) from None
+        found = await self.stored(kind, [member.decode() for member in members])
+        if user is None and not stored_only:
+            own = self._configured(kind)
+            names = sorted(name for name, record in own.items() if tenant in (None, record.belongs_to))
+            found |= {name: own[name] for name in names[bisect_right(names, after) :][: limit + 1]}
+        shown = sorted(found)[:limit]
+        # One that was deleted between the two reads is None.
+        records = [record for name in shown if (record := found[name]) is not None]
+        return Page(records, shown[-1] if len(found) > limit else None)
+
+    async def every(self, kind: type[R], **which: Any) -> AsyncIterator[R]:
+        """All records that `page` would list, read page by page. `which`: as for `page`."""
+        after: str | None = ""
+        while after is not None:
+            page = await self.page(kind, after=after, limit=MOST_LISTED, **which)
+            for record in page.records:
+                yield record
+            after = page.next
+
+    async def stored(self, kind: type[R], identities: Sequence[str]) -> dict[str, R | None]:
+        """The records in Redis with these identities; None for those that are not there, or cannot be read."""
+        if not identities:
+            return {}
+        try:
+            documents = await cast(Any, self._redis.hmget(records_key(kind.KIND), list(identities)))
+        except (RedisError, OSError) as error:
+            raise unavailable(error) from None
+        return {name: _decoded(kind, name, document) for name, document in zip(identities, documents, strict=True)}
+
+    async def key_by_digest(self, digest: str) -> Key | None:
+        """The key with this digest, or None. One round trip if there is none, else two."""
+        return await self._found_by(Key, DIGESTS_KEY, digest)
+
+    async def user_by_subject(self, tenant: str, subject: str) -> User | None:
+        """What an identity provider calls `subject`, as a user of a tenant, or None."""
+        return await self._found_by(User, SUBJECTS_KEY, subject_field(tenant, subject))
+
+    async def write(self, record: R, *, actor: str, expected: int | None = None, once: Idempotency | None = None) -> R:
+        """Create or replace a record; returns it as it is stored.
+
+        `actor`: who does it, for the audit log, such as `key:ops` or `cli:anna`; `expected`: the revision that it
+        replaces, 0 if there may be none, None for whatever there is.
+
+        Raises:
+            Conflict, PreconditionFailed, NotFound, InvalidRequest: see `plan.plan`.
+            Unavailable: Redis does not answer; whether the change was made is unknown. With the same idempotency key
+                it may be asked for again.
+        """
+        applied = await self.apply([Put(record, expected)], actor=actor, once=once)
+        return cast(R, applied.records[0])
+
+    async def delete(
+        self,
+        kind: type[Record],
+        identity: str,
+        *,
+        actor: str,
+        expected: int | None = None,
+        once: Idempotency | None = None,
+    ) -> None:
+        """Remove a record. A tenant with users or keys, or a user with keys, is not removed. Raises as `write`."""
+        await self.apply([Delete(kind.KIND, identity, expected)], actor=actor, once=once)
+
+    async def apply(self, changes: Sequence[Change], *, actor: str, once: Idempotency | None = None) -> Applied:
+        """Make several changes to different records, all or none. Raises as `write`."""
+        try:
+            async with self._changing:
+                return await self._apply(changes, actor, once)
+        except (RedisError, OSError) as error:
+            raise unavailable(error) from None
+
+    async def _apply(self, changes: Sequence[Change], actor: str, once: Idempotency | None) -> Applied:
+        asked = questions(changes, actor, once)
+        for _ in range(_ATTEMPTS):
+            seen = await self._see(asked, len(changes))
+            decided = plan(
+                changes,
+                actor,
+                once,
+                seen,
+                caps=self._caps,
+                configured=self.configured,
+                secret=self._secret,
+                nonce=secrets.token_hex(8),
+            )
+            if decided.replayed:
+                return Applied(decided.records, True)
+            before = seen.head.hash if seen.head != START else ""
+            args = [before, seen.now, _LOOK_MS, *_words(decided.commands)]
+            keys = list(dict.fromkeys([HEAD_KEY, *(command[1] for command in decided.commands)]))
+            try:
+                done = await self._commit(keys=keys, args=args)
+            except (ConnectionError, TimeoutError, OSError) as error:
+                if not await self._committed(decided.head):
+                    raise unavailable(error) from None
+                done = True
+            # The client library repeats a command whose connection broke: the first one may have been done.
+            if done or await self._committed(decided.head):
+                self._tell_how_full(seen)
+                return Applied(decided.records, False)
+        raise Unavailable("the directory is being changed by too many at once; try again in a few seconds")
+
+    @property
+    def redis(self) -> Redis:
+        """Where it is, for what is kept beside it."""
+        return self._redis
+
+    def _tell_how_full(self, seen: Look) -> None:
+        entries = int(seen.answers["XLEN", AUDIT_KEY])
+        if entries >= self._caps.audit:
+            log.warning("directory: the oldest entries of the audit log were dropped to make room")
+        elif seen.checkpoint == START and self._caps.nearly_full(entries):
+            log.warning("directory: the audit log is nearly full; export it", extra={"entries": entries})
+
+    async def _committed(self, head: Mark) -> bool:
+        return any(logged.hash == head.hash for logged in await self.audit.read(head.sequence - 1, 1))
+
+    async def _see(self, asked: Sequence[Command], adding: int) -> Look:
+        marks = [("HMGET", key, "sequence", "hash", "seal") for key in (HEAD_KEY, CHECKPOINT_KEY)]
+        commands = [*marks, *asked]
+        now, head, checkpoint, *replies = await self._ask(commands)
+        seen = Look(now, mark_of(head), mark_of(checkpoint), dict(zip(asked, replies, strict=True)))
+        if (question := question_when_full(seen, self._caps, adding)) is not None:
+            _, reply = await self._ask([question])
+            seen = Look(seen.now, seen.head, seen.checkpoint, {**seen.answers, question: reply})
+        return seen
+
+    async def _ask(self, commands: Sequence[Command]) -> list[Any]:
+        keys = list(dict.fromkeys(command[1] for command in commands))
+        return cast("list[Any]", await self._look(keys=keys, args=_words(commands)))
+
+    async def _found_by(self, kind: type[R], index: str, field: str) -> R | None:
+        try:
+            identity = await cast(Any, self._redis.hget(index, field))
+        except (RedisError, OSError) as error:
+            raise unavailable(error) from None
+        return None if identity is None else (await self.stored(kind, [identity.decode()]))[identity.decode()]
+
+    def _configured(self, kind: type[R]) -> Mapping[str, R]:
+        return cast("Mapping[str, R]", self.configured.of(kind.KIND))
+
+
+def _decoded(kind: type[R], identity: str, document: bytes | None) -> R | None:
+    try:
+        return None if document is None else decode(kind, document)
+    except ValueError as error:  # written by hand; the others must not suffer from it
+        log.error(
+            "directory: a record cannot be read", extra={"record": f"{kind.KIND} {identity}", "error": str(error)}
+        )
+        return None
+
+
+def _words(commands: Sequence[Command]) -> list[str | int]:
+    return list(chain.from_iterable((len(command), *command) for command in commands))

@@ -1,0 +1,238 @@
+"""What the hot path knows of the directory: a copy in this process, kept up to date in the background.
+
+Tenants, prices and routes are all here; keys and users are read when they are first seen. A task looks at the head of
+the audit log twice a second: when it has moved, the entries since then say which records to read again. Without Redis
+the last copy stays in force, and what has not been seen before cannot be checked. The configuration file's tenants,
+keys and prices come first.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
+
+from gateway.access.directory.audit import Mark
+from gateway.access.directory.change import Configured
+from gateway.access.directory.seen import MOST_FOUND, Seen
+from gateway.access.directory.store import Directory
+from gateway.background import Periodic
+from gateway.config.settings import Settings
+from gateway.errors import Unavailable
+from gateway.records.directory import Key, Kind, Price, R, Record, Replica, Route, Tenant, User
+
+log = logging.getLogger("roundhouse.directory")
+
+POLL = 0.5
+"""Seconds between two looks for changes."""
+_WHOLE: tuple[type[Record], ...] = (Tenant, Price, Route, Replica)
+"""Kinds of which everything is here."""
+_MOST_ENTRIES = 1000
+"""Audit entries that are followed; after more changes everything is read again."""
+
+
+def configured(settings: Settings) -> Configured:
+    """What the configuration file says of tenants, keys and prices."""
+    tenants = {
+        tenant.name: Tenant(
+            name=tenant.name,
+            description="configuration file",
+            weight=tenant.weight,
+            service=tenant.service,
+            services=tenant.services,
+            quota=tenant.limits,
+        )
+        for tenant in settings.tenants
+    }
+    keys = {
+        key.id: Key(
+            id=key.id,
+            tenant=tenant.name,
+            digest=key.sha256,
+            description="configuration file",
+            scopes=key.scopes,
+            operator=key.operator,
+        )
+        for tenant in settings.tenants
+        for key in tenant.keys
+    }
+    prices = {
+        price.name: Price(name=price.name, input=price.input, output=price.output, cached_input=price.cached_input)
+        for price in settings.prices
+    }
+    return Configured(tenants, keys, prices)
+
+
+class View:
+    """A copy of the directory. Everything but `key` and `user` is answered without I/O."""
+
+    def __init__(
+        self, directory: Directory, *, clock: Callable[[], float] = time.monotonic, poll: float = POLL
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._records: dict[Kind, dict[str, Record]] = {kind.KIND: {} for kind in _WHOLE}
+        self._keys: Seen[str, Key] = Seen(directory.key_by_digest, clock)
+        # Only verified tokens name users, most of whom are in no directory: that nobody may guess them costs nothing.
+        self._users: Seen[tuple[str, str], User] = Seen(
+            lambda name: directory.user_by_subject(*name),
+            clock,
+            most_unknown=MOST_FOUND,
+            unknown_per_second=math.inf,
+        )
+        self._keys_named: Seen[str, Key] = Seen(lambda id: directory.get(Key, id), clock)
+        self._users_named: Seen[str, User] = Seen(lambda id: directory.get(User, id), clock)
+        self._head: Mark | None = None
+        self._at = clock()
+        self._followed = True
+        """Whether the last look was answered."""
+        self._following = Periodic("directory", self._try, poll)
+        self.configure(directory.configured)
+
+    def configure(self, configured: Configured) -> None:
+        """Take over what a new configuration file says."""
+        self._directory.configured = configured
+        self._configured = configured
+        self._configured_keys = {key.digest: key for key in configured.keys.values()}
+
+    def tenant(self, name: str) -> Tenant | None:
+        """A tenant by name."""
+        return self._configured.tenants.get(name) or cast("Tenant | None", self._records["tenant"].get(name))
+
+    def tenants(self) -> dict[str, Tenant]:
+        """All tenants by name."""
+        return {**cast("dict[str, Tenant]", self._records["tenant"]), **self._configured.tenants}
+
+    def price(self, model: str, adapter: str | None = None) -> Price | None:
+        """What tokens cost: the adapter's price, else its model's."""
+        for name in (adapter, model):
+            if name is not None and (price := self._price(name)) is not None:
+                return price
+        return None
+
+    def route(self, name: str) -> Route | None:
+        """A route by name."""
+        return cast("Route | None", self._records["route"].get(name))
+
+    def routes(self) -> Iterable[Route]:
+        """All routes."""
+        return cast("Iterable[Route]", self._records["route"].values())
+
+    def replicas(self) -> Mapping[str, Replica]:
+        """How much engines are to be used, by name, as far as somebody has said so."""
+        return cast("Mapping[str, Replica]", self._records["replica"])
+
+    def known_key(self, digest: str) -> Key | None:
+        """The key with this digest, if it is in the configuration file or has been seen before."""
+        return self._configured_keys.get(digest) or self._keys.known(digest)
+
+    async def key(self, digest: str) -> Key | None:
+        """The key with this digest, or None; whether it is expired or disabled is the caller's to see.
+
+        Raises:
+            Unavailable: it has not been seen before, and Redis does not answer.
+            RateLimited: too many unknown keys are tried at the moment.
+        """
+        return self._configured_keys.get(digest) or await self._keys.find(digest)
+
+    async def user(self, tenant: str, subject: str) -> User | None:
+        """What an identity provider calls `subject`, as a user of a tenant, or None. Raises as `key`."""
+        return await self._users.find((tenant, subject))
+
+    async def key_named(self, id: str) -> Key | None:
+        """The key with this id, or None. Raises as `key`."""
+        return self._configured.keys.get(id) or await self._keys_named.find(id)
+
+    async def user_named(self, id: str) -> User | None:
+        """The user with this id, or None. Raises as `key`."""
+        return await self._users_named.find(id)
+
+    @property
+    def age(self) -> float:
+        """Seconds since this copy was last known to be up to date."""
+        return self._clock() - self._at
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything has been read once."""
+        return self._head is not None
+
+    async def start(self) -> None:
+        """Read everything, or begin without if Redis does not answer, and go on in the background."""
+        await self._try()
+        if await self._directory.may_be_evicted():
+            log.warning("directory: this Redis may drop tenants and keys: set its maxmemory-policy to volatile-lfu")
+        await self._following.start()
+
+    async def aclose(self) -> None:
+        """Stop following."""
+        await self._following.aclose()
+
+    async def refresh(self) -> None:
+        """Take over what has changed.
+
+        Raises:
+            Unavailable: Redis does not answer.
+        """
+        head = await self._directory.audit.head()
+        if self._head is None or not await self._catch_up(self._head, head):
+            await self._read_all()
+        self._head = head
+        self._at = self._clock()
+
+    async def _try(self) -> None:
+        try:
+            await self.refresh()
+        except Unavailable:
+            if self._followed:
+                log.warning("directory: Redis does not answer; the last copy stays in force")
+            self._followed = False
+        else:
+            if not self._followed:
+                log.info("directory: Redis answers again")
+            self._followed = True
+
+    async def _catch_up(self, since: Mark, head: Mark) -> bool:
+        """Read again what the entries since then name; False if they do not lead from one to the other."""
+        if head == since:
+            return True
+        if not 0 < head.sequence - since.sequence <= _MOST_ENTRIES:
+            return False
+        logged = await self._directory.audit.read(since.sequence, head.sequence - since.sequence)
+        try:
+            entries = [one.read() for one in logged]
+        except ValueError:
+            return False  # somebody has tampered with the log
+        if len(entries) != head.sequence - since.sequence or entries[0].previous != since.hash:
+            return False
+        changed: dict[str, set[str]] = {}
+        for entry in entries:
+            changed.setdefault(entry.action.partition(".")[0], set()).add(entry.subject)
+        read = {kind: await self._directory.stored(kind, sorted(changed.get(kind.KIND, ()))) for kind in _WHOLE}
+        for kind, records in read.items():
+            for identity, record in records.items():
+                if record is None:
+                    self._records[kind.KIND].pop(identity, None)
+                else:
+                    self._records[kind.KIND][identity] = record
+        keys = await self._directory.stored(Key, sorted(changed.get("key", ())))
+        self._keys.forget({id: key.digest if key else None for id, key in keys.items()})
+        self._keys_named.forget({id: id if key else None for id, key in keys.items()})
+        users = await self._directory.stored(User, sorted(changed.get("user", ())))
+        self._users.forget({id: (user.tenant, user.subject) if user else None for id, user in users.items()})
+        self._users_named.forget({id: id if user else None for id, user in users.items()})
+        return True
+
+    async def _read_all(self) -> None:
+        read = {kind.KIND: await self._all(kind) for kind in _WHOLE}
+        self._records = read
+        for seen in (self._keys, self._keys_named, self._users, self._users_named):
+            seen.clear()
+
+    async def _all(self, kind: type[R]) -> dict[str, Record]:
+        return {record.identity: record async for record in self._directory.every(kind, stored_only=True)}
+
+    def _price(self, name: str) -> Price | None:
+        return self._configured.prices.get(name) or cast("Price | None", self._records["price"].get(name))

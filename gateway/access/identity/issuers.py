@@ -1,0 +1,199 @@
+"""Identity providers: their keys, read and renewed in the background, and tokens that were verified a moment ago.
+
+A request never waits for a provider, with one exception: a token whose key is not known yet, as happens when a
+provider changes its keys. Then one read is shared by all who wait, and there is at most one in a while. A provider that
+cannot be reached leaves its last good keys in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import httpx2
+import msgspec
+
+from gateway.access.identity.tokens import Claims, KeySet, UnknownKey, issuer_of, key_set, verify
+from gateway.background import Kept
+from gateway.config.identity import Issuer, safe_url
+from gateway.errors import Unauthorized, Unavailable
+
+log = logging.getLogger("roundhouse.identity")
+
+MOST_VERIFIED = 10_000
+"""Tokens that are remembered as verified."""
+_VERIFIED_SECONDS = 300.0
+"""How long at most, if they do not expire before."""
+_MAX_DOCUMENT = 262_144
+"""Bytes of a JWKS or discovery document."""
+_TIMEOUT = 5.0
+"""Seconds for reading keys, discovery included."""
+_PAUSE = 10.0
+"""Seconds between two reads for keys that are not known, and after one that failed."""
+
+
+class _Discovery(msgspec.Struct, frozen=True):
+    issuer: str
+    jwks_uri: str
+
+
+class Provider:
+    """The keys of one issuer."""
+
+    def __init__(self, settings: Issuer, client: httpx2.AsyncClient, clock: Callable[[], float]) -> None:
+        self.settings = settings
+        self.keys: KeySet | None = None
+        self.generation = 0
+        """Changes with the keys."""
+        self._document = b""
+        self._client = client
+        self._clock = clock
+        self._read_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    async def newer(self) -> None:
+        """Read the keys again, unless that was done a moment ago. Many callers share one read."""
+        if self._reading is None:
+            if self._clock() - self._read_at < _PAUSE:
+                return
+            self._read_at = self._clock()
+            self._reading = asyncio.create_task(self._read())
+            self._reading.add_done_callback(self._done)
+        # A caller that goes away does not take the others' read with it.
+        await asyncio.shield(self._reading)
+
+    async def run(self) -> None:
+        """Keep the keys fresh."""
+        while True:
+            await self.newer()
+            await asyncio.sleep(self.settings.refresh if self.keys is not None else _PAUSE)
+
+    async def aclose(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._reading = None
+
+    async def _read(self) -> None:
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                document = await self._get(self.settings.jwks_url or await self._discover())
+                keys = key_set(document, self.settings.algorithms)
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RecursionError) as error:
+            log.warning(
+                "keys of an identity provider cannot be read",
+                extra={"issuer": self.settings.name, "error": f"{type(error).__name__}: {error}"[:300]},
+            )
+            return
+        if document != self._document:
+            self.generation += 1
+        self.keys, self._document = keys, document
+
+    async def _discover(self) -> str:
+        """OpenID Connect Discovery 1.0, section 4."""
+        url = self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration"
+        found = msgspec.json.decode(await self._get(url), type=_Discovery)
+        if found.issuer != self.settings.issuer:
+            raise ValueError(f"{url} is about another issuer")
+        if not safe_url(found.jwks_uri):
+            raise ValueError(f"{url}: jwks_uri must be an https:// address")
+        return found.jwks_uri
+
+    async def _get(self, url: str) -> bytes:
+        async with self._client.stream("GET", url) as response:
+            if response.status_code != 200:
+                raise ValueError(f"{url} answered {response.status_code}")
+            body = b""
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > _MAX_DOCUMENT:
+                    raise ValueError(f"{url} has more than {_MAX_DOCUMENT} bytes")
+        return body
+
+
+class Issuers:
+    """All identity providers of the configuration."""
+
+    def __init__(
+        self,
+        issuers: Sequence[Issuer],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = httpx2.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) if issuers else None
+        self._wall = wall
+        self._providers = {
+            each.issuer: Provider(each, self._client, clock) for each in issuers if self._client is not None
+        }
+        self._verified: OrderedDict[bytes, tuple[Claims, Provider, int, float]] = OrderedDict()
+        """Digest of a token -> what it says, whose keys of which generation verified it, and until when that holds."""
+        self._reading = [Kept("identity provider", each.run) for each in self._providers.values()]
+
+    async def start(self) -> None:
+        """Read all keys from now on, in the background."""
+        for reading in self._reading:
+            await reading.start()
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+        for reading in self._reading:
+            await reading.aclose()
+        for provider in self._providers.values():
+            await provider.aclose()
+        if self._client is not None:
+            await self._client.aclose()
+
+    def known(self, token: str) -> Claims | None:
+        """What a token says that was verified a moment ago and is still valid."""
+        found = self._verified.get(_digest(token))
+        if found is None:
+            return None
+        claims, provider, generation, until = found
+        return claims if self._wall() < until and generation == provider.generation else None
+
+    async def verify(self, token: str) -> Claims:
+        """What a token says.
+
+        Raises:
+            Unauthorized: it is not to be believed.
+            Unavailable: the keys of its issuer have not been read yet.
+        """
+        provider = self._providers.get(issuer_of(token))
+        if provider is None:
+            raise Unauthorized("the token's issuer (iss) is not one that this server trusts")
+        try:
+            claims = self._verify(token, provider)
+        except UnknownKey:
+            await provider.newer()
+            try:
+                claims = self._verify(token, provider)
+            except UnknownKey:
+                if provider.keys is None:
+                    raise Unavailable(
+                        "the keys of the token's issuer cannot be read at the moment; try again in a few seconds",
+                        headers={"retry-after": "5"},
+                    ) from None
+                raise Unauthorized("the token was signed with a key that its issuer does not publish") from None
+        until = min(claims.expires_at, self._wall() + _VERIFIED_SECONDS)
+        digest = _digest(token)
+        self._verified.pop(digest, None)
+        self._verified[digest] = (claims, provider, provider.generation, until)
+        if len(self._verified) > MOST_VERIFIED:
+            self._verified.popitem(last=False)
+        return claims
+
+    def _verify(self, token: str, provider: Provider) -> Claims:
+        if provider.keys is None:
+            raise UnknownKey
+        return verify(token, provider.settings, provider.keys)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

@@ -1,0 +1,45 @@
+"""On whose behalf something is done, and what it may do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from gateway.errors import Forbidden
+from gateway.records.directory import Scope
+from gateway.records.quota import Quota
+
+SCOPES: Final[frozenset[Scope]] = frozenset({"chat", "models", "adapters", "admin:read", "admin:write"})
+
+USE: Final[frozenset[Scope]] = frozenset({"chat", "models", "adapters"})
+"""The scopes of a key that names none."""
+
+
+class Principal(Struct, frozen=True):
+    """On whose behalf something is done."""
+
+    tenant: str
+    key: str
+    """Id of the API key, or of the issuer of a token, for logs."""
+    user: str | None = None
+    """Id of the person or service within the tenant, where one is known."""
+    scopes: frozenset[Scope] = USE
+    operator: bool = False
+    """Whether its admin scopes reach every tenant, not only its own."""
+    quota: Quota | None = None
+    """What its API key may use beside the tenant's quota."""
+    counts_as: str | None = None
+    """The key that its API key has replaced and whose counters it shares, if it has."""
+    expires_at: float | None = None
+    """When the token behind it expires, in seconds since 1970; None for keys, whose record says it."""
+
+    def require(self, scope: Scope) -> None:
+        """
+        Raises:
+            Forbidden: the caller lacks the scope.
+        """
+        if scope not in self.scopes:
+            raise Forbidden(
+                f"this key or token lacks the scope '{scope}'; use one that has it", code="insufficient_scope"
+            )

@@ -1,0 +1,108 @@
+"""The installation's secret: 32 bytes that key the digests of API keys and of cached prompts.
+
+All gateways that share a Redis share it. It stands in `ROUNDHOUSE_SECRET` (64 hex digits, or 43 characters of URL-safe
+base64), or in the file `secret` in `redis.data`, which is made once. `check` compares it with a fingerprint in Redis,
+so that a gateway with another secret does not start and then refuse every key.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError, TimeoutError
+
+from gateway.config.settings import Settings, SettingsError
+
+SIZE = 32
+"""Bytes."""
+
+FINGERPRINT_KEY = "rh1:{directory}:secret"
+
+
+def installation_secret(settings: Settings, environ: Mapping[str, str] = os.environ) -> bytes:
+    """The secret, from the environment or its file, which is made if it is missing.
+
+    Raises:
+        SettingsError: it has another form, its file can be read by others, or cannot be made.
+    """
+    if text := environ.get("ROUNDHOUSE_SECRET"):
+        return _decode(text)
+    path = Path(settings.redis.data) / "secret"
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        pass
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _create(path)
+        return _read(path)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot make the installation's secret: {error.strerror}") from error
+
+
+def derive(secret: bytes, purpose: str) -> bytes:
+    """A secret for one purpose, of which nothing can be learnt about another's."""
+    return hmac.digest(secret, purpose.encode(), hashlib.sha256)
+
+
+async def check(redis: Redis, secret: bytes) -> bool:
+    """Whether the gateways of this Redis use this secret; the first one says so. True also without Redis."""
+    fingerprint = derive(secret, "fingerprint").hex().encode()
+    try:
+        # Two commands, as Redis before 7.0 refuses SET with both NX and GET.
+        if await redis.set(FINGERPRINT_KEY, fingerprint, nx=True):
+            return True
+        found = await redis.get(FINGERPRINT_KEY)
+    except (ConnectionError, TimeoutError, OSError):
+        return True
+    return isinstance(found, bytes) and hmac.compare_digest(found, fingerprint)
+
+
+def _decode(text: str) -> bytes:
+    try:
+        secret = (
+            bytes.fromhex(text) if len(text) == 2 * SIZE else base64.b64decode(text + "=", altchars="-_", validate=True)
+        )
+    except (ValueError, binascii.Error):
+        secret = b""
+    if len(secret) != SIZE:
+        raise SettingsError(
+            "ROUNDHOUSE_SECRET: must be 32 bytes as 64 hex digits or 43 characters of URL-safe base64; "
+            "make one with: openssl rand -hex 32"
+        )
+    return secret
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+            raise SettingsError(f"{path}: others can read the installation's secret; run: chmod 600 {path}")
+        secret = file.read(SIZE + 1)
+    if len(secret) != SIZE:
+        raise SettingsError(f"{path}: must hold {SIZE} bytes; restore it from a backup, as digests of keys need it")
+    return secret
+
+
+def _create(path: Path) -> None:
+    """Make the file whole or not at all, and let one of several processes win."""
+    temporary = path.with_name(f".secret.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(SIZE))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):  # another process was first; its secret is the one
+            os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,76 @@
+"""Tickets: how a browser opens a WebSocket without its API key in an address, a cookie or a log.
+
+A page posts its key once to `/v1/tickets` and offers the ticket as a WebSocket subprotocol. A ticket is 256 random
+bits, lives 30 seconds, works once, and only from the origin it was given to. Redis holds its digest, not itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from gateway.access.identity import Principal
+from gateway.errors import Unauthorized, Unavailable
+
+LIFETIME = 30
+"""Seconds."""
+
+TICKET_KEY = "rh1:ticket:{digest}"
+
+SUBPROTOCOL = "roundhouse.ticket."
+"""Prefix of the subprotocol that carries a ticket."""
+
+
+class _Stub(msgspec.Struct, frozen=True):
+    principal: Principal
+    origin: str | None
+
+
+_decode = msgspec.msgpack.Decoder(_Stub).decode
+
+
+class Tickets:
+    """Issues and redeems tickets."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def issue(self, principal: Principal, origin: str | None) -> str:
+        """A new ticket for this principal and origin.
+
+        Raises:
+            Unavailable: Redis does not answer.
+        """
+        ticket = secrets.token_urlsafe(32)
+        stub = msgspec.msgpack.encode(_Stub(principal, origin))
+        try:
+            await self._redis.set(_key(ticket), stub, ex=LIFETIME)
+        except (RedisError, OSError):
+            raise Unavailable("tickets cannot be issued at the moment; try again in a few seconds") from None
+        return ticket
+
+    async def redeem(self, ticket: str, origin: str | None) -> Principal:
+        """The principal behind a ticket, which is used up by this.
+
+        Raises:
+            Unauthorized: unknown, expired, used before, or offered from another origin.
+            Unavailable: Redis does not answer.
+        """
+        try:
+            value = await self._redis.getdel(_key(ticket))
+        except (RedisError, OSError):
+            raise Unavailable("tickets cannot be checked at the moment; try again in a few seconds") from None
+        stub = _decode(value) if isinstance(value, bytes) else None
+        if stub is None or stub.origin != origin:
+            raise Unauthorized(
+                "the ticket is unknown, expired, used, or another origin's; get a new one from POST /v1/tickets"
+            )
+        return stub.principal
+
+
+def _key(ticket: str) -> str:
+    return TICKET_KEY.format(digest=hashlib.sha256(ticket.encode()).hexdigest())

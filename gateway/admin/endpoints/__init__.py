@@ -1,0 +1,1 @@
+"""The endpoints of `/admin/v1`, one module per resource."""

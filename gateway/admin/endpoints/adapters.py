@@ -1,0 +1,410 @@
+"""Adapters: register, list, show, change (pin, swap, drain), delete."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from engine.adapters.format import CONFIG, WEIGHTS
+from engine.adapters.manifest import Manifest
+from engine.adapters.registry import RESERVED, Pointer, Registry, RegistryError
+from engine.model.checkpoint import revision_digest
+from gateway.admin.endpoints.adapter_types import (
+    AdapterChange,
+    AdapterContent,
+    AdapterDetails,
+    AdapterForm,
+    AdapterList,
+    AdapterPath,
+    AdapterRegistration,
+    AdapterState,
+    AdapterUpload,
+)
+from gateway.admin.endpoints.shapes import Page
+from gateway.admin.kit import cursors
+from gateway.admin.kit.conditions import Match, entity_tag
+from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints
+from gateway.admin.uploads import Form
+from gateway.config.adapter_sources import allowed
+from gateway.engines.pools import Pool
+from gateway.errors import ApiError, Conflict, Forbidden, InvalidRequest, NotFound, Unavailable
+from gateway.registration.job_state import Job
+from gateway.registration.registrar import MAX_CONFIG_BYTES, Registration
+from gateway.registration.upload_room import Upload
+
+endpoints = Endpoints("adapters", "LoRA adapters, which clients name as `model`.")
+
+_MOST_OF_TENANT = 1000
+_MAX_REQUEST_BYTES = 64 * 1024
+
+
+@endpoints.get("/adapters", access=Access.FILTERED)
+async def list_adapters(call: Call, query: Page) -> Answer[AdapterList]:
+    """Adapters that the caller's tenant may use; all, for operators."""
+    names = await _names(call)
+    after = cursors.decode("adapters", query.cursor)
+    shown = [name for name in sorted(names) if name > after and _sees(call, names[name])]
+    page, more = shown[: query.limit], len(shown) > query.limit
+    states = [_state(call, name, names[name]) for name in page]
+    return Answer(AdapterList(states, cursors.encode("adapters", page[-1]) if more else None))
+
+
+@endpoints.get("/adapters/{adapter}", access=Access.FILTERED, versioned=True)
+async def show_adapter(call: Call, path: AdapterPath) -> Answer[AdapterDetails]:
+    """One adapter, and what is in its version."""
+    pointer = await _pointer(call, path.adapter)
+    manifest = await _blocking(call.gateway.adapters.registry.manifest, pointer.version)
+    return Answer(_details(call, path.adapter, pointer, manifest), etag=_tag(pointer))
+
+
+@endpoints.post(
+    "/adapters",
+    access=Access.FILTERED,
+    status=202,
+    located=True,
+    raises=[Conflict],
+    body_type=AdapterRegistration,
+    form_type=AdapterForm,
+    example={"name": "pirate", "model": "llama-8b", "source": "s3://models/adapters/pirate", "pinned": True},
+)
+async def register_adapter(call: Call, body: AdapterRegistration | None) -> Answer[Job]:
+    """Register an adapter from a store, or by upload.
+
+    Answers at once with a job, whose path is in `Location`. The job fetches the files, checks them against the base
+    model, stores them as a version, has an engine answer one token with it, and only then gives it the name. An upload
+    is a form with the parts `request` (JSON), `config` (adapter_config.json) and `weights` (adapter_model.safetensors).
+    """
+    registrar = call.admin.registrar
+    tenant = None if call.principal.operator else call.principal.tenant
+    registrar.check_room(tenant)
+    upload = registrar.room.begin(tenant)
+    digest, taken = "", False
+    try:
+        if body is None:
+            wanted, digest = await _receive(call, upload)
+            source = None
+        else:
+            wanted, source = body, _source(call, body)
+        pool = _base(call, wanted)
+        wanted = await _permitted(call, wanted)
+        once = call.once((wanted, digest))
+        job = Job(
+            id=_job_id(call),
+            kind="adapter.register",
+            tenant=tenant,
+            adapter=wanted.name,
+        )
+        changes = {"model": pool.name, "source": source, "replace": wanted.replace}
+        await call.note("adapter.register", wanted.name, job.tenant, changes=changes, once=once)
+        if (known := await call.admin.jobs.create(job)) is not None:
+            return Answer(known, location=f"/jobs/{job.id}", replayed=True)
+        registration = Registration(
+            name=wanted.name,
+            upload=upload,
+            source=source,
+            pool=pool,
+            tenants=tuple(wanted.tenants) if wanted.tenants is not None else None,
+            pinned=wanted.pinned,
+            description=wanted.description,
+            replace=wanted.replace,
+        )
+        await registrar.submit(job, registration)
+        taken = True
+        return Answer(job, location=f"/jobs/{job.id}")
+    finally:
+        if not taken:
+            await upload.remove()
+
+
+@endpoints.patch(
+    "/adapters/{adapter}",
+    access=Access.FILTERED,
+    versioned=True,
+    raises=[Conflict],
+    example={"pinned": True},
+)
+async def change_adapter(call: Call, path: AdapterPath, body: AdapterChange) -> Answer[AdapterDetails]:
+    """Pin, swap, drain or describe an adapter.
+
+    Running turns keep the version that they began with.
+    """
+    pointer = await _own(call, path.adapter)
+    fields = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
+    if not call.principal.operator and (reserved := sorted({"pinned", "tenants"} & fields.keys())):
+        raise Forbidden(f"{reserved[0]}: only operators may set it", param=reserved[0])
+    match = call.match()
+    match.check(_tag(pointer))
+    version = fields.get("version", pointer.version)
+    if version != pointer.version and not await _may_use(call, version):
+        raise _no_such_version()
+    manifest = await _fitting(call, version, pointer)
+    if fields.get("tenants") is not None:
+        fields["tenants"] = tuple(fields["tenants"])
+
+    def changed(current: Pointer) -> Pointer:
+        return msgspec.structs.replace(current, **fields)
+
+    before = msgspec.to_builtins(pointer)
+    changes = {name: [before.get(name), value] for name, value in fields.items()}
+    after = await _edit(call, "adapter.update", path.adapter, pointer, match, changed, changes)
+    assert after is not None
+    return Answer(_details(call, path.adapter, after, manifest), etag=_tag(after))
+
+
+@endpoints.delete("/adapters/{adapter}", access=Access.FILTERED, versioned=True, raises=[Conflict])
+async def delete_adapter(call: Call, path: AdapterPath) -> Answer[None]:
+    """Forget a name.
+
+    Running turns finish. The version stays in the registry until it is pruned there.
+    """
+    pointer = await _own(call, path.adapter)
+    match = call.match()
+    match.check(_tag(pointer))
+    changes = {"version": [pointer.version, None]}
+    await _edit(call, "adapter.delete", path.adapter, pointer, match, lambda current: None, changes)
+    return Answer(None)
+
+
+async def _edit(
+    call: Call,
+    action: str,
+    name: str,
+    pointer: Pointer,
+    match: Match,
+    change: Callable[[Pointer], Pointer | None],
+    changes: dict[str, Any],
+) -> Pointer | None:
+    """Change where a name leads. The audit log is told before; and again if it could not be done."""
+
+    def allowed(current: Pointer) -> Pointer | None:
+        # It may have been changed, or shared with others, since it was read.
+        _check_own(call, current)
+        match.check(_tag(current))
+        return change(current)
+
+    await call.note(action, name, _owner(pointer), changes=changes)
+    try:
+        after = await _blocking(call.gateway.adapters.registry.edit, name, allowed)
+    except ApiError:
+        with contextlib.suppress(ApiError):
+            await call.note(f"{action}.failed", name, _owner(pointer))
+        raise
+    await call.gateway.adapters.refresh()
+    return after
+
+
+async def _receive(call: Call, upload: Upload) -> tuple[AdapterUpload, str]:
+    """An upload's request and a digest of its files, which are in its folder then."""
+    await asyncio.to_thread(upload.folder.mkdir, parents=True, mode=0o700)
+    form = Form(
+        call.request.headers["content-type"],
+        files={"config": upload.folder / CONFIG, "weights": upload.folder / WEIGHTS},
+        limits={"request": _MAX_REQUEST_BYTES, "config": MAX_CONFIG_BYTES, "weights": call.admin.registrar.max_bytes},
+        observe=upload.add,
+    )
+    await form.read(call.request.stream(), patience=call.gateway.settings.server.send_timeout)
+    upload.received()
+    try:
+        return msgspec.json.decode(form.values["request"], type=AdapterUpload), form.digest
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise InvalidRequest(f"request: {error}", param="request", code="invalid_value") from None
+
+
+def _source(call: Call, body: AdapterRegistration) -> str:
+    """The normalised address to fetch from.
+
+    Raises:
+        Forbidden, InvalidRequest: the caller may not have this fetched.
+    """
+    if not call.principal.operator:
+        # A store holds the files of many tenants.
+        raise Forbidden("source: only operators may set it; upload the files", param="source")
+    return allowed(body.source, call.gateway.settings.adapters.sources)
+
+
+async def _permitted(call: Call, body: AdapterUpload) -> AdapterUpload:
+    """The registration as it will be done: an admin's is for its own tenant.
+
+    Raises:
+        ApiError: the caller may not register this.
+    """
+    tenant, names = call.principal.tenant, await _names(call)
+    pointer = names.get(body.name)
+    if not call.principal.operator:
+        for field in ("pinned", "tenants"):
+            if getattr(body, field):
+                raise Forbidden(f"{field}: only operators may set it", param=field)
+        if not body.name.startswith(f"{tenant}:"):
+            # Names are shared by all tenants: so none can take another's, or learn that it exists.
+            raise Forbidden(f"name: must begin with {tenant}:, such as {tenant}:{body.name[:32]}", param="name")
+        if pointer is not None and _owner(pointer) != tenant:
+            raise Conflict(f"an adapter is named {body.name!r} already", param="name", code="already_exists")
+        if pointer is None and sum(name.startswith(f"{tenant}:") for name in names) >= _MOST_OF_TENANT:
+            raise Conflict(f"there are {_MOST_OF_TENANT} adapters already; delete some", code="too_many_adapters")
+        body = msgspec.structs.replace(body, tenants=[tenant])
+    if body.name in RESERVED or any(pool.name == body.name for pool in call.gateway.engines.pools):
+        raise InvalidRequest("name: a model or tier is named so", param="name", code="invalid_value")
+    if pointer is not None and not body.replace:
+        raise Conflict(
+            f"an adapter is named {body.name!r} already; set replace to have the name lead to this one",
+            param="name",
+            code="already_exists",
+        )
+    return body
+
+
+def _base(call: Call, body: AdapterUpload) -> Pool:
+    pools = call.gateway.engines.pools
+    found = [pool for pool in pools if body.model in (None, pool.name)]
+    if len(found) != 1:
+        known = ", ".join(pool.name for pool in pools)
+        raise InvalidRequest(f"model: name the base model, one of {known}", param="model", code="invalid_value")
+    return found[0]
+
+
+def _job_id(call: Call) -> str:
+    """The same for a request that is repeated with its idempotency key."""
+    if call.idempotency_key is None:
+        return f"job_{secrets.token_hex(16)}"
+    return f"job_{hashlib.sha256(f'{call.actor} {call.idempotency_key}'.encode()).hexdigest()[:32]}"
+
+
+async def _names(call: Call) -> dict[str, Pointer]:
+    return await _blocking(call.gateway.adapters.registry.names)
+
+
+async def _pointer(call: Call, name: str) -> Pointer:
+    """Where a name leads that the caller may see."""
+    pointer = (await _names(call)).get(name)
+    if pointer is None or not _sees(call, pointer):
+        raise NotFound(f"no adapter is named {name!r}")
+    return pointer
+
+
+async def _own(call: Call, name: str) -> Pointer:
+    """Where a name leads that the caller may change."""
+    pointer = await _pointer(call, name)
+    _check_own(call, pointer)
+    return pointer
+
+
+def _check_own(call: Call, pointer: Pointer) -> None:
+    if not (call.principal.operator or _owner(pointer) == call.principal.tenant):
+        raise Forbidden("it is not this tenant's alone; only operators may change it")
+
+
+def _sees(call: Call, pointer: Pointer) -> bool:
+    return call.principal.operator or pointer.allows(call.principal.tenant)
+
+
+def _owner(pointer: Pointer) -> str | None:
+    """The only tenant that may use it; None if there are several."""
+    return pointer.tenants[0] if pointer.tenants is not None and len(pointer.tenants) == 1 else None
+
+
+async def _may_use(call: Call, version: str) -> bool:
+    """Whether a name leads to a version that the caller's tenant may use now. A digest alone is no permission."""
+    if call.principal.operator:
+        return True
+    tenant = call.gateway.view.tenant(call.principal.tenant)
+    return any(
+        pointer.version == version
+        and pointer.allows(call.principal.tenant)
+        and tenant is not None
+        and tenant.may_use(name)
+        for name, pointer in (await _names(call)).items()
+    )
+
+
+def _no_such_version() -> InvalidRequest:
+    return InvalidRequest(
+        "version: no adapter that you may use leads to it; register its files again",
+        param="version",
+        code="invalid_value",
+    )
+
+
+async def _fitting(call: Call, version: str, pointer: Pointer) -> Manifest:
+    """What is in a version.
+
+    Raises:
+        InvalidRequest: there is no such version, or it was checked against another base model.
+    """
+    registry = call.gateway.adapters.registry
+    manifest = await asyncio.to_thread(_manifest_or_none, registry, version)
+    if manifest is None:
+        raise _no_such_version()
+    pools = [pool for pool in call.gateway.engines.pools if pool.name == pointer.model]
+    if version != pointer.version and pools:
+        revision = await asyncio.to_thread(revision_digest, pools[0].directory)
+        if revision not in manifest.bases:
+            raise InvalidRequest(
+                f"version: it was not checked against {pointer.model} as it is now; register its files again",
+                param="version",
+                code="invalid_value",
+            )
+    return manifest
+
+
+def _manifest_or_none(registry: Registry, version: str) -> Manifest | None:
+    try:
+        return registry.manifest(version)
+    except RegistryError:
+        return None
+
+
+T = TypeVar("T")
+
+
+async def _blocking(function: Callable[..., T], *arguments: Any) -> T:
+    """Something of the registry, in a thread."""
+    try:
+        return await asyncio.to_thread(function, *arguments)
+    except RegistryError as error:
+        raise Unavailable(str(error)) from None
+
+
+def _tag(pointer: Pointer) -> str:
+    return entity_tag(hashlib.blake2b(msgspec.json.encode(pointer), digest_size=12).hexdigest())
+
+
+def _state(call: Call, name: str, pointer: Pointer) -> AdapterState:
+    return AdapterState(**_fields(call, name, pointer))
+
+
+def _details(call: Call, name: str, pointer: Pointer, manifest: Manifest) -> AdapterDetails:
+    modules = sorted({target.module for target in manifest.targets})
+    content = AdapterContent(
+        manifest.size, manifest.max_rank, list(manifest.dtypes), manifest.architecture, list(modules)
+    )
+    return AdapterDetails(content=content, **_fields(call, name, pointer))
+
+
+def _fields(call: Call, name: str, pointer: Pointer) -> dict[str, Any]:
+    tenants = None if pointer.tenants is None else list(pointer.tenants)
+    if tenants is not None and not call.principal.operator:
+        tenants = [call.principal.tenant]  # who else may use it is not the caller's business
+    resident = [
+        engine.name
+        for pool in call.gateway.engines.pools
+        for engine in pool.engines
+        if engine.client.load is not None and pointer.version in (engine.client.load.adapters or ())
+    ]
+    return {
+        "name": name,
+        "model": pointer.model,
+        "version": pointer.version,
+        "tenants": tenants,
+        "pinned": pointer.pinned,
+        "drained": pointer.drained,
+        "description": pointer.description,
+        "updated_at": int(pointer.updated),
+        "resident_on": resident,
+    }

@@ -1,0 +1,126 @@
+"""Statistics of the caches, and forgetting what they hold."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from cache.inspection import Holding, holding
+from cache.questions.corrections import Corrections
+from cache.response import ALL
+from cache.statistics import read
+from gateway.admin.endpoints.shapes import TenantPath
+from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints, Input
+from gateway.errors import Conflict, NotFound
+from gateway.turns.ids import response_id
+
+endpoints = Endpoints("cache", "The response cache, the semantic cache and the engines' prefix caches.")
+
+
+class CachePeriod(Input, frozen=True):
+    hours: Annotated[int, Meta(ge=1, le=840, description="Hours back from now, this one included.")] = 24
+
+
+class AnswersShown(Input, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=200, description="Most answers, newest first.")] = 50
+
+
+class AnswerPath(TenantPath, frozen=True):
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="Identity of the request that was answered.")]
+
+
+class Revocation(Input, frozen=True):
+    answer: Annotated[
+        str,
+        Meta(
+            pattern="^(?:[0-9a-f]{32}|(?:resp_|chatcmpl-|cmpl-)[0-9a-f]{48})$",
+            description="Identity of a stored answer, or id of a response that was answered from a similar question "
+            "within the last day.",
+        ),
+    ]
+
+
+class Invalidation(Input, frozen=True):
+    tag: Annotated[
+        Annotated[str, Meta(pattern="^[A-Za-z0-9_.:/-]{1,64}$")] | None,
+        Meta(description="Forget only answers with this tag."),
+    ] = None
+
+
+class CacheCounters(Struct, frozen=True):
+    """Counters of the period; docs/caching.md says what each counts."""
+
+    tenant: str
+    hours: int
+    counters: dict[str, int]
+    exact_hit_rate: float | None
+    """Answers found or joined, of those looked up; null if none was."""
+    prefix_hit_rate: float | None
+    """Prompt tokens found in engines' prefix caches, of those sent; null if none was."""
+
+
+class CacheStatistics(Struct, frozen=True):
+    data: list[CacheCounters]
+
+
+@endpoints.get("/cache", access=Access.OPERATOR)
+async def list_statistics(call: Call, query: CachePeriod) -> Answer[CacheStatistics]:
+    """Cache statistics of all tenants that have any."""
+    found = await read(call.gateway.redis, hours=query.hours)
+    return Answer(CacheStatistics([_counters(name, query.hours, sums) for name, sums in sorted(found.items())]))
+
+
+@endpoints.get("/tenants/{tenant}/cache", access=Access.TENANT)
+async def show_statistics(call: Call, path: TenantPath, query: CachePeriod) -> Answer[CacheCounters]:
+    """Cache statistics of one tenant."""
+    found = await read(call.gateway.redis, hours=query.hours, tenant=path.tenant)
+    return Answer(_counters(path.tenant, query.hours, found[path.tenant]))
+
+
+@endpoints.get("/tenants/{tenant}/cache/answers", access=Access.TENANT)
+async def list_stored_answers(call: Call, path: TenantPath, query: AnswersShown) -> Answer[Holding]:
+    """Answers that the response cache holds of a tenant, without their texts."""
+    return Answer(await holding(call.gateway.redis, path.tenant, limit=query.limit))
+
+
+@endpoints.delete("/tenants/{tenant}/cache/answers/{digest}", access=Access.TENANT, raises=[NotFound, Conflict])
+async def delete_stored_answer(call: Call, path: AnswerPath) -> Answer[None]:
+    """Forget one stored answer, at once and on every gateway."""
+    replayed = await call.note("cache.delete", path.digest, path.tenant, once=call.once(None))
+    if not await call.admin.cache.remove(path.tenant, path.digest) and not replayed:
+        raise NotFound(f"digest: no stored answer {path.digest}")
+    return Answer(None, replayed=replayed)
+
+
+@endpoints.post("/tenants/{tenant}/cache/revoke", access=Access.TENANT, status=204, raises=[NotFound, Conflict])
+async def revoke_answer(call: Call, path: TenantPath, query: Revocation) -> Answer[None]:
+    """Never give a stored answer to another question again; its own question keeps it."""
+    replayed = await call.note("cache.revoke", query.answer, path.tenant, once=call.once(query))
+    if not await Corrections(call.gateway.redis).revoke(path.tenant, response_id(query.answer)) and not replayed:
+        raise NotFound(f"answer: the semantic cache knows no answer {query.answer}")
+    return Answer(None, replayed=replayed)
+
+
+@endpoints.post("/tenants/{tenant}/cache/invalidate", access=Access.TENANT, status=204, raises=[Conflict])
+async def invalidate_cache(call: Call, path: TenantPath, query: Invalidation) -> Answer[None]:
+    """Forget all stored answers of a tenant, or those with a tag, at once and on every gateway."""
+    changes = {} if query.tag is None else {"tag": [None, query.tag]}
+    replayed = await call.note("cache.invalidate", path.tenant, path.tenant, changes=changes, once=call.once(query))
+    # Also if it was noted before: then it may not have been done, and twice does no harm.
+    await call.admin.cache.invalidate(path.tenant, query.tag or ALL)
+    return Answer(None, replayed=replayed)
+
+
+def _counters(tenant: str, hours: int, sums: dict[str, int]) -> CacheCounters:
+    return CacheCounters(
+        tenant,
+        hours,
+        dict(sorted(sums.items())),
+        _rate(found := sums.get("exact_hit", 0) + sums.get("exact_join", 0), found + sums.get("exact_miss", 0)),
+        _rate(sums.get("prefix_tokens_hit", 0), sums.get("prompt_tokens", 0)),
+    )
+
+
+def _rate(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

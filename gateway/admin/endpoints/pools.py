@@ -1,0 +1,178 @@
+"""Pools and their replicas: who is up, who carries how much, who is to get how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gateway.admin.endpoints import shapes
+from gateway.admin.endpoints.shapes import PathName
+from gateway.admin.kit.conditions import entity_tag
+from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints, Input
+from gateway.engines.pools import Engine, Pool
+from gateway.errors import Conflict, NotFound
+from gateway.records.directory import Replica
+
+endpoints = Endpoints("pools", "Pools of engines, one for each tier, and their replicas.")
+
+
+class PoolPath(Input, frozen=True):
+    pool: Annotated[str, Meta(pattern="^(small|medium|large)$", description="Tier of the pool.")]
+
+
+class ReplicaPath(PoolPath, frozen=True):
+    replica: Annotated[PathName, Meta(description="Such as `small-0`.")]
+
+
+ReplicaChange = shapes.change("ReplicaChange", Replica, without=["name"])
+
+
+class ReplicaLoad(Struct, frozen=True):
+    """The engine's own report, at most a second old."""
+
+    running: int
+    waiting: int
+    waiting_tokens: int
+    total_blocks: int
+    free_blocks: int
+    cached_blocks: int
+    predicted_queue_seconds: float
+    step_seconds: float
+    adapters: list[str]
+    """Versions on the device, as far as the engine names them."""
+
+
+class ReplicaState(Struct, frozen=True):
+    """One engine, as this gateway sees it."""
+
+    name: str
+    pool: str
+    weight: float
+    """Share of its pool's turns beside the other replicas'."""
+    drained: bool
+    """It gets no new turns."""
+    turns: int
+    """Running there on behalf of this gateway."""
+    connected: bool
+    circuit: str
+    """Of its breaker: closed, open or half_open."""
+    carried_tokens: int
+    """Tokens still to be computed, as this gateway predicts."""
+    load: ReplicaLoad | None
+    """Null while it is not connected."""
+
+
+class PoolState(Struct, frozen=True):
+    """A model and the engines that serve it."""
+
+    tier: str
+    model: str
+    context_length: int
+    revisions: list[str]
+    """Of the model, as its engines have reported; normally one."""
+    replicas: list[ReplicaState]
+
+
+class PoolList(Struct, frozen=True):
+    data: list[PoolState]
+
+
+@endpoints.get("/pools", access=Access.OPERATOR)
+async def list_pools(call: Call) -> Answer[PoolList]:
+    """All pools with their replicas, as this gateway sees them."""
+    controls = call.gateway.view.replicas()
+    return Answer(PoolList([_pool(pool, controls) for pool in call.gateway.engines.pools]))
+
+
+@endpoints.get("/pools/{pool}", access=Access.OPERATOR)
+async def show_pool(call: Call, path: PoolPath) -> Answer[PoolState]:
+    """One pool."""
+    return Answer(_pool(_find(call, path.pool), call.gateway.view.replicas()))
+
+
+@endpoints.get("/pools/{pool}/replicas/{replica}", access=Access.OPERATOR, versioned=True)
+async def show_replica(call: Call, path: ReplicaPath) -> Answer[ReplicaState]:
+    """One replica."""
+    engine = _engine(call, path)
+    return _answer(engine, await _control(call, engine))
+
+
+@endpoints.patch(
+    "/pools/{pool}/replicas/{replica}",
+    access=Access.OPERATOR,
+    versioned=True,
+    raises=[Conflict],
+    body_type=ReplicaChange,
+    example={"drained": True},
+)
+async def change_replica(call: Call, path: ReplicaPath, body: Any) -> Answer[ReplicaState]:
+    """Drain a replica or take it back, and set its weight.
+
+    All gateways follow within a second. Turns that run there finish.
+    """
+    engine = _engine(call, path)
+    control = await _control(call, engine)
+    call.match().check(entity_tag(control.revision))
+    changed = msgspec.structs.replace(control, **shapes.given(body))
+    written = await call.gateway.directory.write(changed, actor=call.actor, expected=control.revision)
+    return _answer(engine, written)
+
+
+def _find(call: Call, tier: str) -> Pool:
+    for pool in call.gateway.engines.pools:
+        if pool.tier == tier:
+            return pool
+    raise NotFound(f"there is no {tier} pool")
+
+
+def _engine(call: Call, path: ReplicaPath) -> Engine:
+    for engine in _find(call, path.pool).engines:
+        if engine.name == path.replica:
+            return engine
+    raise NotFound(f"the {path.pool} pool has no replica {path.replica!r}")
+
+
+async def _control(call: Call, engine: Engine) -> Replica:
+    """What is set for a replica; revision 0 if nothing is."""
+    return await call.gateway.directory.get(Replica, engine.name) or Replica(name=engine.name)
+
+
+def _answer(engine: Engine, control: Replica) -> Answer[ReplicaState]:
+    return Answer(_replica(engine, control), etag=entity_tag(control.revision))
+
+
+def _pool(pool: Pool, controls: Mapping[str, Replica]) -> PoolState:
+    context = max((engine.context for engine in pool.engines), default=pool.text.context)
+    replicas = [_replica(engine, controls.get(engine.name) or Replica(name=engine.name)) for engine in pool.engines]
+    return PoolState(pool.tier, pool.name, context, pool.revisions, replicas)
+
+
+def _replica(engine: Engine, control: Replica) -> ReplicaState:
+    report = engine.client.load
+    load = None
+    if report is not None:
+        load = ReplicaLoad(
+            running=report.running,
+            waiting=report.waiting,
+            waiting_tokens=report.waiting_tokens,
+            total_blocks=report.total_blocks,
+            free_blocks=report.free_blocks,
+            cached_blocks=report.cached_blocks,
+            predicted_queue_seconds=report.predicted_queue_seconds,
+            step_seconds=report.step_seconds,
+            adapters=list(report.adapters or ()),
+        )
+    return ReplicaState(
+        name=engine.name,
+        pool=engine.pool.tier,
+        weight=control.weight,
+        drained=control.drained,
+        turns=engine.client.live,
+        connected=engine.client.connected,
+        circuit=engine.breaker.circuit.value,
+        carried_tokens=engine.load,
+        load=load,
+    )

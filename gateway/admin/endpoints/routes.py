@@ -1,0 +1,233 @@
+"""Public names whose requests are shared among models and adapters, such as canaries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from gateway.access.directory.audit_log import unavailable
+from gateway.admin.endpoints import records, shapes
+from gateway.admin.endpoints.shapes import Page, PublicNamePath
+from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints
+from gateway.errors import Conflict, InvalidRequest
+from gateway.pipeline.routing.canaries import Standing, TakenOut, read
+from gateway.pipeline.routing.shadows import Comparison
+from gateway.records.directory import Route
+from router.canary import Signal
+from router.route import AUTO
+
+endpoints = Endpoints("routes", "Public names whose requests are shared among models and adapters, such as canaries.")
+
+NewRoute = shapes.creation("NewRoute", Route, instead={"name": shapes.PublicName})
+RouteReplacement = shapes.creation("RouteReplacement", Route, without=["name"])
+RouteState = shapes.state("RouteState", Route)
+
+_NAMED = 20
+"""Most names that a refusal lists."""
+_TARGETS = [{"model": "llama-8b", "weight": 95}, {"model": "llama-8b-next", "weight": 5}]
+
+
+class Counted(Struct, frozen=True):
+    """Conversations in which one thing went wrong."""
+
+    stable: int
+    canary: int
+
+
+class OutState(Struct, frozen=True):
+    """What took a canary out."""
+
+    at: int
+    """Unix time."""
+    signal: Signal
+    turns: int
+    stable_turns: int
+    failures: Counted
+    """Of that signal."""
+    evidence: float
+
+
+class TrialState(Struct, frozen=True):
+    """A canary beside the stable target, since the route was last changed."""
+
+    model: str
+    weight: int
+    """0: it is not on trial, or was taken out."""
+    turns: int
+    stable_turns: int
+    error: Counted
+    """Answered with an error of ours."""
+    slow: Counted
+    """First token later than the route's `slow_seconds`."""
+    poor: Counted
+    """Empty answers."""
+    evidence: float
+    """How many times likelier this is if the canary is worse."""
+    taken_out_from: float
+    """Evidence that takes it out."""
+    taken_out: OutState | None
+    """Why it was, if nobody has changed the route since."""
+
+
+class ShadowState(Struct, frozen=True):
+    """Copies of turns beside the turns themselves, since the route was last changed."""
+
+    model: str
+    percent: int
+    copies: int
+    """Those that were not given up."""
+    given_up: int
+    """Their engine was busy, or too many ran."""
+    errors: Counted
+    """Turns and copies that were not answered."""
+    evidence: float
+    """How many times likelier the errors are if copies fail more often."""
+    compared: int
+    """Pairs of answers that both ended by themselves."""
+    agreement: float | None
+    """Part of them that says the same. Random sampling makes it smaller: compare at temperature 0."""
+    first_token_ms: float | None
+    """Mean of the copies, without the wait in the engine's queue."""
+    stable_first_token_ms: float | None
+    """The same of the turns that were copied."""
+
+
+class TrialList(Struct, frozen=True):
+    data: list[TrialState]
+    shadow: ShadowState | None
+
+
+class RouteList(Struct, frozen=True):
+    data: list[RouteState]  # type: ignore[valid-type]
+    next: str | None
+
+
+@endpoints.get("/routes", access=Access.OPERATOR)
+async def list_routes(call: Call, query: Page) -> Answer[RouteList]:
+    """All routes."""
+    return Answer(RouteList(*await records.page_of(call, Route, query, RouteState)))
+
+
+@endpoints.post(
+    "/routes",
+    access=Access.OPERATOR,
+    status=201,
+    located=True,
+    versioned=True,
+    raises=[Conflict],
+    body_type=NewRoute,
+    example={
+        "name": "assistant",
+        "targets": _TARGETS,
+    },
+)
+async def create_route(call: Call, body: Any) -> Answer[RouteState]:  # type: ignore[valid-type]
+    """Make a route."""
+    route = Route(**msgspec.structs.asdict(body))
+    _check(call, route)
+    return await records.create(call, route, RouteState, f"/routes/{route.name}")
+
+
+@endpoints.get("/routes/{public_name}", access=Access.OPERATOR, versioned=True)
+async def show_route(call: Call, path: PublicNamePath) -> Answer[RouteState]:  # type: ignore[valid-type]
+    """One route."""
+    return records.answer(await records.find(call, Route, path.public_name), RouteState)
+
+
+@endpoints.get("/trials/{public_name}", access=Access.OPERATOR)
+async def list_trials(call: Call, path: PublicNamePath) -> Answer[TrialList]:
+    """How a route's canaries and its shadow do beside its first target, by what all gateways have counted."""
+    route = await records.find(call, Route, path.public_name)
+    try:
+        found = await read(call.gateway.redis, route)
+    except (RedisError, OSError) as error:
+        raise unavailable(error) from None
+    shadow = None if found.shadow is None else _shadow(route, found.shadow)
+    return Answer(TrialList([_trial(each) for each in found.standings], shadow))
+
+
+def _shadow(route: Route, found: Comparison) -> ShadowState:
+    assert route.shadow is not None
+    return ShadowState(
+        model=route.shadow.model,
+        percent=route.shadow.percent,
+        copies=found.copies,
+        given_up=found.given_up,
+        errors=Counted(found.stable_errors, found.errors),
+        evidence=round(found.evidence, 3),
+        compared=found.compared,
+        agreement=found.agreed / found.compared if found.compared else None,
+        first_token_ms=found.first_ms,
+        stable_first_token_ms=found.stable_first_ms,
+    )
+
+
+def _check(call: Call, route: Route) -> None:
+    """
+    Raises:
+        InvalidRequest: it leads to what is not there. Clients would be told so, conversation by conversation.
+    """
+    gateway = call.gateway
+    pools = [name for pool in gateway.engines.pools for name in (pool.tier, pool.name)]
+    known = [AUTO, *dict.fromkeys(pools), *sorted(gateway.adapters.names)]
+    models = [target.model for target in route.targets]
+    if len(set(models)) < len(models):
+        raise InvalidRequest(
+            "targets: a model is named twice; add up its weights", param="targets", code="invalid_value"
+        )
+    wanted = {f"targets[{index}].model": model for index, model in enumerate(models)}
+    if route.shadow is not None:
+        wanted["shadow.model"] = route.shadow.model
+    for field, model in wanted.items():
+        if model not in known or (field == "shadow.model" and model == AUTO):
+            more = ", ..." if len(known) > _NAMED else ""
+            raise InvalidRequest(
+                f"{field}: no model or adapter is named {model!r}; there are {', '.join(known[:_NAMED])}{more}",
+                param=field,
+                code="invalid_value",
+            )
+
+
+def _trial(standing: Standing) -> TrialState:
+    reason = standing.taken_out
+    kinds = {signal.value: Counted(one.stable, one.canary) for signal, one in standing.failures.items()}
+    return TrialState(
+        model=standing.model,
+        weight=standing.weight,
+        turns=standing.turns,
+        stable_turns=standing.stable_turns,
+        **kinds,
+        evidence=round(standing.verdict.evidence, 3),
+        taken_out_from=standing.verdict.threshold,
+        taken_out=None if reason is None else _out(reason),
+    )
+
+
+def _out(reason: TakenOut) -> OutState:
+    counted = Counted(reason.failures.stable, reason.failures.canary)
+    return OutState(reason.at, reason.signal, reason.turns, reason.stable_turns, counted, reason.evidence)
+
+
+@endpoints.put(
+    "/routes/{public_name}",
+    access=Access.OPERATOR,
+    versioned=True,
+    raises=[Conflict],
+    body_type=RouteReplacement,
+    example={"targets": _TARGETS},
+)
+async def replace_route(call: Call, path: PublicNamePath, body: Any) -> Answer[RouteState]:  # type: ignore[valid-type]
+    """Replace a route; fields that are left out take their defaults."""
+    route = await records.find(call, Route, path.public_name)
+    fields = msgspec.structs.asdict(body)
+    _check(call, msgspec.structs.replace(route, **fields))
+    return await records.change(call, route, fields, RouteState)
+
+
+@endpoints.delete("/routes/{public_name}", access=Access.OPERATOR, versioned=True, raises=[Conflict])
+async def delete_route(call: Call, path: PublicNamePath) -> Answer[None]:
+    """Delete a route."""
+    return await records.delete(call, await records.find(call, Route, path.public_name))

@@ -1,0 +1,114 @@
+"""Tenants and their quotas."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gateway.admin.endpoints import records, shapes
+from gateway.admin.endpoints.shapes import Page, TenantPath
+from gateway.admin.kit.conditions import entity_tag
+from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints, Input
+from gateway.errors import Conflict
+from gateway.records.directory import Quotas, Tenant
+from gateway.records.quota import Quota
+
+endpoints = Endpoints("tenants", "Customers and teams, and what they may use.")
+
+NewTenant = shapes.creation("NewTenant", Tenant, instead={"name": shapes.Name})
+TenantChange = shapes.change("TenantChange", Tenant, without=["name"])
+TenantState = shapes.state("TenantState", Tenant)
+
+_QUOTA = {"requests_per_minute": 60, "output_tokens_per_minute": 20_000, "spend_per_day": 5_000_000}
+
+
+class TenantList(Struct, frozen=True):
+    data: list[TenantState]  # type: ignore[valid-type]
+    next: str | None
+
+
+class TenantQuotas(Input, frozen=True):
+    """What a tenant may use. All of it is replaced at once."""
+
+    quota: Annotated[Quota | None, Meta(description="In all; a field left out: as in `[limits]`.")] = None
+    models: Annotated[Quotas, Meta(description="Of single models.")] = msgspec.field(default_factory=dict)
+    adapters: Annotated[Quotas, Meta(description="Of single adapters.")] = msgspec.field(default_factory=dict)
+
+
+@endpoints.get("/tenants", access=Access.FILTERED)
+async def list_tenants(call: Call, query: Page) -> Answer[TenantList]:
+    """Tenants, those of the configuration file among them; an admin of one sees that one."""
+    if not call.principal.operator:
+        own = await records.find(call, Tenant, call.principal.tenant)
+        return Answer(TenantList([shapes.shown(own, TenantState)], None))
+    return Answer(TenantList(*await records.page_of(call, Tenant, query, TenantState)))
+
+
+@endpoints.post(
+    "/tenants",
+    access=Access.OPERATOR,
+    status=201,
+    located=True,
+    versioned=True,
+    raises=[Conflict],
+    body_type=NewTenant,
+    example={"name": "acme", "description": "Acme Corporation", "quota": _QUOTA},
+)
+async def create_tenant(call: Call, body: Any) -> Answer[TenantState]:  # type: ignore[valid-type]
+    """Make a tenant."""
+    tenant = Tenant(**msgspec.structs.asdict(body))
+    return await records.create(call, tenant, TenantState, f"/tenants/{tenant.name}")
+
+
+@endpoints.get("/tenants/{tenant}", access=Access.TENANT, versioned=True)
+async def show_tenant(call: Call, path: TenantPath) -> Answer[TenantState]:  # type: ignore[valid-type]
+    """One tenant."""
+    return records.answer(await records.find(call, Tenant, path.tenant), TenantState)
+
+
+@endpoints.patch(
+    "/tenants/{tenant}",
+    access=Access.OPERATOR,
+    versioned=True,
+    raises=[Conflict],
+    body_type=TenantChange,
+    example={"weight": 2.0, "models": ["llama-8b", "pirate"]},
+)
+async def change_tenant(call: Call, path: TenantPath, body: Any) -> Answer[TenantState]:  # type: ignore[valid-type]
+    """Change a tenant; fields that are left out stay."""
+    tenant = await records.find(call, Tenant, path.tenant)
+    return await records.change(call, tenant, shapes.given(body), TenantState)
+
+
+@endpoints.delete("/tenants/{tenant}", access=Access.OPERATOR, versioned=True, raises=[Conflict])
+async def delete_tenant(call: Call, path: TenantPath) -> Answer[None]:
+    """Delete a tenant that has no users and keys any more."""
+    return await records.delete(call, await records.find(call, Tenant, path.tenant))
+
+
+@endpoints.get("/tenants/{tenant}/quotas", access=Access.TENANT, versioned=True)
+async def show_quotas(call: Call, path: TenantPath) -> Answer[TenantQuotas]:
+    """What a tenant may use. The ETag is the tenant's."""
+    return _quotas(await records.find(call, Tenant, path.tenant))
+
+
+@endpoints.put(
+    "/tenants/{tenant}/quotas",
+    access=Access.OPERATOR,
+    versioned=True,
+    raises=[Conflict],
+    example={"quota": _QUOTA, "models": {"llama-70b": {"requests_per_minute": 10}}},
+)
+async def set_quotas(call: Call, path: TenantPath, body: TenantQuotas) -> Answer[TenantQuotas]:
+    """Set what a tenant may use; what is left out is not limited."""
+    tenant = await records.find(call, Tenant, path.tenant)
+    call.match().check(entity_tag(tenant.revision))
+    changed = msgspec.structs.replace(tenant, quota=body.quota, model_quotas=body.models, adapter_quotas=body.adapters)
+    return _quotas(await call.gateway.directory.write(changed, actor=call.actor, expected=tenant.revision))
+
+
+def _quotas(tenant: Tenant) -> Answer[TenantQuotas]:
+    quotas = TenantQuotas(quota=tenant.quota, models=tenant.model_quotas, adapters=tenant.adapter_quotas)
+    return Answer(quotas, etag=entity_tag(tenant.revision))

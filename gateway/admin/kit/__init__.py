@@ -1,0 +1,1 @@
+"""What any admin API needs: typed endpoints, dispatch, OpenAPI, conditional requests, cursors."""

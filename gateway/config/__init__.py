@@ -1,0 +1,1 @@
+"""All settings with their defaults and checks, and how they change while a gateway runs."""

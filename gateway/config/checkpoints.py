@@ -1,0 +1,24 @@
+"""Whether the folders that pools name hold what a gateway reads of a model: found out before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.client.text import TextProcessor
+from gateway.config.settings import Pool, SettingsError
+
+
+def check(pools: Sequence[Pool]) -> None:
+    """
+    Raises:
+        SettingsError: a folder lacks a file, or has one that cannot be used; the message names both and the remedy.
+    """
+    for pool in pools:
+        try:
+            TextProcessor.from_directory(Path(pool.model))
+        except Exception as error:  # tokenizers raises nothing more exact for a file that it cannot read
+            raise SettingsError(
+                f"pools: {pool.name}: model: {error}; it must be a folder in Hugging Face format, "
+                "with config.json, tokenizer.json and safetensors weights"
+            ) from error

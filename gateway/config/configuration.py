@@ -1,0 +1,200 @@
+"""The settings in force, and how they change while a gateway runs.
+
+Settings are immutable. A new configuration is read and checked whole; then every part prepares for it, which may fail;
+only when all have, they take it over, without a moment in between in which others could see half of it. Turns that run
+keep what they began with. Whatever goes wrong, the old configuration stays in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from gateway.config.settings import Settings, SettingsError
+from gateway.records.section import Section
+
+log = logging.getLogger("roundhouse.configuration")
+
+ALL: Final[frozenset[str]] = frozenset("*")
+
+CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
+    "server": frozenset(
+        {
+            "allowed_origins",
+            "connection_lifetime",
+            "drain_timeout",
+            "failed_keys_per_minute",
+            "first_message_timeout",
+            "idle_timeout",
+            "max_connections",
+            "max_connections_per_tenant",
+        }
+    ),
+    "turns": frozenset(
+        {
+            "default_max_output_tokens",
+            "max_concurrent_per_connection",
+            "max_retained",
+            "orphan_timeout",
+            "queue_timeout",
+            "retention",
+        }
+    ),
+    "limits": ALL,
+    "adapters": frozenset({"sources"}),
+    "cache": ALL,
+    "embedder": frozenset({"dimensions", "timeout"}),
+    "semantic_cache": frozenset({"delta", "tenants", "max_questions_per_tenant"}),
+    "router": ALL,
+    "log": ALL,
+    "safety": ALL,
+    "tenants": ALL,
+    "pools": frozenset({"cost", "engines"}),
+    "prices": ALL,
+}
+"""By section: the fields that may change while a gateway runs; no other may."""
+
+WATCH_SECONDS = 1.0
+"""Between two looks at the file, with `server.watch_config`."""
+
+Outcome = Literal["changed", "unchanged", "refused"]
+Apply = Callable[[], None]
+Prepare = Callable[[Settings], Awaitable[Apply]]
+"""A part's first step: gets ready for new settings or raises `SettingsError`; gives the second, which cannot fail."""
+
+
+def changes(old: Settings, new: Settings) -> list[str]:
+    """Paths of the fields in which two configurations differ, such as `server.port`, `pools.small.engines`."""
+    return sorted(set(_changes(old, new)))
+
+
+def fixed(old: Settings, new: Settings) -> list[str]:
+    """Those of them that cannot change while a gateway runs."""
+    own = {pool.tier for pool in old.pools if not pool.engines} | {pool.tier for pool in new.pools if not pool.engines}
+
+    def may_change(path: str) -> bool:
+        section, *names = path.split(".")
+        allowed = CHANGEABLE.get(section, frozenset())
+        if section == "pools" and (len(names) < 2 or (names[1] == "engines" and names[0] in own)):
+            return False  # a whole pool; or one whose engine is started here
+        return allowed is ALL or (bool(names) and names[-1] in allowed)
+
+    return [path for path in changes(old, new) if not may_change(path)]
+
+
+def _changes(old: Settings, new: Settings) -> Iterator[str]:
+    for field in msgspec.structs.fields(Settings):
+        name = field.name
+        before, after = getattr(old, name), getattr(new, name)
+        if before == after:
+            continue
+        if isinstance(before, Section):
+            yield from _differing(name, before, after)
+        elif name == "pools":
+            was, now = ({pool.tier: pool for pool in pools} for pools in (before, after))
+            yield from (f"pools.{tier}" for tier in was.keys() ^ now.keys())
+            for tier in was.keys() & now.keys():
+                yield from _differing(f"pools.{tier}", was[tier], now[tier])
+        else:  # each has a name
+            was, now = ({each.name: each for each in every} for every in (before, after))
+            named = [each for each in was.keys() | now.keys() if was.get(each) != now.get(each)]
+            yield from (f"{name}.{each}" for each in named or ["*"])  # or only their order differs
+
+
+def _differing(path: str, old: Any, new: Any) -> Iterator[str]:
+    for field in msgspec.structs.fields(old):
+        if getattr(old, field.name) != getattr(new, field.name):
+            yield f"{path}.{field.name}"
+
+
+class Configuration:
+    """Holds the settings in force."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        read: Callable[[], Settings] | None = None,
+        fill: Callable[[Settings], Settings] = lambda settings: settings,
+    ) -> None:
+        """
+        Args:
+            settings: as they were read.
+            read: reads them again.
+            fill: puts in what is known only here, such as the addresses of engines that were started.
+        """
+        self._written = settings
+        self._read = read
+        self._fill = fill
+        self._parts: list[Prepare] = []
+        self._changing = asyncio.Lock()
+        self.settings = fill(settings)
+        """Those in force. Whoever keeps them does not see the next ones."""
+        self.observe: Callable[[Outcome], None] = lambda outcome: None
+        """Told how each reload ended."""
+
+    def add(self, prepare: Prepare) -> None:
+        """Have a part follow changes."""
+        self._parts.append(prepare)
+
+    async def reload(self) -> list[str]:
+        """Read the configuration again and take it over; returns the paths of what has changed.
+
+        Raises:
+            SettingsError: it cannot be used, and the old one stays in force.
+        """
+        async with self._changing:
+            try:
+                changed = await self._reload()
+            except Exception as error:
+                if not isinstance(error, SettingsError):
+                    log.exception("configuration could not be read again")
+                    error = SettingsError("the gateway failed to read it; see its log")
+                log.error("configuration refused, the old one stays in force", extra={"error": str(error)})
+                self.observe("refused")
+                raise error from None
+            log.info("configuration read again", extra={"changed": changed})
+            self.observe("changed" if changed else "unchanged")
+            return changed
+
+    async def watch(self, file: Path) -> None:
+        """Reload whenever the file changes, while `server.watch_config` says so, until cancelled."""
+        seen = await asyncio.to_thread(_stamp, file)
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            now = await asyncio.to_thread(_stamp, file)
+            if now != seen and self.settings.server.watch_config:
+                with contextlib.suppress(SettingsError):  # it is in the log
+                    await self.reload()
+            seen = now
+
+    async def _reload(self) -> list[str]:
+        if self._read is None:
+            raise SettingsError("this gateway was not started from a configuration file")
+        if not self._parts:
+            raise SettingsError("the gateway is still starting; try again in a moment")
+        new = await asyncio.to_thread(self._read)
+        if paths := fixed(self._written, new):
+            raise SettingsError(
+                f"{', '.join(paths)}: cannot change while the gateway runs; put back what was there, or restart it"
+            )
+        filled = self._fill(new)
+        ready = [await prepare(filled) for prepare in self._parts]
+        changed = changes(self._written, new)
+        self._written, self.settings = new, filled
+        for apply in ready:
+            apply()
+        return changed
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

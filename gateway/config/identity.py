@@ -1,0 +1,154 @@
+"""The `[identity]` section: identity providers whose tokens are accepted beside API keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from engine.tls import Certificate, client_context
+from gateway.records.directory import Scope
+from gateway.records.section import Seconds, Section, SettingsError
+
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+"""Asymmetric ones only: with a shared secret, whoever can check a token could make one."""
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Issuer(Section, frozen=True):
+    """An identity provider (OpenID Connect, or anything that signs JWTs and publishes its keys)."""
+
+    name: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name in logs.")]
+    issuer: Annotated[str, Meta(description="`iss` of its tokens, to the letter.")]
+    audience: Annotated[list[str], Meta(min_length=1, description="`aud` must name one of these.")]
+    algorithms: Annotated[
+        list[Algorithm], Meta(min_length=1, description="Signature algorithms that are accepted; no others are.")
+    ] = msgspec.field(default_factory=lambda: ["RS256", "ES256"])
+    jwks_url: Annotated[
+        str | None,
+        Meta(description="Where its keys are; empty: asks `<issuer>/.well-known/openid-configuration`."),
+    ] = None
+    tenant: Annotated[str | None, Meta(description="The tenant of all its tokens; or use `tenant_claim`.")] = None
+    tenant_claim: Annotated[str | None, Meta(description="Claim that says whose tenant a token is for.")] = None
+    tenants: Annotated[
+        dict[str, str],
+        Meta(description="Value of that claim -> tenant; empty: the value is the tenant's name."),
+    ] = msgspec.field(default_factory=dict)
+    scopes_claim: Annotated[
+        str, Meta(description="Claim with scopes, a list or a text with spaces; names that are no scopes are ignored.")
+    ] = "scope"
+    scope_prefix: Annotated[str, Meta(description="What stands before our scopes there, such as `roundhouse:`.")] = ""
+    default_scopes: Annotated[list[Scope], Meta(description="Scopes of a token that names none of ours.")] = (
+        msgspec.field(default_factory=lambda: ["chat", "models", "adapters"])
+    )
+    operators: Annotated[
+        list[str], Meta(description="`sub` of those whose admin scopes reach every tenant, not only their own.")
+    ] = msgspec.field(default_factory=list)
+    subject_prefix: Annotated[
+        str,
+        Meta(
+            max_length=64,
+            pattern=r"^[\x21-\x7e]*$",
+            description="What stands before its `sub`s in names of users, such as `corp:`. Issuers of one tenant need "
+            "one each, so that the users of one are not those of the other.",
+        ),
+    ] = ""
+    leeway: Annotated[float, Meta(ge=0, le=300, description="Seconds that clocks may differ.")] = 30.0
+    refresh: Annotated[Seconds, Meta(description="Seconds until its keys are read again.")] = 600.0
+
+
+class IdentityProviders(Section, frozen=True):
+    """Who may say who is calling, see [identity.md](identity.md#tokens)."""
+
+    issuers: Annotated[list[Issuer], Meta(description="Identity providers.")] = msgspec.field(default_factory=list)
+
+
+class EngineTls(Section, frozen=True):
+    """Certificates for engines at wss:// addresses, see [operating.md](operating.md#engines-on-other-machines)."""
+
+    ca: Annotated[
+        str | None, Meta(description="Authorities that sign engines' certificates (PEM); empty: the machine's.")
+    ] = None
+    cert: Annotated[str | None, Meta(description="This gateway's certificate (PEM).")] = None
+    key: Annotated[str | None, Meta(description="Its private key (PEM, without a password).")] = None
+
+    def files(self) -> Certificate | None:
+        """The files to use; None if there are none.
+
+        Raises:
+            SettingsError: some are missing, or are not what they should be.
+        """
+        if self == EngineTls():
+            return None
+        if self.ca is None or (self.cert is None) != (self.key is None):
+            raise SettingsError("engine_tls: ca is needed, and cert and key belong together")
+        files = Certificate(self.ca, self.cert, self.key)
+        try:
+            client_context(files)
+        except ValueError as error:
+            raise SettingsError(f"engine_tls: {error}") from None
+        return files
+
+
+def check_issuers(issuers: Sequence[Issuer]) -> None:
+    """
+    Raises:
+        SettingsError: an issuer's fields contradict each other.
+    """
+    for field in ("name", "issuer"):
+        values = [getattr(each, field) for each in issuers]
+        if len(set(values)) != len(values):
+            raise SettingsError(f"identity.issuers: two have the same {field}")
+    for each in issuers:
+        where = f"identity.issuers: {each.name}"
+        if (each.tenant is None) == (each.tenant_claim is None):
+            raise SettingsError(f"{where}: set either tenant or tenant_claim")
+        if each.tenants and each.tenant_claim is None:
+            raise SettingsError(f"{where}: tenants needs tenant_claim")
+        if not safe_url(each.jwks_url or each.issuer):
+            raise SettingsError(f"{where}: {'jwks_url' if each.jwks_url else 'issuer'} must be an https:// address")
+    for one, other in combinations(issuers, 2):
+        prefixes = (one.subject_prefix, other.subject_prefix)
+        alike = prefixes[0].startswith(prefixes[1]) or prefixes[1].startswith(prefixes[0])
+        if alike and _share_a_tenant(one, other):
+            raise SettingsError(
+                f"identity.issuers: {one.name} and {other.name} may speak of the same tenant, where one's users would "
+                "be taken for the other's; set a subject_prefix of each, of which neither begins with the other"
+            )
+
+
+def operators_of(issuers: Sequence[Issuer], tenant: str) -> frozenset[str]:
+    """Names of the tenant's users whom an issuer's tokens make operators."""
+    return frozenset(
+        each.subject_prefix + subject
+        for each in issuers
+        if (tenants := _tenants(each)) is None or tenant in tenants
+        for subject in each.operators
+    )
+
+
+def _share_a_tenant(one: Issuer, other: Issuer) -> bool:
+    tenants, others = _tenants(one), _tenants(other)
+    return tenants is None or others is None or not tenants.isdisjoint(others)
+
+
+def _tenants(issuer: Issuer) -> frozenset[str] | None:
+    """Tenants that an issuer's tokens may be for; None: any, as the token says."""
+    if issuer.tenant is not None:
+        return frozenset({issuer.tenant})
+    return frozenset(issuer.tenants.values()) or None
+
+
+def safe_url(url: str) -> bool:
+    """Whether keys may be read from there: HTTPS, or this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return False
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK))

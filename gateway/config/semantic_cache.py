@@ -1,0 +1,77 @@
+"""Settings of the embedder and the semantic cache."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from gateway.records.section import Positive, Seconds, Section, SettingsError
+
+
+class Embedder(Section, frozen=True):
+    """Sentence embeddings, computed in a process of its own, see [caching.md](caching.md#embeddings)."""
+
+    enabled: Annotated[bool, Meta(description="Have one: `serve` starts it once the chat is ready.")] = True
+    address: Annotated[
+        str | None, Meta(description="unix:// address of one that runs already; empty: `serve` starts one.")
+    ] = None
+    model: Annotated[
+        str,
+        Meta(
+            description="Directory of a sentence-transformers model, or its name on Hugging Face's hub; empty: "
+            "all-MiniLM-L6-v2, which is installed and needs no network."
+        ),
+    ] = ""
+    name: Annotated[str, Meta(description="What clients call it; empty: the end of its directory's or own name.")] = ""
+    device: Annotated[Literal["cpu", "cuda"], Meta(description="Device on which it runs.")] = "cpu"
+    threads: Annotated[Positive, Meta(description="Its CPU threads.")] = 1
+    queue: Annotated[int, Meta(ge=64, description="Most texts that wait for it; more are refused.")] = 4096
+    timeout: Annotated[
+        Seconds, Meta(description="Seconds that a turn waits for its embedding; a later one is a miss.")
+    ] = 0.1
+    dimensions: Annotated[
+        list[int],
+        Meta(
+            description="Lengths to which `dimensions` of `/v1/embeddings` may cut vectors beside the model's own: "
+            "those it was trained for (Matryoshka)."
+        ),
+    ] = []
+
+
+Delta = Annotated[float, Meta(ge=0, le=0.2)]
+
+
+class SemanticCache(Section, frozen=True):
+    """Answers to similar questions, see [caching.md](caching.md#the-semantic-cache)."""
+
+    enabled: Annotated[
+        bool, Meta(description="Look for them; needs the embedder and `cache.enabled`. The embedded demo has it on.")
+    ] = False
+    delta: Annotated[
+        Delta,
+        Meta(description="Highest share of look-ups that are answered wrongly, for every tenant; 0: none is answered."),
+    ] = 0.02
+    tenants: Annotated[
+        dict[Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")], Delta],
+        Meta(description="The same by tenant, instead of `delta`; 0 switches it off."),
+    ] = {}
+    max_questions_per_tenant: Annotated[
+        int, Meta(ge=4, description="Questions of one tenant; oldest go first. One partition has a quarter at most.")
+    ] = 10_000
+    embedding_ttl: Annotated[Seconds, Meta(description="Seconds Redis keeps the embedding of a question.")] = 86_400.0
+
+    def delta_of(self, tenant: str) -> float:
+        """The bound that holds for a tenant."""
+        return self.tenants.get(tenant, self.delta) if self.enabled else 0.0
+
+
+def check_embedder(embedder: Embedder) -> None:
+    """
+    Raises:
+        SettingsError: an address or a length is none.
+    """
+    if embedder.address is not None and not embedder.address.startswith("unix:///"):
+        raise SettingsError(f"embedder.address: {embedder.address!r} is no address; use unix:///path")
+    if any(length < 1 for length in embedder.dimensions):
+        raise SettingsError("embedder.dimensions: a length must be at least 1")

@@ -1,0 +1,449 @@
+"""The one configuration: defaults, then a TOML file, then environment variables. Every field is documented here.
+
+`docs/configuration.md` is generated from this module and a test compares them. Environment variables are named
+`ROUNDHOUSE_<SECTION>_<FIELD>`, for example `ROUNDHOUSE_SERVER_PORT=9000`; lists of tables (tenants, pools) come from
+the file. `REDIS_URL` is read too, because every host sets it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from engine.wire import PolicyName, ServiceClass
+from gateway.config.adapter_sources import normalise
+from gateway.config.billing import Price as Price
+from gateway.config.billing import Usage as Usage
+from gateway.config.identity import EngineTls, IdentityProviders, check_issuers
+from gateway.config.origin import LOOPBACK
+from gateway.config.response_cache import Cache
+from gateway.config.routing import Router as Router
+from gateway.config.safety import Safety, check_safety
+from gateway.config.semantic_cache import Embedder as Embedder
+from gateway.config.semantic_cache import SemanticCache as SemanticCache
+from gateway.config.semantic_cache import check_embedder
+from gateway.config.telemetry import Log as Log
+from gateway.config.telemetry import Telemetry as Telemetry
+from gateway.records.directory import Scope
+from gateway.records.quota import Quota, Rate
+from gateway.records.quota import Seconds as BurstSeconds
+from gateway.records.section import Positive, Seconds, apply_environment
+from gateway.records.section import Section as Section
+from gateway.records.section import SettingsError as SettingsError
+
+DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo"
+DEMO_KEY = "roundhouse-demo"
+"""The API key of the embedded default, which anybody may know: it opens nothing beyond this machine."""
+NO_TENANTS = "make the first while `roundhouse serve` runs: roundhouse tenant add NAME, then roundhouse key add NAME"
+"""What to do where nobody may send requests yet."""
+
+Tier = Literal["small", "medium", "large"]
+TIERS: tuple[Tier, ...] = ("small", "medium", "large")
+
+
+class Server(Section, frozen=True):
+    """Where the gateway listens and how large or slow a client may be."""
+
+    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 picks a free one.")] = 8080
+    allowed_origins: Annotated[
+        list[str],
+        Meta(
+            description="Origins whose pages may open a WebSocket or get a ticket; its own always may. "
+            "A server that listens on a loopback address answers to these names too, for a proxy in front of it."
+        ),
+    ] = []
+    max_message_bytes: Annotated[Positive, Meta(description="Largest WebSocket message or request body.")] = 1_048_576
+    max_connections: Annotated[Positive, Meta(description="Open WebSockets of this process; more get 503.")] = 10_000
+    max_connections_per_tenant: Annotated[Positive, Meta(description="Open WebSockets of one tenant.")] = 1_000
+    idle_timeout: Annotated[Seconds, Meta(description="Seconds a socket without a turn may stay silent.")] = 600.0
+    first_message_timeout: Annotated[
+        Seconds, Meta(description="Seconds a new socket may wait before its first message.")
+    ] = 60.0
+    connection_lifetime: Annotated[Seconds, Meta(description="Seconds until a socket must be opened anew.")] = 3600.0
+    send_timeout: Annotated[
+        Seconds, Meta(description="Seconds a client may leave its socket unread before it is closed with 4503.")
+    ] = 30.0
+    trusted_proxies: Annotated[
+        list[str],
+        Meta(
+            description="Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are "
+            "believed; otherwise all their clients count as one where addresses matter."
+        ),
+    ] = []
+    failed_keys_per_minute: Annotated[
+        Positive, Meta(description="Wrong keys or tokens that one client address may send before it has to wait.")
+    ] = 30
+    drain_timeout: Annotated[Seconds, Meta(description="Seconds running turns may take to finish after SIGTERM.")] = (
+        30.0
+    )
+    watch_config: Annotated[
+        bool, Meta(description="Take over the configuration file whenever it changes, as after SIGHUP.")
+    ] = False
+
+
+class Turns(Section, frozen=True):
+    """Turns: the server-owned life of one answer."""
+
+    orphan_timeout: Annotated[Seconds, Meta(description="Seconds a turn runs on after its last viewer has gone.")] = (
+        30.0
+    )
+    retention: Annotated[
+        Seconds, Meta(description="Seconds a gateway process keeps a finished response in its memory.")
+    ] = 600.0
+    max_retained: Annotated[Positive, Meta(description="Finished responses kept by one gateway process.")] = 10_000
+    store_ttl: Annotated[
+        Seconds,
+        Meta(description="Seconds Redis keeps a stored response, which any gateway can then read, resume or continue."),
+    ] = 86_400.0
+    max_stored_per_tenant: Annotated[
+        Positive, Meta(description="Stored responses of one tenant in Redis; the oldest go first.")
+    ] = 10_000
+    max_stored_bytes_per_tenant: Annotated[
+        int, Meta(ge=4 * 1024 * 1024, description="Bytes of these; the oldest go first. A response has 4 MiB at most.")
+    ] = 64 * 1024 * 1024
+    checkpoint_interval: Annotated[
+        Seconds,
+        Meta(description="Seconds between two checkpoints of a long answer, for others to read if this gateway dies."),
+    ] = 2.0
+    max_concurrent_per_connection: Annotated[Positive, Meta(description="Running turns of one WebSocket.")] = 32
+    coalesce_window: Annotated[
+        float, Meta(ge=0, le=1, description="Seconds in which deltas are merged while a client or the loop is behind.")
+    ] = 0.03
+    queue_timeout: Annotated[
+        Seconds | None,
+        Meta(
+            description="Seconds a request may wait in an engine for its first step; one that would wait longer is "
+            "refused at once with 503 and `Retry-After`."
+        ),
+    ] = 120.0
+    default_max_output_tokens: Annotated[
+        Positive, Meta(description="Output limit of a request that names none (never beyond the context).")
+    ] = 1024
+
+
+class Redis(Section, frozen=True):
+    """The Redis that holds limits, caches and statistics."""
+
+    url: Annotated[
+        str | None, Meta(description="redis://, rediss:// or unix:// address; empty: `serve` starts one of its own.")
+    ] = None
+    timeout: Annotated[Seconds, Meta(description="Seconds one command may take before it counts as failed.")] = 0.05
+    data: Annotated[str, Meta(description="Folder of the embedded Redis and of other run-time files.")] = ".data"
+
+
+class Limits(Quota, frozen=True, omit_defaults=False):
+    """What a tenant may use; a tenant, key, model or adapter may have a quota of its own."""
+
+    input_tokens_per_minute: Annotated[Rate | None, Meta(description="Input tokens per minute.")] = 600_000
+    output_tokens_per_minute: Annotated[Rate | None, Meta(description="Output tokens per minute.")] = 600_000
+    burst_seconds: Annotated[
+        BurstSeconds | None,
+        Meta(description="How much may be used at once: what the rates allow in so many seconds."),
+    ] = 60
+    on_redis_down: Annotated[
+        Literal["allow_local", "deny"],
+        Meta(description="Without Redis: limit within this process (allow_local) or refuse (deny)."),
+    ] = "allow_local"
+    soft_limit: Annotated[
+        float, Meta(gt=0, le=1, description="Part of a limit from which clients are warned before it bites.")
+    ] = 0.8
+    expected_quantile: Annotated[
+        float, Meta(gt=0, le=1, description="Part of answers that are not longer than what the mode expected reserves.")
+    ] = 0.95
+
+
+class ApiKey(Section, frozen=True):
+    """One API key, stored as a digest only."""
+
+    id: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name of the key in logs.")]
+    sha256: Annotated[
+        str, Meta(pattern="^[0-9a-f]{64}$", description="Hex SHA-256 of the key: `printf %s KEY | sha256sum`.")
+    ]
+    scopes: Annotated[list[Scope], Meta(description="What it may do, see [identity.md](identity.md#scopes).")] = (
+        msgspec.field(default_factory=lambda: ["chat", "models", "adapters"])
+    )
+    operator: Annotated[bool, Meta(description="Whether its admin scopes reach every tenant, not only its own.")] = (
+        False
+    )
+
+
+class Tenant(Section, frozen=True):
+    """A customer or team: its keys and limits."""
+
+    name: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name in logs, statistics and Redis keys.")]
+    keys: Annotated[list[ApiKey], Meta(description="Keys that act for this tenant.")] = []
+    limits: Annotated[
+        Quota | None, Meta(description="Limits of this tenant; what is left out is as in `[limits]`.")
+    ] = None
+    weight: Annotated[
+        float, Meta(ge=0.01, le=100, description="Share of an engine beside other tenants of the same class.")
+    ] = 1.0
+    service: Annotated[
+        ServiceClass,
+        Meta(description="Class of requests that name no `service_tier`: premium goes first, batch last."),
+    ] = "standard"
+    services: Annotated[
+        list[ServiceClass],
+        Meta(description="Classes it may ask for beside its own: `service_tier` `priority` is premium, `flex` batch."),
+    ] = msgspec.field(default_factory=lambda: ["standard", "batch"])
+
+
+class Pool(Section, frozen=True):
+    """One tier: a model and the engines that serve it."""
+
+    tier: Annotated[Tier, Meta(description="Which tier this pool answers for.")]
+    name: Annotated[str, Meta(description="Public name of the model.")]
+    model: Annotated[str, Meta(description="Directory of the checkpoint in Hugging Face format.")]
+    engines: Annotated[
+        list[str], Meta(description="ws://, wss:// or unix:// addresses of running engines; empty: `serve` starts one.")
+    ] = []
+    device: Annotated[Literal["cpu", "cuda"], Meta(description="Device of an engine that `serve` starts.")] = "cpu"
+    dtype: Annotated[Literal["float32", "bfloat16"], Meta(description="Data type of its weights.")] = "float32"
+    quantize: Annotated[
+        Literal["off", "int8", "w8a16", "int4"],
+        Meta(
+            description="What the weights become while an engine that `serve` starts loads them, for half or a quarter "
+            "of the memory; needs `bfloat16`. See [engine.md](engine.md#quantised-weights)."
+        ),
+    ] = "off"
+    kv_dtype: Annotated[
+        Literal["auto", "bf16", "fp8", "int8"],
+        Meta(description="Data type of its keys and values, see [engine.md](engine.md#eight-bits); auto is `dtype`."),
+    ] = "auto"
+    threads: Annotated[Positive, Meta(description="CPU threads of its engine.")] = 1
+    kv_tokens: Annotated[Positive, Meta(description="Tokens its KV cache holds.")] = 32_768
+    kv_host_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Host memory for prefixes that its KV cache has no room for; 0: they are forgotten. For GPUs: "
+            "see [engine.md](engine.md#kv-in-host-memory).",
+        ),
+    ] = 0
+    max_running: Annotated[Positive, Meta(description="Most requests in one step.")] = 64
+    step_tokens: Annotated[
+        Positive,
+        Meta(description="Most tokens in one step: fewer let newcomers in sooner, more run long prompts faster."),
+    ] = 512
+    policy: Annotated[
+        PolicyName, Meta(description="Who goes first in its engine, see [engine.md](engine.md#who-goes-first).")
+    ] = "fair"
+    speculate: Annotated[
+        Literal["off", "ngram", "draft", "auto"],
+        Meta(
+            description="Speculative decoding of an engine that `serve` starts: guesses from the text itself (ngram), "
+            "by a draft model, or by whichever is better (auto). Answers stay the same."
+        ),
+    ] = "off"
+    draft_model: Annotated[
+        str | None,
+        Meta(
+            description="Directory of a small model with the same tokenizer, for draft and auto; in the model's bits."
+        ),
+    ] = None
+    tool_parser: Annotated[
+        Literal["auto", "hermes", "llama", "mistral", "mistral-list", "pythonic", "neutral"],
+        Meta(description="How its model writes function calls; auto asks its chat template."),
+    ] = "auto"
+    cost: Annotated[float, Meta(ge=0, description="Relative price of a token, for the router.")] = 1.0
+    max_turns: Annotated[
+        int, Meta(ge=0, description="Most turns that one gateway has in its engines at the same time; 0: any number.")
+    ] = 0
+
+
+class Adapters(Section, frozen=True):
+    """LoRA adapters, which clients name as `model`; see [adapters.md](adapters.md)."""
+
+    registry: Annotated[
+        str | None,
+        Meta(
+            description="Folder or address (s3://bucket/path, ...) of the registry; empty: `adapters` in `redis.data`. "
+            "Engines that `serve` does not start need the same with `--adapters`."
+        ),
+    ] = None
+    poll: Annotated[Seconds, Meta(description="Seconds between two looks for changed names.")] = 0.5
+    sources: Annotated[
+        list[str],
+        Meta(
+            description="Stores from which the admin API may register adapters: addresses that theirs must begin with, "
+            'such as `["s3://bucket/adapters", "file:///srv/adapters"]`.'
+        ),
+    ] = []
+    max_upload_bytes: Annotated[
+        Positive, Meta(description="Largest weights that the admin API takes, uploaded or fetched.")
+    ] = 2_147_483_648
+    max_upload_bytes_per_tenant: Annotated[
+        Positive,
+        Meta(description="Bytes of one tenant's uploads that one gateway holds until they are registered."),
+    ] = 4_294_967_296
+
+
+class Admin(Section, frozen=True):
+    """The admin API, see [admin-api.md](admin-api.md)."""
+
+    listen: Annotated[
+        str | None,
+        Meta(
+            description="`host:port` or `unix:/path` where it is served alone; empty: at `/admin` beside everything "
+            "else."
+        ),
+    ] = None
+
+
+class Settings(Section, frozen=True):
+    """The whole configuration of a Roundhouse."""
+
+    server: Server = Server()
+    turns: Turns = Turns()
+    redis: Redis = Redis()
+    limits: Limits = Limits()
+    cache: Cache = Cache()
+    embedder: Embedder = Embedder()
+    semantic_cache: SemanticCache = SemanticCache()
+    usage: Usage = Usage()
+    router: Router = Router()
+    adapters: Adapters = Adapters()
+    admin: Admin = Admin()
+    identity: IdentityProviders = IdentityProviders()
+    engine_tls: EngineTls = EngineTls()
+    log: Log = Log()
+    telemetry: Telemetry = Telemetry()
+    safety: Safety = Safety()
+    tenants: list[Tenant] = []
+    pools: list[Pool] = []
+    prices: list[Price] = []
+
+
+_DEMO_DIGEST = hashlib.sha256(DEMO_KEY.encode()).hexdigest()
+
+
+def demo_settings() -> Settings:
+    """The embedded default: three demo pools and one tenant whose key is `roundhouse-demo`."""
+    small, medium, large = (str(DEMO / "models" / tier) for tier in TIERS)
+    pools = [
+        Pool(tier="small", name="roundhouse-demo-2m", model=small, cost=1.0),
+        Pool(tier="medium", name="roundhouse-demo-6m", model=medium, cost=3.0),
+        # Measured: small drafting pays for large, and not for medium (bench/README.md).
+        Pool(tier="large", name="roundhouse-demo-18m", model=large, cost=9.0, speculate="auto", draft_model=small),
+    ]
+    tenants = [Tenant(name="demo", keys=[ApiKey(id="demo", sha256=_DEMO_DIGEST)])]
+    return Settings(tenants=tenants, pools=pools, semantic_cache=SemanticCache(enabled=True))
+
+
+def file_of(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The file that `load` reads, if it is there."""
+    return Path(path or environ.get("ROUNDHOUSE_CONFIG") or "roundhouse.toml")
+
+
+def load(
+    path: str | Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    server: Mapping[str, str | int] = MappingProxyType({}),
+) -> Settings:
+    """Read the configuration.
+
+    `path`, else `ROUNDHOUSE_CONFIG`, else `roundhouse.toml` in the working directory if there is one. Without pools
+    the demo's are used, and its tenant with its public key only without pools and tenants.
+
+    Args:
+        server: fields of `[server]` that come before the file and the environment.
+
+    Raises:
+        SettingsError: a file is missing or a value is wrong; the message names it.
+    """
+    explicit = path or environ.get("ROUNDHOUSE_CONFIG")
+    file = file_of(path, environ)
+    raw: dict[str, Any] = {}
+    if file.is_file():
+        try:
+            raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{file}: not valid TOML: {error}") from error
+        except RecursionError:
+            raise SettingsError(f"{file}: not valid TOML: nested too deep") from None
+    elif explicit:
+        raise SettingsError(f"{file}: no such configuration file")
+    apply_environment(raw, Settings, environ)
+    if environ.get("REDIS_URL"):
+        raw.setdefault("redis", {}).setdefault("url", environ["REDIS_URL"])
+    if server:
+        raw.setdefault("server", {}).update(server)
+    defaults = demo_settings()
+    if "tenants" not in raw and "pools" not in raw:
+        raw.setdefault("semantic_cache", {}).setdefault("enabled", defaults.semantic_cache.enabled)
+        raw["tenants"] = msgspec.to_builtins(defaults.tenants)
+    raw.setdefault("pools", msgspec.to_builtins(defaults.pools))
+    try:
+        settings = msgspec.convert(raw, Settings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"configuration: {error}") from error
+    _check(settings)
+    return settings
+
+
+def _check(settings: Settings) -> None:
+    names = [tenant.name for tenant in settings.tenants]
+    if len(set(names)) != len(names):
+        raise SettingsError("tenants: two tenants have the same name")
+    digests = [key.sha256 for tenant in settings.tenants for key in tenant.keys]
+    if len(set(digests)) != len(digests):
+        raise SettingsError("tenants: two keys have the same sha256")
+    _check_demo_key(settings)
+    check_safety(settings.safety)
+    check_embedder(settings.embedder)
+    check_issuers(settings.identity.issuers)
+    priced = [price.name for price in settings.prices]
+    if len(set(priced)) != len(priced):
+        raise SettingsError("prices: two prices have the same name")
+    if not settings.pools:
+        raise SettingsError("pools: at least one pool is needed")
+    tiers = [pool.tier for pool in settings.pools]
+    if len(set(tiers)) != len(tiers):
+        raise SettingsError("pools: two pools serve the same tier")
+    for pool in settings.pools:
+        for address in pool.engines:
+            if not address.startswith(("ws://", "wss://", "unix://")):
+                raise SettingsError(f"pools: engines: {address!r} is no address; use ws(s)://host:port or unix:///path")
+        if pool.quantize != "off" and pool.dtype != "bfloat16":
+            raise SettingsError(
+                f'pools: quantize of the {pool.tier} pool is {pool.quantize!r}, which needs dtype = "bfloat16"'
+            )
+        if pool.step_tokens < pool.max_running:
+            raise SettingsError(
+                f"pools: step_tokens ({pool.step_tokens}) of the {pool.tier} pool must be at least its max_running "
+                f"({pool.max_running})"
+            )
+    for source in settings.adapters.sources:
+        try:
+            normalise(source)
+        except ValueError as error:
+            raise SettingsError(f"adapters.sources: {source!r}: {error}") from None
+    if settings.router.medium_from > settings.router.large_from:
+        raise SettingsError("router.medium_from must not be above router.large_from")
+
+
+def _check_demo_key(settings: Settings) -> None:
+    """
+    Raises:
+        SettingsError: other machines can use the key that everybody knows.
+    """
+    demo = [key for tenant in settings.tenants for key in tenant.keys if key.sha256 == _DEMO_DIGEST]
+    ways = {"server.host": settings.server.host} if demo else {}
+    listen = settings.admin.listen or ""
+    if not listen.startswith("unix:") and any({"admin:read", "admin:write"} & {*key.scopes} for key in demo):
+        ways["admin.listen"] = listen.rpartition(":")[0].strip("[]")
+    for field, host in ways.items():
+        if host and host not in LOOPBACK:
+            raise SettingsError(
+                f"{field}: {host} is reachable from other machines, and tenants have the demo's key {DEMO_KEY}, which "
+                "everybody knows; give `[[tenants]]` keys of your own, or listen on 127.0.0.1"
+            )

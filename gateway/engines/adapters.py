@@ -1,0 +1,121 @@
+"""The adapters that clients may name as `model`: what the registry said a moment ago.
+
+A request's name is resolved once, when it arrives; from then on it is a version, whatever the name leads to next. The
+registry is asked again and again whether anything has changed, in a thread, so that a slow object store delays no
+request. One that cannot be reached leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from engine.adapters.registry import Pointer, Registry, RegistryError
+from gateway.background import Periodic
+from gateway.config.settings import Settings
+from gateway.engines.pools import Pool
+from gateway.errors import Unavailable
+
+_START_SECONDS = 5.0
+"""How long a gateway waits for the names before it starts without them."""
+
+log = logging.getLogger("roundhouse.adapters")
+
+
+class Adapter(Struct, frozen=True):
+    """A name, as one request found it."""
+
+    name: str
+    version: str
+    model: str
+    """Public name of the base model."""
+
+
+def registry_url(settings: Settings) -> str:
+    """The configured registry, or the one in the data folder."""
+    return settings.adapters.registry or str((Path(settings.redis.data) / "adapters").absolute())
+
+
+class Adapters:
+    """Names of adapters on the models of these pools."""
+
+    def __init__(self, registry: Registry, pools: Sequence[Pool], poll: float) -> None:
+        self.registry = registry
+        self._pools = {pool.name: pool for pool in pools}
+        self._stamp: str | None = None
+        self._names: dict[str, Pointer] = {}
+        self._trouble = ""
+        self._watching = Periodic("adapters", self.refresh, poll)
+
+    async def start(self) -> None:
+        """Read all names, then watch them. A registry that is slow is not waited for."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_START_SECONDS):
+                await self.refresh()
+        await self._watching.start()
+
+    async def aclose(self) -> None:
+        await self._watching.aclose()
+
+    def resolve(self, name: str, tenant: str) -> Adapter | None:
+        """Where a name leads now, for this tenant; None if it is no adapter's, or not for this tenant.
+
+        Raises:
+            Unavailable: it is being taken out of service.
+        """
+        pointer = self._names.get(name)
+        if pointer is None or not pointer.allows(tenant):
+            return None
+        if pointer.drained:
+            raise Unavailable(f"the adapter '{name}' is being taken out of service", code="adapter_drained")
+        return Adapter(name, pointer.version, pointer.model)
+
+    @property
+    def names(self) -> Collection[str]:
+        """All, whosever they are."""
+        return self._names.keys()
+
+    def visible(self, tenant: str) -> dict[str, Pointer]:
+        """What this tenant may name, by name."""
+        return {name: each for name, each in self._names.items() if each.allows(tenant) and not each.drained}
+
+    async def refresh(self) -> None:
+        """Read the names again if they have changed."""
+        try:
+            # The stamp first: a change in between is found the next time.
+            stamp = await asyncio.to_thread(self.registry.stamp)
+            if stamp == self._stamp:
+                return
+            names = await asyncio.to_thread(self.registry.names)
+        except RegistryError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                log.error("adapters cannot be read", extra={"error": self._trouble})
+            return
+        self._stamp, self._trouble = stamp, ""
+        self._names = self._usable(names)
+        self.pin()
+
+    def _usable(self, names: Mapping[str, Pointer]) -> dict[str, Pointer]:
+        usable = {}
+        for name, pointer in sorted(names.items()):
+            if name in self._pools:
+                log.error("adapter has the name of a model", extra={"adapter": name})
+            elif pointer.model not in self._pools:
+                log.warning("adapter of an unknown model", extra={"adapter": name, "model": pointer.model})
+            else:
+                usable[name] = pointer
+        return usable
+
+    def pin(self) -> None:
+        """Tell every engine which adapters of its model to keep loaded; again when there are new engines."""
+        for pool in self._pools.values():
+            kept = [each for each in self._names.values() if each.pinned and not each.drained]
+            pinned = [each.version for each in kept if each.model == pool.name]
+            for engine in pool.engines:
+                engine.client.pin(list(dict.fromkeys(pinned)))

@@ -1,0 +1,378 @@
+"""The engines behind this gateway: one connection each, grouped in pools, seen by the router as candidates."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import random
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from engine.client.engine_client import EngineClient
+from engine.client.text import TextProcessor
+from engine.tls import Certificate
+from gateway.config.settings import Pool as PoolSettings
+from gateway.config.settings import Router as RouterSettings
+from gateway.engines.placement import Placement, Placer, Question
+from gateway.records.directory import Replica
+from gateway.tools.formats import tool_format
+from router.flight import Flight, InFlight
+from router.health import Breaker, ErrorRate
+from router.replica import Replica as Choosable
+from router.replica import ReplicaPolicy
+from router.route import AUTO, Candidate, Decision
+from router.shedding import Turnover
+
+logger = logging.getLogger("roundhouse.engines")
+
+_USED = Replica(name="-")
+"""Of a replica for which nothing is set."""
+RELIEF = 30.0
+"""Seconds that a replica which is named no more is kept for want of a connected one."""
+_SMOOTHING = 0.05
+"""Weight of the newest answer in the mean length."""
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+class Engine:
+    """One replica of a pool's model."""
+
+    def __init__(self, name: str, pool: Pool, client: EngineClient, breaker: Breaker) -> None:
+        self.name = name
+        """Public: addresses stay inside."""
+        self.pool = pool
+        self.client = client
+        self.breaker = breaker
+        self.errors = ErrorRate()
+        self._in_flight = InFlight()
+
+    @property
+    def context(self) -> int:
+        """Tokens of prompt and output together: what the checkpoint allows, or less if the engine holds less."""
+        info = self.client.info
+        return min(self.pool.text.context, info.context) if info else self.pool.text.context
+
+    @property
+    def load(self) -> int:
+        """Tokens still to be computed, predicted: what this gateway has sent, and what waits in the engine's queue.
+
+        What this gateway sent is counted when it is sent: the engine's own report may be a second old.
+        """
+        report = self.client.load
+        return max(self._in_flight.tokens, report.waiting_tokens if report else 0)
+
+    def has(self, adapter: str) -> bool:
+        """Whether this adapter version is on its device, as far as it says."""
+        report = self.client.load
+        return report is not None and adapter in (report.adapters or ())
+
+    @property
+    def turns(self) -> int:
+        """Turns that it has from this gateway."""
+        return self._in_flight.requests
+
+    @contextlib.contextmanager
+    def carrying(self, prompt: int, answer: int, blocks: Sequence[int] = ()) -> Iterator[Flight]:
+        """Count a turn as this engine's load while the body runs.
+
+        Args:
+            prompt: tokens of its prompt that are to be computed.
+            answer: tokens that its answer may have.
+            blocks: its prompt's blocks, where the pool has several replicas.
+        """
+        pool = self.pool
+        began = monotonic() if pool.max_turns else 0.0
+        try:
+            with self._in_flight.carry(prompt, answer) as flight:
+                if blocks:
+                    with pool.placer.expecting(self.name, blocks, flight, told=self.client.tells_blocks):
+                        yield flight
+                else:
+                    yield flight
+        finally:
+            if pool.max_turns:
+                pool.turnover.ended(monotonic() - began)
+
+    def succeeded(self) -> None:
+        """It has answered, or was right not to."""
+        self.breaker.succeeded()
+        self.errors.observe(False, monotonic())
+
+    def failed(self) -> None:
+        """It did not answer, or broke off."""
+        now = monotonic()
+        self.breaker.failed(now)
+        self.errors.observe(True, now)
+
+
+class Pool:
+    """One tier: a model, its tokenizer and the engines that serve it."""
+
+    def __init__(self, settings: PoolSettings, router: RouterSettings, tls: Certificate | None = None) -> None:
+        self.directory = directory = Path(settings.model)
+        """Of the checkpoint."""
+        self.tier = settings.tier
+        self.name = settings.name
+        self.text = TextProcessor.from_directory(directory)
+        self.tools = tool_format(self.text.template_source(tools=True), settings.tool_parser)
+        """How the model writes calls of functions."""
+        self.vocabulary = _digest(directory)
+        """Equal for pools whose prompts have the same token ids, so that a prompt is tokenised once for all of them."""
+        self.engines: list[Engine] = []
+        self.leaving: list[Engine] = []
+        """Named no more, but still of use until one of `engines` is connected."""
+        self.placer = Placer()
+        self.turnover = Turnover()
+        self.max_turns = 0
+        """That this gateway sends to it at the same time; 0: any number."""
+        self._answer_tokens: float | None = None
+        self._tls = tls
+        self.configure(settings, router, taken=())
+
+    @property
+    def routable(self) -> list[Engine]:
+        """Those that new turns may go to."""
+        return self.engines if any(each.client.connected for each in self.engines) else self.engines + self.leaving
+
+    def configure(self, settings: PoolSettings, router: RouterSettings, *, taken: Collection[str]) -> None:
+        """Have the replicas that a new configuration names; those that stay are left alone.
+
+        Args:
+            taken: names that no new replica may have.
+        """
+        before = {engine.client.address: engine for engine in self.leaving + self.engines}
+        free = (name for index in count() if (name := f"{self.tier}-{index}") not in taken)
+        self.engines = [
+            before.pop(address)
+            if address in before
+            else Engine(next(free), self, EngineClient(address, tls=self._tls), Breaker(failures=1, pause=1.0))
+            for address in dict.fromkeys(settings.engines)
+        ]
+        for engine in self.engines:
+            engine.breaker.configure(failures=router.breaker_failures, pause=router.breaker_seconds)
+        self.leaving = list(before.values())
+        self.max_turns = settings.max_turns
+        self.placer.policy = ReplicaPolicy(beta=router.replica_beta, window=router.replica_window)
+        several = len(self.engines) + len(self.leaving) > 1
+        for engine in self.engines + self.leaving:
+            engine.client.follow_blocks(partial(self.placer.told, engine.name) if several else None)
+
+    @property
+    def turns(self) -> int:
+        """Turns that its engines have from this gateway."""
+        return sum(engine.turns for engine in self.engines + self.leaving)
+
+    def answer_tokens(self, most: int) -> int:
+        """Length of an answer that may have `most` tokens, by those it gave lately."""
+        return most if self._answer_tokens is None else min(most, round(self._answer_tokens))
+
+    def answered(self, tokens: int) -> None:
+        """It has given an answer of so many tokens."""
+        mean = self._answer_tokens
+        self._answer_tokens = tokens if mean is None else mean + _SMOOTHING * (tokens - mean)
+
+    async def relieved(self) -> None:
+        """Wait until one of `engines` is connected, but not for ever."""
+        waiting = [asyncio.create_task(engine.client.wait_connected()) for engine in self.engines]
+        try:
+            if waiting:
+                await asyncio.wait(waiting, timeout=RELIEF, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    def announce(self, adapter: str) -> None:
+        """Tell the replica that the router would choose now that a request for this adapter version is coming."""
+        connected = [engine for engine in self.routable if engine.client.connected]
+        if connected:
+            now = monotonic()
+            likely = min(
+                connected,
+                key=lambda each: (not each.breaker.allows(now), not each.has(adapter), each.load, each.name),
+            )
+            likely.client.announce(adapter)
+
+    @property
+    def revisions(self) -> list[str]:
+        """Revisions of the model that engines of this pool have reported; normally one."""
+        return sorted({engine.client.info.revision for engine in self.engines if engine.client.info})
+
+
+class Engines:
+    """All pools, in the order of the configuration."""
+
+    def __init__(self, pools: Sequence[PoolSettings], router: RouterSettings, tls: Certificate | None = None) -> None:
+        """Reads every pool's tokenizer. `tls` is for engines at wss:// addresses.
+
+        Raises:
+            OSError, ValueError: a checkpoint's files are missing or cannot be used.
+        """
+        self.pools = [Pool(settings, router, tls) for settings in pools]
+        self._engines = {engine.name: engine for pool in self.pools for engine in pool.engines}
+        """With those that have left, of which turns may still know the name."""
+        self.left: list[Engine] = []
+        """Those that have left since somebody last looked."""
+        self._changing: set[asyncio.Task[None]] = set()
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        """By name of the replica that is let go."""
+
+    def configure(self, pools: Sequence[PoolSettings], router: RouterSettings) -> None:
+        """Take over the replicas and breakers of a new configuration of the same pools.
+
+        New replicas are connected to. Those that go get no new turns once another one is connected, and are let go
+        when they have finished theirs.
+        """
+        for settings in pools:
+            pool = self.pool(settings.name)
+            pool.configure(settings, router, taken=self._engines.keys())
+            for engine in pool.engines:
+                if engine.name not in self._engines:
+                    self._engines[engine.name] = engine
+                    self._begin(engine.client.start())
+                elif task := self._leaving.pop(engine.name, None):
+                    task.cancel()  # it is named again
+            for engine in pool.leaving:
+                if engine.name not in self._leaving:
+                    self._leaving[engine.name] = self._begin(self._let_go(pool, engine))
+
+    async def _let_go(self, pool: Pool, engine: Engine) -> None:
+        await pool.relieved()
+        del self._leaving[engine.name]  # from here on there is no way back
+        pool.leaving.remove(engine)
+        await engine.client.idle()
+        await engine.client.aclose()
+        pool.placer.forget(engine.name)
+        self.left.append(engine)
+        logger.info("engine let go", extra={"replica": engine.name})
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+        return task
+
+    def __getitem__(self, replica: str) -> Engine:
+        return self._engines[replica]
+
+    async def start(self) -> None:
+        """Begin to connect to all engines; returns at once."""
+        for engine in self._engines.values():
+            await engine.client.start()
+
+    async def aclose(self) -> None:
+        for task in self._changing:
+            task.cancel()
+        await asyncio.gather(*self._changing, return_exceptions=True)
+        await asyncio.gather(*(engine.client.aclose() for engine in self._engines.values()))
+
+    @property
+    def live(self) -> int:
+        """Generations running in all engines on behalf of this gateway."""
+        return sum(engine.client.live for engine in self._engines.values())
+
+    def pool(self, name: str) -> Pool:
+        """The pool of the model with this name."""
+        return next(pool for pool in self.pools if pool.name == name)
+
+    def named(self, model: str) -> list[Pool]:
+        """The pools that a name of the configuration may mean; none for another name."""
+        return [pool for pool in self.pools if model in (pool.name, pool.tier, AUTO)]
+
+    def pools_for(self, model: str, may_use: Callable[[str], bool] = lambda model: True) -> list[Pool]:
+        """The pools that may answer a request for `model`: a model's own, or all for `auto`, tiers and unknown names.
+
+        Args:
+            may_use: of which models; the others are as unknown as if there were none.
+        """
+        usable = [pool for pool in self.pools if may_use(pool.name)]
+        return [pool for pool in usable if pool.name == model] or usable
+
+    def candidates(
+        self, prompt_tokens: Mapping[str, int], controls: Mapping[str, Replica] | None = None
+    ) -> list[Candidate]:
+        """The router's snapshot.
+
+        Args:
+            prompt_tokens: length of the prompt by pool name, for the pools that may answer.
+            controls: what an operator has set for replicas, by name.
+        """
+        now = monotonic()
+        controls = controls or {}
+        return [
+            Candidate(
+                replica=engine.name,
+                tier=pool.tier,
+                model=pool.name,
+                context=engine.context,
+                prompt_tokens=prompt_tokens.get(pool.name, 0),
+                load=engine.load,
+                connected=engine.client.connected,
+                tripped=not engine.breaker.allows(now),
+                drained=(control := controls.get(engine.name, _USED)).drained,
+                weight=control.weight,
+                full=full,
+            )
+            for pool in self.pools
+            for full in (pool.max_turns > 0 and pool.turns >= pool.max_turns,)
+            for engine in pool.routable
+        ]
+
+    def place(self, decision: Decision, question: Question, controls: Mapping[str, Replica]) -> Placement | None:
+        """Put the usable replicas of the chosen pool in order; None if there is only one.
+
+        Args:
+            controls: as for `candidates`.
+        """
+        pool = self._engines[decision.replica].pool
+        if len(pool.routable) == 1:
+            return None
+        names = (decision.replica, *decision.fallbacks)
+        usable = [engine for name in names if (engine := self._engines[name]).pool is pool]
+        if len(usable) == 1:
+            return None
+        now = monotonic()
+
+        def snapshot(matched: Mapping[str, int], last: str | None) -> list[Choosable]:
+            return [
+                Choosable(
+                    name=engine.name,
+                    load=engine.load,
+                    weight=controls.get(engine.name, _USED).weight,
+                    matched_tokens=matched.get(engine.name, 0),
+                    resident=question.adapter is not None and engine.has(question.adapter),
+                    error_rate=engine.errors.rate(now),
+                    sticky=engine.name == last,
+                )
+                for engine in usable
+            ]
+
+        return pool.placer.place(pool.name, usable[0].client.info, question, snapshot, random.getrandbits(64))
+
+    def retry_after(self, pools: Iterable[Pool]) -> float:
+        """Seconds until one of these pools, all of which are full, has room."""
+        now = monotonic()
+        return min(pool.turnover.retry_after(pool.max_turns, now) for pool in pools if pool.max_turns)
+
+    @property
+    def connected(self) -> bool:
+        """Whether any engine answers: its tier stands in for the others."""
+        return any(engine.client.connected for engine in self._engines.values())
+
+    def problems(self) -> list[str]:
+        """Pools of which no engine is connected."""
+        away = [pool for pool in self.pools if not any(engine.client.connected for engine in pool.routable)]
+        return [f"no engine of the {pool.tier} tier ({pool.name}) is connected" for pool in away]
+
+
+def _digest(directory: Path) -> str:
+    digest = hashlib.sha256()
+    for name in _TOKENIZER_FILES:
+        file = directory / name
+        digest.update(hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest())
+    return digest.hexdigest()

@@ -1,0 +1,257 @@
+"""Answers one HTTP request with several turns: read side by side, ended together, as one JSON body or one stream.
+
+Nobody can come back to such an answer, so its turns end as soon as the client has gone, unless it has a key to come
+back with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol, Self
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.client.text import TextProcessor
+from gateway.access.identity import Principal
+from gateway.errors import ApiError, ContextLengthExceeded, Unavailable
+from gateway.http.exchange import (
+    JsonResponse,
+    ServerSentEvents,
+    cost_headers,
+    overhead_header,
+    read_object,
+    route_headers,
+    sse_event,
+    while_connected,
+)
+from gateway.limits.readings import headers as limit_headers
+from gateway.protocol.caching import Caching, from_headers
+from gateway.protocol.choices import ChoicesRequest, total_usage
+from gateway.protocol.log import Entry, TurnLog
+from gateway.protocol.stream import ArgumentsDelta, Finished, Routed, TextDelta, TurnEvent
+from gateway.services import Gateway, gateway_of
+from gateway.turns import Viewer
+
+
+class Choices:
+    """The turns of one request."""
+
+    def __init__(
+        self, request: ChoicesRequest, gateway: Gateway, viewers: Sequence[Viewer], news: asyncio.Event
+    ) -> None:
+        self.request = request
+        self._gateway = gateway
+        self._viewers = viewers
+        self._news = news
+        self._created = viewers[0].turn.created_at
+        self._output_tokens = 0
+
+    @classmethod
+    async def start(
+        cls, request: ChoicesRequest, gateway: Gateway, principal: Principal, key: str | None = None
+    ) -> Self:
+        """Start all turns; returns once they have been routed.
+
+        Args:
+            key: the client's idempotency key; with it, somebody may come back to the turns.
+
+        Raises:
+            ApiError: one was refused; the others are ended.
+        """
+        news = asyncio.Event()
+        every = range(len(request.turns))
+        starting: dict[int, asyncio.Task[Viewer]] = {}
+        try:
+            # One answer to each prompt first: a prompt that is refused is then tokenised once, not `n` times.
+            for indices in (every[:: request.n], every):
+                for index in indices:
+                    if index not in starting:
+                        start = gateway.turns.start(
+                            request.turns[index],
+                            principal,
+                            wake=news.set,
+                            orphan_timeout=0,
+                            idempotency_key=key if key is None or index == 0 else f"{key}#{index}",
+                            live=request.stream,
+                        )
+                        starting[index] = asyncio.create_task(start)
+                await asyncio.gather(*starting.values())
+            return cls(request, gateway, [starting[index].result() for index in every], news)
+        except BaseException:
+            for task in starting.values():
+                task.cancel()
+            for started in await asyncio.gather(*starting.values(), return_exceptions=True):
+                if isinstance(started, Viewer):
+                    started.close()
+            raise
+
+    @property
+    def logs(self) -> list[TurnLog]:
+        """One per answer."""
+        return [viewer.turn.log for viewer in self._viewers]
+
+    @property
+    def routes(self) -> list[Routed]:
+        """Where each turn runs; final once its text has begun."""
+        return [log.routed for log in self.logs if log.routed is not None]
+
+    def headers(self) -> dict[str, str]:
+        """Who answers, and at what cost, in headers."""
+        turns = [viewer.turn for viewer in self._viewers]
+        return (
+            route_headers(self.routes)
+            | overhead_header(turn.trace for turn in turns)
+            | limit_headers(turns[-1].limits())
+        )
+
+    def envelope(self, prefix: str, kind: str) -> dict[str, Any]:
+        """What every body and chunk begins with."""
+        return {
+            "id": prefix + self._viewers[0].turn.id.removeprefix("resp_"),
+            "object": kind,
+            "created": self._created,
+            "model": self.routes[0].model,
+        }
+
+    def text(self, index: int) -> TextProcessor:
+        """The tokenizer of the model that gives answer number `index`."""
+        model = self.routes[index].model
+        return next(pool.text for pool in self._gateway.engines.pools if pool.name == model)
+
+    def usage(self) -> dict[str, Any]:
+        """Usage of the whole request; all turns must have ended."""
+        return total_usage((log.finished.usage for log in self.logs if log.finished), self.request.n)
+
+    def running_usage(self) -> dict[str, Any]:
+        """What a chunk before the end says about usage: nothing, null or, if asked for, the usage so far."""
+        if not self.request.include_usage:
+            return {}
+        if not self.request.continuous_usage:
+            return {"usage": None}
+        prompt_tokens = sum(routed.input_tokens for routed in self.routes[:: self.request.n])
+        return {
+            "usage": {
+                "prompt_tokens": prompt_tokens,
+                "completion_tokens": self._output_tokens,
+                "total_tokens": prompt_tokens + self._output_tokens,
+            }
+        }
+
+    async def ended(self) -> None:
+        """Wait for the end of all turns, reading nothing.
+
+        Raises:
+            ApiError: a turn has failed.
+        """
+        while True:
+            finished = [log.finished for log in self.logs]
+            for end in finished:
+                _check(end)
+            if all(finished):
+                return
+            await self._news.wait()
+            self._news.clear()
+
+    async def entries(self) -> AsyncIterator[tuple[int, Entry]]:
+        """Entries of all turns as they come, each with the number of its answer; see `Viewer.entries`.
+
+        Raises:
+            ApiError: a turn has failed.
+        """
+        self._news.set()  # there may be something to read already
+        while not all(viewer.exhausted for viewer in self._viewers):
+            await self._news.wait()
+            self._news.clear()
+            for index, viewer in enumerate(self._viewers):
+                for entry in viewer.read():
+                    _check(entry.event)
+                    if isinstance(entry.event, TextDelta | ArgumentsDelta):
+                        self._output_tokens += len(entry.event.token_ids)
+                    yield index, entry
+            if any(viewer.behind and not viewer.turn.finished for viewer in self._viewers):
+                await asyncio.sleep(self._gateway.settings.turns.coalesce_window)
+
+    def close(self) -> None:
+        """Watch no more; turns that have not ended are cancelled."""
+        for viewer in self._viewers:
+            viewer.close()
+
+
+class Format(Protocol):
+    """The format of one endpoint."""
+
+    prompt_field: str
+    """The body's field that is too long when a prompt does not fit."""
+
+    def parse(self, body: Mapping[str, Any], caching: Caching) -> ChoicesRequest:
+        """What the body asks for."""
+        ...
+
+    async def whole(self, choices: Choices) -> dict[str, Any]:
+        """The body of a response, once all turns have ended."""
+        ...
+
+    def chunks(self, choices: Choices) -> AsyncIterator[dict[str, Any]]:
+        """The chunks of a stream. The first one waits for the first token."""
+        ...
+
+
+async def respond(request: Request, format: Format) -> Response:
+    """Answer a request in the format of its endpoint, unless its client goes away first."""
+    gateway = gateway_of(request)
+    principal = await gateway.authenticate(request, "chat")
+    asked = format.parse(await read_object(request), from_headers(request.headers))
+    key = request.headers.get("idempotency-key")
+    return await while_connected(request.receive, _answer(gateway, principal, asked, format, key))
+
+
+async def _answer(
+    gateway: Gateway, principal: Principal, asked: ChoicesRequest, format: Format, key: str | None
+) -> Response:
+    try:
+        choices = await Choices.start(asked, gateway, principal, key)
+    except ContextLengthExceeded as error:
+        error.param = format.prompt_field
+        raise
+    with contextlib.ExitStack() as stack:
+        stack.callback(choices.close)
+        if not asked.stream:
+            body = await format.whole(choices)
+            return JsonResponse(body, headers={**choices.headers(), **cost_headers(choices.logs)})
+        chunks = format.chunks(choices)
+        # A failure before the first token is still a proper HTTP error, which clients know how to retry.
+        first = await anext(chunks)
+        close = stack.pop_all().close
+    return ServerSentEvents(
+        _events(first, chunks),
+        close=close,
+        send_timeout=gateway.settings.server.send_timeout,
+        headers=choices.headers(),
+    )
+
+
+async def _events(first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    yield sse_event(first)
+    try:
+        async for chunk in chunks:
+            yield sse_event(chunk)
+    except ApiError as error:
+        yield sse_event({"error": error.body()})
+        return
+    yield b"data: [DONE]\n\n"
+
+
+def _check(event: TurnEvent | None) -> None:
+    """Raise what ended a turn early."""
+    match event:
+        case Finished(error=ApiError() as error):
+            raise error
+        case Finished(reason="cancelled"):
+            raise Unavailable(
+                "the answer was cut off because the server is restarting; send the request again",
+                code="draining",
+                headers={"retry-after": "1"},
+            )

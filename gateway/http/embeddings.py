@@ -1,0 +1,196 @@
+"""`POST /v1/embeddings`, OpenAI's: texts in, vectors out. The embedder's process computes them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from cache.embedding.client import EmbedderClient, EmbedRefused
+from cache.embedding.wire import MAX_CHARACTERS, MAX_TEXTS, Hello
+from gateway.access.identity import Principal
+from gateway.billing.cost import cost, picodollars
+from gateway.billing.entry import Entry, Outcome
+from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, ModelNotFound, Unavailable
+from gateway.http.exchange import JsonResponse, read_object, while_connected
+from gateway.limits.counters import Amounts
+from gateway.limits.readings import headers as limit_headers
+from gateway.limits.subjects import subjects_of
+from gateway.protocol.embedding_create import EmbeddingRequest, parse_embedding_create
+from gateway.services import Gateway, gateway_of
+from gateway.turns.ids import new_response_id
+
+_SECONDS = 60.0
+"""That 64 texts may take, those of others in front of them included."""
+_OFF_LOOP = 16
+"""Vectors from which writing the body is left to a thread."""
+
+T = TypeVar("T")
+
+
+async def create(request: Request) -> Response:
+    """`POST /v1/embeddings`. Computes no more once its client has gone."""
+    gateway = gateway_of(request)
+    principal = await gateway.authenticate(request, "chat")
+    asked = parse_embedding_create(await read_object(request))
+    return await while_connected(request.receive, _answer(gateway, principal, asked))
+
+
+routes: list[BaseRoute] = [Route("/v1/embeddings", create, methods=["POST"])]
+
+
+async def _answer(gateway: Gateway, principal: Principal, asked: EmbeddingRequest) -> Response:
+    client, hello = _embedder(gateway, principal, asked.model)
+    dimensions = _dimensions(gateway, hello, asked.dimensions)
+    tenant = gateway.view.tenant(principal.tenant)
+    price = gateway.view.price(hello.model)
+    subjects = subjects_of(gateway.settings.limits, tenant, principal, hello.model, None)
+    id = new_response_id(gateway.presence.id)
+    reservation = await gateway.limiter.reserve(principal.tenant, id, Amounts(requests=1, turns=1), subjects)
+    try:
+        tokens = await _tokens(client, hello, asked.texts)
+        spend = 0 if price is None else cost(price, sum(tokens), 0, 0)
+        wanted = Amounts(requests=1, turns=1, input_tokens=sum(tokens), spend=spend)
+        await gateway.limiter.extend(reservation, wanted, subjects)
+    except BaseException:
+        await gateway.limiter.settle(reservation, Amounts())
+        raise
+    # What is computed is owed, also by a client that has gone meanwhile or an embedder that dies halfway.
+    done = 0
+    outcome: Outcome = "failed"
+
+    def entry(outcome: Outcome) -> Entry:
+        used = sum(tokens[:done])
+        return Entry(
+            turn=id,
+            at=int(time.time() * 1000),
+            tenant=principal.tenant,
+            key=principal.key,
+            user=principal.user,
+            model=hello.model,
+            outcome=outcome,
+            cache="bypass",
+            input=used,
+            picodollars=None if price is None else picodollars(price, used, 0, 0),
+        )
+
+    gateway.ledger.open(id, lambda: entry("lost") if done else None)
+    vectors: list[NDArray[np.float32]] = []
+    try:
+        for start in range(0, len(asked.texts), MAX_TEXTS):
+            batch = asked.texts[start : start + MAX_TEXTS]
+            embedded = await _asked(client.embed(batch, seconds=_SECONDS, urgent=False), start)
+            vectors.append(embedded.vectors)
+            done += len(batch)
+        outcome = "completed"
+    except asyncio.CancelledError:
+        outcome = "cancelled"
+        raise
+    finally:
+        gateway.ledger.close(id, entry(outcome) if done else None)
+        used = sum(tokens[:done])
+        charged = Amounts(input_tokens=used, spend=0 if price is None else cost(price, used, 0, 0))
+        limits = await gateway.limiter.settle(reservation, charged)
+    headers = limit_headers(limits)
+    if price is not None:
+        headers["x-roundhouse-cost-microdollars"] = str(charged.spend)
+    render = partial(_rendered, vectors, sum(tokens), hello.model, asked.base64, dimensions, headers)
+    return await asyncio.to_thread(render) if len(tokens) >= _OFF_LOOP else render()
+
+
+def _embedder(gateway: Gateway, principal: Principal, model: str) -> tuple[EmbedderClient, Hello]:
+    """
+    Raises:
+        ModelNotFound: there is no such model, or none at all, or the tenant may not use it.
+        Unavailable: it has not said yet what it is.
+    """
+    client = gateway.embedder
+    if client is None:
+        raise ModelNotFound("this server has no embedding model (embedder.enabled is off)", param="model")
+    hello = client.hello
+    if hello is None:
+        raise Unavailable("the embedder is starting; try again in a few seconds", headers={"retry-after": "2"})
+    tenant = gateway.view.tenant(principal.tenant)
+    allowed = tenant is None or tenant.may_use(hello.model)
+    if model != hello.model or not allowed:
+        named = f"; available: {hello.model}" if allowed else ""
+        raise ModelNotFound(f"the embedding model '{model[:256]}' does not exist{named}", param="model")
+    return client, hello
+
+
+def _dimensions(gateway: Gateway, hello: Hello, asked: int | None) -> int:
+    allowed = sorted(
+        {hello.dimensions, *(each for each in gateway.settings.embedder.dimensions if each < hello.dimensions)}
+    )
+    if asked is not None and asked not in allowed:
+        raise InvalidRequest(
+            f"dimensions: vectors of {hello.model} have {', '.join(map(str, allowed))} dimensions, not {asked}; leave "
+            "it out",
+            param="dimensions",
+            code="invalid_value",
+        )
+    return asked or hello.dimensions
+
+
+async def _tokens(client: EmbedderClient, hello: Hello, texts: Sequence[str]) -> list[int]:
+    """Tokens of each text; all of them fit."""
+    tokens: list[int] = []
+    for start in range(0, len(texts), MAX_TEXTS):
+        batch = texts[start : start + MAX_TEXTS]
+        for index, text in enumerate(batch, start):
+            if len(text) > MAX_CHARACTERS:
+                raise _too_long(index, f"has {len(text)} characters; at most {MAX_CHARACTERS}")
+        tokens += await _asked(client.count(batch, seconds=_SECONDS), start)
+    for index, length in enumerate(tokens):
+        if length > hello.max_tokens:
+            raise _too_long(index, f"has {length} tokens; {hello.model} reads {hello.max_tokens}")
+    return tokens
+
+
+def _too_long(index: int, reason: str) -> ContextLengthExceeded:
+    return ContextLengthExceeded(f"input: text {index} {reason}. Split it", param="input")
+
+
+async def _asked(answer: Awaitable[T], start: int) -> T:
+    """An answer of the embedder, or the error that a refusal is for the client."""
+    try:
+        return await answer
+    except EmbedRefused as refused:
+        match refused.reason:
+            case "too_long":
+                raise _too_long(start + refused.index, "is too long") from None
+            case "failed":
+                raise ApiError("the embedding model failed on this request") from None
+            case _:
+                state = "away" if refused.reason == "away" else "busy"
+                raise Unavailable(
+                    f"the embedder is {state}; try again in a few seconds", headers={"retry-after": "2"}
+                ) from None
+
+
+def _rendered(
+    batches: Sequence[NDArray[np.float32]],
+    tokens: int,
+    model: str,
+    encoded: bool,
+    dimensions: int,
+    headers: dict[str, str],
+) -> Response:
+    vectors = np.concatenate(batches)
+    if dimensions < vectors.shape[1]:
+        vectors = vectors[:, :dimensions]
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    vectors = vectors.astype("<f4")
+    shown: list[Any] = [base64.b64encode(vector).decode() for vector in vectors] if encoded else vectors.tolist()
+    data = [{"object": "embedding", "index": index, "embedding": each} for index, each in enumerate(shown)]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return JsonResponse({"object": "list", "data": data, "model": model, "usage": usage}, headers=headers)

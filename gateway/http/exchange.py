@@ -1,0 +1,176 @@
+"""What every HTTP endpoint needs: the body, errors in OpenAI's shape, server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound
+from gateway.protocol.log import TurnLog
+from gateway.protocol.nesting import check_depth
+from gateway.protocol.stream import Routed
+from gateway.telemetry.trace import TurnTrace
+
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for an answer that nobody is left to read; it only shows in logs."""
+
+
+class JsonResponse(Response):
+    """A JSON body made by msgspec."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return msgspec.json.encode(content)
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The JSON object in a request's body.
+
+    Raises:
+        InvalidRequest: it is not valid JSON, or no object.
+        TooLarge: see `gateway.http.middleware.BodyLimit`.
+    """
+    try:
+        body = msgspec.json.decode(await request.body())
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    check_depth(body, "the body", "invalid_json")
+    if not isinstance(body, dict):
+        raise InvalidRequest("the body must be a JSON object", code="invalid_json")
+    return body
+
+
+def error_response(error: ApiError) -> JsonResponse:
+    """An error as an HTTP response."""
+    return JsonResponse({"error": error.body()}, status_code=error.status, headers=error.headers)
+
+
+async def on_api_error(request: Request, error: Exception) -> Response:
+    """Exception handler for `ApiError`."""
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+def http_error(request: Request, error: HTTPException) -> ApiError:
+    """What an error of Starlette's own is in our tree."""
+    headers = dict(error.headers or {})
+    match error.status_code:
+        case 404:
+            return NotFound(f"no such path: {request.url.path[:200]}", headers=headers)
+        case 405:
+            return MethodNotAllowed(f"{request.method} is not allowed here", headers=headers)
+        case _:
+            return InvalidRequest(error.detail, headers=headers)
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Exception handler for Starlette's own errors."""
+    assert isinstance(error, HTTPException)
+    return error_response(http_error(request, error))
+
+
+async def on_exception(request: Request, error: Exception) -> Response:
+    """Exception handler for faults of ours; Starlette logs the traceback."""
+    return error_response(ApiError("the server failed while it worked on this request"))
+
+
+def overhead_header(traces: Iterable[TurnTrace]) -> dict[str, str]:
+    """What the gateway took so far beside waiting for engines, in milliseconds; of several turns the slowest."""
+    return {"x-roundhouse-overhead-ms": f"{1000 * max(trace.overhead for trace in traces):.3f}"}
+
+
+def route_headers(routes: Iterable[Routed]) -> dict[str, str]:
+    """Who answers, in headers; several values where several turns differ."""
+    routes = list(routes)
+
+    def values(name: str) -> str:
+        return ", ".join(dict.fromkeys(quote(getattr(routed, name), safe="/:+@ ") for routed in routes))
+
+    return {
+        f"x-roundhouse-{name.replace('_', '-')}": values(name) for name in ("cache", "cache_reason", "tier", "model")
+    }
+
+
+def cost_headers(logs: Iterable[TurnLog]) -> dict[str, str]:
+    """What ended turns cost together, in a header; none if nothing of it has a price."""
+    costs = [log.finished.cost for log in logs if log.finished and log.finished.cost is not None]
+    return {"x-roundhouse-cost-microdollars": str(sum(costs))} if costs else {}
+
+
+class ServerSentEvents(Response):
+    """A stream of server-sent events.
+
+    Ends when `chunks` does, when the client goes away, or when it leaves what was sent unread for `send_timeout`
+    seconds. `close` is called in every case, also if `chunks` was never begun.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        chunks: AsyncIterator[bytes],
+        *,
+        close: Callable[[], None],
+        send_timeout: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.chunks = chunks
+        self.close = close
+        self.send_timeout = send_timeout
+        self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        stream = asyncio.ensure_future(self._stream(send))
+        gone = asyncio.ensure_future(disconnected(receive))
+        try:
+            await asyncio.wait((stream, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.close()
+            for task in (stream, gone):
+                task.cancel()
+            outcome, _ = await asyncio.gather(stream, gone, return_exceptions=True)
+        if isinstance(outcome, Exception) and not isinstance(outcome, OSError):  # a TimeoutError is an OSError
+            raise outcome
+
+    async def _stream(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for chunk in self.chunks:
+            async with asyncio.timeout(self.send_timeout):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, Response]) -> Response:
+    """The outcome of `work`, which is cancelled if the client goes away before."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(receive))
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    finally:
+        working.cancel()
+        gone.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+def sse_event(data: Any, event: str | None = None) -> bytes:
+    """One server-sent event with a JSON payload."""
+    name = f"event: {event}\n".encode() if event else b""
+    return name + b"data: " + msgspec.json.encode(data) + b"\n\n"

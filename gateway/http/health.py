@@ -1,0 +1,82 @@
+"""`/healthz`, `/readyz` and `/metrics`: for supervisors, load balancers and Prometheus. No API key is needed."""
+
+from __future__ import annotations
+
+from redis.exceptions import RedisError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from gateway.http.exchange import JsonResponse
+from gateway.services import Gateway, gateway_of
+
+
+async def liveness(request: Request) -> Response:
+    """`GET /healthz`: the process runs. If this fails, restart it."""
+    return JsonResponse({"status": "alive"})
+
+
+async def readiness(request: Request) -> Response:
+    """`GET /readyz`: whether turns can be answered, and what is wrong.
+
+    `degraded` is 200: something is missing, and turns go on without it. What all gateways lack at once, such as Redis,
+    would otherwise have all of them taken out of a load balancer.
+    """
+    gateway = gateway_of(request)
+    if gateway.turns.draining:
+        return JsonResponse({"status": "not ready", "problems": ["the server is restarting"]}, status_code=503)
+    redis = await _redis_answers(gateway)
+    problems = gateway.engines.problems() + ([] if redis else _without_redis(gateway))
+    serves = gateway.engines.connected and (redis or _serves_without_redis(gateway))
+    status = ("degraded" if problems else "ready") if serves else "not ready"
+    return JsonResponse({"status": status, "problems": problems}, status_code=200 if serves else 503)
+
+
+async def metrics(request: Request) -> Response:
+    """`GET /metrics`: Prometheus' text format, or OpenMetrics if that is asked for."""
+    gateway = gateway_of(request)
+    for pool in gateway.engines.pools:
+        gateway.metrics.placements.index(pool.tier, len(pool.placer.index))
+        for engine in pool.engines:
+            client = engine.client
+            gateway.metrics.engine(engine.name, pool.tier, pool.name, up=client.connected, load=client.load)
+            gateway.metrics.breaker(engine.name, engine.breaker.circuit)
+    while gateway.engines.left:
+        engine = gateway.engines.left.pop()
+        gateway.metrics.engine_left(engine.name, engine.pool.tier, engine.pool.name)
+    gateway.metrics.breaker("limits", gateway.limiter.circuit)
+    gateway.metrics.reservations(gateway.limiter.outstanding)
+    if gateway.embedder is not None and gateway.embedder.hello is not None:
+        gateway.metrics.semantic.embedder(gateway.embedder.hello.model, up=gateway.embedder.ready.is_set())
+    gateway.metrics.shared(**gateway.turns.shared)
+    gateway.metrics.directory(age=gateway.view.age)
+    gateway.metrics.redis(up=await _redis_answers(gateway))
+    body, content_type = gateway.metrics.page(request.headers.get("accept", ""))
+    return Response(body, headers={"content-type": content_type})
+
+
+routes: list[BaseRoute] = [
+    Route("/healthz", liveness),
+    Route("/readyz", readiness),
+    Route("/metrics", metrics),
+]
+
+
+def _serves_without_redis(gateway: Gateway) -> bool:
+    """Whether anybody is let in, as far as this gateway knows."""
+    return gateway.settings.limits.on_redis_down == "allow_local" and bool(gateway.view.tenants())
+
+
+def _without_redis(gateway: Gateway) -> list[str]:
+    if gateway.settings.limits.on_redis_down == "deny":
+        return ['Redis does not answer, and limits.on_redis_down is "deny"']
+    if not gateway.view.tenants():
+        return ["Redis does not answer, and no tenants have been read from it yet"]
+    return ["Redis does not answer: limits are this gateway's own, and nothing is stored"]
+
+
+async def _redis_answers(gateway: Gateway) -> bool:
+    try:
+        return bool(await gateway.redis.ping())
+    except (RedisError, OSError):
+        return False

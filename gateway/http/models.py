@@ -1,0 +1,111 @@
+"""`GET /v1/models`: the names that a request's `model` may have."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from engine.adapters.registry import Pointer
+from gateway.access.identity import Principal
+from gateway.engines.pools import Pool
+from gateway.errors import ModelNotFound
+from gateway.http.exchange import JsonResponse
+from gateway.pipeline.routing.canaries import exists
+from gateway.records.directory import Tenant
+from gateway.services import Gateway, gateway_of
+from router.route import AUTO
+
+_STARTED = int(time.time())
+"""Since when the names lead anywhere: `created` has no better meaning for a router's names."""
+
+
+async def index(request: Request) -> Response:
+    """All names: `auto`, the tiers, the models, adapters and routes that the tenant may use, the embedding model."""
+    gateway = gateway_of(request)
+    principal = await gateway.authenticate(request, "models")
+    return JsonResponse({"object": "list", "data": _models(gateway, principal)})
+
+
+async def read(request: Request) -> Response:
+    """One of them."""
+    gateway = gateway_of(request)
+    principal = await gateway.authenticate(request, "models")
+    name = request.path_params["model"]
+    models = _models(gateway, principal)
+    for model in models:
+        if model["id"] == name:
+            return JsonResponse(model)
+    names = ", ".join(model["id"] for model in models)
+    raise ModelNotFound(f"the model '{name[:256]}' does not exist; available: {names}", param="model")
+
+
+routes: list[BaseRoute] = [
+    Route("/v1/models", index, methods=["GET"]),
+    # A name may contain slashes, as those of Hugging Face do.
+    Route("/v1/models/{model:path}", read, methods=["GET"]),
+]
+
+
+def _models(gateway: Gateway, principal: Principal) -> list[dict[str, Any]]:
+    tenant = gateway.view.tenant(principal.tenant)
+    pools = [pool for pool in gateway.engines.pools if tenant is None or tenant.may_use(pool.name)]
+    auto = [_model(AUTO, None, max(map(_context, pools)))] if pools else []
+    tiers = [_model(pool.tier, pool.tier, _context(pool)) for pool in pools if pool.name != pool.tier]
+    models = [_model(pool.name, pool.tier, _context(pool)) for pool in pools]
+    adapters = [
+        _adapter(name, pointer, gateway.engines.pool(pointer.model))
+        for name, pointer in gateway.adapters.visible(principal.tenant).items()
+        if "adapters" in principal.scopes and (tenant is None or tenant.may_use(name))
+    ]
+    named = [*auto, *tiers, *models, *adapters]
+    return [*_routes(gateway, tenant, named), *_embedders(gateway, tenant)]
+
+
+def _routes(gateway: Gateway, tenant: Tenant | None, named: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is named, and the routes to it; one that has the name of a model takes its place."""
+    contexts = {model["id"]: model["context_length"] for model in named}
+    routes = {
+        route.name: _model(route.name, None, min(contexts[target.model] for target in route.targets))
+        for route in sorted(gateway.view.routes(), key=lambda route: route.name)
+        if exists(route, tenant) and all(target.model in contexts for target in route.targets)
+    }
+    return [*(model for model in named if model["id"] not in routes), *routes.values()]
+
+
+def _embedders(gateway: Gateway, tenant: Tenant | None) -> list[dict[str, Any]]:
+    hello = gateway.embedder.hello if gateway.embedder else None
+    if hello is None or not (tenant is None or tenant.may_use(hello.model)):
+        return []
+    return [_model(hello.model, None, hello.max_tokens) | {"type": "embedding", "dimensions": hello.dimensions}]
+
+
+def _model(name: str, tier: str | None, context: int) -> dict[str, Any]:
+    """OpenAI's four fields, then ours."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": _STARTED,
+        "owned_by": "roundhouse",
+        "type": "chat",
+        "tier": tier,
+        "context_length": context,
+    }
+
+
+def _adapter(name: str, pointer: Pointer, pool: Pool) -> dict[str, Any]:
+    """A model that is another one with an adapter: `parent` and `root` name the base, as other servers have it."""
+    return _model(name, pool.tier, _context(pool)) | {
+        "created": int(pointer.updated),
+        "parent": pool.name,
+        "root": pool.name,
+        "description": pointer.description,
+    }
+
+
+def _context(pool: Pool) -> int:
+    """Tokens of prompt and output together; what the checkpoint says until an engine has reported."""
+    return max((engine.context for engine in pool.engines), default=pool.text.context)

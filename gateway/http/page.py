@@ -1,0 +1,80 @@
+"""The chat page at `/`, its files under `/static/`, and what it asks of this server at `/ui/config.json`.
+
+Mount by adding `routes` to the application's routes. Everything the page needs comes from here: its policy allows no
+other host, no inline script or style, and no string to become HTML except through DOMPurify.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from gateway.config.settings import DEMO_KEY, demo_settings
+from gateway.http.exchange import JsonResponse
+from gateway.services import gateway_of
+
+STATIC = Path(__file__).resolve().parent / "static"
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types dompurify",
+    )
+)
+
+HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    # Browsers ask each time whether a file has changed (and mostly hear 304), so that a new release shows at once.
+    "cache-control": "no-cache",
+}
+
+
+class PageFiles(StaticFiles):
+    """The files of the page, with its headers."""
+
+    def file_response(
+        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update(HEADERS)
+        return response
+
+
+async def index(request: Request) -> Response:
+    """The page."""
+    return FileResponse(STATIC / "index.html", headers=HEADERS)
+
+
+async def config(request: Request) -> Response:
+    """What the page must know: the key of the embedded default, and where the router's tiers begin.
+
+    A key is told only while the tenants are those of the embedded default, whose key is public knowledge; otherwise
+    `key` is null and the page asks its user for one.
+    """
+    settings = gateway_of(request).settings
+    embedded = settings.tenants == demo_settings().tenants
+    body = {
+        "key": DEMO_KEY if embedded else None,
+        "tiers": {"medium_from": settings.router.medium_from, "large_from": settings.router.large_from},
+    }
+    return JsonResponse(body, headers={"cache-control": "no-store"})
+
+
+routes: list[BaseRoute] = [
+    Route("/", index),
+    Route("/ui/config.json", config),
+    Mount("/static", PageFiles(directory=STATIC)),
+]

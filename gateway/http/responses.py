@@ -1,0 +1,153 @@
+"""`/v1/responses` over HTTP: create (JSON or a stream), read, resume, cancel, delete. See also `gateway.ws.socket`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Receive
+from starlette.websockets import WebSocket
+
+from gateway.errors import InvalidRequest
+from gateway.http.exchange import (
+    JsonResponse,
+    ServerSentEvents,
+    cost_headers,
+    disconnected,
+    overhead_header,
+    read_object,
+    route_headers,
+    sse_event,
+)
+from gateway.limits.readings import headers as limit_headers
+from gateway.protocol.caching import from_headers
+from gateway.protocol.input_items import input_items, parse_page
+from gateway.protocol.response_create import parse_response_create
+from gateway.services import Gateway, gateway_of
+from gateway.turns import Turn, Viewer
+
+
+async def create(request: Request) -> Response:
+    """`POST /v1/responses`."""
+    gateway = gateway_of(request)
+    principal = await gateway.authenticate(request, "chat")
+    turn_request, stream = parse_response_create(await read_object(request), from_headers(request.headers))
+    key = request.headers.get("idempotency-key")
+    viewer = await gateway.turns.start(turn_request, principal, idempotency_key=key, live=stream)
+    return _stream(gateway, viewer) if stream else await _wait(viewer, request.receive)
+
+
+async def read(request: Request) -> Response:
+    """`GET /v1/responses/{id}`, and `?stream=true&starting_after=N` to resume."""
+    gateway = gateway_of(request)
+    principal = await gateway.authenticate(request, "chat")
+    turn = await gateway.turns.find(request.path_params["id"], principal)
+    if not _streamed(request):
+        return JsonResponse(turn.view.response())
+    gateway.metrics.resumed()
+    return _stream(gateway, turn.watch(_starting_after(request)))
+
+
+async def cancel(request: Request) -> Response:
+    """`POST /v1/responses/{id}/cancel`: idempotent; answers with the response once it has ended."""
+    gateway = gateway_of(request)
+    principal = await gateway.authenticate(request, "chat")
+    turn = await gateway.turns.find(request.path_params["id"], principal)
+    turn.cancel()
+    with turn.watch() as viewer:
+        await _ended(viewer)
+    return JsonResponse(turn.view.response())
+
+
+async def delete(request: Request) -> Response:
+    """`DELETE /v1/responses/{id}`: forgets a response that has ended."""
+    gateway = gateway_of(request)
+    principal = await gateway.authenticate(request, "chat")
+    id = request.path_params["id"]
+    await gateway.turns.delete(id, principal)
+    return JsonResponse({"id": id, "object": "response", "deleted": True})
+
+
+async def items(request: Request) -> Response:
+    """`GET /v1/responses/{id}/input_items`: the conversation that it answers."""
+    gateway = gateway_of(request)
+    principal = await gateway.authenticate(request, "chat")
+    page = parse_page(dict(request.query_params))
+    turn = await gateway.turns.find(request.path_params["id"], principal)
+    return JsonResponse(input_items(turn.id, turn.conversation, page))
+
+
+async def socket(websocket: WebSocket) -> None:
+    """`WS /v1/responses`."""
+    await gateway_of(websocket).connections.serve(websocket)
+
+
+routes: list[BaseRoute] = [
+    Route("/v1/responses", create, methods=["POST"]),
+    Route("/v1/responses/{id}", read, methods=["GET"]),
+    Route("/v1/responses/{id}", delete, methods=["DELETE"]),
+    Route("/v1/responses/{id}/input_items", items, methods=["GET"]),
+    Route("/v1/responses/{id}/cancel", cancel, methods=["POST"]),
+    WebSocketRoute("/v1/responses", socket),
+]
+
+
+async def _wait(viewer: Viewer, receive: Receive) -> Response:
+    """The whole response at once. If the client goes away, so does the turn's viewer."""
+    turn = viewer.turn
+    ended = asyncio.ensure_future(_ended(viewer))
+    gone = asyncio.ensure_future(disconnected(receive))
+    try:
+        await asyncio.wait((ended, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        viewer.close()
+        ended.cancel()
+        gone.cancel()
+        await asyncio.gather(ended, gone, return_exceptions=True)
+    finished = turn.log.finished
+    if finished is not None and finished.error is not None:
+        raise finished.error
+    return JsonResponse(turn.view.response(), headers={**_headers(turn), **cost_headers([turn.log])})
+
+
+async def _ended(viewer: Viewer) -> None:
+    async for _ in viewer.entries():
+        pass
+
+
+def _stream(gateway: Gateway, viewer: Viewer) -> Response:
+    settings = gateway.settings
+    events = _events(viewer, settings.turns.coalesce_window)
+    send_timeout = settings.server.send_timeout
+    return ServerSentEvents(events, close=viewer.close, send_timeout=send_timeout, headers=_headers(viewer.turn))
+
+
+def _headers(turn: Turn) -> dict[str, str]:
+    routes = [turn.log.routed] if turn.log.routed else []
+    return route_headers(routes) | overhead_header([turn.trace]) | limit_headers(turn.limits())
+
+
+async def _events(viewer: Viewer, coalesce: float) -> AsyncIterator[bytes]:
+    async for entry in viewer.entries(coalesce):
+        event = viewer.turn.view.event(entry)
+        yield sse_event(event, event["type"])
+
+
+def _streamed(request: Request) -> bool:
+    value = request.query_params.get("stream", "false").lower()
+    if value not in ("true", "1", "false", "0"):
+        raise InvalidRequest("stream: expected true or false", param="stream", code="invalid_value")
+    return value in ("true", "1")
+
+
+def _starting_after(request: Request) -> int:
+    value = request.query_params.get("starting_after", "-1")
+    if not re.fullmatch(r"-1|[0-9]{1,15}", value):
+        raise InvalidRequest(
+            "starting_after: expected the sequence_number of an event", param="starting_after", code="invalid_value"
+        )
+    return int(value)

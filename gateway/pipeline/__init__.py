@@ -1,0 +1,1 @@
+"""The way of one turn from request to answer: admit, prepare, route, answer, settle."""

@@ -1,0 +1,80 @@
+"""From a turn to token ids for each model that may answer it, and from an engine's log-probabilities back to text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from engine.client.text import ChatTemplateError, TextProcessor
+from engine.wire import TokenLogprob as EngineLogprob
+from gateway.engines.pools import Pool
+from gateway.errors import InvalidRequest
+from gateway.protocol.stream import PromptScored, TokenLogprob
+from gateway.tools.prompt import template_messages, template_tools
+from gateway.turns import Turn
+
+LONG_TEXT = 20_000
+"""Characters from which a prompt is tokenised in a thread, so that the event loop goes on."""
+
+
+async def tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
+    """The prompt's token ids by pool name. Pools with the same tokenizer and template share one list.
+
+    Raises:
+        InvalidRequest: a chat template refuses the conversation, or nothing is left of the prompt.
+    """
+    if size_of(turn) < LONG_TEXT:
+        return _tokenise(turn, pools)
+    return await asyncio.to_thread(_tokenise, turn, pools)
+
+
+def size_of(turn: Turn) -> int:
+    """Characters of what the model will read, or tokens of a prompt of ids."""
+    request = turn.request
+    size = len(request.prompt) if request.prompt is not None else sum(message.size for message in turn.conversation)
+    return size + (request.tools.size if request.tools else 0)
+
+
+def _tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
+    encoded: dict[tuple[str, str], list[int]] = {}
+    prompts = {}
+    for pool in pools:
+        key = (pool.vocabulary, pool.tools.name)
+        if key not in encoded:
+            encoded[key] = _encode(turn, pool)
+        prompts[pool.name] = encoded[key]
+    return prompts
+
+
+def _encode(turn: Turn, pool: Pool) -> list[int]:
+    request, text = turn.request, pool.text
+    if isinstance(request.prompt, str):
+        ids = text.encode(request.prompt)
+    elif request.prompt is not None:
+        ids = list(request.prompt)
+    else:
+        tools = request.tools.tools if request.tools and request.tools.active else ()
+        messages = template_messages(turn.conversation, pool.tools, tools, request.instructions)
+        try:
+            ids = text.encode_chat(messages, tools=template_tools(tools) if pool.tools.native else None)
+        except ChatTemplateError as error:
+            raise InvalidRequest(f"the model's chat template refuses this conversation: {error}") from None
+    if not ids:
+        raise InvalidRequest("prompt: empty; send at least one token", param="prompt")
+    return ids
+
+
+def scored(prompt: Sequence[int], logprobs: Sequence[EngineLogprob | None], text: TextProcessor) -> PromptScored:
+    """The prompt's log-probabilities in text."""
+    return PromptScored(tuple(prompt), tuple(None if entry is None else logprob(entry, text) for entry in logprobs))
+
+
+def logprob(entry: EngineLogprob, text: TextProcessor) -> TokenLogprob:
+    """One position's log-probabilities in text."""
+    top = tuple(_one(token, value, text) for token, value in entry.top)
+    return _one(entry.token, entry.logprob, text, top)
+
+
+def _one(token: int, value: float, text: TextProcessor, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+    spelled = text.token_bytes(token)
+    return TokenLogprob(spelled.decode("utf-8", errors="replace"), tuple(spelled), value, top)

@@ -1,0 +1,282 @@
+"""Routes: names whose conversations are shared among models, and canaries that are taken out when they are worse.
+
+A route's first target is the stable one. While another one has a weight as well, it is on trial (`router/canary.py`):
+failures of both are counted, added up over all gateways in Redis, and looked at every second. A canary that is worse
+loses its weight, in the directory, where the audit log says so. While a trial runs, no target's answers come from the
+response cache: answers that cannot fail would make the stable one look better than it is.
+
+Redis down means that what failed meanwhile is not counted: conversations are split as before, and nothing is taken out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import msgspec
+from msgspec import Struct
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from gateway.access.directory.store import Directory
+from gateway.access.directory.view import View
+from gateway.errors import ApiError, NotFound, PreconditionFailed, Unavailable
+from gateway.pipeline.job import End, Job
+from gateway.pipeline.routing.shadows import Comparison, Shadows, comparison, copied
+from gateway.records.directory import Route, Tenant
+from gateway.telemetry.metrics.process import Metrics
+from gateway.turns import Turn
+from router.canary import Failures, Rule, Share, Signal, Verdict, judge, split
+
+log = logging.getLogger("roundhouse.canaries")
+
+KEY = "rh1:canary:{{{route}}}:{revision}"
+"""HASH: what is known of a route's targets since it was last changed."""
+LIFETIME = 30 * 86_400
+ACTOR = "system:canary"
+"""Of the audit entries."""
+RULE = Rule()
+_TURNS = "turns"
+_OUT = "out:"
+_REMEMBERED = 50_000
+"""Conversations of which is known that their failure has been counted."""
+
+
+class Assigned(Struct, frozen=True):
+    """Where a turn goes that asked for a route."""
+
+    route: Route
+    model: str
+    conversation: bytes
+    """Digest of its beginning."""
+    copied: bool = False
+    """The route's shadow gets a copy."""
+
+    @property
+    def trial(self) -> bool:
+        """Whether targets are being compared."""
+        stable, *others = self.route.targets
+        return stable.weight > 0 and any(target.weight > 0 for target in others)
+
+    @property
+    def canary(self) -> bool:
+        """Whether it goes to one of those on trial."""
+        return self.trial and self.model != self.route.targets[0].model
+
+    @property
+    def sentence(self) -> str:
+        """For the route's reasons."""
+        return f"the name {self.route.name} leads this conversation to {self.model}"
+
+
+class TakenOut(Struct, frozen=True):
+    """Why a canary was taken out: what was known of it then."""
+
+    at: int
+    """Unix time in seconds."""
+    signal: Signal
+    turns: int
+    stable_turns: int
+    failures: Failures
+    evidence: float
+
+
+class Standing(Struct, frozen=True):
+    """What is known of one canary."""
+
+    model: str
+    weight: int
+    turns: int
+    stable_turns: int
+    failures: dict[Signal, Failures]
+    verdict: Verdict
+    taken_out: TakenOut | None
+    """By the gateways, and nobody has changed the route since."""
+
+
+class Canaries:
+    """What one gateway knows of its routes."""
+
+    def __init__(self, redis: Redis, directory: Directory, view: View, metrics: Metrics, shadows: Shadows) -> None:
+        self._redis = redis
+        self._shadows = shadows
+        self._directory = directory
+        self._view = view
+        self._metrics = metrics
+        self._news: dict[tuple[str, int], tuple[Route, Counter[str]]] = {}
+        """By name and revision of the route."""
+        self._counted: OrderedDict[tuple[str, int, bytes, Signal], None] = OrderedDict()
+
+    def assign(self, turn: Turn) -> Assigned | None:
+        """Where the turn's model name leads, if it is a route, all of which its tenant may use."""
+        route = self._view.route(turn.request.model)
+        if route is None:
+            return None
+        tenant = self._view.tenant(turn.principal.tenant)
+        if not exists(route, tenant):
+            return None
+        conversation = _beginning(turn)
+        shares = [Share(target.model, target.weight) for target in route.targets]
+        model = split(route.name, turn.principal.tenant, conversation, shares)
+        if model is None:
+            return None
+        usable = route.shadow is not None and (tenant is None or tenant.may_use(route.shadow.model))
+        copy = usable and model == route.targets[0].model and copied(route, turn.principal.tenant, conversation)
+        return Assigned(route, model, conversation, copy)
+
+    def observe(self, assigned: Assigned, job: Job, end: End | None, failure: BaseException | None) -> None:
+        """A turn has ended, or was refused with `failure`."""
+        if assigned.copied:
+            self._shadows.begin(assigned.route, job, end, failure, self._count)
+        if assigned.trial:
+            self._judge(assigned, _signals(assigned.route, end, failure, job.began))
+
+    def lost(self, assigned: Assigned) -> ApiError:
+        """There is no such model as the route leads to: our fault, not the client's. Returns what to tell it."""
+        log.error("route leads nowhere", extra={"route": assigned.route.name, "model": assigned.model})
+        if assigned.trial:
+            self._judge(assigned, [Signal.ERROR])
+        return Unavailable(f"what answers for '{assigned.route.name}' is not there; try again later")
+
+    def _judge(self, assigned: Assigned, signals: list[Signal]) -> None:
+        route = assigned.route
+        counted = {f"{_TURNS}:{assigned.model}": 1}
+        for signal in signals:
+            seen = (route.name, route.revision, assigned.conversation, signal)
+            if seen not in self._counted:
+                self._counted[seen] = None
+                counted[f"{signal}:{assigned.model}"] = 1
+                if len(self._counted) > _REMEMBERED:
+                    self._counted.popitem(last=False)
+        self._count(route, counted)
+
+    def _count(self, route: Route, counted: Mapping[str, int]) -> None:
+        """Add it up with the next flush."""
+        _, news = self._news.setdefault((route.name, route.revision), (route, Counter()))
+        news.update(counted)
+
+    async def flush(self) -> None:
+        """Add up what is new, and take out canaries that are worse. Never raises for want of Redis."""
+        news, self._news = self._news, {}
+        for route, counted in news.values():
+            try:
+                await self._add(route, counted)
+                await self._take_out(route, (await read(self._redis, route)).standings)
+            except (RedisError, OSError, ApiError) as error:
+                log.warning("failures of canaries were not counted", extra={"error": type(error).__name__})
+
+    async def _add(self, route: Route, counted: Mapping[str, int]) -> None:
+        key = KEY.format(route=route.name, revision=route.revision)
+        async with self._redis.pipeline(transaction=True) as pipeline:
+            for field, count in counted.items():
+                pipeline.hincrby(key, field, count)
+            pipeline.expire(key, LIFETIME)
+            await pipeline.execute()
+
+    async def _take_out(self, route: Route, standings: Sequence[Standing]) -> None:
+        """Those that are worse.
+
+        Raises:
+            RedisError, OSError, ApiError: Redis does not answer.
+        """
+        out = {each.model: _taken_out(each) for each in standings if each.verdict.out and each.weight > 0}
+        if not out:
+            return
+        targets = [
+            msgspec.structs.replace(target, weight=0) if target.model in out else target for target in route.targets
+        ]
+        changed = msgspec.structs.replace(route, targets=targets)
+        try:
+            written = await self._directory.write(changed, actor=ACTOR, expected=route.revision)
+        except (PreconditionFailed, NotFound):
+            return  # somebody has changed it meanwhile, perhaps another gateway for the same reason: this trial is over
+        for model, reason in out.items():
+            self._metrics.trials.canary_out(reason.signal)
+            log.warning("canary taken out", extra={"route": route.name, "canary": model, "signal": reason.signal})
+        known = {each.model: each.taken_out for each in standings if each.taken_out is not None} | out
+        key = KEY.format(route=route.name, revision=written.revision)
+        async with self._redis.pipeline(transaction=True) as pipeline:
+            pipeline.hset(key, mapping={_OUT + model: msgspec.json.encode(reason) for model, reason in known.items()})
+            pipeline.expire(key, LIFETIME)
+            await pipeline.execute()
+
+
+class Trial(Struct, frozen=True):
+    """What is known of a route since it was last changed."""
+
+    standings: list[Standing]
+    """Of each target beside the first."""
+    shadow: Comparison | None
+
+
+def exists(route: Route, tenant: Tenant | None) -> bool:
+    """Whether a route is there for a tenant: all that it leads to has to be."""
+    names = (route.name, *(target.model for target in route.targets))
+    return not route.disabled and (tenant is None or all(map(tenant.may_use, names)))
+
+
+async def read(redis: Redis, route: Route) -> Trial:
+    """What is known of a route.
+
+    Raises:
+        RedisError, OSError: Redis does not answer.
+    """
+    key = KEY.format(route=route.name, revision=route.revision)
+    found = cast("dict[bytes, bytes]", await redis.hgetall(key))
+    out = {
+        field.decode().removeprefix(_OUT): value for field, value in found.items() if field.startswith(_OUT.encode())
+    }
+    counts = {field.decode(): int(count) for field, count in found.items() if not field.startswith(_OUT.encode())}
+    stable, *others = route.targets
+    result = []
+    for target in others:
+        failures = {
+            signal: Failures(counts.get(f"{signal}:{stable.model}", 0), counts.get(f"{signal}:{target.model}", 0))
+            for signal in Signal
+        }
+        on_trial = stable.weight > 0 and target.weight > 0
+        verdict = judge(target.weight, stable.weight, failures if on_trial else {}, RULE)
+        turns, stable_turns = (counts.get(f"{_TURNS}:{model}", 0) for model in (target.model, stable.model))
+        reason = msgspec.json.decode(out[target.model], type=TakenOut) if target.model in out else None
+        result.append(Standing(target.model, target.weight, turns, stable_turns, failures, verdict, reason))
+    return Trial(result, None if route.shadow is None else comparison(counts))
+
+
+def _taken_out(standing: Standing) -> TakenOut:
+    verdict = standing.verdict
+    assert verdict.signal is not None
+    failures = standing.failures[verdict.signal]
+    return TakenOut(
+        int(time.time()), verdict.signal, standing.turns, standing.stable_turns, failures, round(verdict.evidence, 3)
+    )
+
+
+def _signals(route: Route, end: End | None, failure: BaseException | None, began: float) -> list[Signal]:
+    """What was wrong. Only what a model or its engines can be blamed for: no refused or cancelled requests."""
+    error = failure if end is None else end.streamed.error
+    if error is not None or end is None:
+        return [Signal.ERROR] if isinstance(error, ApiError) and error.status >= 500 else []
+    signals = []
+    first = end.streamed.first_token
+    if route.slow_seconds is not None and first is not None and first - began > route.slow_seconds:
+        signals.append(Signal.SLOW)
+    if end.streamed.reason == "stop" and end.streamed.usage.output_tokens <= 1:
+        signals.append(Signal.POOR)
+    return signals
+
+
+def _beginning(turn: Turn) -> bytes:
+    """Digest of a conversation up to its first question: the same in all of its turns."""
+    digest = hashlib.blake2b(digest_size=16)
+    prompt = turn.request.prompt
+    if prompt is not None:
+        digest.update(prompt.encode() if isinstance(prompt, str) else repr(tuple(prompt)).encode())
+    for message in turn.conversation:
+        digest.update(f"{message.role}\0{len(message.content)}\0{message.content}".encode())
+        if message.role == "user":
+            break
+    return digest.digest()

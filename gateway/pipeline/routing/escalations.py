@@ -1,0 +1,175 @@
+"""Another answer of the next tier, once, where the first one looks bad. `router.cascade` decides; this acts on it.
+
+Nobody sees the first answer before that is decided. Who waits for a whole answer waits for both; who reads along is not
+kept waiting beyond `router.escalate_hold` tokens, and what was shown stays. If limits or engines have no room for a
+second answer, or give none, the first one is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from cache.wording import refuses
+from gateway.access.directory.view import View
+from gateway.billing.cost import most
+from gateway.config.settings import Settings
+from gateway.engines.pools import Engines
+from gateway.errors import ApiError
+from gateway.limits.counters import Amounts
+from gateway.limits.limiter import Limiter
+from gateway.limits.subjects import subjects_of
+from gateway.pipeline.accounting import Accounts
+from gateway.pipeline.job import End, Job
+from gateway.pipeline.routing.held import HeldAnswer
+from gateway.protocol.stream import Earlier, TurnEvent
+from gateway.telemetry.metrics.process import Metrics
+from router.cascade import Escalation, Signal, escalate, next_tier, sentence, signal
+from router.route import Decision, Why
+
+
+class FirstAttempt(Struct, frozen=True):
+    """An answer that may be given up, and what would come next."""
+
+    held: HeldAnswer
+    decision: Decision
+    following: Decision
+    """Of the next tier."""
+
+
+class Takeover:
+    """The change to the next tier: with its first token, so that a tier that gives none has changed nothing."""
+
+    def __init__(self, job: Job, earlier: Earlier, accounts: Accounts) -> None:
+        self._job = job
+        self._earlier = earlier
+        self._accounts = accounts
+        self.announce: Callable[[], None] = lambda: None
+        """Tells the turn where it runs now; set once that is known."""
+        self.done = False
+        job.held_back = earlier.usage
+
+    def append(self, event: TurnEvent) -> None:
+        """The next event of the new answer."""
+        self.complete()
+        self._job.turn.append(event)
+
+    def complete(self) -> None:
+        """The first answer is given up, and is owed."""
+        if self.done:
+            return
+        self.done = True
+        self._job.held_back, self._job.earlier = None, self._earlier
+        self._accounts.escalated(self._job, self._earlier)
+        self.announce()
+
+    def undo(self) -> None:
+        """The first answer is the answer after all."""
+        self._job.held_back = None
+        usage = self._earlier.usage
+        self._job.turn.delivered = lambda: usage
+
+
+class Escalations:
+    """The second answers of one configuration."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engines: Engines,
+        limiter: Limiter,
+        view: View,
+        accounts: Accounts,
+        metrics: Metrics,
+        typical: tuple[float, float, float],
+    ) -> None:
+        """`typical`: each tier's share of good answers to questions at large."""
+        self._settings = settings
+        self._engines = engines
+        self._limiter = limiter
+        self._view = view
+        self._accounts = accounts
+        self._metrics = metrics.escalations
+        self._typical = typical
+
+    @property
+    def scores(self) -> bool:
+        """Whether the log-probabilities of first answers are wanted."""
+        return self._settings.router.escalate_logprob is not None
+
+    def begin(self, job: Job, decision: Decision) -> FirstAttempt | None:
+        """The turn's first attempt, if there may be a second one."""
+        router, request, choice = self._settings.router, job.turn.request, job.choice
+        if not router.escalate or choice is None or job.trial or job.turn.log.items:
+            return None
+        if not request.generate or request.sampling.prompt_logprobs is not None or decision.tier != choice.tier:
+            return None
+        tier = next_tier(choice)
+        if tier is None or not escalate(choice, tier, Signal.EMPTY, self._typical).pays:
+            return None  # not even if it were of no use at all
+        names = [name for name in decision.fallbacks if self._engines[name].pool.tier == tier]
+        if not names:
+            return None
+        following = msgspec.structs.replace(
+            decision,
+            tier=tier,
+            model=self._engines[names[0]].pool.name,
+            replica=names[0],
+            fallbacks=tuple(names[1:]),
+            why=Why.ESCALATED,
+            scores={},
+        )
+        # Turns that follow this one for its answer must not take it for one that stands still.
+        seconds = self._settings.cache.follow_seconds / 2
+        return FirstAttempt(HeldAnswer(job.turn, tokens=router.escalate_hold, seconds=seconds), decision, following)
+
+    def judge(self, job: Job, first: FirstAttempt, end: End) -> Decision | None:
+        """Where another answer is to come from; None: this one will do."""
+        streamed, held, choice = end.streamed, first.held, job.choice
+        if held.released or streamed.error is not None or streamed.reason not in ("stop", "length"):
+            return None
+        if end.tier != first.decision.tier or choice is None or job.turn.cancelled:
+            return None
+        seen = held.seen(streamed.reason, streamed.stop, job.turn.request.format, refuses(held.text))
+        found = signal(seen, self._settings.router.escalate_logprob)
+        if found is None:
+            return None
+        made = job.escalation = escalate(choice, first.following.tier, found, self._typical)
+        if not made.pays:
+            self._metrics.looked(made, "not_worth_it")
+            return None
+        reasons = (*first.following.reasons, sentence(made))
+        return msgspec.structs.replace(first.following, reasons=reasons)
+
+    async def take_over(self, job: Job, end: End, following: Decision, output: int) -> Takeover | None:
+        """Set aside what the second answer may use at most; None: the limits have no room for it.
+
+        Args:
+            output: tokens that it may have.
+        """
+        made = _made(job)
+        pool = self._engines[following.replica].pool
+        prompt = len(job.prompts[pool.name])
+        price = job.prices[pool.name]
+        spend = most(price, prompt, output) if price is not None else 0
+        wanted = Amounts(input_tokens=prompt, output_tokens=output, spend=spend)
+        principal = job.turn.principal
+        subjects = subjects_of(self._settings.limits, self._view.tenant(principal.tenant), principal, pool.name, None)
+        try:
+            job.more = await self._limiter.reserve(principal.tenant, f"{job.turn.id}:more", wanted, subjects)
+        except ApiError:
+            self._metrics.looked(made, "limited")
+            return None
+        earlier = Earlier(end.tier, end.model, made.signal, end.streamed.usage)
+        return Takeover(job, earlier, self._accounts)
+
+    def ended(self, job: Job, takeover: Takeover) -> None:
+        """The next tier has answered, or has failed."""
+        self._metrics.looked(_made(job), "escalated" if takeover.done else "unavailable")
+
+
+def _made(job: Job) -> Escalation:
+    assert job.escalation is not None
+    return job.escalation

@@ -1,0 +1,285 @@
+"""Shadow traffic: copies of a route's turns go to a model that is to be tried, and nobody sees its answers.
+
+A copy begins when the turn has ended, so that it delays nothing and there is an answer to compare with. It is counted
+whether the model answers at all, how soon, and whether it says the same. No tenant pays for a copy and none of its
+limits counts it; it has the engine's lowest class of service, and is given up when its engine gets busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+from msgspec import Struct
+
+from cache.embedding.client import EmbedderClient, EmbedRefused
+from cache.semantic.agreement import agree
+from engine.client.engine_client import EngineGone, RequestFailed
+from gateway.access.directory.view import View
+from gateway.background import cancel
+from gateway.engines.adapters import Adapters
+from gateway.engines.placement import salt_of
+from gateway.engines.pools import Engine, Engines, Pool
+from gateway.errors import ApiError
+from gateway.pipeline.job import End, Job
+from gateway.pipeline.prompts import tokenise
+from gateway.records.directory import Route, Shadow
+from gateway.telemetry.metrics.process import Metrics
+from gateway.tools.answer import constraint
+from router.canary import Failures, Share, evidence, split
+
+log = logging.getLogger("roundhouse.canaries")
+
+MOST = 8
+"""Copies of one gateway at the same time; turns beyond them are not copied."""
+MOST_TOKENS = 1024
+"""Of a copy's answer."""
+SECONDS = 60.0
+"""That a copy may take; it is given up then."""
+QUEUE_SECONDS = 5.0
+"""That it may wait in its engine."""
+BUSY_SECONDS = 0.5
+"""A copy is given up when others would wait longer than this in its engine."""
+ACCOUNT = "shadow"
+"""Of all copies in the engines' fair shares; those of tenants are digests."""
+_COPIES, _ERROR, _STABLE_ERROR, _GIVEN_UP = "copies", "error", "stable_error", "given_up"
+_COMPARED, _AGREED, _TIMED, _FIRST, _STABLE_FIRST = "compared", "agreed", "timed", "first_ms", "stable_first_ms"
+_PREFIX = "shadow:"
+
+Count = Callable[[Route, Mapping[str, int]], None]
+"""Adds to what is counted of a route."""
+
+
+class Comparison(Struct, frozen=True):
+    """What copies have shown, since the route was last changed."""
+
+    copies: int
+    """Turns that were copied and answered or not; those given up are not among them."""
+    given_up: int
+    errors: int
+    """Copies that were not answered."""
+    stable_errors: int
+    """The same of the turns that were copied."""
+    compared: int
+    """Pairs of answers that both ended by themselves."""
+    agreed: int
+    """Those that say the same, see `cache.semantic.agreement`."""
+    first_ms: float | None
+    """Mean time to a copy's first token without waiting for its turn, of those that both have one."""
+    stable_first_ms: float | None
+    """The same of the turns that were copied."""
+    evidence: float
+    """How many times likelier the errors are if the copies fail more often; see `router.canary`."""
+
+
+def comparison(counts: Mapping[str, int]) -> Comparison:
+    """From what is counted of a route."""
+
+    def of(name: str) -> int:
+        return counts.get(_PREFIX + name, 0)
+
+    timed = of(_TIMED)
+    return Comparison(
+        copies=of(_COPIES),
+        given_up=of(_GIVEN_UP),
+        errors=of(_ERROR),
+        stable_errors=of(_STABLE_ERROR),
+        compared=of(_COMPARED),
+        agreed=of(_AGREED),
+        first_ms=of(_FIRST) / timed if timed else None,
+        stable_first_ms=of(_STABLE_FIRST) / timed if timed else None,
+        # Of a turn and its copy each is as likely to fail as the other, if the model is no worse.
+        evidence=evidence(0.5, Failures(of(_STABLE_ERROR), of(_ERROR))),
+    )
+
+
+def copied(route: Route, tenant: str, conversation: bytes) -> bool:
+    """Whether a conversation is one of those that are copied: in all of its turns, so that its prefix is known."""
+    if route.shadow is None:
+        return False
+    shares = [Share("copied", route.shadow.percent), Share("not", 100 - route.shadow.percent)]
+    return split(f"{route.name}\0shadow", tenant, conversation, shares) == "copied"
+
+
+class _Answer(Struct, frozen=True):
+    """What came of a copy."""
+
+    text: str
+    whole: bool
+    """It ended by itself."""
+    first_seconds: float | None
+
+
+class _GivenUp(Exception):
+    """Others need the engine."""
+
+
+class Shadows:
+    """The copies of one gateway."""
+
+    def __init__(
+        self, engines: Engines, adapters: Adapters, view: View, embedder: EmbedderClient | None, metrics: Metrics
+    ) -> None:
+        self._engines = engines
+        self._adapters = adapters
+        self._view = view
+        self._embedder = embedder
+        self._metrics = metrics
+        self._running: set[asyncio.Task[None]] = set()
+
+    @property
+    def running(self) -> int:
+        """Copies under way."""
+        return len(self._running)
+
+    async def start(self) -> None:
+        """Nothing runs before the first turn."""
+
+    async def aclose(self) -> None:
+        """Give up what is under way."""
+        await cancel(self._running)
+
+    def begin(self, route: Route, job: Job, end: End | None, failure: BaseException | None, count: Count) -> None:
+        """Copy a turn that has ended, or was refused with `failure`, if it is fit. `count` is told the result."""
+        error = failure if end is None else end.streamed.error
+        failed = isinstance(error, ApiError) and error.status >= 500
+        if route.shadow is None or not (_fit(job) and (failed or _answered(end))):
+            return
+        if len(self._running) >= MOST:
+            self._ended(route, count, {_GIVEN_UP: 1}, _GIVEN_UP)
+            return
+        task = asyncio.create_task(self._copy(route, route.shadow, job, None if failed else end, count))
+        self._running.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.error("a turn could not be copied", exc_info=fault)
+
+    async def _copy(self, route: Route, shadow: Shadow, job: Job, end: End | None, count: Count) -> None:
+        news = {_COPIES: 1} if end is not None else {_COPIES: 1, _STABLE_ERROR: 1}
+        outcome = "answered"
+        try:
+            async with asyncio.timeout(SECONDS):
+                answer = await self._answer(shadow, job)
+            if end is not None:
+                news |= await self._compare(job, end, answer)
+        except (_GivenUp, TimeoutError):
+            news, outcome = {_GIVEN_UP: 1}, _GIVEN_UP
+        except (EngineGone, RequestFailed, ApiError) as error:
+            news, outcome = news | {_ERROR: 1}, _ERROR
+            log.info("copy failed", extra={"route": route.name, "shadow": shadow.model, "error": type(error).__name__})
+        self._ended(route, count, news, outcome)
+
+    def _ended(self, route: Route, count: Count, news: Mapping[str, int], outcome: str) -> None:
+        self._metrics.trials.shadow_copy(outcome)
+        count(route, {_PREFIX + name: number for name, number in news.items()})
+
+    async def _answer(self, shadow: Shadow, job: Job) -> _Answer:
+        """
+        Raises:
+            _GivenUp: its engine is busy.
+            EngineGone, RequestFailed, ApiError: there is no answer.
+        """
+        turn, request = job.turn, job.turn.request
+        adapter = self._adapters.resolve(shadow.model, turn.principal.tenant)
+        pool = self._pool(adapter.model if adapter else shadow.model)
+        engine = self._engine(pool)
+        prompt = (await tokenise(turn, [pool]))[pool.name]
+        most = max(1, min(request.max_output_tokens or MOST_TOKENS, MOST_TOKENS, engine.context - len(prompt)))
+        sampling = request.sampling.resolve(pool.text.defaults, max_tokens=most, seed=job.seed)
+        held = constraint(request, pool.tools, pool.text.special_token)
+        text: list[str] = []
+        sent, first = monotonic(), None
+        try:
+            async with engine.client.generate(
+                prompt,
+                sampling,
+                text=pool.text,
+                stop=request.stop,
+                adapter=adapter.version if adapter else None,
+                salt=salt_of(turn.principal.tenant),
+                grammar=held.grammar if held else None,
+                tenant=ACCOUNT,
+                service="batch",
+                queue_timeout=QUEUE_SECONDS,
+                request_id=turn.id,
+            ) as generation:
+                async for delta in generation:
+                    first = first or monotonic()
+                    text.append(delta.text)
+                    if _busy(engine):
+                        raise _GivenUp
+        except RequestFailed as failure:
+            if failure.kind == "overloaded":
+                raise _GivenUp from None
+            raise
+        waited = generation.usage.queue_seconds
+        return _Answer(
+            text="".join(text),
+            whole=generation.result.finish_reason == "stop",
+            first_seconds=None if first is None else first - sent - waited,
+        )
+
+    def _pool(self, model: str) -> Pool:
+        pools = self._engines.named(model)
+        if not pools:
+            raise EngineGone(f"no model is named {model!r}", started=False)
+        return pools[0]
+
+    def _engine(self, pool: Pool) -> Engine:
+        """The least loaded one that may be used."""
+        now = monotonic()
+        drained = {name for name, control in self._view.replicas().items() if control.drained}
+        up = [each for each in pool.engines if each.client.connected and each.name not in drained]
+        up = [each for each in up if each.breaker.allows(now)] or up
+        if not up:
+            raise EngineGone(f"no engine of {pool.name!r} is up", started=False)
+        engine = min(up, key=lambda each: (each.load, each.name))
+        if _busy(engine):
+            raise _GivenUp
+        return engine
+
+    async def _compare(self, job: Job, end: End, answer: _Answer) -> dict[str, int]:
+        found: dict[str, int] = {}
+        streamed = end.streamed
+        if streamed.first_token is not None and answer.first_seconds is not None:
+            stable = streamed.first_token - job.began - streamed.queue_seconds
+            found = {_TIMED: 1, _FIRST: _milliseconds(answer.first_seconds), _STABLE_FIRST: _milliseconds(stable)}
+        if answer.whole and streamed.reason == "stop":
+            found |= {_COMPARED: 1, _AGREED: int(await self._agree(answer.text, job.turn.log.text))}
+        return found
+
+    async def _agree(self, copy: str, text: str) -> bool:
+        similarity = None
+        if self._embedder is not None and copy != text:
+            try:
+                one, other = (await self._embedder.embed([copy, text], seconds=QUEUE_SECONDS, urgent=False)).vectors
+                similarity = float(one @ other)
+            except EmbedRefused:
+                pass
+        return agree(copy, text, similarity)
+
+
+def _fit(job: Job) -> bool:
+    """Calls of functions are not repeated, and the answers to them not told twice."""
+    turn = job.turn
+    tools = turn.request.tools is not None or any(message.role == "tool" for message in turn.conversation)
+    return turn.request.generate and not tools
+
+
+def _answered(end: End | None) -> bool:
+    return end is not None and end.cache != "hit" and end.streamed.reason in ("stop", "length")
+
+
+def _busy(engine: Engine) -> bool:
+    pool, report = engine.pool, engine.client.load
+    full = pool.max_turns > 0 and pool.turns >= pool.max_turns
+    return full or (report is not None and report.predicted_queue_seconds > BUSY_SECONDS)
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, round(1000 * seconds))

@@ -1,0 +1,49 @@
+"""Service tiers: what a request may ask for, which class of the engine's scheduler that is, and its tenant's share."""
+
+from __future__ import annotations
+
+import hashlib
+
+from msgspec import Struct
+
+from engine.wire import ServiceClass
+from gateway.errors import InvalidRequest
+from gateway.protocol.requests import ServiceTier
+from gateway.records.directory import Tenant
+
+_CLASSES: dict[ServiceTier, ServiceClass] = {"flex": "batch", "priority": "premium", "fast": "premium"}
+"""`auto` and `default` are the tenant's own class."""
+_TIERS: dict[ServiceClass, ServiceTier] = {"premium": "priority", "standard": "default", "batch": "flex"}
+
+
+class Share(Struct, frozen=True):
+    """On whose account, and how well, a turn is served."""
+
+    tenant: str
+    """A digest: engines need not know names."""
+    weight: float
+    service: ServiceClass
+
+    @property
+    def tier(self) -> ServiceTier:
+        """The tier that clients are told."""
+        return _TIERS[self.service]
+
+
+def share_of(tenant: Tenant, asked: ServiceTier) -> Share:
+    """The share of a turn that asks for a service tier.
+
+    Raises:
+        InvalidRequest: the tenant may not have it.
+    """
+    service = _CLASSES.get(asked, tenant.service)
+    allowed = {tenant.service, *tenant.services}
+    if service not in allowed:
+        tiers = sorted({"auto", "default", *(tier for tier, its in _CLASSES.items() if its in allowed)})
+        raise InvalidRequest(
+            f"service_tier: {asked!r} is not open to this tenant; use one of {', '.join(tiers)}",
+            param="service_tier",
+            code="invalid_value",
+        )
+    digest = hashlib.blake2b(tenant.name.encode(), digest_size=16, person=b"tenant").hexdigest()
+    return Share(digest, tenant.weight, service)

@@ -1,0 +1,289 @@
+"""The semantic cache on a turn's road: may the answer to an earlier question be given, though its wording differs?
+
+`cache.semantic` decides, after the exact cache has found nothing. Here are the embedding, the hints, the entry that is
+read again, the replay, and what is learnt at the turn's end. What is missing or late is a miss; no turn fails by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from functools import lru_cache
+from time import monotonic
+from typing import Any
+
+import msgspec
+from redis.exceptions import RedisError
+
+from cache.embedding.store import Embeddings
+from cache.policy import Scope
+from cache.questions.corrections import Corrections
+from cache.questions.hints import Hints
+from cache.questions.index import Name
+from cache.questions.store import Check, Found, SemanticStore
+from cache.response import Entry
+from cache.semantic.agreement import agree, same
+from cache.semantic.decision import Action, Decision, decide
+from cache.semantic.eligibility import ineligible
+from cache.semantic.entry import EntryState, Thresholds
+from cache.semantic.model import Model
+from cache.semantic.monitor import Control, Mode
+from cache.semantic.profile import profile, seal
+from cache.statistics import CacheStatistics
+from gateway.access.identity.secret import derive
+from gateway.config.settings import SemanticCache, Settings
+from gateway.pipeline.job import End, Job
+from gateway.pipeline.sources.response_cache import StoredAnswers
+from gateway.pipeline.sources.semantic_attempt import Attempt
+from gateway.telemetry.metrics.semantic import SemanticMetrics
+
+log = logging.getLogger("roundhouse.cache")
+
+CANDIDATES = 5
+"""As the model was fitted on."""
+MAX_LEARNING = 256
+"""Ended turns that are learnt from at the same time; more are left out."""
+_LEARNING_SECONDS = 5.0
+"""That the embeddings of two answers may take."""
+
+
+class SimilarAnswers:
+    """The semantic cache of one gateway. What lives as long as the process; settings come with each `Pipeline`."""
+
+    def __init__(
+        self,
+        embeddings: Embeddings,
+        hints: Hints,
+        store: SemanticStore,
+        corrections: Corrections,
+        model: Model,
+        statistics: CacheStatistics,
+        metrics: SemanticMetrics,
+        secret: bytes,
+    ) -> None:
+        self._embeddings = embeddings
+        self._hints = hints
+        self._store = store
+        self._corrections = corrections
+        self._model = model
+        self._statistics = statistics
+        self._metrics = metrics
+        self._secret = lru_cache(maxsize=10_000)(lambda tenant: derive(secret, f"semantic cache of {tenant}"))
+        self._look_ups: Counter[str] = Counter()
+        """By tenant, since its last check that measures the error."""
+        self._learning: set[asyncio.Task[None]] = set()
+        self.draw: Callable[[], float] = random.random
+        """Chance, which decides what is checked."""
+
+    def configure(self, settings: SemanticCache) -> None:
+        """Take over changed bounds."""
+        self._store.configure(max_questions=settings.max_questions_per_tenant)
+
+    async def give(self, job: Job, answers: StoredAnswers, settings: Settings) -> End | None:
+        """Answer with a stored answer to a similar question; None: an engine has to answer.
+
+        Args:
+            answers: the exact cache, which the stored answers are in.
+        """
+        tenant = job.turn.principal.tenant
+        delta = settings.semantic_cache.delta_of(tenant)
+        if job.digest is None or delta <= 0:
+            return None
+        began = monotonic()
+        refusal = self._refusal(job)
+        if refusal is not None:
+            self._statistics.add(tenant, f"semantic_bypass.{refusal}")
+            self._metrics.asked("bypass", None)
+            return None
+        attempt, found = await self._look_up(job, answers, delta, settings.embedder.timeout)
+        if attempt is None:
+            self._statistics.add(tenant, "semantic_bypass.unavailable")
+            self._metrics.asked("bypass", monotonic() - began)
+            return None
+        job.attempt, decision = attempt, attempt.decision
+        self._look_ups[tenant] += 1
+        self._metrics.asked(str(decision.action), monotonic() - began)
+        if decision.action is not Action.SERVE:  # which is counted where it is replayed
+            self._statistics.add(tenant, _counter(decision))
+        job.found = msgspec.structs.replace(job.found, reason=_REASONS.get(decision.action, job.found.reason))
+        if decision.judgement is not None:
+            job.remarks = (*job.remarks, _remark(decision))
+        if decision.action is not Action.SERVE:
+            return None
+        assert decision.answer is not None
+        self._in_background(self._corrections.note(tenant, job.turn.id, decision.answer))
+        return answers.replay(job, found.stored[decision.answer], counter="semantic_hit", reasons=job.remarks)
+
+    def learn(self, job: Job) -> None:
+        """The turn has ended and its answer is in the exact cache: a check, a new question, or both. In background."""
+        attempt, fresh = job.attempt, job.admitted
+        if attempt is None or fresh is None or job.digest is None:
+            return
+        if len(self._learning) >= MAX_LEARNING:
+            self._statistics.add(attempt.name[0], "semantic_lost")
+            return
+        self._in_background(self._learn(attempt, fresh, job.digest))
+
+    def disliked(self, tenant: str, response: str) -> None:
+        """A user has said so of a response; if it was answered by this cache, its answer is in doubt. In background."""
+        self._in_background(self._doubt(tenant, response))
+
+    @property
+    def learning(self) -> int:
+        """Ended turns that are being learnt from."""
+        return len(self._learning)
+
+    async def start(self) -> None:
+        """Begin to follow what other gateways store."""
+        await self._hints.start()
+
+    async def aclose(self) -> None:
+        """Finish what is being learnt, within a second."""
+        if self._learning:
+            await asyncio.wait(self._learning, timeout=1)
+        for task in self._learning:
+            task.cancel()
+        await asyncio.gather(*self._learning, return_exceptions=True)
+        await self._hints.aclose()
+        await self._embeddings.aclose()
+
+    def _refusal(self, job: Job) -> str | None:
+        """Why this turn does not look up, beside what the exact cache has refused already."""
+        request, conversation = job.turn.request, job.turn.conversation
+        if job.found.reason == "unavailable":
+            return "unavailable"  # without Redis nothing that is similar can be given, and nothing is learnt
+        if request.prompt is not None or not conversation or conversation[-1].role != "user":
+            return "form"
+        if request.tools is not None:
+            return "tools"
+        if request.caching.refresh or request.caching.max_age is not None:
+            return "conditional"
+        earlier = sum(message.role in ("user", "assistant") for message in conversation[:-1])
+        private = job.scope is Scope.USER
+        return ineligible(conversation[-1].content, earlier_turns=earlier, private=private)
+
+    async def _look_up(
+        self, job: Job, answers: StoredAnswers, delta: float, seconds: float
+    ) -> tuple[Attempt | None, Found]:
+        tenant, question = job.turn.principal.tenant, job.turn.conversation[-1].content
+        hello = self._embeddings.hello
+        if hello is None or hello.model != self._model.embedder:
+            return None, Found()
+        secret = self._secret(tenant)
+        name = (tenant, answers.context(job, {"embedder": hello.revision, "model": self._model.version}))
+        # The partition is read, if it has to be, while the question is embedded.
+        preparing = self._prepared(name, hello.dimensions, seconds)
+        if job.embedding is None:
+            embedding = self._embeddings.of(tenant, question, secret=secret, seconds=seconds)
+            job.embedding, _ = await asyncio.gather(embedding, preparing)
+        else:
+            await preparing
+        vector = job.embedding
+        if vector is None:
+            return None, Found()
+        sealed = seal(profile(question), secret)
+        hints = await self._hints.nearest(name, vector, CANDIDATES)
+        hints = [hint for hint in hints if hint.similarity >= self._model.floor]
+        found = await self._store.read(name, hints) if hints else Found()
+        if found is None:
+            return None, Found()
+        if found.gone:
+            await self._hints.gone(name, found.gone)
+        decision = decide(
+            sealed,
+            found.candidates,
+            model=self._model,
+            delta=delta,
+            draw=self.draw(),
+            strictness=found.monitor.strictness,
+            exact_only=found.monitor.mode is Mode.EXACT_ONLY,
+        )
+        checked = None
+        if decision.action is Action.EXPLORE and decision.answer is not None:
+            checked = found.stored[decision.answer]
+        phrasing = hashlib.blake2b(f"{name[1]}\0{question}".encode(), digest_size=12, key=secret).hexdigest()
+        return Attempt(name, phrasing, vector, sealed, delta, decision, checked), found
+
+    async def _prepared(self, name: Name, dimensions: int, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._hints.prepare(name, dimensions)
+        except TimeoutError:
+            pass  # it goes on; what is known by now has to do
+
+    async def _learn(self, attempt: Attempt, fresh: Entry, answer: str) -> None:
+        tenant = attempt.name[0]
+        decision, checked = attempt.decision, attempt.checked
+        if checked is not None and decision.answer is not None and decision.judgement is not None:
+            correct = await self._agree(fresh.text, checked.text)
+            look_ups = self._look_ups.pop(tenant, 1) if decision.would_serve else 1
+            check = Check(
+                answer=decision.answer,
+                correct=correct,
+                logit=decision.judgement.logit,
+                propensity=decision.propensity if decision.would_serve else None,
+                look_ups=look_ups,
+            )
+            written = await self._store.record(
+                tenant,
+                check,
+                delta=attempt.delta,
+                sigma=self._model.sigma,
+                thresholds=Thresholds(),
+                control=Control(),
+            )
+            self._statistics.add(tenant, f"semantic_check.{'right' if correct else 'wrong'}")
+            if written is not None and written[0] in (EntryState.QUARANTINED, EntryState.REVOKED):
+                self._statistics.add(tenant, f"semantic_{written[0]}")
+            if correct:
+                answer = decision.answer  # from now on both questions lead to it
+        evicted = await self._store.admit(attempt.name, attempt.phrasing, answer, attempt.sealed, attempt.vector)
+        if evicted is None:
+            return
+        self._statistics.add(tenant, "semantic_store")
+        if evicted:
+            self._statistics.add(tenant, "semantic_evict", evicted)
+        await self._hints.added(attempt.name, attempt.phrasing, answer, attempt.vector)
+
+    async def _doubt(self, tenant: str, response: str) -> None:
+        try:
+            await self._corrections.doubt(tenant, response)
+        except (RedisError, OSError) as error:
+            log.warning("a disliked answer could not be put in quarantine", extra={"error": type(error).__name__})
+
+    async def _agree(self, fresh: str, stored: str) -> bool:
+        if same(fresh, stored):
+            return True
+        return agree(fresh, stored, await self._embeddings.similarity(fresh, stored, seconds=_LEARNING_SECONDS))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._learning.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._learning.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the semantic cache could not learn from a turn", exc_info=error)
+
+
+_REASONS = {Action.SERVE: "similar", Action.EXPLORE: "checked", Action.REJECT: "different"}
+"""What clients are told; a plain miss keeps the exact cache's reason."""
+
+
+def _counter(decision: Decision) -> str:
+    kind = f"semantic_{decision.action}"
+    return kind if decision.reason is None else f"{kind}.{decision.reason}"
+
+
+def _remark(decision: Decision) -> str:
+    assert decision.judgement is not None
+    told = "given" if decision.action is Action.SERVE else f"checked ({decision.reason})"
+    return (
+        f"stored answer {decision.answer} to a similar question: {told}; right with a probability of at least "
+        f"{decision.judgement.lower:.3f}"
+    )

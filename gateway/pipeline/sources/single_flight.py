@@ -1,0 +1,202 @@
+"""Single flight: of several turns that ask the same at the same time, one asks an engine and the others follow it.
+
+Who leads stands in Redis (`cache.response`), so that it holds across gateways. A follower is a viewer of the leader's
+turn, here or through `gateway.turns.elsewhere`: it streams along live, keeps the leader from being orphaned, and costs
+nothing per delta but its own stream. A leader that fails, is cancelled or stands still leaves its place to a follower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from time import monotonic
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from cache.response import LEASE, ResponseCache
+from gateway.access.identity import Principal
+from gateway.background import Periodic
+from gateway.errors import ApiError
+from gateway.pipeline.relay import Streamed
+from gateway.protocol.stream import EndReason, Finished, Routed, TextDelta, TurnEvent, Usage
+from gateway.turns import Turn, TurnState, Viewer
+
+log = logging.getLogger("roundhouse.cache")
+
+Find = Callable[[str, Principal], Awaitable[Turn | None]]
+"""A turn of this tenant by its id, wherever it runs, also one that has not been routed yet."""
+
+SHARED: frozenset[EndReason] = frozenset({"stop", "length"})
+"""Ends that a run of the follower's own would have come to."""
+
+
+class TakeOver(enum.Enum):
+    """Why a follower has to do without its leader."""
+
+    AGAIN = "again"
+    """The leader is gone; somebody else may lead."""
+    ALONE = "alone"
+    """Its answer is nobody else's: it was given by a stand-in, or a safety rule has ended it."""
+
+
+class Flights:
+    """The leaders of this process, and the way to those of others."""
+
+    def __init__(self, cache: ResponseCache) -> None:
+        self._cache = cache
+        self._leading: dict[str, tuple[str, str]] = {}
+        """By id of the turn: tenant and digest."""
+        self._writing: set[asyncio.Task[None]] = set()
+        self._leases = Periodic("flights", self._renew, LEASE / 3)
+        self.find: Find = _nowhere
+
+    @property
+    def leading(self) -> int:
+        """Turns of this process that others may follow."""
+        return len(self._leading)
+
+    async def start(self) -> None:
+        """Begin to renew leases."""
+        await self._leases.start()
+
+    async def aclose(self) -> None:
+        """Write what is being written, and stop."""
+        await self._leases.aclose()
+        if self._writing:
+            await asyncio.wait(self._writing, timeout=1.0)
+
+    def lead(self, turn: Turn, digest: str) -> None:
+        """This turn leads from now on."""
+        self._leading[turn.id] = (turn.principal.tenant, digest)
+
+    def leads(self, turn: Turn) -> bool:
+        """Whether it does."""
+        return turn.id in self._leading
+
+    def land(self, turn: Turn, write: Coroutine[Any, Any, None] | None = None) -> asyncio.Task[None] | None:
+        """The turn leads no more, if it did. `write` stores its answer and ends the flight, which else just ends."""
+        flight = self._leading.pop(turn.id, None)
+        if write is None:
+            if flight is None:
+                return None
+            write = self._cache.release(*flight, turn.id)
+        task = asyncio.create_task(write)
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+        return task
+
+    async def follow(
+        self,
+        turn: Turn,
+        leader_id: str,
+        *,
+        announce: Callable[[Routed], None],
+        append: Callable[[TurnEvent], None],
+        patience: float,
+    ) -> Streamed | TakeOver:
+        """Stream another turn's answer into `turn`, live.
+
+        Args:
+            announce: is told where the leader runs, before its text comes.
+            append: takes the text.
+            patience: seconds that the leader may stand still.
+        """
+        try:
+            async with asyncio.timeout(patience):
+                leader = await self.find(leader_id, turn.principal)
+        except (ApiError, RedisError, OSError, TimeoutError):
+            return TakeOver.AGAIN
+        if leader is None or leader is turn or leader.cancelled:
+            return TakeOver.AGAIN
+        news = asyncio.Event()
+
+        def wake(_: object = None) -> None:
+            news.set()
+
+        leader.admitted.add_done_callback(wake)  # a refusal is no news for viewers
+        turn.on_cancel(wake)
+        try:
+            with leader.watch(wake=wake, live=turn.live) as viewer:
+                return await _Following(turn, viewer, announce, append).run(news, patience)
+        finally:
+            turn.on_cancel(None)
+            leader.admitted.remove_done_callback(wake)
+
+    async def _renew(self) -> None:
+        if self._leading:
+            await self._cache.renew(list(self._leading.values()))
+
+
+class _Following:
+    """One follower's view of its leader."""
+
+    def __init__(
+        self, turn: Turn, viewer: Viewer, announce: Callable[[Routed], None], append: Callable[[TurnEvent], None]
+    ) -> None:
+        self._turn = turn
+        self._viewer = viewer
+        self._announce = announce
+        self._append = append
+        self._routed: Routed | None = None
+        self._first: float | None = None
+        self._last: float | None = None
+        self._tokens = 0
+
+    async def run(self, news: asyncio.Event, patience: float) -> Streamed | TakeOver:
+        leader = self._viewer.turn
+        while True:
+            news.clear()
+            for entry in self._viewer.read():
+                ended = self._take(entry.event)
+                if ended is not None:
+                    return ended
+            if self._turn.cancelled:
+                return self._streamed("cancelled", self._usage())
+            if leader.cancelled or leader.state is TurnState.REFUSED:
+                return TakeOver.AGAIN
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await news.wait()
+            if not news.is_set():
+                log.info("a turn stands still; one that follows it takes over", extra={"response_id": leader.id})
+                return TakeOver.AGAIN
+
+    def _take(self, event: TurnEvent | None) -> Streamed | TakeOver | None:
+        match event:
+            case Routed():
+                if event.reason == "fallback":
+                    return TakeOver.ALONE
+                if self._routed is None or event.earlier is not None:
+                    self._routed = event
+                    self._turn.delivered = self._usage
+                    self._announce(event)
+            case TextDelta():
+                self._last = monotonic()
+                self._first = self._first or self._last
+                self._tokens += len(event.token_ids)
+                self._append(event)
+            case Finished(reason="content_filter"):
+                return TakeOver.ALONE
+            case Finished():
+                prompt = event.usage.input_tokens - event.earlier.input_tokens
+                usage = Usage(prompt, prompt, event.usage.output_tokens - event.earlier.output_tokens)
+                return self._streamed(event.reason, usage) if event.reason in SHARED else TakeOver.AGAIN
+            case _:
+                pass
+        return None
+
+    def _usage(self) -> Usage:
+        """So far."""
+        prompt = self._routed.input_tokens if self._routed else 0
+        return Usage(prompt, prompt, self._tokens)
+
+    def _streamed(self, reason: EndReason, usage: Usage) -> Streamed:
+        return Streamed(reason=reason, usage=usage, first_token=self._first, last_token=self._last)
+
+
+async def _nowhere(id: str, principal: Principal) -> Turn | None:
+    return None

@@ -1,0 +1,1 @@
+"""How personal data and secrets are recognised in text. Pure."""

@@ -1,0 +1,51 @@
+"""What a tenant, key, user, model or adapter may use: the same fields wherever a limit can be set. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.records.section import Section
+
+Mode = Literal["strict", "expected"]
+
+# The bounds keep every product in the script below 2^53, so that Lua's numbers stay exact.
+Rate = Annotated[int, Meta(ge=1, le=100_000_000)]
+Seconds = Annotated[int, Meta(ge=1, le=86_400)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+MicroDollars = Annotated[int, Meta(ge=0, le=1_000_000_000_000_000)]
+
+
+class Quota(Section, frozen=True, omit_defaults=True):
+    """Limits of one subject. A field that is left out limits nothing, or takes the value of what stands behind it."""
+
+    requests_per_minute: Annotated[Rate | None, Meta(description="Requests per minute.")] = None
+    input_tokens_per_minute: Annotated[Rate | None, Meta(description="Input tokens per minute.")] = None
+    output_tokens_per_minute: Annotated[Rate | None, Meta(description="Output tokens per minute.")] = None
+    burst_seconds: Annotated[
+        Seconds | None,
+        Meta(description="How much may be used at once: what the rates allow in so many seconds."),
+    ] = None
+    concurrent_turns: Annotated[Count | None, Meta(description="Turns that run at the same time.")] = None
+    open_sockets: Annotated[Count | None, Meta(description="Open WebSockets of all gateways together.")] = None
+    spend_per_day: Annotated[
+        MicroDollars | None,
+        Meta(description="Micro-dollars (a dollar is 1,000,000) per day, which begins at 0:00 UTC."),
+    ] = None
+    spend_per_month: Annotated[
+        MicroDollars | None, Meta(description="Micro-dollars per month, which begins on its first day at 0:00 UTC.")
+    ] = None
+    mode: Annotated[
+        Mode | None,
+        Meta(
+            description="What a turn reserves: strict is its output limit, so nothing is ever overshot; expected is "
+            "what such turns mostly write, so more of them fit."
+        ),
+    ] = None
+
+    def over(self, behind: Quota) -> Quota:
+        """This quota, with the fields that it leaves out taken from the one behind it."""
+        own = {name: value for name in Quota.__struct_fields__ if (value := getattr(self, name)) is not None}
+        return msgspec.structs.replace(behind, **own)

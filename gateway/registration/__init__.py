@@ -1,0 +1,1 @@
+"""How an adapter enters the registry: uploads, jobs and the worker that carries them out."""

@@ -1,0 +1,78 @@
+"""What the endpoints of one gateway process share. Made by `gateway.app`, reached through `app.state.gateway`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from redis.asyncio import Redis
+from starlette.requests import HTTPConnection
+
+from cache.embedding.client import EmbedderClient
+from gateway.access.directory.store import Directory
+from gateway.access.directory.view import View
+from gateway.access.identity import Principal, Scope
+from gateway.access.identity.authenticate import Identity
+from gateway.access.tickets import Tickets
+from gateway.billing.ledger import Ledger
+from gateway.config.configuration import Configuration
+from gateway.config.settings import Settings
+from gateway.engines.adapters import Adapters
+from gateway.engines.pools import Engines
+from gateway.limits.limiter import Limiter
+from gateway.pipeline.routing.decisions import DecisionLog
+from gateway.pipeline.sources.semantic_cache import SimilarAnswers
+from gateway.pipeline.tracing import Tracing
+from gateway.registration.parts import AdminParts
+from gateway.storage.presence import Presence
+from gateway.telemetry.metrics.process import Metrics
+from gateway.turns import Turns
+from gateway.ws.socket import Connections
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The parts of a running gateway."""
+
+    configuration: Configuration
+    redis: Redis
+    identity: Identity
+    tickets: Tickets
+    limiter: Limiter
+    engines: Engines
+    adapters: Adapters
+    turns: Turns
+    connections: Connections
+    metrics: Metrics
+    presence: Presence
+    directory: Directory
+    view: View
+    tracing: Tracing | None
+    admin: AdminParts
+    ledger: Ledger
+    decisions: DecisionLog
+    embedder: EmbedderClient | None
+    """None: there is none, and never will be."""
+    similar: SimilarAnswers | None
+    """The semantic cache; None: there is none."""
+
+    @property
+    def settings(self) -> Settings:
+        """Those in force now."""
+        return self.configuration.settings
+
+    async def authenticate(self, connection: HTTPConnection, scope: Scope) -> Principal:
+        """Who sent a request, by its `Authorization` header.
+
+        Raises:
+            Unauthorized: the key is missing or wrong.
+            Forbidden: the key lacks the scope that this endpoint needs.
+        """
+        principal = await self.identity.authenticate(connection)
+        principal.require(scope)
+        return principal
+
+
+def gateway_of(connection: HTTPConnection) -> Gateway:
+    """The gateway that serves this request or WebSocket."""
+    return cast(Gateway, connection.app.state.gateway)

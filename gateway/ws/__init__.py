@@ -1,0 +1,1 @@
+"""`/v1/responses` over WebSocket: sockets, and what makes uvicorn serve them well."""

@@ -1,0 +1,129 @@
+"""uvicorn's WebSocket protocol, made to send in fewer writes and to part from a client that does not read.
+
+uvicorn writes every message by itself, which costs more than making it; here those of one round of the event loop go
+out together. And uvicorn waits without end for a client to read what was sent: before it sends more, before it sends a
+close frame, and then until that is read too. A client that reads nothing would keep its connection, with all that is
+held for it, for ever.
+
+uvicorn also keeps, for as long as a connection lasts, what only its opening needed. Here that is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
+from websockets.frames import CloseCode, Frame
+from websockets.protocol import State
+
+from gateway.ws.waiting import Event, Queue
+
+MAX_HELD = 65_536
+"""Bytes of messages, about, that wait for the end of a round."""
+
+
+class SlowConsumer(Exception):
+    """The client left its socket unread for too long."""
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """Waits `patience` seconds for a client to read, sends a close frame whatever is still unread, and cuts the
+    connection if the client does not answer it.
+    """
+
+    patience = 30.0
+    _held = 0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.queue = cast("asyncio.Queue[ASGIReceiveEvent]", Queue())
+        self.writable = cast(asyncio.Event, Event())
+        self.writable.set()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send an ASGI message.
+
+        Raises:
+            SlowConsumer: the client has read nothing for `patience` seconds.
+            ClientDisconnected: it has left, or was parted from because of what it sent.
+        """
+        if self.handshake_complete and self.close_sent and self.initial_response is None:
+            # Closed by the protocol, which the application has not heard yet: uvicorn would call that its error.
+            raise ClientDisconnected
+        if message["type"] == "websocket.close":
+            self.writable.set()
+            self.loop.call_later(self.close_timeout, self.transport.abort)
+        elif not self.writable.is_set():  # a timeout costs more than the rest; nearly always there is none to wait for
+            try:
+                async with asyncio.timeout(self.patience):
+                    await self.writable.wait()
+            except TimeoutError:
+                raise SlowConsumer from None
+        if message["type"] != "websocket.send" or not self.handshake_complete or self.close_sent or self.disconnected:
+            await super().send(message)
+            if message["type"] == "websocket.accept":
+                self._forget_handshake()
+            elif message["type"] == "websocket.http.response.body" and self.close_sent:
+                # uvicorn would log an error for everybody who is refused.
+                self.handshake_complete = True
+            return
+        text, data = message.get("text"), message.get("bytes")
+        payload = text.encode() if text is not None else data or b""
+        try:
+            if text is None:
+                self.conn.send_binary(payload)
+            else:
+                self.conn.send_text(payload)
+        except InvalidState:
+            raise ClientDisconnected from None
+        if not self._held:
+            self.loop.call_soon(self._write)
+        self._held += len(payload) + 1
+        if self._held > MAX_HELD:
+            self._write()
+
+    def handle_cont(self, event: Frame) -> None:
+        """Put a message together as it comes: a list of fragments may cost fifty times what they hold, and of empty
+        ones no limit of a message's size ever sees the end.
+        """
+        frames = cast("list[bytes | bytearray]", self.frames)
+        if not isinstance(frames[0], bytearray):
+            frames[0] = bytearray(frames[0])
+        frames[0] += event.data
+        if event.fin:
+            frames[0] = bytes(frames[0])
+            self.send_receive_event_to_app()
+
+    def send_receive_event_to_app(self) -> None:
+        """uvicorn's, but for text that is not UTF-8: it would log that as an error of ours, and fail where a frame that
+        came with it has closed the connection already.
+        """
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                if self.conn.state is State.OPEN:
+                    self.conn.send_close(CloseCode.INVALID_DATA)
+                    self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
+
+    def _forget_handshake(self) -> None:
+        """The request with its headers, which every copy of the scope shares, and the answer to it: 5 KB."""
+        cast("list[Any]", self.scope["headers"]).clear()
+        del self.request, self.response
+
+    def _write(self) -> None:
+        self._held = 0
+        if output := self.conn.data_to_send():
+            self.transport.write(b"".join(output))
+
+
+def patient(seconds: float) -> type[WebSocketProtocol]:
+    """The protocol with that patience; uvicorn wants a class."""
+    return type("WebSocketProtocol", (WebSocketProtocol,), {"patience": seconds})

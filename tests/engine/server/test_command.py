@@ -1,0 +1,230 @@
+"""The engine as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from engine.client.engine_client import EngineClient, EngineGone, RequestFailed
+from engine.model.checkpoint import quantized_revision, revision_digest
+from engine.server.command import CONFIGURATION_ERROR, DEVICE_LOST, main
+from engine.wire import SamplingParams
+from tests.engine.checkpoints import oracle_greedy, random_prompt
+from tests.engine.conftest import Checkpoint
+from tests.engine.faulty_engine import FATAL, POISON
+
+pytestmark = pytest.mark.anyio
+
+TIMEOUT = 120
+GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+
+
+@contextlib.asynccontextmanager
+async def engine_process(*options: str, module: str = "engine.server") -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m engine.server`, killed at the end if it still runs."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module, "--threads", "1", *options),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def readiness(process: asyncio.subprocess.Process) -> dict[str, object]:
+    assert process.stdout is not None
+    line: dict[str, object] = json.loads(await process.stdout.readline())
+    return line
+
+
+async def test_it_serves_a_checkpoint_until_sigterm(checkpoint: Checkpoint) -> None:
+    directory = checkpoint("llama")
+    async with engine_process("--model", str(directory), "--name", "tiny", "--kv-tokens", "200") as process:
+        ready = await readiness(process)
+        # 200 tokens are 13 blocks, less than the model's context.
+        assert {key: ready[key] for key in ("event", "model", "context")} == {
+            "event": "ready",
+            "model": "tiny",
+            "context": 208,
+        }
+        async with EngineClient(str(ready["address"])) as client:
+            await client.wait_connected()
+            assert client.info is not None
+            assert (client.info.name, client.info.device, client.info.dtype) == ("tiny", "cpu", "float32")
+            prompt = random_prompt(20)
+            async with client.generate(prompt, GREEDY) as generation:
+                tokens = [token async for delta in generation for token in delta.token_ids]
+            assert tokens == oracle_greedy(directory, prompt, 8)
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+
+
+async def test_it_serves_quantised_weights_under_a_revision_of_their_own(checkpoint: Checkpoint) -> None:
+    directory = checkpoint("llama")
+    options = ["--model", str(directory), "--dtype", "bfloat16", "--quantize", "int4"]
+    async with engine_process(*options) as process:
+        address = str((await readiness(process))["address"])
+        async with EngineClient(address) as client:
+            await client.wait_connected()
+            assert client.info is not None
+            assert client.info.revision == quantized_revision(revision_digest(directory), "int4")
+            async with client.generate(random_prompt(20), GREEDY) as generation:
+                assert len([token async for delta in generation for token in delta.token_ids]) == 8
+
+
+async def test_quantising_fp32_is_refused_with_what_to_do(checkpoint: Checkpoint) -> None:
+    async with engine_process("--model", str(checkpoint("llama")), "--quantize", "int8") as process:
+        _, error = await process.communicate()
+        assert process.returncode == CONFIGURATION_ERROR
+        assert b"weights in float32 cannot be quantised to int8; choose bfloat16" in error
+
+
+@pytest.mark.parametrize("how", ["ngram", "draft", "auto"])
+async def test_it_speculates_and_says_how_well(how: str, checkpoint: Checkpoint) -> None:
+    directory = checkpoint("llama")
+    options = ["--model", str(directory), "--speculate", how, "--draft-tokens", "3"]
+    if how != "ngram":
+        options += ["--draft-model", str(directory)]
+    async with engine_process(*options) as process:
+        address = str((await readiness(process))["address"])
+        async with EngineClient(address) as client:
+            await client.wait_connected()
+            prompt = random_prompt(12) * 3
+            # Long enough for a random model to run in circles.
+            sampling = msgspec.structs.replace(GREEDY, max_tokens=150)
+            async with client.generate(prompt, sampling) as generation:
+                tokens = [token async for delta in generation for token in delta.token_ids]
+            assert tokens == oracle_greedy(directory, prompt, 150)
+            assert client.load is not None
+            assert 0 < client.load.accepted_tokens <= client.load.drafted_tokens
+
+
+async def test_what_it_evicts_comes_back_from_host_memory(checkpoint: Checkpoint) -> None:
+    directory = checkpoint("llama")
+    options = ["--model", str(directory), "--kv-tokens", "128", "--kv-host-bytes", str(1 << 20)]
+    async with engine_process(*options) as process:
+        address = str((await readiness(process))["address"])
+        async with EngineClient(address) as client:
+            await client.wait_connected()
+            prompt = random_prompt(80)
+            for asked in (prompt, random_prompt(110, seed=1), prompt):
+                async with client.generate(asked, GREEDY) as generation:
+                    tokens = [token async for delta in generation for token in delta.token_ids]
+            assert tokens == oracle_greedy(directory, prompt, 8)
+            assert client.load is not None
+            assert client.load.host_hit_tokens >= 64
+
+
+async def test_host_memory_that_holds_no_block_is_refused(checkpoint: Checkpoint) -> None:
+    result = CliRunner().invoke(main, ["--model", str(checkpoint("llama")), "--kv-host-bytes", "10"])
+    assert (result.exit_code, "10 bytes hold no block" in result.output) == (2, True), result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--speculate", "draft"], "--speculate draft needs --draft-model; without one choose ngram or auto"),
+        (["--draft-model", "MODEL"], "--draft-model is of no use with --speculate off; choose draft or auto"),
+        (["--speculate", "auto", "--draft-model", "OTHER"], "the draft model has 300 tokens and the model 320"),
+    ],
+)
+async def test_a_draft_model_that_cannot_be_used_is_refused(
+    options: list[str], message: str, checkpoint: Checkpoint
+) -> None:
+    directories = {"MODEL": str(checkpoint("llama")), "OTHER": str(checkpoint("llama", vocab_size=300))}
+    result = CliRunner().invoke(main, ["--model", directories["MODEL"], *(directories.get(o, o) for o in options)])
+    assert (result.exit_code, message in result.output) == (2, True), result.output
+
+
+async def test_its_death_is_noticed(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    address = f"unix://{tmp_path}/engine.sock"
+    async with engine_process("--model", str(checkpoint("llama")), "--listen", address) as process:
+        assert (await readiness(process))["address"] == address
+        async with EngineClient(address) as client:
+            await client.wait_connected()
+            process.send_signal(signal.SIGSTOP)  # it must not finish first
+            generation = client.generate(random_prompt(20), GREEDY)
+            process.kill()
+            with pytest.raises(EngineGone):
+                while True:
+                    await anext(generation)
+
+
+async def test_a_request_that_fails_its_own_steps_costs_itself_only_however_often_it_comes(
+    checkpoint: Checkpoint,
+) -> None:
+    directory = checkpoint("llama")
+    async with engine_process("--model", str(directory), module="tests.engine.faulty_engine") as process:
+        address = str((await readiness(process))["address"])
+        async with EngineClient(address) as client:
+            await client.wait_connected()
+            for _ in range(10):
+                with pytest.raises(RequestFailed) as failed:
+                    await anext(client.generate([POISON, 5], GREEDY))
+                assert failed.value.kind == "internal"
+            prompt = random_prompt(20)
+            async with client.generate(prompt, GREEDY) as generation:
+                tokens = [token async for delta in generation for token in delta.token_ids]
+            assert tokens == oracle_greedy(directory, prompt, 8)
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+
+
+async def test_it_ends_with_a_status_of_its_own_when_its_device_does_not_compute_any_more(
+    checkpoint: Checkpoint,
+) -> None:
+    """So that its supervisor starts a fresh one, and its clients ask another engine meanwhile."""
+    options = ["--model", str(checkpoint("llama")), "--kv-tokens", "200"]
+    async with engine_process(*options, module="tests.engine.faulty_engine") as process:
+        address = str((await readiness(process))["address"])
+        async with EngineClient(address) as client:
+            await client.wait_connected()
+            with pytest.raises(EngineGone) as gone:
+                await anext(client.generate([FATAL, 5], GREEDY))
+            assert not gone.value.started
+            _, errors = await process.communicate()
+    assert process.returncode == DEVICE_LOST
+    assert (
+        b"CRITICAL engine.execution.device_check the device does not compute any more: 3 steps in a row failed"
+        in errors
+    )
+    assert errors.endswith(b"engine: the device does not compute any more: 3 steps in a row failed\n")
+
+
+async def test_a_directory_that_is_no_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
+    async with engine_process("--model", str(tmp_path)) as process:
+        _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert b"config.json" in errors
+    assert b"Traceback" not in errors
+
+
+def test_every_option_is_explained() -> None:
+    page = CliRunner().invoke(main, ["--help"])
+    assert page.exit_code == 0
+    assert "Examples:" in page.output
+    assert all(option.help for option in main.params if isinstance(option, click.Option))
+
+
+@pytest.mark.parametrize("option", ["--threads", "--kv-tokens", "--max-running", "--step-tokens"])
+def test_a_number_out_of_range_is_refused(option: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["--model", str(tmp_path), option, "0"])
+    assert result.exit_code == 2
+    assert option in result.output

@@ -1,0 +1,105 @@
+"""Scopes at every endpoint of a real gateway."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import httpx2
+import pytest
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
+from websockets.exceptions import InvalidStatus
+
+from gateway.access.identity import Principal, Scope
+from gateway.access.identity.principal import SCOPES, USE
+from gateway.config.settings import ApiKey, Tenant
+from tests.gateway.conftest import Serve, Served, receive, send
+
+pytestmark = pytest.mark.anyio
+
+PUBLIC = {"/", "/static", "/ui/config.json", "/healthz", "/readyz", "/metrics"}
+"""Paths that need no key."""
+
+
+def key(scope: str) -> str:
+    return f"key-with-{scope}"
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+TENANTS = [
+    Tenant(
+        name="acme",
+        keys=[
+            ApiKey(id=scope.replace(":", "-"), sha256=sha256(key(scope)), scopes=[scope]) for scope in sorted(SCOPES)
+        ],
+    )
+]
+
+
+def endpoints(routes: Iterable[BaseRoute]) -> list[tuple[str, str]]:
+    """Method and path of every endpoint under /v1."""
+    found = []
+    for route in routes:
+        if isinstance(route, Route) and route.path.startswith("/v1/"):
+            found += [(method, route.path) for method in sorted((route.methods or set()) - {"HEAD"})]
+        else:
+            assert isinstance(route, Route | Mount | WebSocketRoute)
+            assert isinstance(route, WebSocketRoute) or route.path in PUBLIC or route.path.startswith("/admin")
+    return found
+
+
+def scope_of(path: str) -> str:
+    return "models" if path.startswith("/v1/models") else "chat"
+
+
+async def ask(served: Served, method: str, path: str, bearer: str | None) -> httpx2.Response:
+    headers = {"authorization": f"Bearer {bearer}"} if bearer else {}
+    async with httpx2.AsyncClient(headers=headers, verify=False) as client:
+        return await client.request(method, served.url + re.sub(r"{[^}]*}", "some", path))
+
+
+async def test_every_endpoint_needs_a_key_and_its_scope(serve: Serve) -> None:
+    async with serve(tenants=TENANTS) as served:
+        checked = endpoints(served.server.config.app.routes)  # type: ignore[union-attr]
+        for method, path in checked:
+            response = await ask(served, method, path, None)
+            assert (response.status_code, response.json()["error"]["code"]) == (401, "missing_api_key"), path
+            for scope in sorted(SCOPES - {scope_of(path)}):
+                response = await ask(served, method, path, key(scope))
+                error = response.json()["error"]
+                assert (response.status_code, error["code"]) == (403, "insufficient_scope"), (path, scope)
+                assert f"'{scope_of(path)}'" in error["message"]
+            response = await ask(served, method, path, key(scope_of(path)))
+            assert response.status_code in (200, 201, 400, 404), path
+    assert {"/v1/responses", "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/tickets"} <= {
+        path for _, path in checked
+    }
+
+
+async def test_a_websocket_needs_the_scope(serve: Serve) -> None:
+    async with serve(tenants=TENANTS) as served:
+        with pytest.raises(InvalidStatus) as caught:
+            async with served.connect(key("models")):
+                pass
+        assert caught.value.response.status_code == 403
+        async with served.connect(key("chat")) as socket:
+            await send(socket, type="response.create", model="auto", input="hello", max_output_tokens=1)
+            assert (await receive(socket))["type"] == "response.created"
+
+
+@pytest.mark.parametrize("scope", get_args(Scope))
+def test_a_principal_may_do_what_its_scopes_say(scope: Any) -> None:
+    Principal("acme", "key", scopes=frozenset({scope})).require(scope)
+    for other in SCOPES - {scope}:
+        with pytest.raises(Exception, match=other) as caught:
+            Principal("acme", "key", scopes=frozenset({scope})).require(other)
+        assert caught.value.code == "insufficient_scope"  # type: ignore[attr-defined]
+
+
+def test_a_principal_without_scopes_of_its_own_uses_but_does_not_administer() -> None:
+    assert Principal("acme", "key").scopes == USE == SCOPES - {"admin:read", "admin:write"}

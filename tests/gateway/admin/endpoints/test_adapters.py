@@ -1,0 +1,420 @@
+"""Adapters through the admin API: registered in the background, then listed, changed and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+from redis.exceptions import RedisError
+
+from engine.adapters.registry import Registry
+from engine.client.text import TextProcessor
+from gateway.admin.kit.endpoints import Call
+from gateway.engines.pools import Pool
+from gateway.errors import Unavailable
+from gateway.registration import registrar
+from gateway.registration.job_state import Job, JobState
+from tests.engine.adapters.zoo import write_adapter
+from tests.gateway.admin.conftest import Administer, Administered, problem
+from tests.gateway.conftest import EngineThread, eventually
+from tests.gateway.frame_engine import FrameEngine
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="session")
+def folders(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two adapters of the tests' model."""
+    folder = tmp_path_factory.mktemp("store")
+    return [write_adapter(folder / f"pirate-{seed}", model, "only q_proj", seed=seed) for seed in range(2)]
+
+
+@pytest.fixture
+async def frames(tmp_path: Path, model: Path) -> AsyncIterator[FrameEngine]:
+    """An engine that answers with whatever adapter it is asked for."""
+    token = TextProcessor.from_directory(model).encode("a")[-1]
+    async with FrameEngine(tmp_path / "one.sock", defaultdict(lambda: token)).serving() as engine:
+        yield engine
+
+
+async def finished(client: httpx2.AsyncClient, response: httpx2.Response) -> dict[str, Any]:
+    """The job that a response names, when it has ended."""
+    assert response.status_code == 202, response.text
+    path = response.headers["location"].removeprefix("/admin/v1")
+    job: dict[str, Any] = {}
+
+    async def ended() -> bool:
+        job.update((await client.get(path)).json())
+        return job["state"] in ("succeeded", "failed")
+
+    while not await ended():
+        pass
+    return job
+
+
+def form(folder: Path, **request: Any) -> dict[str, Any]:
+    """Arguments of an upload."""
+    return {
+        "files": {
+            "request": (None, json.dumps(request), "application/json"),
+            "config": ("../../etc/passwd", (folder / "adapter_config.json").read_bytes(), "application/json"),
+            "weights": ("weights", (folder / "adapter_model.safetensors").read_bytes(), "application/octet-stream"),
+        }
+    }
+
+
+async def upload(client: httpx2.AsyncClient, folder: Path, **request: Any) -> httpx2.Response:
+    return await client.post("/adapters", **form(folder, **request))
+
+
+async def test_an_upload_becomes_a_model(
+    administer: Administer, frames: FrameEngine, folders: list[Path], model: Path, tmp_path: Path
+) -> None:
+    """The version is what `roundhouse adapter add` makes of the same files; an engine has answered with it; nothing
+    is left where it was received."""
+    expected = Registry(str(tmp_path / "other")).add(folders[0], model).version
+    async with administer(engines={"small": [frames.address]}) as api:
+        accepted = await upload(api.acme, folders[0], name="acme:pirate", description="arr")
+        assert accepted.json()["state"] == "queued"
+        job = await finished(api.acme, accepted)
+        assert (job["state"], job["progress"], job["error"]) == ("succeeded", 1.0, None)
+        assert job["result"] == {"adapter": "acme:pirate", "version": expected, "loaded_on": "small-0"}
+        assert [frame.adapter for frame in frames.generated] == [expected]
+        shown = (await api.acme.get("/adapters/acme:pirate")).json()
+        assert (shown["version"], shown["tenants"], shown["description"]) == (expected, ["acme"], "arr")
+        assert shown["content"]["max_rank"] > 0
+        assert shown["content"]["modules"] == ["q_proj"]
+        assert api.served.gateway.adapters.resolve("acme:pirate", "acme") is not None
+        assert api.served.gateway.adapters.resolve("acme:pirate", "other") is None
+        assert [job["id"] for job in (await api.acme.get("/jobs")).json()["data"]] == [job["id"]]
+        assert (await api.other.get("/jobs")).json()["data"] == []
+        await eventually(lambda: not list((tmp_path / "data" / "uploads").iterdir()))
+
+
+async def test_operators_register_from_allowed_stores(
+    administer: Administer, frames: FrameEngine, folders: list[Path], tmp_path: Path
+) -> None:
+    """An address below a listed one is fetched; every other is refused before anything is opened."""
+    store = folders[0].parent
+    settings = {"sources": [f"file://{store}"]}
+    async with administer(engines={"small": [frames.address]}, adapters=settings) as api:
+
+        async def register(source: str, **fields: Any) -> httpx2.Response:
+            return await api.operator.post("/adapters", json={"name": "pirate", "source": source, **fields})
+
+        job = await finished(api.operator, await register(f"file://{folders[0]}/", pinned=True, tenants=["acme"]))
+        assert job["state"] == "succeeded", job
+        shown = (await api.operator.get("/adapters/pirate")).json()
+        assert (shown["pinned"], shown["tenants"]) == (True, ["acme"])
+        await eventually(lambda: frames.pinned != [] and frames.pinned[-1] == [shown["version"]])
+        for source in (f"file://{store}-other/x", "file:///etc", "s3://bucket/x", f"http://127.0.0.1{store}"):
+            problem(await register(source, name="other"), 403, "source_not_allowed")
+        for source in (
+            f"file://{store}/../secret",
+            f"file://{store}/%2e%2e/x",
+            f"file://{store}//x",
+            str(store),
+            "simplecache::file:///x",
+        ):
+            problem(await register(source, name="other"), 400, "invalid_value")
+        (store / "link").symlink_to("/etc")
+        job = await finished(api.operator, await register(f"file://{store}/link", name="other"))
+        assert job["error"]["code"] in ("source_not_allowed", "adapter_refused")
+        job = await finished(api.operator, await register(f"file://{store}/nothing", name="other"))
+        assert (job["state"], job["error"]["code"]) == ("failed", "adapter_refused")
+        problem(await register(f"file://{folders[1]}"), 409, "already_exists")
+        job = await finished(api.operator, await register(f"file://{folders[1]}", replace=True))
+        swapped = (await api.operator.get("/adapters/pirate")).json()
+        assert (swapped["version"], swapped["pinned"], swapped["tenants"]) == (job["result"]["version"], True, ["acme"])
+        assert swapped["version"] != shown["version"]
+
+
+async def test_what_does_not_load_gets_no_name(
+    administer: Administer, engine: EngineThread, folders: list[Path], tmp_path: Path
+) -> None:
+    """An engine that serves no adapters, and files that are no adapter."""
+    async with administer() as api:
+        job = await finished(api.acme, await upload(api.acme, folders[0], name="acme:pirate"))
+        assert (job["state"], job["error"]["code"]) == ("failed", "adapter_not_loaded")
+        broken = tmp_path / "broken"
+        broken.mkdir()
+        (broken / "adapter_config.json").write_text("{}")
+        (broken / "adapter_model.safetensors").write_bytes(b"no tensors")
+        job = await finished(api.acme, await upload(api.acme, broken, name="acme:broken"))
+        assert (job["state"], job["error"]["code"]) == ("failed", "adapter_refused")
+        assert (await api.operator.get("/adapters")).json()["data"] == []
+
+
+async def test_a_repeated_upload_is_one_job(administer: Administer, frames: FrameEngine, folders: list[Path]) -> None:
+    """With the same idempotency key; other files under it are refused."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        headers = {"idempotency-key": "once"}
+        arguments = form(folders[0], name="acme:pirate")
+        first = await api.acme.post("/adapters", headers=headers, **arguments)
+        again = await api.acme.post("/adapters", headers=headers, **arguments)
+        assert (await finished(api.acme, first))["id"] == (await finished(api.acme, again))["id"]
+        assert again.headers["idempotent-replayed"] == "true"
+        other = await api.acme.post("/adapters", headers=headers, **form(folders[1], name="acme:second"))
+        problem(other, 409, "idempotency_key_reused")
+        assert len(frames.generated) == 1
+
+
+async def test_a_wrong_upload_is_refused_by_name(
+    administer: Administer, frames: FrameEngine, folders: list[Path], tmp_path: Path
+) -> None:
+    """Missing, unknown, doubled and oversized parts; broken forms; and nothing stays on the disk."""
+    settings = {"max_upload_bytes": 1000}
+    async with administer(engines={"small": [frames.address]}, adapters=settings) as api:
+        good = form(folders[0], name="acme:pirate")["files"]
+        refused = await api.acme.post("/adapters", files=good)
+        assert problem(refused, 413, "request_too_large")["param"] == "weights"
+        small = good | {"weights": ("w", b"tiny")}
+        for change, code, param in (
+            ({"weights": None}, "missing_required_parameter", "weights"),
+            ({"extra": ("e", b"")}, "unknown_parameter", "extra"),
+            ({"request": (None, "[]")}, "invalid_value", "request"),
+            ({"request": (None, '{"name": "acme:x", "source": "s3://a/b"}')}, "invalid_value", "request"),
+        ):
+            files = {name: part for name, part in (small | change).items() if part is not None}  # type: ignore[operator]
+            assert problem(await api.acme.post("/adapters", files=files), 400, code)["param"] == param
+        for content, media_type in (
+            (b"--x\r\n", "multipart/form-data; boundary=x"),
+            (b"nothing of the kind", "multipart/form-data; boundary=x"),
+            (b"", "multipart/form-data"),
+        ):
+            headers = {"content-type": media_type}
+            problem(await api.acme.post("/adapters", content=content, headers=headers), 400, "invalid_multipart")
+        assert not list((tmp_path / "data" / "uploads").iterdir())
+
+
+async def test_what_only_operators_may(administer: Administer, frames: FrameEngine, folders: list[Path]) -> None:
+    """Names outside of the tenant's own, fetching, pinning, and other tenants."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        for fields in (
+            {"name": "pirate"},
+            {"name": "other:pirate"},
+            {"name": "acme:pirate", "pinned": True},
+            {"name": "acme:pirate", "tenants": ["acme", "other"]},
+        ):
+            problem(await upload(api.acme, folders[0], **fields), 403, "forbidden")
+        source = {"name": "acme:pirate", "source": "s3://bucket/x"}
+        problem(await api.acme.post("/adapters", json=source), 403, "forbidden")
+        for fields, code in (({"name": "tiny-small"}, "invalid_value"), ({"name": "auto"}, "invalid_value")):
+            problem(await upload(api.operator, folders[0], **fields), 400, code)
+
+
+async def registered(
+    api: Administered, folder: Path, name: str = "acme:pirate", by: httpx2.AsyncClient | None = None
+) -> httpx2.Response:
+    """An adapter of acme's, or of another tenant whose admin registers it."""
+    client = by or api.acme
+    job = await finished(client, await upload(client, folder, name=name))
+    assert job["state"] == "succeeded", job
+    return await client.get(f"/adapters/{name}")
+
+
+async def test_pin_swap_drain_delete(administer: Administer, frames: FrameEngine, folders: list[Path]) -> None:
+    """Each under the state that was read; a drained one takes no new requests."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        first = await registered(api, folders[0])
+        second = await registered(api, folders[1], "acme:second")
+        path, adapter = "/adapters/acme:pirate", api.served.gateway.adapters
+        problem(await api.acme.patch(path, json={"drained": True}), 428, "precondition_required")
+        problem(await api.acme.patch(path, json={}, headers={"if-match": '"x"'}), 412, "revision_mismatch")
+        tag = {"if-match": first.headers["etag"]}
+        problem(await api.acme.patch(path, json={"pinned": True}, headers=tag), 403, "forbidden")
+        problem(await api.acme.patch(path, json={"version": "0" * 64}, headers=tag), 400, "invalid_value")
+        version = second.json()["version"]
+        swapped = await api.acme.patch(path, json={"version": version}, headers=tag)
+        assert swapped.json()["version"] == version
+        found = adapter.resolve("acme:pirate", "acme")
+        assert found is not None
+        assert found.version == version
+        problem(await api.acme.patch(path, json={"version": version}, headers=tag), 412, "revision_mismatch")
+        tag = {"if-match": swapped.headers["etag"]}
+        pinned = await api.operator.patch(path, json={"pinned": True}, headers=tag)
+        assert pinned.json()["pinned"] is True
+        tag = {"if-match": pinned.headers["etag"]}
+        drained = await api.acme.patch(path, json={"drained": True}, headers=tag)
+        assert drained.json()["drained"] is True
+        with pytest.raises(Unavailable):
+            adapter.resolve("acme:pirate", "acme")
+        problem(await api.acme.delete(path, headers=tag), 412, "revision_mismatch")
+        assert (await api.acme.delete(path, headers={"if-match": drained.headers["etag"]})).status_code == 204
+        problem(await api.acme.get(path), 404, "not_found")
+        entries = (await api.acme.get("/tenants/acme/audit")).json()["data"]
+        assert [entry["action"] for entry in entries] == [
+            "adapter.delete",
+            "adapter.update",
+            "adapter.update",
+            "adapter.update",
+            "adapter.point",
+            "adapter.register",
+            "adapter.point",
+            "adapter.register",
+        ]
+        people = {entry["actor"] for entry in entries if entry["action"] != "adapter.point"}
+        assert people == {"acme/key:acme-admin", "operations/key:root"}
+        assert entries[-2]["changes"] == {"version": first.json()["version"]}
+        assert entries[-2]["actor"].startswith("job:job_")
+
+
+async def test_others_adapters_are_not_there(administer: Administer, frames: FrameEngine, folders: list[Path]) -> None:
+    """Nor shared ones to be changed, nor who shares them."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        await registered(api, folders[0])
+        path = "/adapters/acme:pirate"
+        problem(await api.other.get(path), 404, "not_found")
+        problem(await api.other.patch(path, json={}, headers={"if-match": "*"}), 404, "not_found")
+        problem(await api.other.delete(path, headers={"if-match": "*"}), 404, "not_found")
+        shared = await api.operator.patch(path, json={"tenants": ["acme", "other"]}, headers={"if-match": "*"})
+        assert shared.json()["tenants"] == ["acme", "other"]
+        assert (await api.other.get(path)).json()["tenants"] == ["other"]
+        problem(await api.other.delete(path, headers={"if-match": "*"}), 403, "forbidden")
+        problem(await api.acme.delete(path, headers={"if-match": "*"}), 403, "forbidden")
+
+
+async def test_a_digest_is_no_permission(administer: Administer, frames: FrameEngine, folders: list[Path]) -> None:
+    """A name can be led only to versions that an adapter of the tenant's leads to, as of now."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        own = await registered(api, folders[0])
+        job = await finished(api.operator, await upload(api.operator, folders[1], name="gold", tenants=["acme"]))
+        assert job["state"] == "succeeded", job
+        gold = (await api.acme.get("/adapters/gold")).json()["version"]
+        await api.operator.patch("/adapters/gold", json={"tenants": ["other"]}, headers={"if-match": "*"})
+        path, tag = "/adapters/acme:pirate", {"if-match": own.headers["etag"]}
+        problem(await api.acme.patch(path, json={"version": gold}, headers=tag), 400, "invalid_value")
+        assert (await api.acme.get(path)).json()["version"] == own.json()["version"]
+        await api.operator.patch("/adapters/gold", json={"tenants": None}, headers={"if-match": "*"})
+        assert (await api.acme.patch(path, json={"version": gold}, headers=tag)).json()["version"] == gold
+
+
+async def test_versions_of_adapters_that_the_tenant_may_not_use_are_refused(
+    administer: Administer, frames: FrameEngine, folders: list[Path]
+) -> None:
+    """Also where the adapter is open to all, and only the tenant's list of models lacks it."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        await api.operator.post("/tenants", json={"name": "shop", "models": ["shop:pirate"]})
+        made = (await api.operator.post("/tenants/shop/keys", json={"scopes": ["admin:read", "admin:write"]})).json()
+        async with api.client(made["key"]) as shop:
+            own = await registered(api, folders[0], "shop:pirate", by=shop)
+            job = await finished(api.operator, await upload(api.operator, folders[1], name="gold"))
+            assert job["state"] == "succeeded", job
+            gold = (await api.operator.get("/adapters/gold")).json()["version"]
+            headers = {"if-match": own.headers["etag"]}
+            swap = await shop.patch("/adapters/shop:pirate", json={"version": gold}, headers=headers)
+            problem(swap, 400, "invalid_value")
+
+
+async def test_a_registration_does_not_swap_a_name_that_is_shared_meanwhile(
+    administer: Administer, frames: FrameEngine, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may change a name is asked when it is changed, not only when the upload begins."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        own = await registered(api, folders[0])
+        tried = registrar.try_on_engine
+
+        async def shared(pool: Pool, version: str) -> str | None:
+            change = {"tenants": ["acme", "other"]}
+            await api.operator.patch("/adapters/acme:pirate", json=change, headers={"if-match": "*"})
+            return await tried(pool, version)
+
+        monkeypatch.setattr(registrar, "try_on_engine", shared)
+        job = await finished(api.acme, await upload(api.acme, folders[1], name="acme:pirate", replace=True))
+        assert (job["state"], job["error"]["code"]) == ("failed", "forbidden")
+        assert (await api.acme.get("/adapters/acme:pirate")).json()["version"] == own.json()["version"]
+
+
+async def test_a_state_that_redis_does_not_take_ends_nothing(
+    administer: Administer, frames: FrameEngine, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The adapter is registered, its job says so as soon as it can, and the next one is worked on."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        jobs = api.served.gateway.admin.jobs
+        write, refused = jobs.write, 0
+
+        async def refuses(job: Job) -> None:
+            nonlocal refused
+            if job.state is not JobState.QUEUED and refused < 5:
+                refused += 1
+                raise RedisError("down")
+            await write(job)
+
+        monkeypatch.setattr(jobs, "write", refuses)
+        monkeypatch.setattr(registrar, "LIFETIME", 0.1)
+        first = await upload(api.acme, folders[0], name="acme:first")
+        second = await upload(api.acme, folders[1], name="acme:second")
+        for made in (second, first):
+            async with asyncio.timeout(30):
+                job = await finished(api.acme, made)
+            assert job["state"] == "succeeded", job
+        assert refused == 5
+
+
+async def test_a_job_that_takes_long_holds_up_no_other_tenant(
+    administer: Administer, frames: FrameEngine, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tenant's next one waits."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        tried, go_on = registrar.try_on_engine, asyncio.Event()
+        held: list[str] = []
+
+        async def slow(pool: Pool, version: str) -> str | None:
+            if not held:
+                held.append(version)
+                await go_on.wait()
+            return await tried(pool, version)
+
+        monkeypatch.setattr(registrar, "try_on_engine", slow)
+        first = await upload(api.acme, folders[0], name="acme:first")
+        second = await upload(api.acme, folders[1], name="acme:second")
+        others = await finished(api.other, await upload(api.other, folders[1], name="other:one"))
+        assert others["state"] == "succeeded", others
+        waiting = (await api.acme.get(second.headers["location"].removeprefix("/admin/v1"))).json()
+        assert waiting["state"] == "queued"
+        go_on.set()
+        for made in (first, second):
+            assert (await finished(api.acme, made))["state"] == "succeeded"
+
+
+async def test_a_tenants_uploads_have_so_many_bytes_together(
+    administer: Administer, frames: FrameEngine, folders: list[Path]
+) -> None:
+    """Until they are registered."""
+    size = sum((folders[0] / name).stat().st_size for name in ("adapter_config.json", "adapter_model.safetensors"))
+    adapters = {"max_upload_bytes_per_tenant": size // 2}
+    async with administer(engines={"small": [frames.address]}, adapters=adapters) as api:
+        refusal = await upload(api.acme, folders[0], name="acme:pirate")
+        assert "max_upload_bytes_per_tenant" in problem(refusal, 429, "too_many_uploads")["detail"]
+        assert int(refusal.headers["retry-after"]) > 0
+        job = await finished(api.operator, await upload(api.operator, folders[0], name="pirate"))
+        assert job["state"] == "succeeded", job
+
+
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+async def test_a_name_that_is_shared_meanwhile_is_not_changed(
+    administer: Administer, frames: FrameEngine, folders: list[Path], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Also if the caller takes any state of it: whose it is is asked when it is changed."""
+    async with administer(engines={"small": [frames.address]}) as api:
+        await registered(api, folders[0])
+        registry, noted = api.served.gateway.adapters.registry, Call.note
+
+        async def shared(call: Call, action: str, *what: Any, **more: Any) -> bool:
+            if not action.endswith(".failed"):
+                both = ("acme", "other")
+                registry.edit("acme:pirate", lambda pointer: msgspec.structs.replace(pointer, tenants=both))
+            return await noted(call, action, *what, **more)
+
+        monkeypatch.setattr(Call, "note", shared)
+        body = {"json": {"drained": True}} if method == "PATCH" else {}
+        path = "/adapters/acme:pirate"
+        problem(await api.acme.request(method, path, headers={"if-match": "*"}, **body), 403, "forbidden")
+        assert (await api.operator.get(path)).json()["drained"] is False

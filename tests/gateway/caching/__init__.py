@@ -1,1 +1,0 @@
-"""Tests of the response cache on the road of turns."""

@@ -1,0 +1,168 @@
+"""The configuration: sources, precedence, and errors that name the field."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from gateway.config.settings import DEMO_KEY, Settings, SettingsError, demo_settings, load
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "roundhouse.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_without_anything_the_embedded_default_applies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load(environ={})
+    assert settings == demo_settings()
+    assert (settings.server.host, settings.server.port) == ("127.0.0.1", 8080)
+    assert [pool.tier for pool in settings.pools] == ["small", "medium", "large"]
+
+
+def test_the_environment_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
+    file = write(tmp_path, "[server]\nport = 9000\nmax_connections = 5\n")
+    settings = load(file, environ={"ROUNDHOUSE_SERVER_PORT": "9001"})
+    assert (settings.server.port, settings.server.max_connections) == (9001, 5)
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    file = write(tmp_path, "[cache]\nenabled = false\n")
+    assert not load(environ={"ROUNDHOUSE_CONFIG": str(file)}).cache.enabled
+
+
+def test_values_of_the_environment_become_what_the_field_wants() -> None:
+    settings = load(
+        environ={
+            "ROUNDHOUSE_CACHE_ENABLED": "false",
+            "ROUNDHOUSE_ROUTER_LARGE_FROM": "0.75",
+            "ROUNDHOUSE_SERVER_ALLOWED_ORIGINS": "https://a.example, https://b.example",
+        }
+    )
+    assert settings.cache.enabled is False
+    assert settings.router.large_from == 0.75
+    assert settings.server.allowed_origins == ["https://a.example", "https://b.example"]
+
+
+def test_redis_url_is_read_unless_the_file_names_one(tmp_path: Path) -> None:
+    environ = {"REDIS_URL": "redis://elsewhere"}
+    assert load(environ=environ).redis.url == "redis://elsewhere"
+    assert load(write(tmp_path, '[redis]\nurl = "redis://here"\n'), environ=environ).redis.url == "redis://here"
+
+
+POOL = '[[pools]]\ntier = "small"\nname = "a"\nmodel = "/m"\n'
+
+
+def test_own_pools_without_tenants_have_no_tenant(tmp_path: Path) -> None:
+    """Not that of the demo, whose key everybody knows."""
+    assert load(write(tmp_path, POOL), environ={}).tenants == []
+
+
+def test_own_tenants_may_have_the_demos_pools(tmp_path: Path) -> None:
+    settings = load(write(tmp_path, '[[tenants]]\nname = "acme"\n'), environ={})
+    assert [tenant.name for tenant in settings.tenants] == ["acme"]
+    assert settings.pools == demo_settings().pools
+
+
+DEMO_TENANT = f'[[tenants]]\nname = "a"\nkeys = [{{ id = "k", sha256 = "{sha256(DEMO_KEY.encode()).hexdigest()}" }}]\n'
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "chat.example"])
+@pytest.mark.parametrize("text", ["", DEMO_TENANT, POOL + DEMO_TENANT])
+def test_the_demos_key_is_refused_where_other_machines_can_use_it(tmp_path: Path, host: str, text: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(SettingsError, match=r"server\.host: .* keys of your own, or listen on 127\.0\.0\.1"):
+        load(file, environ={"ROUNDHOUSE_SERVER_HOST": host})
+    with pytest.raises(SettingsError, match=r"server\.host"):
+        load(file, environ={}, server={"host": host})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_the_demo_may_listen_on_any_loopback_address(tmp_path: Path, host: str) -> None:
+    assert load(write(tmp_path, ""), environ={}, server={"host": host}).server.host == host
+
+
+@pytest.mark.parametrize(
+    ("listen", "scopes", "fine"),
+    [
+        ("0.0.0.0:9000", '["admin:read"]', False),
+        ("[::]:9000", '["chat", "admin:write"]', False),
+        ("0.0.0.0:9000", '["chat"]', True),
+        ("127.0.0.1:9000", '["admin:read"]', True),
+        ("[::1]:9000", '["admin:read"]', True),
+        ("unix:/run/admin", '["admin:read"]', True),
+    ],
+)
+def test_the_demos_key_is_refused_where_other_machines_can_administer_with_it(
+    tmp_path: Path, listen: str, scopes: str, fine: bool
+) -> None:
+    """The admin API's own listener is another way in."""
+    tenant = DEMO_TENANT.replace("sha256 =", f"scopes = {scopes}, sha256 =")
+    file = write(tmp_path, f'[admin]\nlisten = "{listen}"\n{tenant}')
+    if fine:
+        assert load(file, environ={}).admin.listen == listen
+    else:
+        with pytest.raises(SettingsError, match=r"admin\.listen: .* keys of your own, or listen on 127\.0\.0\.1"):
+            load(file, environ={})
+
+
+def test_a_file_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="not valid TOML: nested too deep"):
+        load(write(tmp_path, "a = " + "[" * 10_000 + "]" * 10_000), environ={})
+
+
+def test_an_own_key_may_be_used_from_anywhere(tmp_path: Path) -> None:
+    text = DEMO_TENANT.replace(sha256(DEMO_KEY.encode()).hexdigest(), "0" * 64)
+    assert load(write(tmp_path, text), environ={}, server={"host": "0.0.0.0"}).server.host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[server]\nprot = 1\n", "prot"),
+        ("[server]\nport = 70000\n", "server.port"),
+        ("[servers]\n", "servers"),
+        ('[redis]\ntimeout = "fast"\n', "redis.timeout"),
+        ("[server\n", "not valid TOML"),
+        ('[[tenants]]\nname = "a b"\n', r"tenants"),
+        ('[[tenants]]\nname = "a"\n[[tenants]]\nname = "a"\n', "two tenants"),
+        (POOL + POOL, "two pools serve the same tier"),
+        (POOL + "step_tokens = 8\n", "step_tokens"),
+        (POOL + 'quantize = "int8"\n', 'quantize .* needs dtype = "bfloat16"'),
+        ('[[tenants]]\nname = "a"\nweight = 0\n', "weight"),
+        ('[[tenants]]\nname = "a"\nservice = "gold"\n', "service"),
+        ("pools = []\n", "at least one pool"),
+        ("[router]\nmedium_from = 0.9\nlarge_from = 0.1\n", "router.medium_from"),
+        ("[limits]\nrequests_per_minute = 0\n", "limits.requests_per_minute"),
+        ('[[tenants]]\nname="a"\nkeys=[{id="k", sha256="short"}]\n', "sha256"),
+    ],
+)
+def test_an_error_names_the_field(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        load(write(tmp_path, text), environ={})
+
+
+def test_a_named_file_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no such"):
+        load(tmp_path / "missing.toml", environ={})
+
+
+def test_a_wrong_environment_variable_is_named() -> None:
+    with pytest.raises(SettingsError, match="ROUNDHOUSE_SERVER_PORT"):
+        load(environ={"ROUNDHOUSE_SERVER_PORT": "many"})
+
+
+def test_two_keys_must_differ(tmp_path: Path) -> None:
+    key = f'keys = [{{ id = "k", sha256 = "{"0" * 64}" }}]\n'
+    text = f'[[tenants]]\nname = "a"\n{key}[[tenants]]\nname = "b"\n{key}'
+    with pytest.raises(SettingsError, match="same sha256"):
+        load(write(tmp_path, text), environ={})
+
+
+def test_settings_cannot_be_changed_by_accident() -> None:
+    with pytest.raises(AttributeError):
+        Settings().server.port = 1  # type: ignore[misc]

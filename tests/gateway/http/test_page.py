@@ -1,0 +1,119 @@
+"""The chat page's files, headers and configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+
+from gateway.config.settings import Settings, Tenant, demo_settings
+from gateway.http import page
+
+VENDOR = page.STATIC / "vendor"
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def client(settings: Settings) -> AsyncIterator[httpx2.AsyncClient]:
+    """Requests to an application that has the page's routes only."""
+    app = Starlette(routes=page.routes)
+    app.state.gateway = SimpleNamespace(settings=settings)
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        yield client
+
+
+def packages() -> list[dict[str, Any]]:
+    manifest: dict[str, list[dict[str, Any]]] = json.loads((VENDOR / "manifest.json").read_text("utf-8"))
+    return manifest["packages"]
+
+
+async def test_every_file_of_the_page_carries_its_policy() -> None:
+    """Nothing from other hosts, nothing inline, no frame around it, no file taken for another type."""
+    async with client(demo_settings()) as http:
+        for path, kind in (
+            ("/", "text/html"),
+            ("/static/js/main.js", "text/javascript"),
+            ("/static/css/base.css", "text/css"),
+            ("/static/icons.svg", "image/svg+xml"),
+        ):
+            response = await http.get(path)
+            assert response.status_code == 200
+            assert response.headers["content-type"].startswith(kind)
+            policy = response.headers["content-security-policy"].split("; ")
+            assert "default-src 'self'" in policy
+            assert "frame-ancestors 'none'" in policy
+            assert not any(source in directive for directive in policy for source in ("unsafe", "http:", "https:", "*"))
+
+
+async def test_an_unchanged_file_is_not_sent_again() -> None:
+    """Browsers ask each time and are told that nothing changed, with the same headers."""
+    async with client(demo_settings()) as http:
+        first = await http.get("/static/js/main.js")
+        again = await http.get("/static/js/main.js", headers={"if-none-match": first.headers["etag"]})
+    assert first.headers["cache-control"] == "no-cache"
+    assert again.status_code == 304
+    assert again.headers["content-security-policy"] == page.CONTENT_SECURITY_POLICY
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../settings.py", "/static/%2e%2e/settings.py", "/static/js", "/static/no.js"]
+)
+async def test_only_files_of_the_page_are_served(path: str) -> None:
+    """Neither what lies beside them nor a folder."""
+    async with client(demo_settings()) as http:
+        assert (await http.get(path)).status_code == 404
+
+
+async def test_the_embedded_default_tells_its_key() -> None:
+    """The key that the page is told is the one that the server accepts."""
+    settings = demo_settings()
+    async with client(settings) as http:
+        config = (await http.get("/ui/config.json")).json()
+    assert hashlib.sha256(config["key"].encode()).hexdigest() == settings.tenants[0].keys[0].sha256
+    assert config["tiers"] == {"medium_from": settings.router.medium_from, "large_from": settings.router.large_from}
+
+
+async def test_an_own_installation_tells_no_key() -> None:
+    """Tenants of one's own, or none yet: the page has to ask."""
+    for tenants in ([Tenant(name="own")], []):
+        async with client(Settings(tenants=tenants, pools=demo_settings().pools)) as http:
+            assert (await http.get("/ui/config.json")).json()["key"] is None
+
+
+def test_vendored_files_are_those_of_the_manifest() -> None:
+    """Every file is listed with the digest it has, and every listed file exists."""
+    listed = {path: digest for package in packages() for path, digest in package["files"].items()}
+    found = {
+        file.relative_to(VENDOR).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in VENDOR.rglob("*")
+        if file.is_file() and file.name != "manifest.json"
+    }
+    assert found == listed
+
+
+@pytest.mark.parametrize("package", packages(), ids=lambda package: package["name"])
+def test_vendored_packages_name_version_source_and_licence(package: dict[str, Any]) -> None:
+    """And bring the licence's text along."""
+    assert package["version"] in package["source"]
+    assert package["license"] in ("MIT", "Apache-2.0", "BSD-3-Clause")
+    assert any(Path(path).name == "LICENSE" for path in package["files"])
+
+
+def test_the_page_has_nothing_inline() -> None:
+    """The policy would refuse it: scripts and styles are files, and no element has a style or a handler."""
+    html = (page.STATIC / "index.html").read_text("utf-8")
+    assert " style=" not in html
+    assert "<style" not in html
+    assert re.search(r"\son\w+=", html) is None
+    assert all("src=" in tag for tag in html.split("<script")[1:])

@@ -1,0 +1,142 @@
+"""The choice of a tier on a turn's road: knob, budget, conversations, and the learnt model, with real engines."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.settings import Embedder, Pool, Router, Settings
+from gateway.pipeline.routing.tiers import TierMemory, Tiers
+from gateway.protocol.caching import Caching
+from gateway.protocol.requests import Message
+from gateway.protocol.stream import Routed
+from router import features
+from router.features import extract
+from router.refit import Opinion, refit
+from router.success import shipped
+from router.tier import NOMINAL, TIERS, relative
+from tests.embedder import EmbedderProcess
+from tests.gateway.conftest import EngineThread, Serve, Served, eventually
+from tests.gateway.pipeline.test_run import OTHER, request, routes, run
+
+pytestmark = pytest.mark.anyio
+
+HARD = "Explain step by step why the proof holds, compare both methods and derive the result. " * 3
+EXAM = (
+    "A gas expands at a constant pressure of 2 atm from 3 L to 9 L. What is the work done by it?\n"
+    "1216 J\n600 J\n12 J\n1800 J\n304 J\n2432 J\n152 J\n900 J\n1000 J\n450 J"
+)
+
+
+@pytest.fixture
+def tiers(engine: EngineThread) -> dict[str, list[str]]:
+    return {tier: [engine.address] for tier in TIERS}
+
+
+async def routed(served: Served, text: str = "hello", **fields: Any) -> Routed:
+    return routes(await run(served, request(text, caching=Caching(no_store=True), **fields)))[0]
+
+
+async def test_a_question_like_those_learnt_from_goes_by_what_was_learnt(serve: Serve, tiers: Any) -> None:
+    """And says how well each tier is expected to answer."""
+    async with serve(engines=tiers) as served:
+        route = await routed(served, EXAM)
+        chat = await routed(served, HARD)
+    assert route.reason == "learnt" and route.probabilities is not None
+    assert "expected to be answered well: small" in route.reasons[0]
+    assert (chat.reason, chat.probabilities) == ("complexity", None)
+
+
+async def test_with_an_embedder_the_choice_rests_on_the_embedding_too(
+    serve: Serve, tiers: Any, embedder: EmbedderProcess
+) -> None:
+    """Which changes what is expected, and is the model's own prediction for both."""
+    async with serve(engines=tiers, embedder=Embedder(address=f"unix://{embedder.socket}", timeout=30)) as served:
+        client = served.gateway.embedder
+        assert client is not None
+        await eventually(lambda: client.hello is not None)
+        route = await routed(served, EXAM)
+        vector = (await client.embed([EXAM], seconds=30)).vectors[0]
+    seen = extract([features.Message("user", EXAM)])
+    assert route.probabilities == pytest.approx(shipped().predict(seen, vector).probabilities, abs=1e-4)
+    assert route.probabilities != pytest.approx(shipped().predict(seen).probabilities, abs=1e-4)
+
+
+async def test_it_can_be_switched_off(serve: Serve, tiers: Any) -> None:
+    async with serve(engines=tiers, router=Router(learnt=False)) as served:
+        assert (await routed(served, EXAM)).reason == "complexity"
+
+
+@pytest.mark.parametrize("text", ["hello", HARD, EXAM])
+async def test_a_request_may_turn_the_knob_where_the_server_lets_it(serve: Serve, tiers: Any, text: str) -> None:
+    async with serve(engines=tiers) as served:
+        assert [(await routed(served, text, quality=knob)).tier for knob in (0, 100)] == ["small", "large"]
+    async with serve(engines=tiers, router=Router(quality_by_request=False, quality=0)) as served:
+        assert (await routed(served, text, quality=100)).tier == "small"
+
+
+async def test_the_knob_of_the_configuration_is_the_same(serve: Serve, tiers: Any) -> None:
+    for knob, tier in ((0, "small"), (100, "large")):
+        async with serve(engines=tiers, router=Router(quality=knob)) as served:
+            assert (await routed(served, HARD)).tier == tier
+
+
+async def test_a_long_text_that_is_no_chat_goes_to_medium(serve: Serve, tiers: Any) -> None:
+    async with serve(engines=tiers) as served:
+        route = await routed(served, "lorem ipsum " * 400)
+    assert (route.tier, route.reason) == ("medium", "uncertain")
+
+
+async def test_a_conversation_does_not_fall_below_a_tier_that_it_has_used(serve: Serve, tiers: Any) -> None:
+    """Whoever else begins with the same words has a conversation of his own."""
+    first = Message("user", HARD)
+    follow_up = (first, Message("assistant", "Because."), Message("user", "thanks"))
+    async with serve(engines=tiers) as served:
+        assert (await routed(served, HARD)).tier == "large"
+        later = await routed(served, messages=follow_up)
+        other = routes(await run(served, request(messages=follow_up, caching=Caching(no_store=True)), OTHER))[0]
+        anew = await routed(served, "thanks")
+    assert later.tier == "large"
+    assert "does not go below it" in " ".join(later.reasons)
+    assert (other.tier, anew.tier) == ("small", "small")
+    async with serve(engines=tiers, router=Router(sticky_seconds=0)) as served:
+        assert (await routed(served, HARD)).tier == "large"
+        assert (await routed(served, messages=follow_up)).tier == "small"
+
+
+async def test_a_budget_makes_quality_dearer_when_it_is_overspent(serve: Serve, tiers: Any) -> None:
+    """The same hard question again and again: large until the price has risen, then as often as the budget allows."""
+    async with serve(engines=tiers, router=Router(budget=0.5, sticky_seconds=0)) as served:
+        spent = partial(served.gateway.metrics.registry.get_sample_value, "roundhouse_route_budget_spent_ratio")
+        assert math.isnan(spent() or 0.0)
+        chosen = [(await routed(served, HARD)).tier for _ in range(60)]
+        await served.settle()
+        told = spent()
+    steady = chosen[next(number for number, tier in enumerate(chosen) if tier != "large") :]
+    costs = dict(zip(TIERS, relative(NOMINAL), strict=True))
+    assert chosen[0] == "large" and len(steady) > 20
+    assert told == pytest.approx(sum(costs[tier] for tier in chosen) / len(chosen), abs=0.02)
+    assert sum(costs[tier] for tier in steady) / len(steady) == pytest.approx(0.5, abs=0.1)
+
+
+async def test_without_the_medium_tier_there_are_two(serve: Serve, engine: EngineThread) -> None:
+    async with serve(engines={"small": [engine.address], "large": [engine.address]}) as served:
+        assert [(await routed(served, text)).tier for text in ("hello", HARD)] == ["small", "large"]
+
+
+def test_prices_and_averages_are_those_of_the_configured_model(tmp_path: Path) -> None:
+    """One that was refitted to opinions that find the small tier bad."""
+    file = tmp_path / "router.safetensors"
+    file.write_bytes(refit(shipped(), [Opinion("small", 0.9, 1.0, False)] * 50))
+    pools = (Pool(tier="small", name="a", model="m"), Pool(tier="large", name="b", model="m"))
+    before, after = (
+        Tiers(Settings(pools=list(pools), router=Router(model=model)), TierMemory(), None)
+        for model in (None, str(file))
+    )
+    assert after.typical[0] < 0.9 * before.typical[0]
+    assert after.typical[2] == pytest.approx(before.typical[2], abs=0.01)
+    assert after.policy.model != before.policy.model
