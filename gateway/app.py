@@ -52,7 +52,6 @@ from gateway.pipeline.run import Pipeline
 from gateway.pipeline.sources.semantic_parts import semantic_cache
 from gateway.pipeline.sources.single_flight import Flights
 from gateway.pipeline.tracing import TraceRequests
-from gateway.processes import redis_server
 from gateway.registration.job_store import JobStore
 from gateway.registration.parts import AdminParts
 from gateway.registration.registrar import Registrar
@@ -61,6 +60,7 @@ from gateway.safety.anomaly import Anomalies
 from gateway.safety.guard import Guard
 from gateway.safety.violations import Violations
 from gateway.services import Gateway
+from gateway.storage.connect import connect
 from gateway.storage.presence import Presence
 from gateway.storage.redis import BatchingRedis
 from gateway.telemetry import logs
@@ -270,7 +270,7 @@ async def _connected(
     Raises:
         SettingsError: the gateways of this Redis have another secret.
     """
-    redis, reader = redis_server.connect(settings), redis_server.connect(settings, timeout=READ_TIMEOUT)
+    redis, reader = connect(settings), connect(settings, timeout=READ_TIMEOUT)
     stack.push_async_callback(redis.aclose)
     stack.push_async_callback(reader.aclose)
     if not await check(redis, secret):

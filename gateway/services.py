@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 from redis.asyncio import Redis
 from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocket
 
 from cache.embedding.client import EmbedderClient
 from gateway.access.directory.store import Directory
@@ -27,7 +28,23 @@ from gateway.registration.parts import AdminParts
 from gateway.storage.presence import Presence
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turns
-from gateway.ws.socket import Connections
+
+
+class Sockets(Protocol):
+    """The open WebSockets of this process; `gateway.ws.socket.Connections` implements it."""
+
+    draining: bool
+
+    @property
+    def open(self) -> int: ...
+
+    async def serve(self, socket: WebSocket) -> None: ...
+
+    def configure(self, settings: Settings) -> None: ...
+
+    def drain(self) -> None: ...
+
+    async def shut(self, grace: float = ...) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +59,7 @@ class Gateway:
     engines: Engines
     adapters: Adapters
     turns: Turns
-    connections: Connections
+    connections: Sockets
     metrics: Metrics
     presence: Presence
     directory: Directory

@@ -36,7 +36,7 @@ def load_settings(config: str | None) -> Settings:
 
 def with_redis(settings: Settings, act: Callable[[Redis], Coroutine[Any, Any, T]]) -> T:
     """Do something with the Redis that the configuration names, also the one of a running `serve`."""
-    from gateway.processes.redis_server import redis_url
+    from gateway.storage.connect import redis_url
 
     address = redis_url(settings)
 

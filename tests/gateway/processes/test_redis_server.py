@@ -15,6 +15,7 @@ from gateway.config.settings import Redis as RedisSettings
 from gateway.config.settings import Settings, SettingsError
 from gateway.processes import redis_server
 from gateway.processes.child import Child
+from gateway.storage import connect
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +30,7 @@ async def test_it_runs_on_its_socket_and_remembers_over_a_restart() -> None:
         for expected in (None, b"blue"):
             child = Child("redis", redis_server.command(settings))
             task = asyncio.create_task(child.run())
-            async with redis_server.connect(settings) as client:
+            async with connect.connect(settings) as client:
                 await answering(client)
                 assert await client.get("colour") == expected
                 await client.set("colour", "blue")
@@ -56,9 +57,9 @@ def test_a_redis_on_the_path_is_preferred_to_the_bundled_one(tmp_path: Path, mon
 
 
 def test_a_configured_redis_is_used_instead() -> None:
-    assert redis_server.redis_url(settings_in("/tmp", url="redis://elsewhere")) == "redis://elsewhere"
+    assert connect.redis_url(settings_in("/tmp", url="redis://elsewhere")) == "redis://elsewhere"
 
 
 def test_a_path_too_long_for_a_socket_is_refused_with_the_remedy() -> None:
     with pytest.raises(SettingsError, match="ROUNDHOUSE_REDIS_DATA"):
-        redis_server.embedded_url(settings_in("/tmp/" + "x" * 120))
+        connect.embedded_url(settings_in("/tmp/" + "x" * 120))

@@ -17,7 +17,7 @@ from gateway.access.tickets import Tickets
 from gateway.config.settings import Redis as RedisSettings
 from gateway.config.settings import Settings
 from gateway.errors import Unavailable
-from gateway.processes import redis_server as redis_server_module
+from gateway.storage.connect import connect
 from gateway.storage.redis import MAX_BATCH, BatchingRedis
 from tests.conftest import redis_server
 from tests.cutting_proxy import CuttingProxy
@@ -215,7 +215,7 @@ async def test_a_one_use_ticket_stays_valid_or_the_caller_is_told_to_try_again(
 async def test_a_pipeline_is_not_carried_out_twice(redis_url: str, proxy: CuttingProxy, tmp_path: Path) -> None:
     """With the client that gateways use."""
     settings = Settings(redis=RedisSettings(url=proxy.url, timeout=5.0, data=str(tmp_path)))
-    client = redis_server_module.connect(settings)
+    client = connect(settings)
     try:
         await client.flushdb()
         async with client.pipeline(transaction=True) as pipeline:
