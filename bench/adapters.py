@@ -28,8 +28,8 @@ from bench.measure import Machine, mean, probe
 from bench.report import Environment
 
 if TYPE_CHECKING:
+    from engine.checkpoint.config import ModelConfig
     from engine.execution.runner import ModelRunner
-    from engine.model.config import ModelConfig
 
 _RESULTS = Path(__file__).parent / "results"
 _MEDIUM = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"

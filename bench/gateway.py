@@ -34,7 +34,7 @@ from bench.load import Outcome
 from bench.measure import quantile
 from bench.report import Environment
 from bench.stub import TIERS, WORD
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from gateway.config.settings import DEMO
 from gateway.processes.redis_server import binary
 

@@ -41,7 +41,7 @@ from websockets.exceptions import ConnectionClosed
 from bench.gateway import PEERS, RESULTS, conditions, free_port, process, wait_for
 from bench.gateway_report import KEY
 from bench.stub import WORD
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from engine.wire import PROTOCOL_VERSION, Generate, Load, ModelInfo, Output, Ready, Step, Usage
 from engine.wire import decode_client_frame as decode
 from engine.wire import encode as frame

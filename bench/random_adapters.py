@@ -13,7 +13,7 @@ from engine.adapters.format import CONFIG, WEIGHTS, check_adapter
 from engine.adapters.layout import lay_out, shape
 from engine.adapters.manifest import Manifest
 from engine.cache.blocks import BLOCK_SIZE
-from engine.model.config import ModelConfig
+from engine.checkpoint.config import ModelConfig
 
 ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 LINEAR = (*ATTENTION, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")

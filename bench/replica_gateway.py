@@ -28,7 +28,7 @@ from bench.replica_engines import KV_TOKENS, MODEL, Line, engine_process, median
 from bench.replica_simulation import Arrival, ceiling
 from bench.replica_workload import TRACE_BLOCK
 from engine.cache.prefix_keys import BLOCK_SIZE
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from gateway.processes.redis_server import binary
 
 RULES: dict[str, dict[str, float]] = {

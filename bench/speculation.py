@@ -28,11 +28,11 @@ from tqdm import tqdm
 from bench.report import Environment
 from deploy.demo.conversations import Question, build_exam
 from deploy.demo.corpus import HERE, load_intents, split_corpus
-from engine.client.text import TextProcessor
 from engine.core import EngineCore, SchedulerConfig
+from engine.execution.draft_model import DraftModel
 from engine.execution.runner import Dtype, ModelRunner
-from engine.speculation.draft_model import DraftModel
 from engine.speculation.speculator import Speculator
+from engine.text.processor import TextProcessor
 from engine.wire import Generate, SamplingParams
 
 _RESULTS = Path(__file__).parent / "results"

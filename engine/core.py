@@ -21,9 +21,9 @@ import msgspec
 from engine.adapters.loader import Loader
 from engine.adapters.loads import Bank, Install, Prepare
 from engine.adapters.residency import BASE_ONLY, ResidencyConfig
-from engine.cache.host_loader import HostLoader, HostMemory
 from engine.cache.prefix_keys import chain_root
 from engine.execution.device_check import DeviceCheck
+from engine.execution.host_loader import HostLoader, HostMemory
 from engine.grammar.constraints import Constraints
 from engine.outputs import failed, gained, refused, usage_of
 from engine.plan import Runner, Sampled, StepPlan

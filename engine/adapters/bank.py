@@ -19,7 +19,7 @@ from engine.adapters.layout import SiteShape, lay_out, shape
 from engine.adapters.manifest import Manifest
 from engine.adapters.stand_ins import stand_ins
 from engine.adapters.storage import RegistryError
-from engine.model.config import ModelConfig
+from engine.checkpoint.config import ModelConfig
 from kernels import LoraAdapter, LoraLayout
 
 logger = logging.getLogger(__name__)

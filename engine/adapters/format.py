@@ -17,8 +17,8 @@ from engine.adapters.config import CONFIG, AdapterError, read_config
 from engine.adapters.manifest import BaseBias, Manifest, Target
 from engine.adapters.targets import EMBEDDING, HEAD, PREFIX, Expected, expected_tensors
 from engine.adapters.tensors import WEIGHTS, Tensor, all_finite, bits, read_header, same_values
-from engine.model.checkpoint import revision_digest, weight_files
-from engine.model.config import ModelConfig
+from engine.checkpoint.config import ModelConfig
+from engine.checkpoint.files import revision_digest, weight_files
 
 __all__ = ["CONFIG", "WEIGHTS", "AdapterError", "BaseBias", "Manifest", "Target", "check_adapter", "digests"]
 

@@ -16,7 +16,7 @@ from engine.adapters.config import AdapterError
 from engine.adapters.layout import Place, place
 from engine.adapters.manifest import BaseBias, Manifest, Module, Target
 from engine.adapters.tensors import WEIGHTS
-from engine.model.config import ModelConfig
+from engine.checkpoint.config import ModelConfig
 from kernels import LoraLayout, LoraSite
 from kernels.lora.layout import EMBEDDING
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.adapters.manifest import BaseBias, Module, Target
-from engine.model.config import ModelConfig
+from engine.checkpoint.config import ModelConfig
 from kernels import LoraEmbedding, LoraLayout, LoraPart, LoraSite
 from kernels.lora.layout import CHUNK, EMBEDDING
 

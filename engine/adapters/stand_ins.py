@@ -7,7 +7,7 @@ import torch
 from engine.adapters.config import MAX_RANK
 from engine.adapters.layout import lay_out, shape
 from engine.adapters.manifest import Module, Target
-from engine.model.config import ModelConfig
+from engine.checkpoint.config import ModelConfig
 from kernels import LoraAdapter
 from kernels.lora.layout import CHUNK
 

@@ -9,7 +9,7 @@ import msgspec
 
 from engine.adapters.config import CONFIG, MAX_RANK, AdapterConfig, AdapterError
 from engine.adapters.manifest import BaseBias, Module, Target
-from engine.model.config import ModelConfig
+from engine.checkpoint.config import ModelConfig
 
 PREFIX = "base_model.model."
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"

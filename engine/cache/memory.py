@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from engine.cache.blocks import BLOCK_SIZE
-from engine.model.config import ModelConfig
+from engine.checkpoint.config import ModelConfig
 from kernels import zeros_in_huge_pages
 
 _TAKEN = 256 * 1024 * 1024

@@ -1,1 +1,1 @@
-"""The gateway's side of an engine: text to token ids and back, one connection per engine. No torch."""
+"""The gateway's side of an engine: one connection, many generations. No torch."""

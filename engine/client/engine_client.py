@@ -28,7 +28,7 @@ from websockets.exceptions import WebSocketException
 
 from engine.client.generation import AnswerUnreadable, Delta, EngineGone, Generation, RequestFailed, Result, Timings
 from engine.client.link import Link
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from engine.tls import Certificate, client_context
 from engine.wire import (
     MAX_FRAME_BYTES,

@@ -10,8 +10,8 @@ from typing import Self
 
 import msgspec
 
-from engine.client.detokenizer import StopMatcher
-from engine.client.text import TextProcessor
+from engine.text.detokenizer import StopMatcher
+from engine.text.processor import TextProcessor
 from engine.wire import ErrorKind, FinishReason, Output, SamplingParams, TokenLogprob, Usage
 
 

@@ -19,16 +19,16 @@ import kernels
 from engine.adapters.bank import AdapterBank, AdapterSource
 from engine.adapters.layout import HEAD
 from engine.cache.blocks import BLOCK_SIZE
-from engine.cache.host_loader import HostMemory
-from engine.cache.host_memory import host_memory
 from engine.cache.memory import KVCache, KVDtype, kv_type
+from engine.checkpoint.config import ModelConfig
+from engine.checkpoint.files import quantized_revision, revision_digest
 from engine.execution.batch import Batch, BatchBuilder, BlockTables, Ints
 from engine.execution.graphs.decode import Adapted, Capture, CudaCapture, DecodeGraphs, Decodes
 from engine.execution.graphs.policy import CapturePolicy
+from engine.execution.host_loader import HostMemory
+from engine.execution.host_memory import host_memory
 from engine.execution.recorded import Decoded, RecordedDecodes
 from engine.execution.sampling import Sampler, token_logprobs
-from engine.model.checkpoint import quantized_revision, revision_digest
-from engine.model.config import ModelConfig
 from engine.model.decoder import Decoder
 from engine.model.layers import Step, Wanted
 from engine.model.rope import RotaryEmbedding

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
-from engine.client.detokenizer import TokenBytes, UnsupportedDecoder
 from engine.request import RequestError
+from engine.text.detokenizer import TokenBytes, UnsupportedDecoder
 
 Bits = npt.NDArray[np.int32]
 """A bit for each token of a vocabulary, the lowest first: [words], or [positions, words]."""

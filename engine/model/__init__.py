@@ -1,1 +1,1 @@
-"""A checkpoint as a decoder: its config, files, weights and layers."""
+"""The decoder: layers, rotary embedding, weights read into place."""

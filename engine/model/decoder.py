@@ -11,7 +11,7 @@ import kernels
 from engine.adapters.layout import HEAD
 from engine.adapters.manifest import Module
 from engine.cache.memory import KVCache, LayerCache
-from engine.model.config import ModelConfig
+from engine.checkpoint.config import ModelConfig
 from engine.model.layers import Attention, Base, FeedForward, Linear, MixtureOfExperts, Mlp, Step, Targets, Wanted
 from engine.model.weights import load_weights
 from kernels import LoraPlan, Quantization

@@ -17,7 +17,7 @@ import torch
 import kernels
 from engine.adapters.manifest import Module
 from engine.cache.memory import LayerCache
-from engine.model.config import Activation, ModelConfig
+from engine.checkpoint.config import Activation, ModelConfig
 from kernels import AttentionPlan, LoraExperts, LoraPlan, PackedExperts, PackedWeight, Quantization, TablePlan
 
 Targets = dict[str, torch.Tensor]

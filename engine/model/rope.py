@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from engine.model.config import ModelConfig, RopeParameters
+from engine.checkpoint.config import ModelConfig, RopeParameters
 
 
 class RotaryEmbedding:

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from engine.model.checkpoint import weight_files
-from engine.model.config import CheckpointError
+from engine.checkpoint.config import CheckpointError
+from engine.checkpoint.files import weight_files
 
 _STORED = (torch.float32, torch.bfloat16, torch.float16)
 _DERIVED = re.compile(r"\.rotary_emb\.inv_freq$")

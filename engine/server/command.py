@@ -233,13 +233,13 @@ def main(
     for capacity in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         os.environ.setdefault(capacity, "512")
     from engine.adapters.registry import Registry, RegistryError
+    from engine.checkpoint.config import CheckpointError
+    from engine.execution.draft_model import DraftModel
     from engine.execution.graphs.policy import CapturePolicy
     from engine.execution.runner import ModelRunner
     from engine.execution.warm_up import NotEnoughMemory, warm_up
     from engine.grammar.compiler import GrammarCompiler
     from engine.grammar.constraints import Constraints
-    from engine.model.config import CheckpointError
-    from engine.speculation.draft_model import DraftModel
 
     if (speculate == "draft") > (draft_model is not None):
         _fail("--speculate draft needs --draft-model; without one choose ngram or auto")

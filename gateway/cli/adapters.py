@@ -132,7 +132,7 @@ def swap(config: str | None, name: str, source: str) -> None:
 
     Running turns keep the version that they began with. Tenants, pin and description stay.
     """
-    from engine.model.checkpoint import revision_digest
+    from engine.checkpoint.files import revision_digest
 
     settings = _settings(config)
     with _explained(source):
@@ -305,7 +305,7 @@ def _refuse_unknown_tenants(config: str | None, settings: Settings, tenants: Seq
 def _explained(subject: object = None) -> Iterator[None]:
     """Errors of the registry and of adapters as messages of this command."""
     from engine.adapters.registry import AdapterError, RegistryError
-    from engine.model.config import CheckpointError
+    from engine.checkpoint.config import CheckpointError
 
     try:
         yield

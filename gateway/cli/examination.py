@@ -26,9 +26,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from engine.adapters.registry import Registry, RegistryError
+from engine.checkpoint.config import CheckpointError
+from engine.checkpoint.files import weight_files
 from engine.client.engine_client import EngineClient
-from engine.model.checkpoint import weight_files
-from engine.model.config import CheckpointError
 from gateway import __version__
 from gateway.cli.connection import without_password
 from gateway.config import checkpoints

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from gateway.config.settings import Pool, SettingsError
 
 

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 from engine.client.engine_client import EngineClient
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from engine.tls import Certificate
 from gateway.config.settings import Pool as PoolSettings
 from gateway.config.settings import Router as RouterSettings

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from gateway.access.identity import Principal
 from gateway.errors import ApiError, ContextLengthExceeded, Unavailable
 from gateway.http.exchange import (

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from gateway.http.choices import Choices, respond
 from gateway.protocol.caching import Caching
 from gateway.protocol.choices import ChoicesRequest

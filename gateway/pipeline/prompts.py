@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from engine.client.text import ChatTemplateError, TextProcessor
+from engine.text.processor import ChatTemplateError, TextProcessor
 from engine.wire import TokenLogprob as EngineLogprob
 from gateway.engines.pools import Pool
 from gateway.errors import InvalidRequest

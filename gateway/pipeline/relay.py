@@ -12,7 +12,7 @@ from time import monotonic
 from msgspec import Struct
 
 from engine.client.engine_client import AnswerUnreadable, EngineGone, Generation, RequestFailed
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from engine.wire import SamplingParams
 from gateway.engines.placement import salt_of
 from gateway.engines.pools import Engine

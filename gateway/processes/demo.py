@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.adapters.registry import Registry
-from engine.model.checkpoint import revision_digest
+from engine.checkpoint.files import revision_digest
 from gateway.config.settings import DEMO, Settings, demo_settings
 
 ADAPTERS = {

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from engine.client.text import SamplingDefaults
+from engine.text.processor import SamplingDefaults
 from engine.wire import SamplingParams
 from gateway.errors import ApiError, InvalidRequest
 from gateway.protocol.caching import NOTHING, Caching, Directives, Tags, from_body, stricter

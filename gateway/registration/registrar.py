@@ -20,8 +20,8 @@ from redis.exceptions import RedisError
 
 from engine.adapters.format import CONFIG, WEIGHTS
 from engine.adapters.registry import AdapterError, Manifest, NameTaken, Pointer, RegistryError
+from engine.checkpoint.config import CheckpointError
 from engine.client.engine_client import EngineGone, RequestFailed
-from engine.model.config import CheckpointError
 from engine.wire import SamplingParams
 from gateway.access.directory.change import Note
 from gateway.access.directory.store import Directory

@@ -13,7 +13,7 @@ from bench.engine import main
 from bench.engine_cuda import ALONE, OURS, PEER, TOGETHER, Failure, Results, Row, markdown
 from bench.measure import Machine
 from bench.report import Environment
-from engine.model.config import ModelConfig
+from engine.checkpoint.config import ModelConfig
 from engine.model.decoder import Decoder
 
 

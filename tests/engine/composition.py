@@ -19,10 +19,10 @@ import msgspec
 
 from engine.adapters.residency import ResidencyConfig
 from engine.core import EngineCore, SchedulerConfig
+from engine.execution.draft_model import DraftModel
 from engine.execution.runner import ModelRunner
 from engine.plan import Runner, Sampled, StepPlan, TokenMasks
 from engine.request import Request
-from engine.speculation.draft_model import DraftModel
 from engine.speculation.speculator import Speculator
 from engine.wire import Generate, Grammar, Output, SamplingParams, TokenLogprob, Usage
 from tests.engine.checkpoints import random_prompt

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from engine.client.engine_client import EngineClient
-from engine.client.text import TextProcessor
 from engine.server import host as server_module
+from engine.text.processor import TextProcessor
 from tests.engine.checkpoints import write_checkpoint
 from tests.engine.peers import TIMEOUT
 from tests.engine.scripted_engine import ScriptedEngine

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from engine.cache.host_memory import host_memory
 from engine.cache.host_tier import Save
 from engine.core import EngineCore, SchedulerConfig
+from engine.execution.host_memory import host_memory
 from engine.wire import Generate, Output, SamplingParams
 from tests.engine.ledger_host import LedgerHost
 from tests.engine.ledger_runner import LedgerRunner, expected_output, model_info

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 import kernels
 from engine.cache.prefix_keys import chain_root
+from engine.checkpoint.files import revision_digest
 from engine.execution.runner import ModelRunner
-from engine.model.checkpoint import revision_digest
 from kernels import Quantization, library
 from tests.engine.checkpoints import VOCABULARY, oracle_logits, random_prompt, write_checkpoint
 from tests.engine.conftest import Checkpoint

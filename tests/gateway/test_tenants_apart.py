@@ -24,7 +24,7 @@ from starlette.routing import Route, WebSocketRoute
 from websockets.exceptions import InvalidStatus
 
 from engine.adapters.registry import Registry
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from gateway.app import create_app
 from gateway.config.settings import demo_settings
 from tests.engine.adapters.zoo import write_adapter

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from engine.adapters.format import CONFIG, WEIGHTS
 from engine.adapters.manifest import Manifest
 from engine.adapters.registry import RESERVED, Pointer, Registry, RegistryError
-from engine.model.checkpoint import revision_digest
+from engine.checkpoint.files import revision_digest
 from gateway.admin.endpoints.adapter_types import (
     AdapterChange,
     AdapterContent,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.adapters.layout import SiteShape, lay_out, place, shape
 from engine.adapters.manifest import BaseBias, Module, Target
-from engine.model.config import ModelConfig
+from engine.checkpoint.config import ModelConfig
 from kernels import LoraLayout
 from kernels.lora.layout import CHUNK, EMBEDDING
 from tests.engine.conftest import Checkpoint

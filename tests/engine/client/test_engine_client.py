@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve, unix_serve
 
 from engine.client.engine_client import EngineClient, EngineGone, RequestFailed
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from engine.wire import (
     PROTOCOL_VERSION,
     Announce,

@@ -9,7 +9,7 @@ import pytest
 
 from engine.client.engine_client import EngineClient, EngineGone, RequestFailed
 from engine.client.generation import Generation
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from engine.wire import Output, Usage
 from tests.engine.peers import until
 from tests.engine.scripted_engine import EOS, ScriptedEngine, assert_cancelled, collect, joined, params

@@ -9,8 +9,8 @@ import torch
 
 import engine.execution.runner
 import engine.model.layers
+from engine.checkpoint.config import CheckpointError
 from engine.execution.runner import ModelRunner
-from engine.model.config import CheckpointError
 from engine.plan import Row, StepPlan
 from kernels import LoraPlan
 from tests.engine.checkpoints import CONTEXT, EOS, VOCABULARY, random_prompt

@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from engine.client.text import TextProcessor
 from engine.core import EngineCore, SchedulerConfig
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.constraints import Constraints
 from engine.speculation.speculator import Speculator
+from engine.text.processor import TextProcessor
 from engine.wire import Generate, Grammar, Output, SamplingParams
 from tests.engine.checkpoints import write_checkpoint
 from tests.engine.composition import Transcript

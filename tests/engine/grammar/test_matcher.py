@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from engine.client.detokenizer import TokenBytes, detokenize
 from engine.grammar.masks import MaskFiller
 from engine.grammar.matcher import Matcher
 from engine.grammar.source import GrammarLimits, to_llguidance
 from engine.grammar.tokens import Bits, GrammarTokens
 from engine.plan import Row
 from engine.request import Request
+from engine.text.detokenizer import TokenBytes, detokenize
 from engine.wire import Grammar, SamplingParams
 from tests.engine.grammar.engines import VOCABULARY
 from tests.engine.tokenizer_zoo import FAMILIES, write_tokenizer

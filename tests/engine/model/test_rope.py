@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from engine.model.config import ModelConfig
+from engine.checkpoint.config import ModelConfig
 from engine.model.rope import RotaryEmbedding
 from tests.engine.checkpoints import ROPE_SCALINGS
 from tests.engine.conftest import Checkpoint

@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from engine.checkpoint.config import CheckpointError, ModelConfig
+from engine.checkpoint.files import revision_digest
 from engine.execution.runner import ModelRunner
-from engine.model.checkpoint import revision_digest
-from engine.model.config import CheckpointError, ModelConfig
 from engine.model.decoder import DecoderLayer
 from engine.model.weights import load_weights
 from kernels import Quantization

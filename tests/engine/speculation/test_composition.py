@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from engine.adapters.residency import ResidencyConfig
-from engine.client.text import TextProcessor
 from engine.core import EngineCore, SchedulerConfig
+from engine.execution.draft_model import DraftModel
 from engine.execution.runner import ModelRunner
-from engine.speculation.draft_model import DraftModel
 from engine.speculation.speculator import Speculator
+from engine.text.processor import TextProcessor
 from engine.wire import Generate, SamplingParams
 from tests.engine.adapters.collection import bank_of
 from tests.engine.adapters.conftest import Collections, collections

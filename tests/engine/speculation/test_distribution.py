@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from engine.core import EngineCore, SchedulerConfig
+from engine.execution.draft_model import DraftModel
 from engine.execution.runner import ModelRunner
-from engine.speculation.draft_model import DraftModel
 from engine.speculation.speculator import Speculator
 from engine.wire import Generate, SamplingParams
 from tests.engine.checkpoints import oracle_logits, write_similar

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engine.core import EngineCore, SchedulerConfig
+from engine.execution.draft_model import DraftModel
 from engine.execution.runner import ModelRunner
-from engine.speculation.draft_model import DraftModel
 from engine.speculation.speculator import Speculator
 from engine.wire import Generate, SamplingParams
 from tests.engine.checkpoints import oracle_greedy, random_prompt, write_similar

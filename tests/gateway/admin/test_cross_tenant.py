@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from gateway.admin.app import ENDPOINTS
 from gateway.admin.kit.endpoints import Access, Endpoint
 from tests.engine.adapters.zoo import write_adapter

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from gateway.records.directory import Key
 from tests.engine.adapters.zoo import write_adapter
 from tests.gateway.admin.conftest import OPERATOR, Administer

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from engine.adapters.registry import Registry
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from engine.wire import Announce, Generate
 from gateway.config.settings import ApiKey, Tenant, demo_settings
 from gateway.engines import adapters as adapters_module

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from tests.engine.checkpoints import oracle_greedy, oracle_logits
 from tests.gateway.conftest import Serve, Served
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from gateway.access.identity import Principal
 from gateway.config.safety import Safety
 from gateway.config.settings import Cache, Price, Router

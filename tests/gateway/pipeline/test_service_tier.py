@@ -9,7 +9,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from engine.client.detokenizer import IncrementalDetokenizer
+from engine.text.detokenizer import IncrementalDetokenizer
 from gateway.errors import InvalidRequest
 from gateway.pipeline.service_tier import share_of
 from gateway.records.directory import Tenant

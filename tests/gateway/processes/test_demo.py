@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine.adapters.registry import Registry
-from engine.model.checkpoint import revision_digest
+from engine.checkpoint.files import revision_digest
 from gateway.config.settings import DEMO, Adapters, Redis, Settings, demo_settings
 from gateway.engines.adapters import registry_url
 from gateway.processes.demo import ADAPTERS, register_adapters

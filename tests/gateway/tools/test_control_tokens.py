@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 
-from engine.client.chat_template import ChatTemplate, ChatTemplateError
-from engine.client.text import TextProcessor
+from engine.text.chat_template import ChatTemplate, ChatTemplateError
+from engine.text.processor import TextProcessor
 from gateway.protocol.requests import Message, ToolCall
 from gateway.protocol.tools import Tool
 from gateway.tools.formats import ToolFormat, tool_format

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.client.chat_template import ChatTemplate
+from engine.text.chat_template import ChatTemplate
 from gateway.protocol.requests import Message, ToolCall
 from gateway.protocol.tools import Tool
 from gateway.tools.formats import FORMATS, tool_format

@@ -15,7 +15,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from engine.adapters.registry import Registry
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from gateway.admin.kit.endpoints import Call
 from gateway.engines.pools import Pool
 from gateway.errors import Unavailable

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cache.keys import response_digest
 from cache.policy import Scope
-from engine.client.text import SamplingDefaults
+from engine.text.processor import SamplingDefaults
 from engine.wire import Grammar
 from gateway.access.identity import Principal
 from gateway.pipeline.sources.cache_key import HARMLESS, owner, parts

@@ -16,7 +16,7 @@ import pytest
 
 from cache.questions.corrections import Corrections
 from cache.statistics import read
-from engine.client.text import TextProcessor
+from engine.text.processor import TextProcessor
 from engine.wire import Generate
 from gateway.access.identity import Principal
 from gateway.config.settings import Embedder, SemanticCache

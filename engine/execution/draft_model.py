@@ -19,8 +19,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from engine.cache.blocks import BLOCK_SIZE
+from engine.checkpoint.config import CheckpointError
 from engine.execution.runner import Dtype, ModelRunner
-from engine.model.config import CheckpointError
 from engine.plan import Row
 from engine.request import Request
 from engine.speculation.costs import StepCosts

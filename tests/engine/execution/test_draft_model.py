@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from engine.checkpoint.config import CheckpointError
 from engine.core import EngineCore, SchedulerConfig
+from engine.execution.draft_model import DraftModel
 from engine.execution.runner import ModelRunner
-from engine.model.config import CheckpointError
 from engine.plan import Row
-from engine.speculation.draft_model import DraftModel
 from engine.speculation.speculator import Speculator
 from engine.wire import Generate, SamplingParams
 from tests.engine.checkpoints import random_prompt
@@ -109,7 +109,7 @@ def test_blocks_that_were_written_anew_are_not_taken_for_what_they_held(director
 
 
 def test_a_long_text_is_read_in_pieces(directory: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.speculation.draft_model._CATCH_UP_TOKENS", 16)
+    monkeypatch.setattr("engine.execution.draft_model._CATCH_UP_TOKENS", 16)
     engine = Engine(directory, device)
     engine.run([(0, ask("long", random_prompt(100), max_tokens=40)), (0, ask("short", random_prompt(4)))])
     # As many steps without a draft as it takes to read the prompt, and the tokens that come meanwhile.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.model.config import CheckpointError
+from engine.checkpoint.config import CheckpointError
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"

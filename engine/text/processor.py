@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 from tokenizers import Encoding, Tokenizer
 
-from engine.client.chat_template import ChatTemplate, ChatTemplateError, Message
-from engine.client.detokenizer import IncrementalDetokenizer, StopMatcher, TokenBytes, detokenize
-from engine.client.imitations import Imitations, Rendered, without_marks
+from engine.text.chat_template import ChatTemplate, ChatTemplateError, Message
+from engine.text.detokenizer import IncrementalDetokenizer, StopMatcher, TokenBytes, detokenize
+from engine.text.imitations import Imitations, Rendered, without_marks
 
 __all__ = [
     "ChatTemplateError",

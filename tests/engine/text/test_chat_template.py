@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.client.chat_template import ChatTemplate, ChatTemplateError
+from engine.text.chat_template import ChatTemplate, ChatTemplateError
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

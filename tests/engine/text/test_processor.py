@@ -12,7 +12,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client.text import ChatTemplateError, SamplingDefaults, TextProcessor
+from engine.text.processor import ChatTemplateError, SamplingDefaults, TextProcessor
 from tests.engine.tokenizer_zoo import FAMILIES, SPECIAL, byte_level, llama2, write_tokenizer
 
 CONTROL_FREE = ["byte-level", "llama2"]

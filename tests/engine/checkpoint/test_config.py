@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from engine.model.config import CheckpointError, ModelConfig
+from engine.checkpoint.config import CheckpointError, ModelConfig
 from tests.engine.checkpoints import ARCHITECTURES, EOS, ROPE_SCALINGS
 from tests.engine.conftest import Checkpoint
 

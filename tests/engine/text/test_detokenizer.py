@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from engine.client.detokenizer import IncrementalDetokenizer, StopMatcher, TokenBytes, UnsupportedDecoder, detokenize
+from engine.text.detokenizer import IncrementalDetokenizer, StopMatcher, TokenBytes, UnsupportedDecoder, detokenize
 from tests.engine.tokenizer_zoo import FAMILIES
 
 TEXT = st.text(max_size=40) | st.text(st.sampled_from("ab 世界😀é\n▁�<s>"), max_size=30)

@@ -147,7 +147,7 @@ def _tojson(
 
 
 def _replace(value: Any, old: str, new: str, count: int = -1) -> str:
-    # Jinja's own filter makes a plain string of what may know where it comes from, see `engine/client/imitations.py`.
+    # Jinja's own filter makes a plain string of what may know where it comes from, see `engine/text/imitations.py`.
     text: str = value if isinstance(value, str) else str(value)
     return text.replace(old, new, count)
 

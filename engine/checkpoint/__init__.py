@@ -1,0 +1,1 @@
+"""A checkpoint's files and what its `config.json` says. No torch: the adapter registry reads them too."""
