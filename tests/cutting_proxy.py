@@ -17,6 +17,8 @@ class CuttingProxy:
         self.url = ""
         self.cut_next_reply = False
         """Close the connection in place of the next reply, once."""
+        self.cut_reply_to = b""
+        """Close the connection in place of the reply to the next commands that hold these bytes, once."""
         self.cuts = 0
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -29,6 +31,8 @@ class CuttingProxy:
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
+                if self.cut_reply_to and self.cut_reply_to in data:
+                    self.cut_reply_to, self.cut_next_reply = b"", True
                 writer.write(data)
             writer.close()
 

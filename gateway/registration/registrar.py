@@ -143,7 +143,7 @@ class Registrar:
     async def _work(self) -> None:
         while True:
             tenant, (job, registration) = await self._line.take()
-            del self._untold[job.id]
+            self._untold.pop(job.id, None)
             try:
                 run = _Run(self._adapters, self._directory, self._jobs, job, registration, self.max_bytes)
                 self._untold[job.id] = await run.run()
@@ -155,6 +155,8 @@ class Registrar:
     async def _renew(self) -> None:
         """Give those that wait a sign of life, and say how those have ended that Redis could not be told of."""
         for id, job in list(self._untold.items()):
+            if self._untold.get(id) is not job:
+                continue  # it has begun or ended since: what is known of it here is out of date
             with contextlib.suppress(RedisError, OSError):
                 await self._jobs.write(job)
                 if job.state in TERMINAL and self._untold.get(id) is job:
