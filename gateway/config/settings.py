@@ -439,11 +439,11 @@ def _check_demo_key(settings: Settings) -> None:
     demo = [key for tenant in settings.tenants for key in tenant.keys if key.sha256 == _DEMO_DIGEST]
     ways = {"server.host": settings.server.host} if demo else {}
     listen = settings.admin.listen or ""
-    if not listen.startswith("unix:") and any({"admin:read", "admin:write"} & {*key.scopes} for key in demo):
+    if listen and not listen.startswith("unix:") and any({"admin:read", "admin:write"} & {*key.scopes} for key in demo):
         ways["admin.listen"] = listen.rpartition(":")[0].strip("[]")
     for field, host in ways.items():
-        if host and host not in LOOPBACK:
+        if host not in LOOPBACK:  # an empty one is every address of this machine
             raise SettingsError(
-                f"{field}: {host} is reachable from other machines, and tenants have the demo's key {DEMO_KEY}, which "
-                "everybody knows; give `[[tenants]]` keys of your own, or listen on 127.0.0.1"
+                f"{field}: {host or 'every address'} is reachable from other machines, and tenants have the demo's key "
+                f"{DEMO_KEY}, which everybody knows; give `[[tenants]]` keys of your own, or listen on 127.0.0.1"
             )

@@ -71,7 +71,7 @@ def test_own_tenants_may_have_the_demos_pools(tmp_path: Path) -> None:
 DEMO_TENANT = f'[[tenants]]\nname = "a"\nkeys = [{{ id = "k", sha256 = "{sha256(DEMO_KEY.encode()).hexdigest()}" }}]\n'
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "chat.example"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.0.7", "chat.example"])
 @pytest.mark.parametrize("text", ["", DEMO_TENANT, POOL + DEMO_TENANT])
 def test_the_demos_key_is_refused_where_other_machines_can_use_it(tmp_path: Path, host: str, text: str) -> None:
     file = write(tmp_path, text)
@@ -91,6 +91,7 @@ def test_the_demo_may_listen_on_any_loopback_address(tmp_path: Path, host: str) 
     [
         ("0.0.0.0:9000", '["admin:read"]', False),
         ("[::]:9000", '["chat", "admin:write"]', False),
+        (":9000", '["admin:read"]', False),
         ("0.0.0.0:9000", '["chat"]', True),
         ("127.0.0.1:9000", '["admin:read"]', True),
         ("[::1]:9000", '["admin:read"]', True),
