@@ -273,7 +273,8 @@ async def _connected(
     redis, reader = connect(settings), connect(settings, timeout=READ_TIMEOUT)
     stack.push_async_callback(redis.aclose)
     stack.push_async_callback(reader.aclose)
-    if not await check(redis, secret):
+    # Asked with patience: what cannot be asked now is not asked again.
+    if not await check(reader, secret):
         raise SettingsError(
             "another gateway uses this Redis with another secret: copy its file 'secret' from its redis.data to "
             f"{settings.redis.data}, or set the same ROUNDHOUSE_SECRET"
