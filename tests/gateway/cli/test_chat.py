@@ -32,17 +32,16 @@ def cut(served: Served) -> None:
 
 async def test_an_answer_goes_on_after_its_connection_was_cut(serve: Serve) -> None:
     """However often; it is the stored one, and the next question continues it."""
-    async with serve(turns={"default_max_output_tokens": 60}) as served:
+    async with serve(turns={"default_max_output_tokens": 200}) as served:
         talk = conversation(served)
         written: list[str] = []
 
         def write(text: str) -> None:
             written.append(text)
-            if len(written) % 3 == 0:
-                cut(served)
+            cut(served)
 
         await talk.ask("hello", write)
-        assert len(written) > 3
+        assert len(written) > 1  # on a busy machine most of the answer may come in one piece
         assert talk._previous is not None
         stored = await served.client.responses.retrieve(talk._previous)
         assert "".join(written) == stored.output_text
