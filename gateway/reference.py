@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
-from prometheus_client.metrics import MetricWrapperBase
 
 from gateway.admin.reference import endpoints_page
 from gateway.config.configuration import ALL, CHANGEABLE
@@ -65,7 +64,7 @@ _METRICS = """# Metrics
 Every gateway serves `/metrics` in Prometheus' text format. No label names a tenant, key or user; numbers per tenant are
 in Redis, see [redis-keys.md](redis-keys.md). Counters end in `_total`; histograms have `_bucket`, `_sum` and `_count`.
 
-This page is generated from `gateway/telemetry/metrics/process.py` by `make docs`.
+This page is generated from `gateway/telemetry/metrics/` by `make docs`.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
@@ -106,10 +105,9 @@ def _changeable() -> str:
 def metrics() -> str:
     """docs/metrics.md"""
     rows = []
-    for metric in sorted(_collectors(Metrics()), key=lambda metric: metric._name):
-        suffix = "_total" if metric._type == "counter" else ""
-        labels = ", ".join(f"`{label}`" for label in metric._labelnames) or "-"
-        rows.append(f"| `{metric._name}{suffix}` | {metric._type} | {labels} | {metric._documentation} |\n")
+    for metric in sorted(Metrics().registry.declared):
+        labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
+        rows.append(f"| `{metric.name}` | {metric.type} | {labels} | {metric.meaning} |\n")
     return _METRICS + "".join(rows)
 
 
@@ -118,12 +116,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration,
     "metrics.md": metrics,
 }
-
-
-def _collectors(metrics: Metrics) -> Iterator[MetricWrapperBase]:
-    for collector in metrics.registry._collector_to_names:
-        assert isinstance(collector, MetricWrapperBase)
-        yield collector
 
 
 def _sentence(section: type[Section]) -> str:

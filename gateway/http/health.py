@@ -39,11 +39,11 @@ async def metrics(request: Request) -> Response:
         gateway.metrics.placements.index(pool.tier, len(pool.placer.index))
         for engine in pool.engines:
             client = engine.client
-            gateway.metrics.engine(engine.name, pool.tier, pool.name, up=client.connected, load=client.load)
+            gateway.metrics.engines.seen(engine.name, pool.tier, pool.name, up=client.connected, load=client.load)
             gateway.metrics.breaker(engine.name, engine.breaker.circuit)
     while gateway.engines.left:
         engine = gateway.engines.left.pop()
-        gateway.metrics.engine_left(engine.name, engine.pool.tier, engine.pool.name)
+        gateway.metrics.engines.left(engine.name, engine.pool.tier, engine.pool.name)
     gateway.metrics.breaker("limits", gateway.limiter.circuit)
     gateway.metrics.reservations(gateway.limiter.outstanding)
     if gateway.embedder is not None and gateway.embedder.hello is not None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Gauge
+from gateway.telemetry.metrics.registry import Registry
 
 
 class BudgetMetrics:
     """Not a number while there is no budget, or nothing was spent under it."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._spent = Gauge(
+    def __init__(self, registry: Registry) -> None:
+        self._spent = registry.gauge(
             "roundhouse_route_budget_spent_ratio",
             "What `auto` has spent of what the dearest tier would have cost, under the budget in force, since this "
             "gateway first had it; to compare with `router.budget`.",
-            registry=registry,
-        )
+        )()
         self._spent.set(float("nan"))
 
     def watch(self, spent: Callable[[], float]) -> None:

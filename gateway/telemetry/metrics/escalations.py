@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter
-
+from gateway.telemetry.metrics.registry import Registry
 from router.cascade import Escalation
 
 
 class EscalationMetrics:
     """Nothing is counted while `router.escalate` is off."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._looked = Counter(
+    def __init__(self, registry: Registry) -> None:
+        self._looked = registry.counter(
             "roundhouse_escalations",
             "Answers for `auto` that looked bad, by the tier that gave them, what looked bad (empty, schema, refusal, "
             "doubt) and what followed (escalated: the next tier has answered; not_worth_it; limited: no room in the "
             "limits; unavailable: the next tier gave nothing).",
-            ["tier", "signal", "followed"],
-            registry=registry,
+            "tier",
+            "signal",
+            "followed",
         )
 
     def looked(self, made: Escalation, followed: str) -> None:
         """An answer looked bad."""
-        self._looked.labels(made.tier, str(made.signal), followed).inc()
+        self._looked(made.tier, str(made.signal), followed).inc()

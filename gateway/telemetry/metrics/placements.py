@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from gateway.telemetry.metrics.registry import Registry
 
 
 class PlacementMetrics:
     """Nothing is counted for pools with one replica."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._choices = Counter(
+    def __init__(self, registry: Registry) -> None:
+        self._choices = registry.counter(
             "roundhouse_replica_choices",
             "Turns of pools with several replicas, by tier and how the replica was chosen (prefix, load).",
-            ["tier", "how"],
-            registry=registry,
+            "tier",
+            "how",
         )
-        self._tokens = Counter(
+        self._tokens = registry.counter(
             "roundhouse_replica_prefix_tokens",
             "Prompt tokens of those turns (prompt: all; expected: those that the chosen replica was believed to hold; "
             "found: those that it held).",
-            ["tier", "kind"],
-            registry=registry,
+            "tier",
+            "kind",
         )
-        self._blocks = Gauge(
-            "roundhouse_prefix_index_blocks",
-            "KV blocks of a tier's replicas that the gateway knows of.",
-            ["tier"],
-            registry=registry,
+        self._blocks = registry.gauge(
+            "roundhouse_prefix_index_blocks", "KV blocks of a tier's replicas that the gateway knows of.", "tier"
         )
 
     def answered(self, tier: str, how: str, *, prompt: int, expected: int, found: int) -> None:
         """A turn has been answered, or has failed, by the replica that was chosen or one that stood in."""
-        self._choices.labels(tier, how).inc()
-        self._tokens.labels(tier, "prompt").inc(prompt)
-        self._tokens.labels(tier, "expected").inc(expected)
-        self._tokens.labels(tier, "found").inc(found)
+        self._choices(tier, how).inc()
+        self._tokens(tier, "prompt").inc(prompt)
+        self._tokens(tier, "expected").inc(expected)
+        self._tokens(tier, "found").inc(found)
 
     def index(self, tier: str, blocks: int) -> None:
         """Called when the page is read."""
-        self._blocks.labels(tier).set(blocks)
+        self._blocks(tier).set(blocks)

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter
+from gateway.telemetry.metrics.registry import Registry
 
 
 class TrialMetrics:
     """Nothing is counted while nothing is on trial."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._canaries_out = Counter(
+    def __init__(self, registry: Registry) -> None:
+        self._canaries_out = registry.counter(
             "roundhouse_canaries_out",
             "Canaries of routes taken out because they were worse, by what was wrong (error, slow, poor).",
-            ["signal"],
-            registry=registry,
+            "signal",
         )
-        self._shadow_copies = Counter(
+        self._shadow_copies = registry.counter(
             "roundhouse_shadow_copies",
             "Copies of turns for a model that is tried, by what came of them (answered, error, given_up).",
-            ["outcome"],
-            registry=registry,
+            "outcome",
         )
 
     def canary_out(self, signal: str) -> None:
         """A canary was taken out."""
-        self._canaries_out.labels(signal).inc()
+        self._canaries_out(signal).inc()
 
     def shadow_copy(self, outcome: str) -> None:
         """A copy of a turn has ended."""
-        self._shadow_copies.labels(outcome).inc()
+        self._shadow_copies(outcome).inc()

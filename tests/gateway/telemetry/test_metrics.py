@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+import msgspec
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.wire import Load
-from gateway.telemetry.metrics.process import MAX_SERIES, Metrics
+from gateway.telemetry.metrics.process import Metrics
+from gateway.telemetry.metrics.registry import MAX_SERIES
 from gateway.telemetry.trace import Stage, TurnTrace
 from router.cascade import Signal, decide
 from router.health import Circuit
@@ -53,11 +55,37 @@ def test_close_codes_of_clients_do_not_make_new_labels() -> None:
 
 def test_an_engine_that_is_gone_shows_no_load() -> None:
     metrics = Metrics()
-    metrics.engine("small-0", "small", "m", up=True, load=LOAD)
+    metrics.engines.seen("small-0", "small", "m", up=True, load=LOAD)
     assert value(metrics, "roundhouse_engine_waiting_tokens", replica="small-0") == 40
-    metrics.engine("small-0", "small", "m", up=False, load=LOAD)
+    metrics.engines.seen("small-0", "small", "m", up=False, load=LOAD)
     assert value(metrics, "roundhouse_engine_up", replica="small-0", tier="small", model="m") == 0
     assert value(metrics, "roundhouse_engine_waiting_tokens", replica="small-0") is None
+
+
+def test_an_engine_that_has_left_is_not_shown() -> None:
+    metrics = Metrics()
+    metrics.engines.seen("small-0", "small", "m", up=True, load=LOAD)
+    metrics.engines.left("small-0", "small", "m")
+    metrics.engines.left("never-seen", "small", "m")
+    assert b'replica="' not in metrics.page()[0]
+
+
+def test_what_an_engine_counts_is_a_counter_that_starts_again_with_the_engine() -> None:
+    metrics = Metrics()
+    metrics.engines.seen("small-0", "small", "m", up=True, load=LOAD)
+    assert value(metrics, "roundhouse_engine_prefix_hit_tokens_total", replica="small-0") == 5
+    restarted = msgspec.structs.replace(LOAD, prefix_hit_tokens=0)
+    metrics.engines.seen("small-0", "small", "m", up=True, load=restarted)
+    assert value(metrics, "roundhouse_engine_prefix_hit_tokens_total", replica="small-0") == 0
+    types = {family.name: family.type for family in text_string_to_metric_families(metrics.page()[0].decode())}
+    assert types["roundhouse_engine_prefix_hit_tokens"] == "counter"
+    assert types["roundhouse_engine_waiting"] == "gauge"
+
+
+def test_entries_that_the_ledger_lost_are_counted() -> None:
+    metrics = Metrics()
+    metrics.watch_ledger(lambda: 0.0, lambda: 3)
+    assert value(metrics, "roundhouse_ledger_dropped_entries_total") == 3
 
 
 def test_whatever_the_labels_are_the_series_stay_bounded() -> None:
@@ -77,7 +105,7 @@ def test_whatever_the_labels_are_the_series_stay_bounded() -> None:
         metrics.breaker(name, Circuit.OPEN)
         metrics.safety_finding(name, name, name)
         metrics.turn_finished(name, name, 0.2)
-        metrics.engine(name, name, name, up=True, load=LOAD)
+        metrics.engines.seen(name, name, name, up=True, load=LOAD)
         metrics.connection_opened()
         metrics.connection_closed(number)
     series: dict[str, set[tuple[str, ...]]] = defaultdict(set)
@@ -120,7 +148,7 @@ def exercised() -> Metrics:
     metrics.limited("tokens")
     metrics.resumed()
     metrics.turn_finished("small", "completed", 0.2)
-    metrics.engine("small-0", "small", "m", up=True, load=LOAD)
+    metrics.engines.seen("small-0", "small", "m", up=True, load=LOAD)
     metrics.redis(up=True)
     metrics.slow_consumer()
     metrics.redis_answered(0.001, True)

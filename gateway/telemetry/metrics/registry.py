@@ -1,0 +1,87 @@
+"""Declares Prometheus metrics, keeps their number of time series bounded, and lists them for `docs/metrics.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+MAX_SERIES = 200
+"""Most combinations of label values of one metric."""
+OTHER = "other"
+
+M = TypeVar("M", bound=MetricWrapperBase)
+Read = Callable[[], Iterable[tuple[Sequence[str], float]]]
+
+
+class Series(Generic[M]):
+    """The time series of one metric, by label values: `series("small", "completed").inc()`."""
+
+    def __init__(self, metric: M, labels: tuple[str, ...]) -> None:
+        self._metric = metric
+        self._known: dict[tuple[str, ...], M] = {} if labels else {(): metric}
+
+    def __call__(self, *values: str) -> M:
+        found = self._known.get(values)
+        if found is None:
+            if len(self._known) >= MAX_SERIES:
+                values = (OTHER,) * len(values)
+            found = self._known[values] = self._metric.labels(*values)
+        return found
+
+
+class Declaration(NamedTuple):
+    """One row of `docs/metrics.md`."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+class Registry(CollectorRegistry):
+    """All metrics of one process, in the order in which they were declared."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_describe=True)
+        self.declared: list[Declaration] = []
+
+    def counter(self, name: str, meaning: str, *labels: str) -> Series[Counter]:
+        """Declare a counter, which is served as `name` with `_total` behind it."""
+        self.declared.append(Declaration(f"{name}_total", "counter", labels, meaning))
+        return Series(Counter(name, meaning, labels, registry=self), labels)
+
+    def gauge(self, name: str, meaning: str, *labels: str) -> Series[Gauge]:
+        """Declare a gauge."""
+        self.declared.append(Declaration(name, "gauge", labels, meaning))
+        return Series(Gauge(name, meaning, labels, registry=self), labels)
+
+    def histogram(self, name: str, meaning: str, *labels: str, buckets: Sequence[float]) -> Series[Histogram]:
+        """Declare a histogram."""
+        self.declared.append(Declaration(name, "histogram", labels, meaning))
+        return Series(Histogram(name, meaning, labels, registry=self, buckets=buckets), labels)
+
+    def read_counter(self, name: str, meaning: str, *labels: str, read: Read) -> None:
+        """Declare a counter that is kept elsewhere. `read` gives label values and counts when the page is read."""
+        self.declared.append(Declaration(f"{name}_total", "counter", labels, meaning))
+        self.register(_Read(lambda: CounterMetricFamily(name, meaning, labels=labels), read))
+
+    def read_gauge(self, name: str, meaning: str, *labels: str, read: Read) -> None:
+        """Declare a gauge that is kept elsewhere. `read` gives label values and values when the page is read."""
+        self.declared.append(Declaration(name, "gauge", labels, meaning))
+        self.register(_Read(lambda: GaugeMetricFamily(name, meaning, labels=labels), read))
+
+
+class _Read(Collector):
+    def __init__(self, family: Callable[[], CounterMetricFamily | GaugeMetricFamily], read: Read) -> None:
+        self._family, self._read = family, read
+
+    def collect(self) -> Iterable[Metric]:
+        family = self._family()
+        for labels, value in self._read():
+            family.add_metric(labels, value)
+        return [family]
