@@ -25,15 +25,15 @@ from engine.cache.prefix_keys import chain_root
 from engine.execution.device_check import DeviceCheck
 from engine.execution.host_loader import HostLoader, HostMemory
 from engine.grammar.constraints import Constraints
-from engine.outputs import failed, gained, refused, usage_of
+from engine.outputs import failed, gained, usage_of
 from engine.plan import Runner, Sampled, StepPlan
-from engine.request import Request, RequestError, State
+from engine.request import GrammarError, Request, RequestError, State
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.deadlines import Deadlines
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.speculator import Speculator
 from engine.validation import is_adapter_version, validate
-from engine.wire import MAX_RESIDENT_NAMED, ErrorKind, Generate, Load, ModelInfo, Output
+from engine.wire import MAX_RESIDENT_NAMED, Generate, Load, ModelInfo, Output
 
 logger = logging.getLogger(__name__)
 
@@ -149,14 +149,14 @@ class EngineCore:
             chain_root=chain_root(self.model, len(generate.prompt), generate.adapter, generate.salt),
         )
         if request.id in self._scheduler or (self._constraints is not None and request.id in self._constraints):
-            raise RequestError(f"id: {request.id!r} is a live request; choose another id")
+            raise RequestError(f"{request.id!r} is a live request; choose another id", field="id")
         if len(self) >= self.config.max_requests:
             retry_after = self._scheduler.queue_seconds or None
             raise RequestError(f"the engine is full ({len(self)} requests); try again", "overloaded", retry_after)
         if request.grammar is None:
             self._scheduler.add(request, request.arrival)
         elif self._constraints is None:
-            raise RequestError("grammar: not supported by this engine; leave it out")
+            raise GrammarError("not supported by this engine; leave it out")
         else:
             self._constraints.add(request, lambda: self.wake())
             if request.adapter is not None:
@@ -245,8 +245,8 @@ class EngineCore:
                 masks.settle()
             # Whatever a row did to the runner ends with this step: its requests go, all others stay.
             logger.exception("a step of %d requests and %d tokens failed", len(plan.rows), plan.tokens)
-            message = "the engine failed while it ran this request; try again"
-            outputs += [self._fail(row.request, message, "internal") for row in plan.rows]
+            error = RequestError("the engine failed while it ran this request; try again", "internal")
+            outputs += [self._fail(row.request, error) for row in plan.rows]
             self._device.suspect()
             return outputs
         self._device.passed()
@@ -276,7 +276,7 @@ class EngineCore:
                 words.append(Output(request.id))
             except RequestError as refusal:
                 request.move_to(State.FINISHED)
-                words.append(refused(request, refusal))
+                words.append(failed(request.id, refusal, usage_of(request)))
         return words
 
     def _take_loaded(self, loader: Loader) -> list[Output]:
@@ -285,9 +285,8 @@ class EngineCore:
         for loaded in loader.take():
             job = loaded.job
             if loaded.error is not None:
-                message, kind = str(loaded.error), loaded.error.kind
-                logger.warning("adapter %s: %s", job.version, message)
-                ended += [self._fail(request, message, kind) for request in self._adapters.failed(job.version)]
+                logger.warning("adapter %s: %s", job.version, loaded.error)
+                ended += [self._fail(request, loaded.error) for request in self._adapters.failed(job.version)]
                 if isinstance(job, Install):
                     self._device.suspect()
             elif isinstance(job, Prepare):
@@ -315,13 +314,13 @@ class EngineCore:
         loader.forget(self._adapters.residency.take_forgotten())
         for job in self._adapters.take_jobs():
             loader.submit(job)
-        return [self._fail(request, message, "invalid") for request, message in self._adapters.take_refused()]
+        return [self._fail(request, error) for request, error in self._adapters.take_refused()]
 
     def _end_failed_grammars(self, plan: StepPlan) -> list[Output]:
         """End requests whose grammar cannot be followed any further within the limits of one step."""
         matchers = [(row.request, row.request.matcher) for row in plan.rows]
         return [
-            self._fail(request, f"grammar: {matcher.error}; simplify it", "internal")
+            self._fail(request, GrammarError(f"{matcher.error}; simplify it", "internal"))
             for request, matcher in matchers
             if matcher is not None and matcher.error is not None
         ]
@@ -377,7 +376,8 @@ class EngineCore:
         if ran:
             return Output(request.id, finish="timeout", usage=usage_of(request))
         message = "the engine was too busy to begin with this request in time; try again later"
-        return failed(request, message, "overloaded", retry_after=self._scheduler.queue_seconds or None)
+        error = RequestError(message, "overloaded", self._scheduler.queue_seconds or None)
+        return failed(request.id, error, usage_of(request))
 
     def _drafted(self, plan: StepPlan, speculator: Speculator) -> StepPlan:
         """The plan with drafts, as far as grammars allow them.
@@ -402,10 +402,10 @@ class EngineCore:
         if self._speculator is not None:
             self._speculator.release(request)
 
-    def _fail(self, request: Request, message: str, kind: ErrorKind) -> Output:
+    def _fail(self, request: Request, error: RequestError) -> Output:
         self._scheduler.cancel(request.id, "error")
         self._release(request)
-        return failed(request, message, kind)
+        return failed(request.id, error, usage_of(request))
 
 
 def _legal(request: Request, draft: tuple[int, ...]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.plan import Sampled
 from engine.request import Request, RequestError
-from engine.wire import ErrorKind, Output, TokenLogprob, Usage
+from engine.wire import Output, TokenLogprob, Usage
 
 
 def gained(request: Request, result: Sampled, start: int) -> Output | None:
@@ -49,18 +49,14 @@ def usage_of(request: Request) -> Usage:
     )
 
 
-def failed(request: Request, message: str, kind: ErrorKind, *, retry_after: float | None = None) -> Output:
+def failed(id: str, error: RequestError, usage: Usage | None = None) -> Output:
     """The last words of a request that ends with an error."""
     return Output(
-        request.id,
+        id,
         finish="error",
-        usage=usage_of(request),
-        error=message,
-        error_kind=kind,
-        retry_after=retry_after,
+        usage=usage,
+        error=str(error),
+        error_kind=error.kind,
+        error_field=error.field,
+        retry_after=error.retry_after,
     )
-
-
-def refused(request: Request, refusal: RequestError) -> Output:
-    """The last words of a request that is refused although it was accepted at first."""
-    return failed(request, str(refusal), refusal.kind, retry_after=refusal.retry_after)

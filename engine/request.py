@@ -14,11 +14,27 @@ from engine.wire import ErrorKind, FinishReason, Grammar, SamplingParams, Servic
 class RequestError(Exception):
     """A request that the engine refuses; the message names the field and the remedy."""
 
-    def __init__(self, message: str, kind: ErrorKind = "invalid", retry_after: float | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        reason: str,
+        kind: ErrorKind = "invalid",
+        retry_after: float | None = None,
+        *,
+        field: str | None = None,
+    ) -> None:
+        """Args: field: what is wrong; the message begins with it."""
+        super().__init__(reason if field is None else f"{field}: {reason}")
         self.kind = kind
+        self.field = field
         self.retry_after = retry_after
         """Seconds after which an overloaded engine expects to take the request."""
+
+
+class GrammarError(RequestError):
+    """A request whose grammar the engine cannot follow, whether it is wrong, too costly or cannot be compiled now."""
+
+    def __init__(self, reason: str, kind: ErrorKind = "invalid") -> None:
+        super().__init__(reason, kind, field="grammar")
 
 
 class TokenMatcher(Protocol):

@@ -168,6 +168,8 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     """With finish == "error": what was wrong with the request and what to do about it."""
     error_kind: ErrorKind | None = None
+    error_field: str | None = None
+    """With finish == "error": the field of `Generate` or its `sampling` that is to blame, if one is."""
     retry_after: float | None = None
     """With error_kind == "overloaded": seconds after which the engine expects to take such a request, if it knows."""
     grammar_complete: bool = False

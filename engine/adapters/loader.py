@@ -89,10 +89,10 @@ class Loader:
                 return Loaded(job)
             return Loaded(job, self._bank.prepare(job.version))
         except AdapterError as error:
-            return Loaded(job, error=RequestError(f"adapter: {error}"))
+            return Loaded(job, error=RequestError(str(error), field="adapter"))
         except Exception:
             # Whatever an adapter does to the bank costs the requests that name it, never the engine.
             stage = "prepared" if isinstance(job, Prepare) else "copied to the device"
             logger.exception("adapter %s could not be %s", job.version, stage)
-            message = f"adapter: {job.version!r} could not be {stage}; try again, and tell the operator if it stays so"
-            return Loaded(job, error=RequestError(message, "internal"))
+            message = f"{job.version!r} could not be {stage}; try again, and tell the operator if it stays so"
+            return Loaded(job, error=RequestError(message, "internal", field="adapter"))

@@ -26,7 +26,17 @@ from typing import Self, TypedDict, Unpack
 import msgspec
 from websockets.exceptions import WebSocketException
 
-from engine.client.generation import AnswerUnreadable, Delta, EngineGone, Generation, RequestFailed, Result, Timings
+from engine.client.generation import (
+    AnswerUnreadable,
+    Delta,
+    EngineGone,
+    EngineOverloaded,
+    Generation,
+    RequestFailed,
+    RequestInvalid,
+    Result,
+    Timings,
+)
 from engine.client.link import Link
 from engine.text.processor import TextProcessor
 from engine.tls import Certificate, client_context
@@ -59,8 +69,10 @@ __all__ = [
     "Delta",
     "EngineClient",
     "EngineGone",
+    "EngineOverloaded",
     "Generation",
     "RequestFailed",
+    "RequestInvalid",
     "Result",
     "Timings",
 ]
@@ -182,7 +194,7 @@ class EngineClient:
 
         Raises:
             EngineGone: the engine is not connected (`started` is false).
-            RequestFailed: the prompt is too long for one frame.
+            RequestInvalid: the prompt is too long for one frame.
             ValueError: `stop` without `text`, or an empty stop string.
         """
         if not self.connected:
@@ -194,7 +206,7 @@ class EngineClient:
         )
         frame = encode(Generate(id, list(prompt_ids), sampling, **options))
         if len(frame) > MAX_FRAME_BYTES:  # sent anyway, it would cost every request of this connection
-            raise RequestFailed("prompt: too long for one message; shorten it", kind="invalid", started=False)
+            raise RequestInvalid("prompt: too long for one message; shorten it", started=False, field="prompt")
         self._live[id] = generation
         self._idle.clear()
         self._send(frame)

@@ -12,7 +12,7 @@ import msgspec
 
 from engine.text.detokenizer import StopMatcher
 from engine.text.processor import TextProcessor
-from engine.wire import ErrorKind, FinishReason, Output, SamplingParams, TokenLogprob, Usage
+from engine.wire import FinishReason, Output, SamplingParams, TokenLogprob, Usage
 
 
 class EngineGone(Exception):
@@ -29,12 +29,31 @@ class EngineGone(Exception):
 class RequestFailed(Exception):
     """The engine ended this request with an error. The message names the field and the remedy."""
 
-    def __init__(self, message: str, *, kind: ErrorKind, started: bool, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, *, started: bool, field: str | None = None) -> None:
+        """Args: field: of `engine.wire.Generate` or its `sampling`, if one is to blame; the message begins with it."""
         super().__init__(message)
-        self.kind = kind
         self.started = started
+        self.field = field
+
+    @property
+    def reason(self) -> str:
+        """The message without the field's name."""
+        return str(self).removeprefix(f"{self.field}: ")
+
+
+class RequestInvalid(RequestFailed):
+    """No engine can ever serve the request as it is."""
+
+
+class EngineOverloaded(RequestFailed):
+    """The engine is too busy for the request; it may be sent again later."""
+
+    def __init__(
+        self, message: str, *, started: bool, field: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, started=started, field=field)
         self.retry_after = retry_after
-        """Seconds after which an overloaded engine expects to take the request, if it knows."""
+        """Seconds after which the engine expects to take the request, if it knows."""
 
 
 class AnswerUnreadable(RequestFailed):
@@ -42,7 +61,7 @@ class AnswerUnreadable(RequestFailed):
 
     def __init__(self, *, started: bool) -> None:
         message = "the engine's answer could not be turned into text; try again, and tell the operator if it stays so"
-        super().__init__(message, kind="internal", started=started)
+        super().__init__(message, started=started)
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -209,9 +228,7 @@ class Generation(AsyncIterator[Delta]):
                 self._finish("stop")
                 return
         if output.finish == "error":
-            message = output.error or "the engine failed without saying why"
-            kind = output.error_kind or "internal"
-            self.fail(RequestFailed(message, kind=kind, started=self._delivered, retry_after=output.retry_after))
+            self.fail(_failure(output, started=self._delivered))
         elif output.finish is not None:
             self._flush()
             self._finish("stop" if self._stops.matched is not None else output.finish)
@@ -286,3 +303,15 @@ class Generation(AsyncIterator[Delta]):
             self._ended = True
             self._cancel(self.id)
         self._changed.set()
+
+
+def _failure(output: Output, *, started: bool) -> RequestFailed:
+    """The error that the last output of a failed request stands for."""
+    message, field = output.error or "the engine failed without saying why", output.error_field
+    match output.error_kind:
+        case "invalid":
+            return RequestInvalid(message, started=started, field=field)
+        case "overloaded":
+            return EngineOverloaded(message, started=started, field=field, retry_after=output.retry_after)
+        case _:
+            return RequestFailed(message, started=started, field=field)

@@ -20,11 +20,11 @@ from engine.grammar.matcher import Matcher
 from engine.grammar.source import GrammarLimits, may_ignore, to_llguidance
 from engine.grammar.tokens import GrammarTokens
 from engine.grammar.trial import Setup, TrialFailed, TrialWorker
-from engine.request import RequestError
+from engine.request import GrammarError, RequestError
 from engine.wire import Grammar, GrammarKind, ModelInfo, SamplingParams
 
 _MAX_MESSAGE = 400
-_TOO_MANY = "grammar: too many grammars of this tenant wait to be compiled; try again, or use fewer different ones"
+_TOO_MANY = "too many grammars of this tenant wait to be compiled; try again, or use fewer different ones"
 _WARM_UP = Grammar("choice", '["a"]')
 _PLAIN_WORDS = {
     r"^NoExtensionBias$": "no text matches it; correct it",
@@ -133,7 +133,7 @@ class GrammarCompiler:
             # Also where another tenant's is the same: whoever's turn comes first has it compiled.
             with self._lock:
                 if not self._line.has_room(tenant):
-                    raise RequestError(_TOO_MANY, "overloaded")
+                    raise GrammarError(_TOO_MANY, "overloaded")
                 self._push(tenant, entry)
         if key not in self._cache:
             self._cache[key] = entry
@@ -213,17 +213,17 @@ class GrammarCompiler:
         try:
             verdict = self._worker().judge(source)
         except TrialFailed as error:
-            raise RequestError(f"grammar: {error}; simplify it") from error
+            raise GrammarError(f"{error}; simplify it") from error
         except OSError as error:
-            raise RequestError(f"grammar: cannot be compiled now: {error}; try again", "internal") from error
+            raise GrammarError(f"cannot be compiled now: {error}; try again", "internal") from error
         if verdict.error is not None:
-            raise RequestError(f"grammar: {_explain(verdict.error, grammar.kind)}")
+            raise GrammarError(_explain(verdict.error, grammar.kind))
         if verdict.warnings and not may_ignore(grammar):
-            raise RequestError(f"grammar: {_explain('; '.join(verdict.warnings), grammar.kind)}")
+            raise GrammarError(_explain("; ".join(verdict.warnings), grammar.kind))
         matcher = tokens.compile(source)
         self.compilations += 1
         if matcher.is_error():
-            raise RequestError(f"grammar: {_explain(matcher.get_error(), grammar.kind)}", "internal")
+            raise GrammarError(_explain(matcher.get_error(), grammar.kind), "internal")
         _check_start(matcher, tokens)
         return CompiledGrammar(tokens, matcher)
 
@@ -248,9 +248,9 @@ def _check_start(matcher: LLMatcher, tokens: GrammarTokens) -> None:
     mask = np.zeros(tokens.words, np.int32)
     matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
     if not mask.any():
-        raise RequestError("grammar: no text matches it; correct it")
+        raise GrammarError("no text matches it; correct it")
     if tokens.not_first is not None and not (mask & ~tokens.not_first).any():
-        raise RequestError("grammar: it starts with a space, which this model's answers cannot; leave the space out")
+        raise GrammarError("it starts with a space, which this model's answers cannot; leave the space out")
 
 
 def _digest(grammar: Grammar) -> bytes:

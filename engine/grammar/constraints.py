@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.masks import FilledMasks, MaskFiller
 from engine.plan import Row
-from engine.request import Request, RequestError, State
+from engine.request import GrammarError, Request, RequestError, State
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Constraints:
                 request.matcher = entry[1].result().matcher(request.sampling)
             elif not isinstance(error, RequestError):
                 logger.error("a grammar of kind %s cannot be compiled", request.grammar.kind, exc_info=error)
-                error = RequestError("grammar: the engine failed to compile it; change it or leave it out", "internal")
+                error = GrammarError("the engine failed to compile it; change it or leave it out", "internal")
             collected.append((request, error))
         return collected
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, NoReturn, TypeGuard
 
-from engine.request import RequestError
+from engine.request import GrammarError
 
 WHITESPACE = {"whitespace_pattern": r"[ \t\r\n]{1,20}"}
 """Wherever JSON allows whitespace. Without a bound a model can fill its answer with it."""
@@ -79,7 +79,7 @@ def check_size(value: Any, depth: int, nodes: int) -> None:
 
 
 def refuse(message: str) -> NoReturn:
-    raise RequestError(f"grammar: {message}")
+    raise GrammarError(message)
 
 
 def _children(value: Any) -> list[Any]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
-from engine.request import RequestError
+from engine.request import GrammarError
 from engine.text.detokenizer import TokenBytes, UnsupportedDecoder
 
 Bits = npt.NDArray[np.int32]
@@ -38,12 +38,12 @@ class GrammarTokens:
         """
         file = directory / "tokenizer.json"
         if not file.is_file():
-            raise RequestError("grammar: the model's checkpoint has no tokenizer.json, which grammars need")
+            raise GrammarError("the model's checkpoint has no tokenizer.json, which grammars need")
         tokenizer = Tokenizer.from_file(str(file))
         try:
             pieces = TokenBytes(tokenizer)
         except UnsupportedDecoder as error:
-            raise RequestError(f"grammar: not supported with the model's tokenizer: {error}") from error
+            raise GrammarError(f"not supported with the model's tokenizer: {error}") from error
         first = [pieces(token, first=True) for token in range(vocabulary)]
         inside = [pieces(token) for token in range(vocabulary)]
         self.words = -(-vocabulary // 32)
@@ -53,10 +53,10 @@ class GrammarTokens:
         self.not_first = self.bits([token for token, differs in enumerate(changed) if differs])
         """Tokens that mean something else at the start of a text, where decoding strips a space; None if none does."""
         if all(differs for differs, piece in zip(changed, inside, strict=True) if piece):
-            raise RequestError("grammar: not supported with the model's tokenizer, which joins words with spaces")
+            raise GrammarError("not supported with the model's tokenizer, which joins words with spaces")
         self.eos = frozenset(token for token in eos_token_ids if 0 <= token < vocabulary)
         if not self.eos:
-            raise RequestError("grammar: the model's checkpoint names no end-of-sequence token, which grammars need")
+            raise GrammarError("the model's checkpoint names no end-of-sequence token, which grammars need")
         self.llguidance = LLTokenizer(
             _Vocabulary(tokenizer, inside, pieces.special, min(self.eos)), eos_token=[*self.eos]
         )

@@ -24,7 +24,7 @@ from engine.adapters.loads import Job
 from engine.adapters.prefetch import Prefetch
 from engine.adapters.residency import Residency, ResidencyConfig, Room
 from engine.adapters.states import AdapterState
-from engine.request import Request
+from engine.request import Request, RequestError
 from engine.scheduling.versions import Versions
 
 
@@ -66,7 +66,7 @@ class AdapterAdmission:
         self._may_open = False
         """Something has changed that could open a version in `_held`."""
         self._jobs: list[Job] = []
-        self._refused: list[tuple[str, str]] = []
+        self._refused: list[tuple[str, RequestError]] = []
 
     # What happens to requests.
 
@@ -179,10 +179,10 @@ class AdapterAdmission:
         jobs, self._jobs = self._jobs, []
         return jobs
 
-    def take_refused(self) -> list[tuple[Request, str]]:
+    def take_refused(self) -> list[tuple[Request, RequestError]]:
         """Waiting requests whose adapters can never be installed, with the reason; they must be ended."""
         refused, self._refused = self._refused, []
-        return [(request, message) for version, message in refused for request in self.waiting(version)]
+        return [(request, error) for version, error in refused for request in self.waiting(version)]
 
     def waiting(self, version: str) -> list[Request]:
         """All waiting requests with this version."""
@@ -378,11 +378,12 @@ class AdapterAdmission:
                 self._enter(version, entering=True)
                 self._stop_starving()
 
-    def _too_large(self, version: str) -> str:
+    def _too_large(self, version: str) -> RequestError:
         needed, share = self.residency.sectors(version), self.residency.share
-        return (
-            f"adapter: {version!r} needs {needed} KV blocks, more than pinned adapters leave of the {share} that "
-            "adapters may hold; raise --adapter-share or --kv-tokens, or pin less"
+        return RequestError(
+            f"{version!r} needs {needed} KV blocks, more than pinned adapters leave of the {share} that "
+            "adapters may hold; raise --adapter-share or --kv-tokens, or pin less",
+            field="adapter",
         )
 
 

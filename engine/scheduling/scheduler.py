@@ -118,7 +118,7 @@ class Scheduler:
         if len(request.prompt) >= self.context:
             raise ValueError(f"request {request.id}: a prompt of {len(request.prompt)} tokens can never be served")
         if request.id in self._requests:
-            raise RequestError(f"id: {request.id!r} is a live request; choose another id")
+            raise RequestError(f"{request.id!r} is a live request; choose another id", field="id")
         if len(self._requests) >= self.config.max_requests:
             retry = self._forecast.seconds(self._forecast.request_tokens)
             raise RequestError(f"the engine is full ({len(self._requests)} requests); try again", "overloaded", retry)

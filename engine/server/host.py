@@ -30,6 +30,7 @@ from websockets.frames import CloseCode
 
 from engine.cache.prefix_keys import pack_numbers
 from engine.core import EngineCore, RequestError
+from engine.outputs import failed
 from engine.server.connection import Connection, Violation
 from engine.validation import validate
 from engine.wire import (
@@ -161,7 +162,7 @@ class EngineServer:
                     _hand_over(core, message)
                 except RequestError as error:
                     assert isinstance(message, Generate)
-                    outputs.append(_refusal(message.id, error))
+                    outputs.append(failed(message.id, error))
             outputs += core.step()
             if self._followers:
                 self._tell_blocks(loop)
@@ -285,7 +286,7 @@ class EngineServer:
                 )
         except RequestError as error:
             logger.info("request refused (%s): %s", error.kind, _name(frame))
-            connection.post(Step([_refusal(frame.id, error)], self._load))
+            connection.post(Step([failed(frame.id, error)], self._load))
             return
         if logger.isEnabledFor(logging.INFO):
             logger.info("request arrived: %s prompt_tokens=%d", _name(frame), len(frame.prompt))
@@ -347,10 +348,6 @@ def _hand_over(core: EngineCore, message: _Message) -> None:
 def _name(request: Generate) -> str:
     """What logs say of a request: ids only."""
     return f"id={request.id} request_id={request.request_id or '-'} traceparent={request.traceparent or '-'}"
-
-
-def _refusal(id: str, error: RequestError) -> Output:
-    return Output(id, finish="error", error=str(error), error_kind=error.kind, retry_after=error.retry_after)
 
 
 def _listen(

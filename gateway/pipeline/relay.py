@@ -11,7 +11,14 @@ from time import monotonic
 
 from msgspec import Struct
 
-from engine.client.engine_client import AnswerUnreadable, EngineGone, Generation, RequestFailed
+from engine.client.engine_client import (
+    AnswerUnreadable,
+    EngineGone,
+    EngineOverloaded,
+    Generation,
+    RequestFailed,
+    RequestInvalid,
+)
 from engine.text.processor import TextProcessor
 from engine.wire import SamplingParams
 from gateway.engines.placement import salt_of
@@ -217,13 +224,13 @@ def _usage(turn: Turn, generation: Generation) -> Usage:
 
 def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constraint | None) -> ApiError:
     """Tell the breaker, and what to tell the client."""
-    if isinstance(failure, RequestFailed) and (failure.kind == "invalid" or str(failure).startswith("grammar:")):
+    if isinstance(failure, RequestInvalid) or (isinstance(failure, RequestFailed) and failure.field == "grammar"):
         # The request's own fault, also where a grammar turns out too costly later. Not for the log: that must not hold
         # what clients write.
         engine.succeeded()
-        return _invalid(str(failure), held)
+        return _invalid(failure, held)
     logger.warning("engine failed", extra={"replica": engine.name, "started": failure.started, "error": str(failure)})
-    if isinstance(failure, RequestFailed) and failure.kind == "overloaded":
+    if isinstance(failure, EngineOverloaded):
         engine.succeeded()
         retry = retry_after_header(2.0 if failure.retry_after is None else failure.retry_after)
         return Unavailable(str(failure), code="overloaded", headers=retry)
@@ -236,12 +243,11 @@ def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constrain
     return Unavailable("no engine could answer; try again in a few seconds", headers={"retry-after": "2"})
 
 
-def _invalid(message: str, held: Constraint | None) -> InvalidRequest:
-    field, _, reason = message.partition(":")  # what is wrong, by the engine's convention
-    if field == "grammar" and held is not None:
+def _invalid(failure: RequestFailed, held: Constraint | None) -> InvalidRequest:
+    if failure.field == "grammar" and held is not None:
         # llguidance may repeat the whole grammar.
-        return InvalidRequest(f"{held.param}:{reason[:MAX_REASON]}", param=held.param, code="invalid_value")
-    return InvalidRequest(message, param=field if field.isidentifier() else None)
+        return InvalidRequest(f"{held.param}: {failure.reason[:MAX_REASON]}", param=held.param, code="invalid_value")
+    return InvalidRequest(str(failure), param=failure.field)
 
 
 def _call_id() -> str:

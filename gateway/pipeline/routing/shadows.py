@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from cache.embedding.client import EmbedderClient, EmbedRefused
 from cache.semantic.agreement import agree
-from engine.client.engine_client import EngineGone, RequestFailed
+from engine.client.engine_client import EngineGone, EngineOverloaded, RequestFailed
 from gateway.access.directory.view import View
 from gateway.background import cancel
 from gateway.engines.adapters import Adapters
@@ -213,10 +213,8 @@ class Shadows:
                     text.append(delta.text)
                     if _busy(engine):
                         raise _GivenUp
-        except RequestFailed as failure:
-            if failure.kind == "overloaded":
-                raise _GivenUp from None
-            raise
+        except EngineOverloaded:
+            raise _GivenUp from None
         waited = generation.usage.queue_seconds
         return _Answer(
             text="".join(text),

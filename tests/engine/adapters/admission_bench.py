@@ -42,8 +42,8 @@ class AdapterBench(Bench):
             self.runner.remove(version)
         for version in residency.take_forgotten():
             self.runner.forget(version)
-        for request, message in self.adapters.take_refused():
-            self._fail(request, message)
+        for request, error in self.adapters.take_refused():
+            self._fail(request, str(error))
         self.loading += [(self.now + self.delay, job) for job in self.adapters.take_jobs()]
 
     def _finish(self, job: Job) -> None:

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 from websockets.asyncio.server import ServerConnection, serve, unix_serve
 
-from engine.client.engine_client import EngineClient, EngineGone, RequestFailed
+from engine.client.engine_client import AnswerUnreadable, EngineClient, EngineGone, RequestFailed, RequestInvalid
 from engine.text.processor import TextProcessor
 from engine.wire import (
     PROTOCOL_VERSION,
@@ -54,7 +54,9 @@ async def test_a_refused_request_says_why(client: EngineClient) -> None:
     generation = client.generate([5000], params())
     with pytest.raises(RequestFailed, match=r"^prompt: token ids") as failed:
         await anext(generation)
-    assert (failed.value.kind, failed.value.started) == ("invalid", False)
+    assert isinstance(failed.value, RequestInvalid)
+    assert (failed.value.field, failed.value.started) == ("prompt", False)
+    assert failed.value.reason.startswith("token ids")
     assert client.live == 0
 
 
@@ -249,7 +251,7 @@ async def test_a_text_that_cannot_be_read_ends_its_own_generation_only(
     engine.runner.gate.release(1000)
     with pytest.raises(RequestFailed, match="could not be turned into text") as failed:
         await collect(unlucky)
-    assert (failed.value.kind, type(failed.value.__cause__)) == ("internal", IndexError)
+    assert (type(failed.value), type(failed.value.__cause__)) == (AnswerUnreadable, IndexError)
     assert [token for delta in await collect(beside) for token in delta.token_ids] == [7] * 6
     assert "the answer to request 2 cannot be read" in caplog.text
     # The engine has been told to stop, on the same connection, and it goes on serving.

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from engine.client.engine_client import EngineClient, EngineGone, RequestFailed
+from engine.client.engine_client import EngineClient, EngineGone, EngineOverloaded, RequestFailed, RequestInvalid
 from engine.client.generation import Generation
 from engine.text.processor import TextProcessor
-from engine.wire import Output, Usage
+from engine.wire import ErrorKind, Output, Usage
 from tests.engine.peers import until
 from tests.engine.scripted_engine import EOS, ScriptedEngine, assert_cancelled, collect, joined, params
 
@@ -262,3 +262,20 @@ class TestAccepted:
             await waiting
             assert [delta async for delta in generation] == []
         await assert_cancelled(engine, client)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("invalid", RequestInvalid), ("overloaded", EngineOverloaded), ("internal", RequestFailed), (None, RequestFailed)],
+)
+async def test_the_kind_of_an_error_is_the_type_of_what_is_raised(
+    kind: ErrorKind | None, expected: type[RequestFailed]
+) -> None:
+    generation = Generation("1", lambda id: None, params(), prompt_tokens=1)
+    error = "grammar: too costly"
+    generation.feed(Output("1", finish="error", error=error, error_kind=kind, error_field="grammar", retry_after=2.0))
+    with pytest.raises(RequestFailed) as failed:
+        await anext(generation)
+    assert (type(failed.value), str(failed.value)) == (expected, error)
+    assert (failed.value.field, failed.value.reason) == ("grammar", "too costly")
+    assert getattr(failed.value, "retry_after", None) == (2.0 if kind == "overloaded" else None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.client.engine_client import EngineClient
-from engine.client.generation import RequestFailed, Result
+from engine.client.generation import RequestFailed, RequestInvalid, Result
 from engine.server.host import EngineServer
 from engine.wire import Grammar, SamplingParams
 from tests.engine.grammar import engines
@@ -59,7 +59,8 @@ async def test_the_last_token_of_a_complete_answer_is_shown_and_an_end_of_sequen
 async def test_a_bad_grammar_is_refused(served: tuple[Engine, EngineClient]) -> None:
     with pytest.raises(RequestFailed, match="grammar: invalid regex") as caught:
         await answer(served, Grammar("regex", "("))
-    assert (caught.value.kind, caught.value.started) == ("invalid", False)
+    assert isinstance(caught.value, RequestInvalid)
+    assert (caught.value.field, caught.value.started) == ("grammar", False)
 
 
 async def test_a_grammar_that_is_too_large_is_refused_at_once(served: tuple[Engine, EngineClient]) -> None:
