@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+from playwright.sync_api import Browser, Page, Route, WebSocketRoute, expect
 
 from tests.e2e.browser import Answer, ScriptedServer, Visit, needs_chromium, visit
 from tests.e2e.page import LONG, answer, answered, ask, connected
@@ -80,6 +80,25 @@ def test_a_question_lost_before_its_answer_began_is_asked_again(browser: Browser
         answered(tab.page)
         expect(answer(tab.page)).to_have_text("A short answer.")
         assert [[event["type"] for event in events] for events in sent] == [["response.create"], ["response.create"]]
+
+
+def test_a_question_asked_before_the_key_is_known_waits_for_it(browser: Browser, server: ScriptedServer) -> None:
+    """The configuration tells the key: until it has come, no ticket is asked for, which would be refused."""
+    held: list[Route] = []
+    with visit(browser, server.url) as tab:
+        used: set[str] = set()
+        tab.page.on("request", lambda request: used.add(request.headers.get("authorization", "none")))
+        tab.page.route("**/ui/config.json", lambda route: held.append(route))
+        tab.page.goto("/")
+        ask(tab.page, "hello")
+        expect(tab.page.get_by_role("log")).to_have_attribute("aria-busy", "true")
+        assert used == {"none"}
+        [configuration] = held
+        configuration.continue_()
+        answered(tab.page)
+        expect(answer(tab.page)).to_have_text("A short answer.")
+        expect(tab.page.get_by_role("dialog")).to_have_count(0)
+        assert used == {"none", "Bearer roundhouse-demo"}
 
 
 def test_a_connection_that_never_carries_an_answer_fails_the_turn(browser: Browser, server: ScriptedServer) -> None:

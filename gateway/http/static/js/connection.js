@@ -6,6 +6,7 @@
  *
  * @typedef {object} Parts
  * @property {string} url
+ * @property {() => boolean} ready whether there is a key to ask for tickets with
  * @property {() => Promise<string>} ticket gives a single-use ticket, or throws an `ApiFailure`
  * @property {() => boolean} needed whether an answer is under way that a closed connection must come back for
  * @property {(state: State, detail: {message?: string, delay?: number, resumed?: boolean}) => void} onstate
@@ -50,8 +51,9 @@ export class Connection {
     return this.socket?.readyState === WebSocket.OPEN;
   }
 
-  /** Open the connection if it is closed; do nothing if it is open or about to be. */
+  /** Open the connection if it is closed; do nothing if it is open or about to be, or if there is no key yet. */
   connect() {
+    if (!this.parts.ready()) return;
     if (this.state === "idle" || this.state === "waiting" || this.state === "refused") this.#open();
   }
 

@@ -40,6 +40,8 @@ const askForKey = keyDialog({ dialog: byId("key-dialog"), input: byId("key"), er
 
 const connection = new Connection({
   url: new URL("v1/responses", document.baseURI.replace(/^http/, "ws")).href,
+  // A question may be asked before the configuration has told the key: it is sent once `start` connects.
+  ready: () => Boolean(key.get()),
   ticket: () => getTicket(key.get()),
   needed: () => conversation.active !== undefined,
   onstate: (state, detail) => {
@@ -87,7 +89,7 @@ byId("examples").addEventListener("click", (event) => {
   if (button) ask(button.textContent);
 });
 addEventListener("offline", () => connection.interrupt());
-addEventListener("online", connect);
+addEventListener("online", () => connection.connect());
 
 start();
 
@@ -110,12 +112,7 @@ async function rate(turn, rating) {
 
 /** A connection that was closed for lack of use is opened while the user still writes. */
 function onuse() {
-  if (connection.state === "idle") connect();
-}
-
-/** Connect, if there is a key to connect with. */
-function connect() {
-  if (key.get()) connection.connect();
+  if (connection.state === "idle") connection.connect();
 }
 
 /** Learn what the server is, then connect. */
