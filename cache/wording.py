@@ -6,14 +6,18 @@ may serve what was right yesterday. RE2 keeps the time linear in the length of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import re2
 
 MAX_LENGTH = 65_536
 """Characters that are looked at; what is longer counts as time-bound and personal without a look."""
 
 
-def _words(*alternatives: str) -> re2._Regexp:
-    return re2.compile(r"(?i)\b(?:" + "|".join(alternatives) + r")\b")
+def _words(*alternatives: str) -> Callable[[str], object | None]:
+    """A search for any of the alternatives as a whole word."""
+    search: Callable[[str], object | None] = re2.compile(r"(?i)\b(?:" + "|".join(alternatives) + r")\b").search
+    return search
 
 
 _TIME = _words(
@@ -80,8 +84,8 @@ def refuses(answer: str) -> bool:
     return _REFUSAL.search(_plain(answer[:200])) is not None
 
 
-def _found(words: re2._Regexp, text: str) -> bool:
-    return len(text) > MAX_LENGTH or words.search(_plain(text)) is not None
+def _found(words: Callable[[str], object | None], text: str) -> bool:
+    return len(text) > MAX_LENGTH or words(_plain(text)) is not None
 
 
 def _plain(text: str) -> str:

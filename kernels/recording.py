@@ -4,6 +4,8 @@ While a pass is recorded it runs as always, and every call of a built library is
 to make the same calls with the same tensors: whoever does it has written new numbers into those that the pass read, and
 finds what it gives in those that it gave. Python, allocation and views between the calls of a small model's step take
 about as long as its calls.
+
+torch documents `TorchDispatchMode` but has no public module for it: `tests/test_internals.py` fails when it moves.
 """
 
 from __future__ import annotations

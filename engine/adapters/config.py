@@ -2,29 +2,25 @@
 
 Every key is in one of four groups: used, without effect on inference (ignored), refused because it changes the
 computation in a way that the engine does not implement, and unknown (refused unless it is empty). Nothing is skipped
-silently. Regular expressions of the file are peft's, and are limited to forms that cannot take exponential time.
+silently.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from functools import lru_cache
 from pathlib import Path
-from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any, Literal
 
 import msgspec
+
+from engine.adapters.expressions import ExpressionError, compiled, repetitions
 
 CONFIG = "adapter_config.json"
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 MAX_RANK = 256
 _MAX_ENTRIES = 8192
 """Of any list or table."""
-_MAX_PATTERN_LENGTH = 1024
-_MAX_UNBOUNDED = 4
-"""Repetitions on any path through an expression, those that peft adds included: matching a module's name stays below a
-few million steps."""
 _MAX_REPEATING = 64
 """Keys of `rank_pattern` and `alpha_pattern` together that have repetitions: each is matched against every module."""
 
@@ -204,7 +200,7 @@ def _check(config: AdapterConfig) -> None:
 def _first_match(patterns: dict[str, Any], name: str, default: float) -> float:
     """peft's rule: the first pattern, in the file's order, that is the name or its end behind a dot."""
     for pattern, value in patterns.items():
-        if _compiled(_whole(pattern)).match(name):
+        if compiled(_whole(pattern)).match(name):
             return float(value)
     return default
 
@@ -219,7 +215,7 @@ def _named(patterns: str | list[str], name: str) -> bool:
 def _layer_of(name: str, patterns: str | list[str] | None) -> int | None:
     """The index by which peft's `layers_to_transform` selects: the first numbered part, or the one behind a pattern."""
     expressions = [_behind(pattern) for pattern in _listed(patterns)] or [r".*?\.[^.]*\.(?P<idx>\d+)\."]
-    found = next(filter(None, (_compiled(expression).match(name) for expression in expressions)), None)
+    found = next(filter(None, (compiled(expression).match(name) for expression in expressions)), None)
     return int(found["idx"]) if found else None
 
 
@@ -233,61 +229,13 @@ def _behind(pattern: str) -> str:
     return rf"(?:^|.*?\.){pattern}\.(?P<idx>\d+)\."
 
 
-@lru_cache(maxsize=2 * _MAX_ENTRIES)
-def _compiled(expression: str) -> re.Pattern[str]:
-    """`re` keeps 512 of these itself; a config may have thousands, and each is matched against every module."""
-    return re.compile(expression)
-
-
 def _listed(value: str | list[str] | None) -> list[str]:
     return [value] if isinstance(value, str) and value else list(value or ())
 
 
 def _check_expression(key: str, pattern: str, expression: str) -> int:
-    """Refuse what is no regular expression, and those whose matching time is not bounded by a small polynomial.
-
-    `expression` is what peft makes of the pattern: what can stand alone need not be part of another one. Returns how
-    many repetitions it has.
-    """
-    if len(pattern) > _MAX_PATTERN_LENGTH:
-        raise AdapterError(f"{CONFIG}: {key}: an expression has more than {_MAX_PATTERN_LENGTH} characters; shorten it")
+    """Refuse an expression that cannot be used -> how many repetitions it has."""
     try:
-        re.compile(pattern)
-        _compiled(expression)
-        unbounded = _unbounded(_parser.parse(expression))
-    except (re.error, RecursionError, OverflowError) as error:
-        raise AdapterError(f"{CONFIG}: {key}: {pattern!r} is not a regular expression: {error}") from error
-    if unbounded > _MAX_UNBOUNDED:
-        raise AdapterError(
-            f"{CONFIG}: {key}: {pattern!r} could take very long to match; use fewer repetitions and repeat no "
-            "groups, or list the modules by name"
-        )
-    return unbounded
-
-
-def _unbounded(parsed: Any) -> int:
-    """Most repetitions on any path through a parsed expression; a repeated group counts as too many."""
-    total = 0
-    for operation, argument in parsed:
-        if operation in (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT):
-            _, most, body = argument
-            simple = len(body) == 1 and body[0][0] in (
-                _constants.ANY,
-                _constants.IN,
-                _constants.LITERAL,
-                _constants.NOT_LITERAL,
-            )
-            if most != 1 and not simple:
-                return _MAX_UNBOUNDED + 1
-            total += 1 if most != 1 else _unbounded(body)
-        elif operation is _constants.SUBPATTERN:
-            total += _unbounded(argument[-1])
-        elif operation is _constants.BRANCH:
-            total += max(_unbounded(branch) for branch in argument[1])
-        elif operation in (_constants.ASSERT, _constants.ASSERT_NOT):
-            total += _unbounded(argument[1])
-        elif operation is _constants.ATOMIC_GROUP:
-            total += _unbounded(argument)
-        elif operation is _constants.GROUPREF_EXISTS:
-            return _MAX_UNBOUNDED + 1
-    return total
+        return repetitions(pattern, expression)
+    except ExpressionError as error:
+        raise AdapterError(f"{CONFIG}: {key}: {error}") from error

@@ -1,4 +1,8 @@
-"""An operator's own recogniser: a regular expression, run by RE2, which takes linear time whatever the expression."""
+"""An operator's own recogniser: a regular expression, run by RE2, which takes linear time whatever the expression.
+
+RE2 does not tell how long a match may be, which is how much of a streamed answer must be held back. The parser of
+Python's `re` does, and has no public name: `tests/test_internals.py` fails when it moves.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ def _longest(expression: str) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            parsed = re._parser.parse(expression)  # type: ignore[attr-defined]  # the only parser that there is
+            parsed = re._parser.parse(expression)  # type: ignore[attr-defined]
     except (re.error, RecursionError, OverflowError, Warning) as error:
         raise ValueError(f"it cannot be read: {error}") from None
     if any(anchor in f"{parsed.data!r}" for anchor in _ANCHORS):

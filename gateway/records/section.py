@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -37,7 +37,7 @@ def apply_environment(raw: dict[str, Any], settings: type[Section], environ: Map
             value = environ.get(variable)
             if value is None:
                 continue
-            kind = get_origin(getattr(field.type, "__origin__", None))  # of Annotated[list[...], Meta]
+            kind = get_origin(next(iter(get_args(field.type)), None))  # of Annotated[list[...], Meta]
             parsed: Any = [part.strip() for part in value.split(",") if part.strip()] if kind in (list, dict) else value
             if kind is dict:
                 parsed = {name.strip(): part.strip() for name, _, part in (each.partition("=") for each in parsed)}

@@ -5,6 +5,9 @@ the write, a timeout for the read. A busy gateway has dozens of turns that ask f
 the last ones; together they cost little more than one of them. A task that is cancelled meanwhile takes nothing away
 from the others, and never leaves a reply behind that another one could mistake for its own: the pipeline runs to its
 end in a task of its own.
+
+redis-py documents clients and pipelines, but no way to use a connection: this file alone depends on its `Connection`,
+and on how a client reads an answer from one. `tests/test_internals.py` fails when they move.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ from itertools import islice
 from time import monotonic
 from typing import Any, cast
 
+import hiredis
 from redis.asyncio import Connection, Redis
-from redis.connection import HiredisRespSerializer
-from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, DataError, RedisError, ResponseError, TimeoutError
 
 MAX_BATCH = 128
 """Commands of one pipeline; more go in a second one after it."""
@@ -61,6 +64,19 @@ _Waiting = tuple[str, bytes, dict[str, Any], asyncio.Future[Any]]
 """Name of the command, what is sent, options of redis-py for its answer, and who waits for it."""
 
 
+def _packed(name: str, *args: Any) -> bytes:
+    """A command in Redis' protocol, made in C: asyncio connections of redis-py pack in Python.
+
+    Raises:
+        DataError: an argument is nothing that Redis has a form of.
+    """
+    try:
+        packed: bytes = hiredis.pack_command((*name.encode().split(), *args))
+    except TypeError as error:
+        raise DataError(str(error)) from error
+    return packed
+
+
 class BatchingRedis(Redis):
     """`redis.asyncio.Redis` whose single commands are batched; pipelines, transactions and subscriptions are not.
 
@@ -78,8 +94,6 @@ class BatchingRedis(Redis):
         settings = self.connection_pool.connection_kwargs
         self._timeout: float | None = settings.get("socket_timeout")
         self._connect_timeout: float = settings.get("socket_connect_timeout") or CONNECT_TIMEOUT
-        # The one that redis-py's blocking client uses: its asyncio connections pack in Python.
-        self._pack = HiredisRespSerializer().pack
         # redis-py's own timeouts are a task for every write and a timer for every reply.
         self._line = cast(Connection, self.connection_pool.connection_class(**settings | {"socket_timeout": None}))
         self._connecting: asyncio.Task[None] | None = None
@@ -94,7 +108,7 @@ class BatchingRedis(Redis):
         """
         if args[0] in _BLOCKING:
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        packed = b"".join(self._pack(*args))
+        packed = _packed(*args)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((args[0], packed, options, answer))
         if self._sending is None:

@@ -6,6 +6,9 @@ close frame, and then until that is read too. A client that reads nothing would 
 held for it, for ever.
 
 uvicorn also keeps, for as long as a connection lasts, what only its opening needed. Here that is let go.
+
+uvicorn has no public way to do any of this, so that this file depends on how its protocol is written: its attributes,
+and which of its methods call each other. `tests/test_internals.py` fails when they move.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
@@ -40,11 +42,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.queue = cast("asyncio.Queue[ASGIReceiveEvent]", Queue())
+        self.queue = cast("asyncio.Queue[Any]", Queue())
         self.writable = cast(asyncio.Event, Event())
         self.writable.set()
 
-    async def send(self, message: ASGISendEvent) -> None:
+    async def send(self, message: Any) -> None:
         """Send an ASGI message.
 
         Raises:
