@@ -154,7 +154,7 @@ def _decode(runner: ModelRunner, versions: Sequence[str], arguments: argparse.Na
     for _ in range(1 + _WARM_STEPS + arguments.steps):
         rows = [Row(request, request.computed, request.uncomputed, sample=True) for request in requests]
         begun = time.perf_counter()
-        results = runner.execute(StepPlan(rows))
+        results = runner.launch(StepPlan(rows)).result()
         times.append(time.perf_counter() - begun)
         for request, result in zip(requests, results, strict=True):
             request.computed = request.length

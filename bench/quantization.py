@@ -101,7 +101,7 @@ def run(runner: ModelRunner, texts: Sequence[list[int]], sampling: SamplingParam
             used, tokens = used + blocks, tokens + len(texts[number])
             requests.append((number, request))
         rows = [Row(request, 0, len(texts[number]), True) for number, request in requests]
-        for (number, request), sampled in zip(requests, runner.execute(StepPlan(rows)), strict=True):
+        for (number, request), sampled in zip(requests, runner.launch(StepPlan(rows)).result(), strict=True):
             runner.release(request)
             yield number, sampled
 

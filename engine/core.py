@@ -236,7 +236,7 @@ class EngineCore:
                 self._clear_blocks()
             masks = None if self._constraints is None else self._constraints.start(plan.rows)
             launched = self._clock()
-            sampled = self._runner.execute(plan) if masks is None else self._runner.execute(plan, masks)
+            sampled = self._runner.launch(plan, masks).result()
             if self._speculator is not None:
                 self._speculator.observe(plan, sampled, self._clock() - launched)
             _check(plan, sampled)

@@ -1,4 +1,4 @@
-"""What one step does: the scheduler writes a `StepPlan`, the runner executes it and returns `Sampled` tokens."""
+"""What one step does: the scheduler writes a `StepPlan`, the runner runs it, its handle gives `Sampled` tokens."""
 
 from __future__ import annotations
 
@@ -89,11 +89,23 @@ class TokenMasks(Protocol):
         ...
 
 
+class Handle(Protocol):
+    """A step that was launched and may still run on the device."""
+
+    def result(self) -> list[Sampled]:
+        """Wait for the step and choose its tokens: one `Sampled` per row, in the plan's order. Call it once."""
+        ...
+
+
 class Runner(Protocol):
     """Owns every tensor: weights, KV cache, sampling state. Knows nothing of queues."""
 
-    def execute(self, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
-        """Run one step; returns one `Sampled` per row. `masks`: see there; None if no row has a grammar."""
+    def launch(self, plan: StepPlan, masks: TokenMasks | None = None) -> Handle:
+        """Start one step; `masks` is None if no row has a grammar.
+
+        On a device the step runs while the caller goes on, so that the next one can be prepared meanwhile. Blocks that
+        it touches may be reused, and the next step launched, only when `result` has returned.
+        """
         ...
 
     def release(self, request: Request) -> None:

@@ -65,7 +65,7 @@ class DeviceCheck:
         request.block_table = self._pool.allocate(1)
         try:
             self._clear()
-            (sampled,) = self._runner.execute(StepPlan([Row(request, 0, 1, sample=True)]))
+            (sampled,) = self._runner.launch(StepPlan([Row(request, 0, 1, sample=True)])).result()
             if len(sampled.tokens) != 1:
                 raise RuntimeError(f"one token was expected of it, not {len(sampled.tokens)}")
         finally:

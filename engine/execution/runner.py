@@ -1,4 +1,4 @@
-"""Executes step plans: turns rows into one batch, runs the model once over all of it, and samples.
+"""Launches step plans: turns rows into one batch and runs the model once over all of it.
 
 Prompt chunks and decodes share the forward pass. Everything a step needs is built on the host in a few array
 operations and sent to the device once.
@@ -7,7 +7,6 @@ operations and sent to the device once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -17,7 +16,6 @@ import torch
 
 import kernels
 from engine.adapters.bank import AdapterBank, AdapterSource
-from engine.adapters.layout import HEAD
 from engine.cache.blocks import BLOCK_SIZE
 from engine.cache.memory import KVCache, KVDtype, kv_type
 from engine.checkpoint.config import ModelConfig
@@ -27,36 +25,19 @@ from engine.execution.graphs.decode import Adapted, Capture, CudaCapture, Decode
 from engine.execution.graphs.policy import CapturePolicy
 from engine.execution.host_loader import HostMemory
 from engine.execution.host_memory import host_memory
-from engine.execution.recorded import Decoded, RecordedDecodes
-from engine.execution.sampling import Sampler, token_logprobs
+from engine.execution.lora_planner import LoraPlanner
+from engine.execution.readout import Forward, LaunchedStep, Readout
+from engine.execution.recorded import RecordedDecodes
+from engine.execution.sampling import Sampler
 from engine.model.decoder import Decoder
 from engine.model.layers import Step, Wanted
 from engine.model.rope import RotaryEmbedding
-from engine.plan import Row, Sampled, StepPlan, TokenMasks
+from engine.plan import Row, StepPlan, TokenMasks
 from engine.request import Request
-from engine.speculation.verification import confirmed
-from engine.wire import ModelInfo, TokenLogprob
-from kernels import LoraAdapter, LoraPlan, LoraWorkspace, Quantization, TablePlan
+from engine.wire import ModelInfo
+from kernels import LoraPlan, Quantization, TablePlan
 
 Dtype = Literal["auto", "float32", "bfloat16"]
-
-_NOTHING = Sampled()
-_LOGITS_BYTES = 64 * 1024 * 1024
-"""Most memory for the logits of prompt positions at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """The rows of a step as the model has run them."""
-
-    rows: Sequence[Row]
-    ends: Sequence[int]
-    """One past the last token of each row in `hidden`."""
-    lora: LoraPlan | None
-    hidden: torch.Tensor
-    """[K, hidden], what came of all tokens or of those that are wanted (`Batch.wanted`); good until the next step."""
-    decoded: Decoded | None = None
-    """The same and more, of steps that were recorded."""
 
 
 class ModelRunner:
@@ -129,12 +110,11 @@ class ModelRunner:
             rope_regimes=config.rope_regimes,
             kv_dtype="" if stored == self._dtype else kv_dtype,
         )
-        self._lora = LoraWorkspace(self._cache.sectors)
-        self._planned: tuple[list[LoraAdapter | None], list[int], LoraPlan | None] | None = None
-        """Adapters and tokens of the rows of the last step that had any, and its plan."""
         self.bank: AdapterBank | None = None
         if adapters is not None:
             self.bank = AdapterBank(config, revision, self._cache.sectors, self._model.base, adapters)
+        self._lora = LoraPlanner(self._cache.sectors, self.bank)
+        self._readout = Readout(self._model, self._sampler, self._lora, self._device)
 
     def record_decodes(self, policy: CapturePolicy, capture: Capture | None = None) -> None:
         """From now on record steps of decodes and replay them, if this model's steps can be recorded on its device.
@@ -168,64 +148,9 @@ class ModelRunner:
         return host_memory(self._cache.sectors, size)
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
-        """Run one step; one `Sampled` per row, in the plan's order."""
-        launch = self._launch(plan.rows)
-        if (
-            launch.decoded is not None
-            and masks is None
-            and all([row.sample and row.request.plain for row in plan.rows])
-        ):
-            return [Sampled([token]) for token in launch.decoded.likeliest()]
-        tokens, logprobs = self._sample(launch, masks)
-        results: list[Sampled] = []
-        first = 0
-        for row, end in zip(launch.rows, launch.ends, strict=True):
-            prompt = None
-            if row.request.sampling.prompt_logprobs is not None:
-                prompt = self._prompt_logprobs(launch, launch.hidden[end - row.tokens : end - len(row.draft)], row)
-            if not row.sample:
-                results.append(_NOTHING if prompt is None else Sampled(prompt_logprobs=prompt))
-                continue
-            last = first + 1 + len(row.draft)
-            gained = tokens[first:last]
-            if row.draft:
-                gained = gained[: 1 + confirmed(row.draft, gained)]
-            found = None
-            if row.request.sampling.logprobs is not None:
-                found = [each for each in logprobs[first : first + len(gained)] if each is not None]
-            results.append(Sampled(gained, found, prompt))
-            first = last
-        return results
-
-    def _sample(self, launch: _Launch, masks: TokenMasks | None) -> tuple[list[int], list[TokenLogprob | None]]:
-        """Tokens after the last known position of every row that samples, and after those of its draft behind it."""
-        if len(launch.rows) == len(launch.hidden) and all([row.sample for row in launch.rows]):
-            # A step of decodes, as most are: every position is wanted once.
-            requests: Sequence[Request] = [row.request for row in launch.rows]
-            drafts: Sequence[Sequence[int]] | None = None
-            positions: Sequence[int] | None = None
-        else:
-            wanted = [
-                (end - len(row.draft) + ahead - 1, row.request, row.draft[:ahead])
-                for row, end in zip(launch.rows, launch.ends, strict=True)
-                if row.sample
-                for ahead in range(1 + len(row.draft))
-            ]
-            if not wanted:
-                return [], []
-            positions, requests, drafts = zip(*wanted, strict=True)
-        plan = None
-        if launch.decoded is None:
-            plan = self._head_plan(launch, requests, np.ones(len(requests), np.int64))
-        return self._sampler(self._logits(launch, positions, plan), requests, drafts, masks)
-
-    def _logits(self, launch: _Launch, positions: Sequence[int] | None, lora: LoraPlan | None = None) -> torch.Tensor:
-        """Logits at some positions of the batch, or at all of them."""
-        known = launch.hidden if launch.decoded is None else launch.decoded.logits
-        if positions is not None:
-            known = kernels.embedding(self._to_device(torch.tensor(positions)), known)
-        return known if launch.decoded is not None else self._model.logits(known, lora)
+    def launch(self, plan: StepPlan, masks: TokenMasks | None = None) -> LaunchedStep:
+        """See `engine.plan.Runner`. On the CPU the model has run when this returns; tokens are chosen by `result`."""
+        return LaunchedStep(self._launch(plan.rows), self._readout, masks)
 
     @torch.inference_mode()
     def rehearse(self, rows: Sequence[Row], *, layers: int | None = None) -> None:
@@ -233,13 +158,13 @@ class ModelRunner:
 
         Of log-probabilities of prompts, no more are computed than at a time.
         """
-        launch = self._run(self._batches(rows), self._adapt(rows), layers=layers)
-        self._sample(launch, None)
-        for row, end in zip(rows, launch.ends, strict=True):
+        forward = self._run(self._batches(rows), self._lora.begin(rows), layers=layers)
+        self._readout.sample(forward, None)
+        for row, end in zip(rows, forward.ends, strict=True):
             if row.request.sampling.prompt_logprobs is not None:
-                self._prompt_logprobs(launch, launch.hidden[end - row.tokens :][: min(row.count, self._piece)], row)
-        self._lora.hold(())
-        self._planned = None
+                hidden = forward.hidden[end - row.tokens :][: min(row.count, self._readout.piece)]
+                self._readout.prompt_logprobs(forward, hidden, row)
+        self._lora.clear()
 
     @property
     def kv_bytes(self) -> int:
@@ -262,12 +187,7 @@ class ModelRunner:
 
         Such a row may lie behind the request's known tokens (count == 0): then its draft is what it runs.
         """
-        launch = self._launch(rows, adapted=False)
-        drawing = [(row.request, end - 1) for row, end in zip(rows, launch.ends, strict=True) if row.sample]
-        if not drawing:
-            return []
-        requests, positions = zip(*drawing, strict=True)
-        return self._sampler.choose(self._logits(launch, positions), requests, drafted)
+        return self._readout.guess(self._launch(rows, adapted=False), drafted)
 
     def release(self, request: Request) -> None:
         """Forget what is kept of a finished or preempted request."""
@@ -275,13 +195,13 @@ class ModelRunner:
         self._decodes.release(request)
         self._sampler.release(request)
 
-    def _launch(self, rows: Sequence[Row], *, adapted: bool = True) -> _Launch:
+    def _launch(self, rows: Sequence[Row], *, adapted: bool = True) -> Forward:
         """Run rows through the model, without their adapters unless `adapted`."""
         single = not any([row.count + len(row.draft) > 1 for row in rows])
-        lora = self._adapt(rows) if adapted else None
+        lora = self._lora.begin(rows) if adapted else None
         recordable = single and self._graphs is None and not self._rope.depends_on_length
         if recordable and (decoded := self._decodes(rows, lora=lora)) is not None:
-            return _Launch(rows, range(1, len(rows) + 1), lora, decoded.hidden, decoded)
+            return Forward(rows, range(1, len(rows) + 1), lora, decoded.hidden, decoded)
         batch = self._batches(rows)
         planned = lora is None or isinstance(lora, TablePlan)
         if self._graphs is not None and single and planned and any([row.sample for row in rows]):
@@ -293,23 +213,23 @@ class ModelRunner:
                 batch.starts,
                 batch.tables,
             )
-            hidden = self._graphs(decodes, None if lora is None else Adapted(lora, partial(self._plan_again, rows)))
+            hidden = self._graphs(decodes, None if lora is None else Adapted(lora, partial(self._reordered, rows)))
             if hidden is not None:
-                return _Launch(rows, batch.ends, lora, hidden)
+                return Forward(rows, batch.ends, lora, hidden)
         return self._run(batch, lora)
 
-    def _run(self, batch: Batch, lora: LoraPlan | None, *, layers: int | None = None) -> _Launch:
+    def _run(self, batch: Batch, lora: LoraPlan | None, *, layers: int | None = None) -> Forward:
         lengths = torch.from_numpy(batch.lengths) if self._rope.depends_on_length else None
         rotary, rotations = self._rope.rotations(torch.from_numpy(batch.positions), lengths)
         single = layers is None and len(batch.tokens) == len(batch.rows)
         if single and self._rope.depends_on_length and rotary is self._rope.table:
             decoded = self._decodes(batch.rows, rotations.numpy(), lora)
             if decoded is not None:
-                return _Launch(batch.rows, batch.ends, lora, decoded.hidden, decoded)
+                return Forward(batch.rows, batch.ends, lora, decoded.hidden, decoded)
         tokens, step = self._prepare(batch, rotary, rotations, lora)
         hidden = self._model(tokens, self._cache, step, layers=layers)
         ends = batch.ends if len(hidden) == len(tokens) else batch.wanted.cumsum().tolist()
-        return _Launch(batch.rows, ends, lora, hidden)
+        return Forward(batch.rows, ends, lora, hidden)
 
     def _prepare(
         self, batch: Batch, rotary: torch.Tensor, rotations: torch.Tensor, lora: LoraPlan | None
@@ -344,55 +264,13 @@ class ModelRunner:
             device=self._device,
         )
         if lora is not None:
-            lora = self._lora.plan(self._adapters([batch.rows[row].request for row in rows.tolist()]), counts)
+            lora = self._lora.part([batch.rows[row].request for row in rows.tolist()], counts)
         return Wanted(self._to_device(torch.from_numpy(tokens)), plan, lora)
 
-    def _adapt(self, rows: Sequence[Row]) -> LoraPlan | None:
-        """The plan of a step; the same as before if all is as it was, as in most steps of decodes."""
-        if not any([row.request.adapter for row in rows]):
-            return None
-        adapters, counts = self._adapters([row.request for row in rows]), [row.tokens for row in rows]
-        if self._planned is None or (adapters, counts) != self._planned[:2]:
-            self._lora.hold(adapters)
-            self._planned = adapters, counts, self._lora.plan(adapters, np.array(counts))
-        return self._planned[2]
-
-    def _plan_again(self, rows: Sequence[Row], order: Ints) -> LoraPlan | None:
-        """The plan of a step of decodes whose rows come in another order, some more than once."""
-        adapters = self._adapters([rows[number].request for number in order])
-        return self._lora.plan(adapters, np.ones(len(adapters), np.int64), lasting=True)
-
-    def _head_plan(self, launch: _Launch, requests: Sequence[Request], counts: Ints) -> LoraPlan | None:
-        """The plan for logits of some of the batch's requests, if an adapter of the batch changes them."""
-        if launch.lora is None or not launch.lora.reaches(HEAD):
-            return None
-        return self._lora.plan(self._adapters(requests), counts)
-
-    def _adapters(self, requests: Sequence[Request]) -> list[LoraAdapter | None]:
-        return [None if request.adapter is None else self._adapter(request.adapter) for request in requests]
-
-    def _adapter(self, version: str) -> LoraAdapter:
-        if self.bank is None:
-            raise RuntimeError("this runner has no adapters")
-        return self.bank.adapter(version)
+    def _reordered(self, rows: Sequence[Row], order: Ints) -> LoraPlan | None:
+        """The LoRA plan of a step of decodes whose rows come in another order, some more than once."""
+        requests = [rows[number].request for number in order]
+        return self._lora.part(requests, np.ones(len(requests), np.int64), lasting=True)
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
-
-    @property
-    def _piece(self) -> int:
-        """Prompt positions whose logits are computed at a time."""
-        return max(1, _LOGITS_BYTES // (4 * self.config.vocabulary))
-
-    def _prompt_logprobs(self, launch: _Launch, hidden: torch.Tensor, row: Row) -> list[TokenLogprob]:
-        """Log-probabilities of the prompt tokens that follow the row's first positions, of which `hidden` is."""
-        request = row.request
-        tops = request.sampling.prompt_logprobs or 0
-        targets = request.prompt[row.start + 1 : row.start + len(hidden) + 1]
-        found: list[TokenLogprob] = []
-        for begin in range(0, len(targets), self._piece):
-            piece = targets[begin : begin + self._piece]
-            lora = self._head_plan(launch, [request], np.array([len(piece)]))
-            logits = self._model.logits(hidden[begin : begin + len(piece)], lora)
-            found += token_logprobs(logits, piece, [tops] * len(piece))
-        return found

@@ -21,7 +21,7 @@ from engine.adapters.residency import ResidencyConfig
 from engine.core import EngineCore, SchedulerConfig
 from engine.execution.draft_model import DraftModel
 from engine.execution.runner import ModelRunner
-from engine.plan import Runner, Sampled, StepPlan, TokenMasks
+from engine.plan import Handle, Runner, StepPlan, TokenMasks
 from engine.request import Request
 from engine.speculation.speculator import Speculator
 from engine.wire import Generate, Grammar, Output, SamplingParams, TokenLogprob, Usage
@@ -113,12 +113,12 @@ class Recorder:
         self.adapters: set[str | None] = set()
         self.masked = 0
 
-    def execute(self, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
+    def launch(self, plan: StepPlan, masks: TokenMasks | None = None) -> Handle:
         self.plans.append([(row.request.id, row.start, row.count, row.sample) for row in plan.rows])
         self.preemptions += len(plan.preempted)
         self.adapters |= {row.request.adapter for row in plan.rows}
         self.masked += masks is not None
-        return self._runner.execute(plan, masks)
+        return self._runner.launch(plan, masks)
 
     def release(self, request: Request) -> None:
         self._runner.release(request)

@@ -54,7 +54,7 @@ def drive(
             who.append(index)
         if not rows:
             return given
-        for index, row, sampled in zip(who, rows, runner.execute(StepPlan(rows)), strict=True):
+        for index, row, sampled in zip(who, rows, runner.launch(StepPlan(rows)).result(), strict=True):
             row.request.computed += row.count
             if sampled.tokens:
                 row.request.output += sampled.tokens

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from engine.execution import runner
-from engine.plan import Sampled, StepPlan, TokenMasks
+from engine.execution.readout import LaunchedStep
+from engine.plan import StepPlan, TokenMasks
 
 POISON, FATAL = 301, 302
 """Fails its own steps; from this one on every step fails, as after most errors of a GPU."""
@@ -14,14 +15,14 @@ class FaultyRunner(runner.ModelRunner):
 
     _lost = False
 
-    def execute(self, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
+    def launch(self, plan: StepPlan, masks: TokenMasks | None = None) -> LaunchedStep:
         first = {row.request.prompt[0] for row in plan.rows}
         if POISON in first:
             raise ValueError("nobody can run this")
         self._lost |= FATAL in first
         if self._lost:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        return super().execute(plan, masks)
+        return super().launch(plan, masks)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from engine.cache.blocks import BLOCK_SIZE
-from engine.plan import Row, Sampled, StepPlan
+from engine.plan import Handle, Row, Sampled, StepPlan, TokenMasks
 from engine.request import Request
 from engine.speculation.verification import confirmed
 from engine.wire import ModelInfo, TokenLogprob
@@ -50,6 +51,16 @@ def expected_output(prompt: Sequence[int], count: int, adapter: str | None = Non
     return tokens[len(prompt) :]
 
 
+@dataclass(frozen=True)
+class Done:
+    """The handle of a step that had run when it was launched."""
+
+    results: list[Sampled]
+
+    def result(self) -> list[Sampled]:
+        return self.results
+
+
 class LedgerRunner:
     def __init__(self, blocks: int) -> None:
         self.cells: list[tuple[object, ...] | None] = [None] * (blocks * BLOCK_SIZE)
@@ -58,7 +69,12 @@ class LedgerRunner:
         """Tokens of every step that ran."""
         self.released: list[str] = []
 
+    def launch(self, plan: StepPlan, masks: TokenMasks | None = None) -> Handle:
+        assert masks is None
+        return Done(self.execute(plan))
+
     def execute(self, plan: StepPlan) -> list[Sampled]:
+        """Run a step at once."""
         self.step_tokens.append(plan.tokens)
         written: set[int] = set()
         for row in plan.rows:

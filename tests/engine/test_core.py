@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.core import EngineCore, RequestError, SchedulerConfig
-from engine.plan import Sampled, StepPlan
+from engine.plan import Handle, Sampled, StepPlan, TokenMasks
 from engine.wire import Generate, Output, RopeRegimes, SamplingParams
 from tests.engine.ledger_runner import EOS, LedgerRunner, expected_output, model_info
 
@@ -182,6 +182,26 @@ def test_a_failing_step_ends_its_requests_and_nothing_else(poison: int) -> None:
         assert (output.finish, output.error_kind) == ("error", "internal")
         assert output.error is not None
         assert "try again" in output.error
+    assert tokens(outputs["later"]) == expected_output([5, 6], 4)
+
+
+def test_a_step_may_also_fail_while_its_result_is_waited_for() -> None:
+    """As on a device, which runs a step after its launch has returned."""
+
+    class Failed:
+        def result(self) -> list[Sampled]:
+            raise RuntimeError("device failure")
+
+    class FailsLate(LedgerRunner):
+        def launch(self, plan: StepPlan, masks: TokenMasks | None = None) -> Handle:
+            handle = super().launch(plan, masks)
+            return Failed() if any(row.request.id == "bad" for row in plan.rows) else handle
+
+    core = make_core(runner=FailsLate(16), max_running=1)
+    core.add(ask("bad", [1]))
+    core.add(ask("later", [5, 6]))
+    outputs = drain(core)
+    assert [output.error_kind for output in outputs["bad"]] == ["internal"]
     assert tokens(outputs["later"]) == expected_output([5, 6], 4)
 
 

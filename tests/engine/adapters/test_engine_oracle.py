@@ -14,7 +14,7 @@ from engine.adapters.manifest import Manifest
 from engine.adapters.residency import ResidencyConfig
 from engine.core import EngineCore, SchedulerConfig
 from engine.execution.runner import ModelRunner
-from engine.plan import Sampled, StepPlan
+from engine.plan import Handle, StepPlan, TokenMasks
 from engine.request import Request
 from engine.wire import Generate, SamplingParams
 from tests.engine.adapters.collection import Collection, bank_of
@@ -54,10 +54,10 @@ class Watched:
         self.distinct: set[int] = set()
         self.chunks = 0
 
-    def execute(self, plan: StepPlan) -> list[Sampled]:
+    def launch(self, plan: StepPlan, masks: TokenMasks | None = None) -> Handle:
         self.distinct.add(len({row.request.adapter for row in plan.rows}))
         self.chunks += sum(row.count > 1 and not row.sample for row in plan.rows)
-        return self._runner.execute(plan)
+        return self._runner.launch(plan, masks)
 
     def release(self, request: Request) -> None:
         self._runner.release(request)

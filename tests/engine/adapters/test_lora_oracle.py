@@ -125,9 +125,9 @@ def test_adapters_come_go_and_move_between_steps(collections: Collections, devic
         place += 17
         guest = ask(kind, random_prompt(9, turn), max_tokens=1)
         guest.block_table = [turn]
-        first, second = runner.execute(
+        first, second = runner.launch(
             StepPlan([Row(long, long.computed, long.uncomputed, True), Row(guest, 0, 9, True)])
-        )
+        ).result()
         long.computed = long.length
         long.output += first.tokens
         assert second.tokens[0] == collection.greedy(kind, guest.prompt, 1)[0]

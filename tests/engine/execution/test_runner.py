@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import engine.execution.runner
+import engine.execution.readout
 import engine.model.layers
 from engine.checkpoint.config import CheckpointError
 from engine.execution.runner import ModelRunner
@@ -63,9 +63,20 @@ def test_answers_come_in_the_order_of_the_plan(runner: ModelRunner) -> None:
 def test_a_chunk_that_does_not_reach_the_end_samples_nothing(runner: ModelRunner) -> None:
     one = request(random_prompt(20))
     one.block_table = [3, 1]
-    [sampled] = runner.execute(StepPlan([Row(one, 0, 12, sample=False)]))
+    [sampled] = runner.launch(StepPlan([Row(one, 0, 12, sample=False)])).result()
     assert not sampled.tokens
     assert sampled.logprobs is None
+
+
+def test_tokens_are_chosen_when_a_launched_step_s_result_is_asked_for(runner: ModelRunner) -> None:
+    """What the host does between the two overlaps with the step where a device runs it."""
+    one, other = (request(random_prompt(20), frequency_penalty=1.0) for _ in range(2))
+    one.block_table, other.block_table = [3, 1], [2, 4]
+    handle = runner.launch(StepPlan([Row(one, 0, 20, sample=True)]))
+    assert len(runner._sampler._penalties) == 0
+    given = handle.result()
+    assert len(runner._sampler._penalties) == 1
+    assert given == runner.launch(StepPlan([Row(other, 0, 20, sample=True)])).result()
 
 
 def test_sampled_tokens_do_not_depend_on_the_batch(runner: ModelRunner) -> None:
@@ -96,7 +107,7 @@ def test_prompt_logprobs_end_with_the_prompt(runner: ModelRunner) -> None:
 
 def test_prompt_logprobs_are_computed_in_bounded_pieces(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = drive(runner, [request(random_prompt(40), prompt_logprobs=3, max_tokens=1)])
-    monkeypatch.setattr(engine.execution.runner, "_LOGITS_BYTES", 4 * VOCABULARY * 7)
+    monkeypatch.setattr(engine.execution.readout, "_LOGITS_BYTES", 4 * VOCABULARY * 7)
     rows: list[int] = []
     logits = runner._model.logits
 
@@ -134,7 +145,7 @@ def test_long_prompts_pass_feed_forward_layers_in_parts(runner: ModelRunner, mon
 def test_nothing_is_kept_of_a_released_request(runner: ModelRunner) -> None:
     one = request(random_prompt(9), frequency_penalty=1.0)
     one.block_table = [2]
-    runner.execute(StepPlan([Row(one, 0, 9, sample=True)]))
+    runner.launch(StepPlan([Row(one, 0, 9, sample=True)])).result()
     assert len(runner._sampler._penalties) == 1
     runner.release(one)
     assert len(runner._sampler._penalties) == 0

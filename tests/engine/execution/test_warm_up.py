@@ -14,7 +14,7 @@ import torch
 from engine.adapters.manifest import Manifest
 from engine.adapters.residency import ResidencyConfig
 from engine.cache.blocks import BLOCK_SIZE
-from engine.execution import runner as runner_module
+from engine.execution import readout
 from engine.execution import warm_up as module
 from engine.execution.runner import ModelRunner
 from engine.execution.warm_up import NotEnoughMemory, available_bytes, check_room, warm_up
@@ -148,13 +148,13 @@ def test_what_does_not_fit_is_told_with_what_makes_it_smaller() -> None:
 
 def test_the_longest_prompt_wants_all_log_probabilities(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[int] = []
-    find = runner_module.token_logprobs
+    find = readout.token_logprobs
 
     def count(logits: torch.Tensor, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
         computed.append(len(tokens))
         return find(logits, tokens, tops)
 
-    monkeypatch.setattr(runner_module, "token_logprobs", count)
+    monkeypatch.setattr(readout, "token_logprobs", count)
     prompts, *others = rehearsed(runner, _CONFIG, monkeypatch)
     assert prompts[0].count == max(row.count for row in prompts) == CONTEXT - 1
     assert [row.request.sampling.prompt_logprobs for row in prompts] == [20, *[None] * (len(prompts) - 1)]
@@ -166,7 +166,7 @@ def test_of_a_long_prompt_s_log_probabilities_only_the_first_are_computed(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All others would need the same memory again."""
-    monkeypatch.setattr(runner_module, "_LOGITS_BYTES", 4 * VOCABULARY * 10)
+    monkeypatch.setattr(readout, "_LOGITS_BYTES", 4 * VOCABULARY * 10)
     runner = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
     rows: list[int] = []
     project = runner._model.logits
@@ -200,13 +200,13 @@ def test_steps_with_as_many_and_large_adapters_as_fit_are_run_first(
 ) -> None:
     assert adapted.bank is not None
     bank, held = adapted.bank, []
-    hold = adapted._lora.hold
+    hold = adapted._lora._workspace.hold
 
     def note(adapters: Sequence[LoraAdapter | None]) -> None:
         held.append({each for each in adapters if each is not None})
         hold(adapters)
 
-    monkeypatch.setattr(adapted._lora, "hold", note)
+    monkeypatch.setattr(adapted._lora._workspace, "hold", note)
     with nullcontext() if built else library.using(None):
         prompts, decodes, *others = rehearsed(adapted, _CONFIG, monkeypatch, residency=ResidencyConfig(share=0.4))
     lent = int(0.4 * adapted.blocks)

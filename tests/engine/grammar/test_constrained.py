@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.core import EngineCore, SchedulerConfig
+from engine.execution.readout import LaunchedStep
 from engine.execution.runner import ModelRunner
-from engine.plan import Sampled, StepPlan, TokenMasks
+from engine.plan import StepPlan, TokenMasks
 from engine.request import RequestError
 from engine.speculation.speculator import Speculator
 from engine.wire import Grammar
@@ -308,14 +309,14 @@ def test_a_grammar_that_costs_too_much_to_follow_ends_its_own_request_only(engin
 def test_a_step_that_fails_while_masks_are_computed_leaves_the_engine_usable(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute = ModelRunner.execute
+    launch = ModelRunner.launch
 
-    def fail(self: ModelRunner, plan: StepPlan, masks: TokenMasks | None = None) -> list[Sampled]:
+    def fail(self: ModelRunner, plan: StepPlan, masks: TokenMasks | None = None) -> LaunchedStep:
         if masks is None:  # the engine's look at its device
-            return execute(self, plan)
+            return launch(self, plan)
         raise RuntimeError("device failure")
 
-    monkeypatch.setattr(ModelRunner, "execute", fail)
+    monkeypatch.setattr(ModelRunner, "launch", fail)
     assert engine.serve(ask("a", PROMPT, DATE))["a"].error_kind == "internal"
-    monkeypatch.setattr(ModelRunner, "execute", execute)
+    monkeypatch.setattr(ModelRunner, "launch", launch)
     assert is_date(engine.answer(engine.serve(ask("a", PROMPT, DATE))["a"]))

@@ -39,7 +39,7 @@ def feed_forward_rows(runner: ModelRunner, rows: Sequence[Row], monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(engine.model.layers.Mlp, "__call__", spy)
-        runner.execute(StepPlan(list(rows)))
+        runner.launch(StepPlan(list(rows))).result()
     return found
 
 

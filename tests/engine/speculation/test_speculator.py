@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from engine.core import EngineCore, SchedulerConfig
-from engine.plan import Row, Sampled, StepPlan
+from engine.plan import Handle, Row, Sampled, StepPlan, TokenMasks
 from engine.request import Request
 from engine.speculation.costs import StepCosts
 from engine.speculation.ngram import NgramIndex
 from engine.speculation.speculator import Speculator
 from engine.speculation.verification import confirmed
 from engine.wire import Generate, SamplingParams
-from tests.engine.ledger_runner import VOCABULARY, model_info
+from tests.engine.ledger_runner import VOCABULARY, Done, model_info
 
 Cost = Callable[[int], float]
 _PROMPTS = {"long": 100_000, "short": 50, "medium": 3000}
@@ -93,9 +93,9 @@ class TimedRunner:
         self._world = world
         self._jitter = random.Random(0)
 
-    def execute(self, plan: StepPlan) -> list[Sampled]:
+    def launch(self, plan: StepPlan, masks: TokenMasks | None = None) -> Handle:
         self._world.now += self._world.target(plan.tokens) * self._jitter.uniform(1.0, 1.1)
-        return [self._row(row) for row in plan.rows]
+        return Done([self._row(row) for row in plan.rows])
 
     def release(self, request: Request) -> None:
         """Nothing is kept."""
@@ -299,10 +299,10 @@ def test_what_a_failed_step_had_drafted_is_forgotten(monkeypatch: pytest.MonkeyP
     speculator = world.speculator
     assert speculator is not None
     request = Generate("a", [1], SamplingParams(max_tokens=50, ignore_eos=True))
-    sound = TimedRunner.execute
+    sound = TimedRunner.launch
     with monkeypatch.context() as patch:
-        fails = lambda self, plan: 1 / 0 if plan.rows[0].request.id == "a" else sound(self, plan)  # noqa: E731
-        patch.setattr(TimedRunner, "execute", fails)
+        fails = lambda self, plan, *masks: 1 / 0 if plan.rows[0].request.id == "a" else sound(self, plan)  # noqa: E731
+        patch.setattr(TimedRunner, "launch", fails)
         world.core.add(request)
         [output] = world.core.step()
     assert output.error_kind == "internal"

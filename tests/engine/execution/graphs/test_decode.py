@@ -133,7 +133,7 @@ def test_prompts_of_one_token_that_sample_nothing_are_not_waited_for(checkpoint:
     runner.record_decodes(CapturePolicy(2, CONTEXT, uses=0), recorder)
     one = request(random_prompt(9))
     one.block_table = [3]
-    runner.execute(StepPlan([Row(one, 0, 1, sample=False)]))
+    runner.launch(StepPlan([Row(one, 0, 1, sample=False)])).result()
     assert not recorder.recorded
 
 
