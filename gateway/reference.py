@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+from engine.server.options import EngineOptions
 from gateway.admin.reference import endpoints_page
 from gateway.config.configuration import ALL, CHANGEABLE
 from gateway.config.identity import Issuer
@@ -70,6 +71,17 @@ This page is generated from `gateway/telemetry/metrics/` by `make docs`.
 |---|---|---|---|
 """
 
+_ENGINE_OPTIONS = """# Options of an engine
+
+`python -m engine.server` and `roundhouse engine serve` take these, for an [engine](engine.md) that runs by itself. An
+engine that `roundhouse serve` starts gets them from [its pool](configuration.md#pools).
+
+This page is generated from `engine/server/options.py` by `make docs`.
+
+| option | default | meaning |
+|---|---|---|
+"""
+
 
 def configuration() -> str:
     """docs/configuration.md"""
@@ -111,9 +123,19 @@ def metrics() -> str:
     return _METRICS + "".join(rows)
 
 
+def engine_options() -> str:
+    """docs/engine-options.md"""
+    rows = []
+    for field, text in _fields(EngineOptions):
+        default = _default(field).replace('"', "")
+        rows.append(f"| `--{field.name.replace('_', '-')}` | {default} | {text} |\n")
+    return _ENGINE_OPTIONS + "".join(rows)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "admin-endpoints.md": endpoints_page,
     "configuration.md": configuration,
+    "engine-options.md": engine_options,
     "metrics.md": metrics,
 }
 
@@ -129,14 +151,19 @@ def _names(section: type[Section]) -> str:
 def _table(section: type[Section], name: str | None = None) -> str:
     variable = " environment variable |" if name else ""
     rows = [f"| field | default | meaning |{variable}\n|---|---|---|{'---|' if name else ''}\n"]
-    hints = typing.get_type_hints(section, include_extras=True)
-    for field in msgspec.structs.fields(section):
-        text = f"{_description(hints[field.name])}{_choices(field.type)}"
+    for field, text in _fields(section):
         cells = [f"`{field.name}`", _default(field), text]
         if name:
             cells.append("-" if "gateway." in str(field.type) else f"`ROUNDHOUSE_{name}_{field.name}`".upper())
         rows.append(f"| {' | '.join(cells)} |\n")
     return "".join(rows)
+
+
+def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[msgspec.structs.FieldInfo, str]]:
+    """Its fields, each with what it means and which values it may have."""
+    hints = typing.get_type_hints(struct, include_extras=True)
+    for field in msgspec.structs.fields(struct):
+        yield field, f"{_description(hints[field.name])}{_choices(field.type)}"
 
 
 def _description(hint: Any) -> str:

@@ -1,1 +1,1 @@
-"""The process around a core: sockets, the step thread, the command line."""
+"""The process around a core: sockets, the step thread, options and the command line made from them."""

@@ -5,7 +5,7 @@ Requests and cancellations go in through a queue that the core empties between s
 `call_soon_threadsafe`. No client can slow the core: what a client does not read piles up to a limit, then it is
 dropped and its requests are cancelled.
 
-`python -m engine.server` starts one; its command line is in `engine/server/command.py`.
+`python -m engine.server` starts one; its options are in `engine/server/options.py`.
 """
 
 from __future__ import annotations
