@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from time import monotonic
@@ -19,17 +19,14 @@ from engine.client.engine_client import (
     RequestFailed,
     RequestInvalid,
 )
-from engine.text.processor import TextProcessor
 from engine.wire import SamplingParams
 from gateway.engines.placement import salt_of
 from gateway.engines.pools import Engine
-from gateway.errors import AnswerRedacted, ApiError, EngineFailed, InvalidRequest, Unavailable, retry_after_header
+from gateway.errors import ApiError, EngineFailed, InvalidRequest, Unavailable, retry_after_header
 from gateway.pipeline import prompts
-from gateway.pipeline.routing.held import HeldAnswer
 from gateway.pipeline.service_tier import Share
-from gateway.protocol.stream import EndReason, TurnEvent, Usage
-from gateway.safety.answer import AnswerFilter
-from gateway.safety.hold import Hold
+from gateway.pipeline.sink import AnswerSink
+from gateway.protocol.stream import EndReason, Usage
 from gateway.tools.answer import AnswerReader, Constraint, constraint, shown_tokens
 from gateway.turns import Turn
 from router.flight import Flight
@@ -62,140 +59,146 @@ class TryNext(Exception):
         self.error = error
 
 
-async def relay(
-    turn: Turn,
-    engine: Engine,
-    prompt: Sequence[int],
-    sampling: SamplingParams,
-    announce: Callable[[], None],
-    *,
-    flight: AbstractContextManager[Flight],
-    share: Share,
-    adapter: str | None = None,
-    queue_timeout: float | None = None,
-    filter: AnswerFilter | None = None,
-    hold_seconds: float = 2.0,
-    append: Callable[[TurnEvent], None] | None = None,
-    held: HeldAnswer | None = None,
-) -> Streamed:
-    """Stream the answer of `engine` into `turn` until it ends or the turn is cancelled.
+class EngineRequest(Struct, frozen=True, kw_only=True):
+    """What one engine is asked for a turn."""
 
-    Args:
-        flight: counts it as the engine's load.
-        share: on whose account it is served.
-        adapter: version of a LoRA adapter.
-        queue_timeout: seconds that it may wait in the engine for its first step.
-        filter: what the answer passes before anybody sees it.
-        hold_seconds: how long that may hold text back.
-        append: takes the answer's events instead of the turn.
-        held: the same, and is told how likely the tokens were.
-        announce: tells the turn where it runs. Called at once, or, where the answer must match a grammar, when the
-            engine has taken the request up: until then a grammar that it cannot compile may still refuse the turn.
+    turn: Turn
+    engine: Engine
+    prompt: Sequence[int]
+    """Token ids of this engine's model."""
+    sampling: SamplingParams
+    flight: AbstractContextManager[Flight]
+    """Counts the request as the engine's load."""
+    share: Share
+    adapter: str | None
+    """Version of a LoRA adapter."""
+    queue_timeout: float | None
+    """Seconds that the request may wait in the engine for its first step; None: as long as it takes."""
+
+
+async def relay(asked: EngineRequest, sink: AnswerSink) -> Streamed:
+    """Stream an engine's answer into `sink` until it ends or the turn is cancelled.
+
+    The sink begins at once or, where the answer must match a grammar, when the engine has taken the request up: until
+    then a grammar that it cannot compile may still refuse the turn.
 
     Raises:
         TryNext: see there.
-        InvalidRequest: the engine cannot serve the request, and the turn was not announced.
+        InvalidRequest: the engine cannot serve the request, and the sink has not begun.
     """
-    request, text, format = turn.request, engine.pool.text, engine.pool.tools
-    bound = constraint(request, format, text.special_token) if request.generate else None
-    reader = AnswerReader(request, format, _call_id)
-    first: float | None = None
-    last: float | None = None
-    append = append or (held.append if held else turn.append)
-    hold = Hold(filter, hold_seconds, append) if filter else None
-    show = hold.pass_on if hold else partial(_append, append)
-    announced = bound is None
-    if announced:
-        announce()
+    turn, engine, answer = asked.turn, asked.engine, _Answer(asked, sink)
     engine.breaker.attempt(monotonic())
     try:
-        with flight as carried:
-            generation = engine.client.generate(
-                prompt,
-                sampling,
-                text=text,
-                stop=request.stop,
-                shown=shown_tokens(request, format, text.special_token),
-                adapter=adapter,
-                salt=salt_of(turn.principal.tenant),
-                grammar=bound.grammar if bound else None,
-                tenant=share.tenant,
-                weight=share.weight,
-                service=share.service,
-                queue_timeout=queue_timeout,
-                request_id=turn.id,
-                traceparent=turn.trace.traceparent,
-            )
-            turn.delivered = partial(_usage, turn, generation)
-            async with generation:
-                turn.on_cancel(generation.cancel)
-                if not announced:
-                    await generation.accepted()
-                    announce()
-                    announced = True
-                async for delta in generation:
-                    last = monotonic()
-                    if first is None:
-                        first = last
-                        carried.prefilled()
-                        _show_scores(turn, generation, prompt, text)
-                    if request.generate:
-                        shown = delta.logprobs if request.sampling.logprobs is not None else None
-                        logprobs = tuple(prompts.logprob(entry, text) for entry in shown or ())
-                        show(reader.read(delta.text, delta.token_ids, logprobs))
-                        if held is not None:
-                            held.computed(len(delta.token_ids), delta.logprobs)
-                        if hold is not None and hold.blocked:
-                            break
-                if first is None and not turn.cancelled:  # the first token has ended the answer
-                    _show_scores(turn, generation, prompt, text)
-                show(reader.finish())
-                if hold is not None:
-                    hold.end()
+        with asked.flight as flight:
+            await answer.stream(flight)
     except (EngineGone, RequestFailed) as failure:
-        error = _charge(engine, failure, bound)
+        error = _charge(engine, failure, answer.bound)
         if not failure.started and not isinstance(error, InvalidRequest):
             turn.delivered = Usage
             raise TryNext(error) from None
-        if not announced:
+        if not answer.begun:
             raise error from None
         return Streamed(
-            reason="error",
-            usage=turn.delivered(),
-            error=error,
-            first_token=first,
-            last_token=last,
+            reason="error", usage=turn.delivered(), error=error, first_token=answer.first, last_token=answer.last
         )
     finally:
         turn.on_cancel(None)
         used = turn.delivered()
         turn.delivered = lambda: used  # a turn is kept long after its generation
-        if hold is not None:
-            hold.close()
-    if first is not None or not turn.cancelled:
+        sink.close()
+    if answer.first is not None or not turn.cancelled:
         engine.succeeded()
-    blocked = hold is not None and hold.blocked
-    whole = not (turn.cancelled or blocked)
-    broken = _broken(turn, filter, held) if filter and whole else None
-    return Streamed(
-        reason="error" if broken else "content_filter" if blocked else _reason(turn, generation),
-        usage=turn.delivered(),
-        error=broken,
-        stop=generation.result.stop if whole else None,
-        queue_seconds=generation.usage.queue_seconds,
-        first_token=first,
-        last_token=last,
-    )
+    return answer.ended()
 
 
-def _append(append: Callable[[TurnEvent], None], events: Iterable[TurnEvent]) -> None:
-    for event in events:
-        append(event)
+class _Answer:
+    """One engine's answer while it comes."""
 
+    def __init__(self, asked: EngineRequest, sink: AnswerSink) -> None:
+        request, pool = asked.turn.request, asked.engine.pool
+        self._asked = asked
+        self._sink = sink
+        self._reader = AnswerReader(request, pool.tools, _call_id)
+        self.bound = constraint(request, pool.tools, pool.text.special_token) if request.generate else None
+        self.begun = self.bound is None
+        if self.begun:
+            sink.begin()
+        self.first: float | None = None
+        self.last: float | None = None
+        """When the first and the last token came."""
+        self._broken: ApiError | None = None
+        self._generation: Generation
 
-def _show_scores(turn: Turn, generation: Generation, prompt: Sequence[int], text: TextProcessor) -> None:
-    if turn.request.sampling.prompt_logprobs is not None:
-        turn.append(prompts.scored(prompt, generation.prompt_logprobs, text))
+    async def stream(self, flight: Flight) -> None:
+        """Ask the engine and pass on what it answers."""
+        turn, sink, text = self._asked.turn, self._sink, self._asked.engine.pool.text
+        generation = self._generation = self._generate()
+        turn.delivered = partial(_usage, turn, generation)
+        async with generation:
+            turn.on_cancel(generation.cancel)
+            if not self.begun:
+                await generation.accepted()
+                sink.begin()
+                self.begun = True
+            async for delta in generation:
+                self.last = monotonic()
+                if self.first is None:
+                    self.first = self.last
+                    flight.prefilled()
+                    self._show_scores()
+                if turn.request.generate:
+                    shown = delta.logprobs if turn.request.sampling.logprobs is not None else None
+                    logprobs = tuple(prompts.logprob(entry, text) for entry in shown or ())
+                    sink.take(self._reader.read(delta.text, delta.token_ids, logprobs))
+                    sink.computed(len(delta.token_ids), delta.logprobs)
+                    if sink.blocked:
+                        break
+            if self.first is None and not turn.cancelled:  # the first token has ended the answer
+                self._show_scores()
+            sink.take(self._reader.finish())
+            self._broken = sink.finish()
+
+    def ended(self) -> Streamed:
+        """What came of it, without a failure of the engine."""
+        turn, generation = self._asked.turn, self._generation
+        blocked = self._sink.blocked
+        whole = not (turn.cancelled or blocked)
+        broken = self._broken if whole else None
+        return Streamed(
+            reason="error" if broken else "content_filter" if blocked else _reason(turn, generation),
+            usage=turn.delivered(),
+            error=broken,
+            stop=generation.result.stop if whole else None,
+            queue_seconds=generation.usage.queue_seconds,
+            first_token=self.first,
+            last_token=self.last,
+        )
+
+    def _generate(self) -> Generation:
+        asked, turn = self._asked, self._asked.turn
+        pool, share = asked.engine.pool, asked.share
+        return asked.engine.client.generate(
+            asked.prompt,
+            asked.sampling,
+            text=pool.text,
+            stop=turn.request.stop,
+            shown=shown_tokens(turn.request, pool.tools, pool.text.special_token),
+            adapter=asked.adapter,
+            salt=salt_of(turn.principal.tenant),
+            grammar=self.bound.grammar if self.bound else None,
+            tenant=share.tenant,
+            weight=share.weight,
+            service=share.service,
+            queue_timeout=asked.queue_timeout,
+            request_id=turn.id,
+            traceparent=turn.trace.traceparent,
+        )
+
+    def _show_scores(self) -> None:
+        turn = self._asked.turn
+        if turn.request.sampling.prompt_logprobs is not None:
+            scores = self._generation.prompt_logprobs
+            turn.append(prompts.scored(self._asked.prompt, scores, self._asked.engine.pool.text))
 
 
 def _reason(turn: Turn, generation: Generation) -> EndReason:
@@ -206,15 +209,6 @@ def _reason(turn: Turn, generation: Generation) -> EndReason:
         return "stop"
     reason = generation.result.finish_reason
     return "length" if reason == "timeout" else reason  # OpenAI's formats have one word for an answer cut short
-
-
-def _broken(turn: Turn, filter: AnswerFilter, held: HeldAnswer | None) -> AnswerRedacted | None:
-    """The error of an answer that is not what was asked for any more, because something in it was replaced."""
-    format = turn.request.format
-    said = turn.log.text + (held.text if held else "")
-    if filter.broken or (filter.replaced and format is not None and not format.holds(said)):
-        return AnswerRedacted("the answer held what this server takes out, and is not in the wanted format without it")
-    return None
 
 
 def _usage(turn: Turn, generation: Generation) -> Usage:

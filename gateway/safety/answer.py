@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.stream import ArgumentsDelta, CallBegun, CallEnded, TextDelta, TurnEvent
 from gateway.safety.stream import StreamFilter
 
@@ -16,10 +17,10 @@ Open = Callable[[bool], StreamFilter]
 class AnswerFilter:
     """Events in, filtered events out. Each message and each call's arguments are a text of their own."""
 
-    def __init__(self, open: Open, *, json_text: bool) -> None:
-        """Args: json_text: messages are JSON, because the client has asked for it."""
+    def __init__(self, open: Open, format: OutputFormat | None = None) -> None:
+        """Args: format: what the client wants messages to be."""
         self._open = open
-        self._json_text = json_text
+        self._format = format
         self._filter: StreamFilter | None = None
         self._in_call = False
         self._tokens: tuple[int, ...] = ()
@@ -46,6 +47,10 @@ class AnswerFilter:
     def position(self) -> int:
         """Characters of the answer before those that wait."""
         return self._fed - self.held
+
+    def fits(self, text: str) -> bool:
+        """Whether the answer, whose whole text is given, is in the wanted format in spite of what was replaced."""
+        return not (self.broken or (self.replaced and self._format is not None and not self._format.holds(text)))
 
     def events(self, events: Iterable[TurnEvent]) -> Iterator[TurnEvent]:
         """More of the answer has come; what may be shown of it."""
@@ -81,7 +86,7 @@ class AnswerFilter:
 
     def _feed(self, event: TextDelta | ArgumentsDelta) -> Iterator[TurnEvent]:
         if self._filter is None:
-            self._filter = self._open(self._in_call or self._json_text)
+            self._filter = self._open(self._in_call or (self._format is not None and self._format.is_json))
         self._tokens += event.token_ids
         self._fed += len(event.text)
         yield from self._show(self._filter.feed(event.text))

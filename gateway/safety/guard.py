@@ -118,7 +118,6 @@ class Guard:
         rules = self._rules[self._name(turn.principal.tenant)]
         if not rules.checks_output or not turn.request.generate:
             return None
-        wanted = turn.request.format
 
         def told(finding: Finding) -> None:
             turn.sensitive = True
@@ -130,7 +129,7 @@ class Guard:
             assert filter is not None  # as there are rules for answers
             return filter
 
-        answer = AnswerFilter(stream, json_text=wanted is not None and wanted.is_json)
+        answer = AnswerFilter(stream, turn.request.format)
         return answer
 
     def is_personal(self, texts: Iterable[str], principal: Principal) -> bool:

@@ -7,7 +7,7 @@ second answer, or give none, the first one is the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +24,7 @@ from gateway.limits.subjects import subjects_of
 from gateway.pipeline.accounting import Accounts
 from gateway.pipeline.job import End, Job
 from gateway.pipeline.routing.held import HeldAnswer
+from gateway.pipeline.sink import TurnSink
 from gateway.protocol.stream import Earlier, TurnEvent
 from gateway.telemetry.metrics.process import Metrics
 from router.cascade import Escalation, Signal, escalate, next_tier, sentence, signal
@@ -39,22 +40,24 @@ class FirstAttempt(Struct, frozen=True):
     """Of the next tier."""
 
 
-class Takeover:
+class Takeover(TurnSink):
     """The change to the next tier: with its first token, so that a tier that gives none has changed nothing."""
 
     def __init__(self, job: Job, earlier: Earlier, accounts: Accounts) -> None:
+        super().__init__(job.turn)
         self._job = job
         self._earlier = earlier
         self._accounts = accounts
-        self.announce: Callable[[], None] = lambda: None
-        """Tells the turn where it runs now; set once that is known."""
         self.done = False
         job.held_back = earlier.usage
 
-    def append(self, event: TurnEvent) -> None:
-        """The next event of the new answer."""
-        self.complete()
-        self._job.turn.append(event)
+    def begin(self) -> None:
+        """The turn is told where it runs once the next tier has given something."""
+
+    def take(self, events: Iterable[TurnEvent]) -> None:
+        for event in events:
+            self.complete()
+            self._append(event)
 
     def complete(self) -> None:
         """The first answer is given up, and is owed."""
@@ -132,7 +135,7 @@ class Escalations:
             return None
         if end.tier != first.decision.tier or choice is None or job.turn.cancelled:
             return None
-        seen = held.seen(streamed.reason, streamed.stop, job.turn.request.format, refuses(held.text))
+        seen = held.seen(streamed.reason, streamed.stop, job.turn.request.format, refuses(held.held))
         found = signal(seen, self._settings.router.escalate_logprob)
         if found is None:
             return None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import monotonic
 
 from engine.wire import TokenLogprob
+from gateway.pipeline.sink import TurnSink
 from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.stream import CallBegun, CallEnded, EndReason, TextDelta, TurnEvent
 from gateway.turns import Turn
 from router.cascade import Seen
 
 
-class HeldAnswer:
-    """Takes an answer's events in place of its turn."""
+class HeldAnswer(TurnSink):
+    """Keeps an answer's events until they are released to its turn."""
 
     def __init__(self, turn: Turn, *, tokens: int, seconds: float) -> None:
         """
@@ -21,7 +22,7 @@ class HeldAnswer:
             tokens: that somebody who reads along waits for.
             seconds: after the first token that those wait who follow the turn for its answer.
         """
-        self._turn = turn
+        super().__init__(turn)
         self._limit = tokens
         self._seconds = seconds
         self._until: float | None = None
@@ -34,17 +35,20 @@ class HeldAnswer:
 
     @property
     def text(self) -> str:
+        return super().text + self.held
+
+    @property
+    def held(self) -> str:
+        """The text that is held back."""
         return "".join(event.text for event in self._events if isinstance(event, TextDelta))
 
-    def append(self, event: TurnEvent) -> None:
-        """The next event."""
+    def take(self, events: Iterable[TurnEvent]) -> None:
         if self.released:
-            self._turn.append(event)
+            super().take(events)
         else:
-            self._events.append(event)
+            self._events.extend(events)
 
     def computed(self, tokens: int, logprobs: Sequence[TokenLogprob] | None) -> None:
-        """So many tokens have come, and the events that they became."""
         if self.released:
             return
         self._tokens += tokens
@@ -60,8 +64,7 @@ class HeldAnswer:
     def release(self) -> None:
         """Show it, and whatever follows."""
         self.released = True
-        for event in self._events:
-            self._turn.append(event)
+        super().take(self._events)
         self._events.clear()
 
     def seen(self, reason: EndReason, stop: str | None, format: OutputFormat | None, refuses: bool) -> Seen:
@@ -73,9 +76,9 @@ class HeldAnswer:
         """
         calls = any(isinstance(event, CallBegun) for event in self._events)
         whole = all(event.complete for event in self._events if isinstance(event, CallEnded))
-        asked = format is None or calls or stop is not None or format.holds(self.text)
+        asked = format is None or calls or stop is not None or format.holds(self.held)
         return Seen(
-            empty=reason == "stop" and stop is None and not calls and not self.text.strip(),
+            empty=reason == "stop" and stop is None and not calls and not self.held.strip(),
             valid=asked and whole,
             refusal=refuses and format is None and not calls,
             logprob=self._logprobs / self._scored if self._scored else None,

@@ -3,7 +3,6 @@ the answer looks bad before anybody has seen it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -13,10 +12,11 @@ from gateway.engines.placement import NO_BLOCKS
 from gateway.engines.pools import Engine, Engines
 from gateway.errors import ApiError
 from gateway.pipeline.job import End, Job
-from gateway.pipeline.relay import Streamed, TryNext, relay
+from gateway.pipeline.relay import EngineRequest, Streamed, TryNext, relay
 from gateway.pipeline.routing.choice import Routing
 from gateway.pipeline.routing.escalations import Escalations, Takeover
 from gateway.pipeline.routing.held import HeldAnswer
+from gateway.pipeline.sink import FilteredSink, TurnSink
 from gateway.pipeline.sources.repetition import Repetition
 from gateway.pipeline.sources.response_cache import diverged
 from gateway.protocol.stream import Routed, Usage
@@ -92,14 +92,12 @@ class EngineAnswers:
         job.turn.trace.mark(Stage.ROUTE)
         # What was shown of another turn's answer, before that one failed.
         repetition = Repetition(job.turn.log.text, job.turn.append) if job.turn.log.items else None
+        sink = takeover or held or TurnSink(job.turn, repetition.append if repetition else None)
         for replica in (decision.replica, *decision.fallbacks):
             engine = self._engines[replica]
             # Another replica of the tier that the router chose is as good as the first one.
             fallback = decision.why is Why.FALLBACK or engine.pool.tier != decision.tier
-            announce: Callable[[], None] = partial(self._announce, job, decision, engine, fallback=fallback)
-            append = repetition.append if repetition else None
-            if takeover is not None:
-                takeover.announce, announce, append = announce, _later, takeover.append
+            sink.announce = partial(self._announce, job, decision, engine, fallback=fallback)
             if held is not None and fallback:
                 held.release()
             prompt = job.prompts[engine.pool.name]
@@ -108,22 +106,19 @@ class EngineAnswers:
             if held is not None and self._escalations.scores and sampling.logprobs is None:
                 sampling = msgspec.structs.replace(sampling, logprobs=0)
             known, blocks = (0, NO_BLOCKS) if placement is None else placement.known(engine)
+            filter = self._guard.open(job.turn) if self._guard.active else None
+            asked = EngineRequest(
+                turn=job.turn,
+                engine=engine,
+                prompt=prompt,
+                sampling=sampling,
+                flight=engine.carrying(len(prompt) - known, engine.pool.answer_tokens(limit), blocks),
+                share=job.share,
+                adapter=job.adapter.version if job.adapter else None,
+                queue_timeout=self._settings.turns.queue_timeout,
+            )
             try:
-                streamed = await relay(
-                    job.turn,
-                    engine,
-                    prompt,
-                    sampling,
-                    announce,
-                    flight=engine.carrying(len(prompt) - known, engine.pool.answer_tokens(limit), blocks),
-                    share=job.share,
-                    adapter=job.adapter.version if job.adapter else None,
-                    queue_timeout=self._settings.turns.queue_timeout,
-                    filter=self._guard.open(job.turn) if self._guard.active else None,
-                    hold_seconds=self._guard.hold_seconds,
-                    append=append,
-                    held=held,
-                )
+                streamed = await relay(asked, FilteredSink(sink, filter, self._guard.hold_seconds) if filter else sink)
                 break
             except TryNext as failure:
                 streamed = Streamed(reason="error", usage=Usage(), error=failure.error)
@@ -167,10 +162,6 @@ class EngineAnswers:
                 earlier=job.earlier,
             )
         )
-
-
-def _later() -> None:
-    """A takeover tells the turn where it runs when it is sure."""
 
 
 def output_limit(job: Job, settings: Settings, room: int) -> int:

@@ -25,7 +25,7 @@ def answer(rules: list[Rule] = PLAIN, quoted: list[Rule] = QUOTED) -> AnswerFilt
     def text(in_string: bool = True) -> StreamFilter:
         return TextFilter(rules if in_string else quoted, lambda rule, found: None)
 
-    return AnswerFilter(lambda is_json: JsonFilter(text) if is_json else text(), json_text=False)
+    return AnswerFilter(lambda is_json: JsonFilter(text) if is_json else text())
 
 
 def filtered(text: str) -> str:

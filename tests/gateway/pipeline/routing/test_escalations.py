@@ -234,14 +234,14 @@ class TestStreams:
         held = HeldAnswer(turn, tokens=2, seconds=600)
         with turn.watch(live=False):
             for word in ("It ", "keeps ", "what "):
-                held.append(TextDelta(word, (1,)))
+                held.take([TextDelta(word, (1,))])
                 held.computed(1, None)
             assert (turn.log.text, held.text) == ("", "It keeps what ")
             with turn.watch():
-                held.append(TextDelta("was", (1,)))
+                held.take([TextDelta("was", (1,))])
                 held.computed(1, None)
             assert (turn.log.text, held.released) == ("It keeps what was", True)
-            held.append(TextDelta(".", (1,)))
+            held.take([TextDelta(".", (1,))])
             assert turn.log.text == "It keeps what was."
 
     async def test_those_who_follow_wait_for_some_time_only(self) -> None:
@@ -250,11 +250,11 @@ class TestStreams:
         turn.append(Routed(tier="small", model="m", replica="small-0", reason="complexity", complexity=0.1))
         held = HeldAnswer(turn, tokens=256, seconds=0.0)
         with turn.watch(live=False):
-            held.append(TextDelta("It ", (1,)))
+            held.take([TextDelta("It ", (1,))])
             held.computed(1, None)
             assert (turn.log.text, held.text) == ("", "It ")
             with turn.watch(live=False):
-                held.append(TextDelta("keeps", (1,)))
+                held.take([TextDelta("keeps", (1,))])
                 held.computed(1, None)
         assert turn.log.text == "It keeps"
 
