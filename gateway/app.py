@@ -53,7 +53,6 @@ from gateway.pipeline.sources.semantic_parts import semantic_cache
 from gateway.pipeline.sources.single_flight import Flights
 from gateway.pipeline.tracing import TraceRequests
 from gateway.registration.job_store import JobStore
-from gateway.registration.parts import AdminParts
 from gateway.registration.registrar import Registrar
 from gateway.registration.upload_room import UploadRoom
 from gateway.safety.anomaly import Anomalies
@@ -233,25 +232,28 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     room = UploadRoom(Path(settings.redis.data) / "uploads", max_tenant_bytes=limits.max_upload_bytes_per_tenant)
     registrar = await started(Registrar(adapters, directory, jobs, room, max_bytes=limits.max_upload_bytes))
     gateway = Gateway(
-        configuration,
-        redis,
-        identity,
-        tickets,
-        limiter,
-        engines,
-        adapters,
-        turns,
-        connections,
-        metrics,
-        presence,
-        directory,
-        view,
-        tracer,
-        AdminParts(jobs, registrar, cache, secret),
-        ledger,
-        decisions,
-        embedder,
-        similar,
+        configuration=configuration,
+        redis=redis,
+        identity=identity,
+        tickets=tickets,
+        limiter=limiter,
+        engines=engines,
+        adapters=adapters,
+        turns=turns,
+        connections=connections,
+        metrics=metrics,
+        presence=presence,
+        directory=directory,
+        view=view,
+        tracing=tracer,
+        jobs=jobs,
+        registrar=registrar,
+        response_cache=cache,
+        secret=secret,
+        ledger=ledger,
+        decisions=decisions,
+        embedder=embedder,
+        similar=similar,
     )
     configuration.add(_preparing(gateway, road))
     configuration.observe = metrics.configuration
@@ -292,7 +294,7 @@ def _preparing(gateway: Gateway, road: _Road) -> Prepare:
             gateway.limiter.configure(settings)
             gateway.identity.configure(settings)
             gateway.view.configure(configured(settings))
-            gateway.admin.cache.configure(**settings.cache.bounds)
+            gateway.response_cache.configure(**settings.cache.bounds)
             if gateway.similar is not None:
                 gateway.similar.configure(settings.semantic_cache)
             gateway.engines.configure(settings.pools, settings.router)

@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
 
 from cache.embedding.client import EmbedderClient
+from cache.response import ResponseCache
 from gateway.access.directory.store import Directory
 from gateway.access.directory.view import View
 from gateway.access.identity import Principal, Scope
@@ -24,7 +25,8 @@ from gateway.limits.limiter import Limiter
 from gateway.pipeline.routing.decisions import DecisionLog
 from gateway.pipeline.sources.semantic_cache import SimilarAnswers
 from gateway.pipeline.tracing import Tracing
-from gateway.registration.parts import AdminParts
+from gateway.registration.job_store import JobStore
+from gateway.registration.registrar import Registrar
 from gateway.storage.presence import Presence
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turns
@@ -47,7 +49,7 @@ class Sockets(Protocol):
     async def shut(self, grace: float = ...) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Gateway:
     """The parts of a running gateway."""
 
@@ -65,7 +67,11 @@ class Gateway:
     directory: Directory
     view: View
     tracing: Tracing | None
-    admin: AdminParts
+    jobs: JobStore
+    registrar: Registrar
+    response_cache: ResponseCache
+    secret: bytes
+    """Shared by all gateways of a Redis; digests of API keys are made with it."""
     ledger: Ledger
     decisions: DecisionLog
     embedder: EmbedderClient | None

@@ -18,12 +18,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from engine.wire import PolicyName, ServiceClass
+from engine.wire import ServiceClass
 from gateway.config.adapter_sources import normalise
 from gateway.config.billing import Price as Price
 from gateway.config.billing import Usage as Usage
 from gateway.config.identity import EngineTls, IdentityProviders, check_issuers
 from gateway.config.origin import LOOPBACK
+from gateway.config.pools import TIERS as TIERS
+from gateway.config.pools import Pool as Pool
+from gateway.config.pools import Tier as Tier
+from gateway.config.pools import check_pools
 from gateway.config.response_cache import Cache
 from gateway.config.routing import Router as Router
 from gateway.config.safety import Safety, check_safety
@@ -44,9 +48,6 @@ DEMO_KEY = "roundhouse-demo"
 """The API key of the embedded default, which anybody may know: it opens nothing beyond this machine."""
 NO_TENANTS = "make the first while `roundhouse serve` runs: roundhouse tenant add NAME, then roundhouse key add NAME"
 """What to do where nobody may send requests yet."""
-
-Tier = Literal["small", "medium", "large"]
-TIERS: tuple[Tier, ...] = ("small", "medium", "large")
 
 
 class Server(Section, frozen=True):
@@ -197,69 +198,6 @@ class Tenant(Section, frozen=True):
     ] = msgspec.field(default_factory=lambda: ["standard", "batch"])
 
 
-class Pool(Section, frozen=True):
-    """One tier: a model and the engines that serve it."""
-
-    tier: Annotated[Tier, Meta(description="Which tier this pool answers for.")]
-    name: Annotated[str, Meta(description="Public name of the model.")]
-    model: Annotated[str, Meta(description="Directory of the checkpoint in Hugging Face format.")]
-    engines: Annotated[
-        list[str], Meta(description="ws://, wss:// or unix:// addresses of running engines; empty: `serve` starts one.")
-    ] = []
-    device: Annotated[Literal["cpu", "cuda"], Meta(description="Device of an engine that `serve` starts.")] = "cpu"
-    dtype: Annotated[Literal["float32", "bfloat16"], Meta(description="Data type of its weights.")] = "float32"
-    quantize: Annotated[
-        Literal["off", "int8", "w8a16", "int4"],
-        Meta(
-            description="What the weights become while an engine that `serve` starts loads them, for half or a quarter "
-            "of the memory; needs `bfloat16`. See [engine.md](engine.md#quantised-weights)."
-        ),
-    ] = "off"
-    kv_dtype: Annotated[
-        Literal["auto", "bf16", "fp8", "int8"],
-        Meta(description="Data type of its keys and values, see [engine.md](engine.md#eight-bits); auto is `dtype`."),
-    ] = "auto"
-    threads: Annotated[Positive, Meta(description="CPU threads of its engine.")] = 1
-    kv_tokens: Annotated[Positive, Meta(description="Tokens its KV cache holds.")] = 32_768
-    kv_host_bytes: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Host memory for prefixes that its KV cache has no room for; 0: they are forgotten. For GPUs: "
-            "see [engine.md](engine.md#kv-in-host-memory).",
-        ),
-    ] = 0
-    max_running: Annotated[Positive, Meta(description="Most requests in one step.")] = 64
-    step_tokens: Annotated[
-        Positive,
-        Meta(description="Most tokens in one step: fewer let newcomers in sooner, more run long prompts faster."),
-    ] = 512
-    policy: Annotated[
-        PolicyName, Meta(description="Who goes first in its engine, see [engine.md](engine.md#who-goes-first).")
-    ] = "fair"
-    speculate: Annotated[
-        Literal["off", "ngram", "draft", "auto"],
-        Meta(
-            description="Speculative decoding of an engine that `serve` starts: guesses from the text itself (ngram), "
-            "by a draft model, or by whichever is better (auto). Answers stay the same."
-        ),
-    ] = "off"
-    draft_model: Annotated[
-        str | None,
-        Meta(
-            description="Directory of a small model with the same tokenizer, for draft and auto; in the model's bits."
-        ),
-    ] = None
-    tool_parser: Annotated[
-        Literal["auto", "hermes", "llama", "mistral", "mistral-list", "pythonic", "neutral"],
-        Meta(description="How its model writes function calls; auto asks its chat template."),
-    ] = "auto"
-    cost: Annotated[float, Meta(ge=0, description="Relative price of a token, for the router.")] = 1.0
-    max_turns: Annotated[
-        int, Meta(ge=0, description="Most turns that one gateway has in its engines at the same time; 0: any number.")
-    ] = 0
-
-
 class Adapters(Section, frozen=True):
     """LoRA adapters, which clients name as `model`; see [adapters.md](adapters.md)."""
 
@@ -404,24 +342,7 @@ def _check(settings: Settings) -> None:
     priced = [price.name for price in settings.prices]
     if len(set(priced)) != len(priced):
         raise SettingsError("prices: two prices have the same name")
-    if not settings.pools:
-        raise SettingsError("pools: at least one pool is needed")
-    tiers = [pool.tier for pool in settings.pools]
-    if len(set(tiers)) != len(tiers):
-        raise SettingsError("pools: two pools serve the same tier")
-    for pool in settings.pools:
-        for address in pool.engines:
-            if not address.startswith(("ws://", "wss://", "unix://")):
-                raise SettingsError(f"pools: engines: {address!r} is no address; use ws(s)://host:port or unix:///path")
-        if pool.quantize != "off" and pool.dtype != "bfloat16":
-            raise SettingsError(
-                f'pools: quantize of the {pool.tier} pool is {pool.quantize!r}, which needs dtype = "bfloat16"'
-            )
-        if pool.step_tokens < pool.max_running:
-            raise SettingsError(
-                f"pools: step_tokens ({pool.step_tokens}) of the {pool.tier} pool must be at least its max_running "
-                f"({pool.max_running})"
-            )
+    check_pools(settings.pools)
     for source in settings.adapters.sources:
         try:
             normalise(source)

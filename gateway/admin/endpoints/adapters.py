@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import secrets
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -16,6 +16,16 @@ from engine.adapters.format import CONFIG, WEIGHTS
 from engine.adapters.manifest import Manifest
 from engine.adapters.registry import RESERVED, Pointer, Registry, RegistryError
 from engine.checkpoint.files import revision_digest
+from gateway.admin.endpoints.adapter_access import (
+    check_own,
+    in_registry,
+    may_use,
+    own_pointer_of,
+    owner,
+    pointer_of,
+    pointers,
+    sees,
+)
 from gateway.admin.endpoints.adapter_types import (
     AdapterChange,
     AdapterContent,
@@ -34,7 +44,7 @@ from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints
 from gateway.admin.uploads import Form
 from gateway.config.adapter_sources import allowed
 from gateway.engines.pools import Pool
-from gateway.errors import ApiError, Conflict, Forbidden, InvalidRequest, NotFound, Unavailable
+from gateway.errors import ApiError, Conflict, Forbidden, InvalidRequest
 from gateway.registration.job_state import Job
 from gateway.registration.registrar import MAX_CONFIG_BYTES, Registration
 from gateway.registration.upload_room import Upload
@@ -48,9 +58,9 @@ _MAX_REQUEST_BYTES = 64 * 1024
 @endpoints.get("/adapters", access=Access.FILTERED)
 async def list_adapters(call: Call, query: Page) -> Answer[AdapterList]:
     """Adapters that the caller's tenant may use; all, for operators."""
-    names = await _names(call)
+    names = await pointers(call)
     after = cursors.decode("adapters", query.cursor)
-    shown = [name for name in sorted(names) if name > after and _sees(call, names[name])]
+    shown = [name for name in sorted(names) if name > after and sees(call, names[name])]
     page, more = shown[: query.limit], len(shown) > query.limit
     states = [_state(call, name, names[name]) for name in page]
     return Answer(AdapterList(states, cursors.encode("adapters", page[-1]) if more else None))
@@ -59,8 +69,8 @@ async def list_adapters(call: Call, query: Page) -> Answer[AdapterList]:
 @endpoints.get("/adapters/{adapter}", access=Access.FILTERED, versioned=True)
 async def show_adapter(call: Call, path: AdapterPath) -> Answer[AdapterDetails]:
     """One adapter, and what is in its version."""
-    pointer = await _pointer(call, path.adapter)
-    manifest = await _blocking(call.gateway.adapters.registry.manifest, pointer.version)
+    pointer = await pointer_of(call, path.adapter)
+    manifest = await in_registry(call.gateway.adapters.registry.manifest, pointer.version)
     return Answer(_details(call, path.adapter, pointer, manifest), etag=_tag(pointer))
 
 
@@ -81,7 +91,7 @@ async def register_adapter(call: Call, body: AdapterRegistration | None) -> Answ
     model, stores them as a version, has an engine answer one token with it, and only then gives it the name. An upload
     is a form with the parts `request` (JSON), `config` (adapter_config.json) and `weights` (adapter_model.safetensors).
     """
-    registrar = call.admin.registrar
+    registrar = call.gateway.registrar
     tenant = None if call.principal.operator else call.principal.tenant
     registrar.check_room(tenant)
     upload = registrar.room.begin(tenant)
@@ -103,7 +113,7 @@ async def register_adapter(call: Call, body: AdapterRegistration | None) -> Answ
         )
         changes = {"model": pool.name, "source": source, "replace": wanted.replace}
         await call.note("adapter.register", wanted.name, job.tenant, changes=changes, once=once)
-        if (known := await call.admin.jobs.create(job)) is not None:
+        if (known := await call.gateway.jobs.create(job)) is not None:
             return Answer(known, location=f"/jobs/{job.id}", replayed=True)
         registration = Registration(
             name=wanted.name,
@@ -135,14 +145,14 @@ async def change_adapter(call: Call, path: AdapterPath, body: AdapterChange) -> 
 
     Running turns keep the version that they began with.
     """
-    pointer = await _own(call, path.adapter)
+    pointer = await own_pointer_of(call, path.adapter)
     fields = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
     if not call.principal.operator and (reserved := sorted({"pinned", "tenants"} & fields.keys())):
         raise Forbidden(f"{reserved[0]}: only operators may set it", param=reserved[0])
     match = call.match()
     match.check(_tag(pointer))
     version = fields.get("version", pointer.version)
-    if version != pointer.version and not await _may_use(call, version):
+    if version != pointer.version and not await may_use(call, version):
         raise _no_such_version()
     manifest = await _fitting(call, version, pointer)
     if fields.get("tenants") is not None:
@@ -164,7 +174,7 @@ async def delete_adapter(call: Call, path: AdapterPath) -> Answer[None]:
 
     Running turns finish. The version stays in the registry until it is pruned there.
     """
-    pointer = await _own(call, path.adapter)
+    pointer = await own_pointer_of(call, path.adapter)
     match = call.match()
     match.check(_tag(pointer))
     changes = {"version": [pointer.version, None]}
@@ -185,16 +195,16 @@ async def _edit(
 
     def allowed(current: Pointer) -> Pointer | None:
         # It may have been changed, or shared with others, since it was read.
-        _check_own(call, current)
+        check_own(call, current)
         match.check(_tag(current))
         return change(current)
 
-    await call.note(action, name, _owner(pointer), changes=changes)
+    await call.note(action, name, owner(pointer), changes=changes)
     try:
-        after = await _blocking(call.gateway.adapters.registry.edit, name, allowed)
+        after = await in_registry(call.gateway.adapters.registry.edit, name, allowed)
     except ApiError:
         with contextlib.suppress(ApiError):
-            await call.note(f"{action}.failed", name, _owner(pointer))
+            await call.note(f"{action}.failed", name, owner(pointer))
         raise
     await call.gateway.adapters.refresh()
     return after
@@ -206,7 +216,7 @@ async def _receive(call: Call, upload: Upload) -> tuple[AdapterUpload, str]:
     form = Form(
         call.request.headers["content-type"],
         files={"config": upload.folder / CONFIG, "weights": upload.folder / WEIGHTS},
-        limits={"request": _MAX_REQUEST_BYTES, "config": MAX_CONFIG_BYTES, "weights": call.admin.registrar.max_bytes},
+        limits={"request": _MAX_REQUEST_BYTES, "config": MAX_CONFIG_BYTES, "weights": call.gateway.registrar.max_bytes},
         observe=upload.add,
     )
     await form.read(call.request.stream(), patience=call.gateway.settings.server.send_timeout)
@@ -235,7 +245,7 @@ async def _permitted(call: Call, body: AdapterUpload) -> AdapterUpload:
     Raises:
         ApiError: the caller may not register this.
     """
-    tenant, names = call.principal.tenant, await _names(call)
+    tenant, names = call.principal.tenant, await pointers(call)
     pointer = names.get(body.name)
     if not call.principal.operator:
         for field in ("pinned", "tenants"):
@@ -244,7 +254,7 @@ async def _permitted(call: Call, body: AdapterUpload) -> AdapterUpload:
         if not body.name.startswith(f"{tenant}:"):
             # Names are shared by all tenants: so none can take another's, or learn that it exists.
             raise Forbidden(f"name: must begin with {tenant}:, such as {tenant}:{body.name[:32]}", param="name")
-        if pointer is not None and _owner(pointer) != tenant:
+        if pointer is not None and owner(pointer) != tenant:
             raise Conflict(f"an adapter is named {body.name!r} already", param="name", code="already_exists")
         if pointer is None and sum(name.startswith(f"{tenant}:") for name in names) >= _MOST_OF_TENANT:
             raise Conflict(f"there are {_MOST_OF_TENANT} adapters already; delete some", code="too_many_adapters")
@@ -274,53 +284,6 @@ def _job_id(call: Call) -> str:
     if call.idempotency_key is None:
         return f"job_{secrets.token_hex(16)}"
     return f"job_{hashlib.sha256(f'{call.actor} {call.idempotency_key}'.encode()).hexdigest()[:32]}"
-
-
-async def _names(call: Call) -> dict[str, Pointer]:
-    return await _blocking(call.gateway.adapters.registry.names)
-
-
-async def _pointer(call: Call, name: str) -> Pointer:
-    """Where a name leads that the caller may see."""
-    pointer = (await _names(call)).get(name)
-    if pointer is None or not _sees(call, pointer):
-        raise NotFound(f"no adapter is named {name!r}")
-    return pointer
-
-
-async def _own(call: Call, name: str) -> Pointer:
-    """Where a name leads that the caller may change."""
-    pointer = await _pointer(call, name)
-    _check_own(call, pointer)
-    return pointer
-
-
-def _check_own(call: Call, pointer: Pointer) -> None:
-    if not (call.principal.operator or _owner(pointer) == call.principal.tenant):
-        raise Forbidden("it is not this tenant's alone; only operators may change it")
-
-
-def _sees(call: Call, pointer: Pointer) -> bool:
-    return call.principal.operator or pointer.allows(call.principal.tenant)
-
-
-def _owner(pointer: Pointer) -> str | None:
-    """The only tenant that may use it; None if there are several."""
-    return pointer.tenants[0] if pointer.tenants is not None and len(pointer.tenants) == 1 else None
-
-
-async def _may_use(call: Call, version: str) -> bool:
-    """Whether a name leads to a version that the caller's tenant may use now. A digest alone is no permission."""
-    if call.principal.operator:
-        return True
-    tenant = call.gateway.view.tenant(call.principal.tenant)
-    return any(
-        pointer.version == version
-        and pointer.allows(call.principal.tenant)
-        and tenant is not None
-        and tenant.may_use(name)
-        for name, pointer in (await _names(call)).items()
-    )
 
 
 def _no_such_version() -> InvalidRequest:
@@ -358,17 +321,6 @@ def _manifest_or_none(registry: Registry, version: str) -> Manifest | None:
         return registry.manifest(version)
     except RegistryError:
         return None
-
-
-T = TypeVar("T")
-
-
-async def _blocking(function: Callable[..., T], *arguments: Any) -> T:
-    """Something of the registry, in a thread."""
-    try:
-        return await asyncio.to_thread(function, *arguments)
-    except RegistryError as error:
-        raise Unavailable(str(error)) from None
 
 
 def _tag(pointer: Pointer) -> str:

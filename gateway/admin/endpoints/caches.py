@@ -88,7 +88,7 @@ async def list_stored_answers(call: Call, path: TenantPath, query: AnswersShown)
 async def delete_stored_answer(call: Call, path: AnswerPath) -> Answer[None]:
     """Forget one stored answer, at once and on every gateway."""
     replayed = await call.note("cache.delete", path.digest, path.tenant, once=call.once(None))
-    if not await call.admin.cache.remove(path.tenant, path.digest) and not replayed:
+    if not await call.gateway.response_cache.remove(path.tenant, path.digest) and not replayed:
         raise NotFound(f"digest: no stored answer {path.digest}")
     return Answer(None, replayed=replayed)
 
@@ -108,7 +108,7 @@ async def invalidate_cache(call: Call, path: TenantPath, query: Invalidation) ->
     changes = {} if query.tag is None else {"tag": [None, query.tag]}
     replayed = await call.note("cache.invalidate", path.tenant, path.tenant, changes=changes, once=call.once(query))
     # Also if it was noted before: then it may not have been done, and twice does no harm.
-    await call.admin.cache.invalidate(path.tenant, query.tag or ALL)
+    await call.gateway.response_cache.invalidate(path.tenant, query.tag or ALL)
     return Answer(None, replayed=replayed)
 
 

@@ -29,14 +29,14 @@ async def list_jobs(call: Call, query: Page) -> Answer[JobList]:
     """Jobs of the last day, the newest first."""
     tenant = None if call.principal.operator else call.principal.tenant
     listing = f"jobs:{tenant or ''}"
-    page = await call.admin.jobs.list(tenant, after=cursors.decode(listing, query.cursor), limit=query.limit)
+    page = await call.gateway.jobs.list(tenant, after=cursors.decode(listing, query.cursor), limit=query.limit)
     return Answer(JobList(page.jobs, page.next and cursors.encode(listing, page.next)))
 
 
 @endpoints.get("/jobs/{job}", access=Access.FILTERED)
 async def show_job(call: Call, path: JobPath) -> Answer[Job]:
     """One job."""
-    job = await call.admin.jobs.get(path.job)
+    job = await call.gateway.jobs.get(path.job)
     if job is None or not (call.principal.operator or job.tenant == call.principal.tenant):
         raise NotFound(f"no job has the id {path.job!r}, or it is more than a day old")
     return Answer(job)

@@ -92,7 +92,7 @@ async def create_key(call: Call, path: TenantPath, body: Any) -> Answer[NewKeySh
     """Make a key."""
     fields = msgspec.structs.asdict(body)
     records.refuse_reserved(call, fields, "operator")
-    text, digest = new_key(call.admin.secret)
+    text, digest = new_key(call.gateway.secret)
     key = Key(id=call.new_id("key"), tenant=path.tenant, digest=digest, **fields)
     applied = await call.gateway.directory.apply([Put(key, 0)], actor=call.actor, once=call.once(body))
     return _shown(applied.records[0], None if applied.replayed else text)
@@ -141,7 +141,7 @@ async def rotate_key(call: Call, path: KeyPath, body: Rotation) -> Answer[NewKey
     """
     old = await _changeable(call, path)
     ends = int(time.time()) + body.overlap_seconds
-    text, digest = new_key(call.admin.secret)
+    text, digest = new_key(call.gateway.secret)
     fresh, expiring = old.replaced_by(call.new_id("key"), digest, expires_at=body.expires_at, ends=ends)
     applied = await call.gateway.directory.apply(
         [Put(fresh, 0), Put(expiring, old.revision)], actor=call.actor, once=call.once(body)

@@ -29,7 +29,6 @@ from gateway.access.identity import Principal
 from gateway.admin.kit.conditions import Match, parse_if_match
 from gateway.errors import ApiError
 from gateway.records.directory import Kind, new_id
-from gateway.registration.parts import AdminParts
 from gateway.services import Gateway
 
 T = TypeVar("T")
@@ -80,11 +79,6 @@ class Call:
     principal: Principal
     request: Request
     idempotency_key: str | None
-
-    @property
-    def admin(self) -> AdminParts:
-        """What only the admin API needs."""
-        return self.gateway.admin
 
     @property
     def actor(self) -> str:

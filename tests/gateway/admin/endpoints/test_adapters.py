@@ -337,7 +337,7 @@ async def test_a_state_that_redis_does_not_take_ends_nothing(
 ) -> None:
     """The adapter is registered, its job says so as soon as it can, and the next one is worked on."""
     async with administer(engines={"small": [frames.address]}) as api:
-        jobs = api.served.gateway.admin.jobs
+        jobs = api.served.gateway.jobs
         write, refused = jobs.write, 0
 
         async def refuses(job: Job) -> None:

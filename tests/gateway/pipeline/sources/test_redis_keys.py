@@ -40,7 +40,7 @@ async def test_every_key_that_is_written_is_documented_and_bounded(serve: Serve,
         redis = served.gateway.redis
         await run(served)
         await run(served)
-        await served.gateway.admin.cache.invalidate("demo", "faq")
+        await served.gateway.response_cache.invalidate("demo", "faq")
         await served.client.post("/tickets", cast_to=object, body={}, options={"headers": {"Origin": served.url}})
         speaker.engine.gate.clear()
         running = ask(served, request("something else"))

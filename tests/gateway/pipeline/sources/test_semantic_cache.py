@@ -289,7 +289,7 @@ class TestTwoGateways:
     ) -> None:
         """What one stores the other serves; what is ended at one is gone at the other at once."""
         async with semantic(serve, frames, embedder) as one, semantic(serve, frames, embedder) as other:
-            cache = one.gateway.admin.cache
+            cache = one.gateway.response_cache
             for end in ("rm", "epoch", "revoke"):
                 text = {"rm": "letters", "epoch": "parcels", "revoke": "postcards"}[end]
                 asked, alike = f"How do I reset the password for {text}?", f"How can I reset the password for {text}?"

@@ -301,7 +301,7 @@ class TestAcrossGateways:
         """Of one answer, of a tag, of all."""
         asked = request(caching=Caching(tags=("faq",)))
         async with two_speaking(serve, speaker) as (one, other):
-            cache = one.gateway.admin.cache
+            cache = one.gateway.response_cache
             (first,) = [outcome(await run(one, asked))]
             assert first == ("miss", "absent")
             for forget, reason in (
@@ -317,7 +317,7 @@ class TestAcrossGateways:
 
 async def _remove_all(served: Served) -> None:
     for key in await served.gateway.redis.keys("rh1:resp:{demo}:*"):
-        assert await served.gateway.admin.cache.remove("demo", key.decode().rpartition(":")[2])
+        assert await served.gateway.response_cache.remove("demo", key.decode().rpartition(":")[2])
 
 
 async def test_deltas_are_not_merged_for_a_follower_that_keeps_up(serve: Serve, speaker: Speaker) -> None:

@@ -1,0 +1,75 @@
+"""Which adapters a caller may see and change, read from the registry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from engine.adapters.registry import Pointer, RegistryError
+from gateway.admin.kit.endpoints import Call
+from gateway.errors import Forbidden, NotFound, Unavailable
+
+T = TypeVar("T")
+
+
+async def in_registry(function: Callable[..., T], *arguments: Any) -> T:
+    """Run a function of the registry, which reads files, in a thread.
+
+    Raises:
+        Unavailable: the registry cannot be read or written.
+    """
+    try:
+        return await asyncio.to_thread(function, *arguments)
+    except RegistryError as error:
+        raise Unavailable(str(error)) from None
+
+
+async def pointers(call: Call) -> dict[str, Pointer]:
+    """All names of adapters, and where they lead."""
+    return await in_registry(call.gateway.adapters.registry.names)
+
+
+async def pointer_of(call: Call, name: str) -> Pointer:
+    """Where a name leads that the caller may see. Raises NotFound: there is none."""
+    pointer = (await pointers(call)).get(name)
+    if pointer is None or not sees(call, pointer):
+        raise NotFound(f"no adapter is named {name!r}")
+    return pointer
+
+
+async def own_pointer_of(call: Call, name: str) -> Pointer:
+    """Where a name leads that the caller may change. Raises NotFound, Forbidden."""
+    pointer = await pointer_of(call, name)
+    check_own(call, pointer)
+    return pointer
+
+
+def check_own(call: Call, pointer: Pointer) -> None:
+    """Raises Forbidden: others may use it too, and the caller is no operator."""
+    if not (call.principal.operator or owner(pointer) == call.principal.tenant):
+        raise Forbidden("it is not this tenant's alone; only operators may change it")
+
+
+def sees(call: Call, pointer: Pointer) -> bool:
+    """Whether the caller may see where a name leads."""
+    return call.principal.operator or pointer.allows(call.principal.tenant)
+
+
+def owner(pointer: Pointer) -> str | None:
+    """The only tenant that may use it; None if there are several."""
+    return pointer.tenants[0] if pointer.tenants is not None and len(pointer.tenants) == 1 else None
+
+
+async def may_use(call: Call, version: str) -> bool:
+    """Whether a name leads to a version that the caller's tenant may use now. A digest alone is no permission."""
+    if call.principal.operator:
+        return True
+    tenant = call.gateway.view.tenant(call.principal.tenant)
+    return any(
+        pointer.version == version
+        and pointer.allows(call.principal.tenant)
+        and tenant is not None
+        and tenant.may_use(name)
+        for name, pointer in (await pointers(call)).items()
+    )

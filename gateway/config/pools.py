@@ -1,0 +1,99 @@
+"""Tiers, and the models and engines that serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from engine.wire import PolicyName
+from gateway.records.section import Positive, Section, SettingsError
+
+Tier = Literal["small", "medium", "large"]
+TIERS: tuple[Tier, ...] = ("small", "medium", "large")
+
+
+class Pool(Section, frozen=True):
+    """One tier: a model and the engines that serve it."""
+
+    tier: Annotated[Tier, Meta(description="Which tier this pool answers for.")]
+    name: Annotated[str, Meta(description="Public name of the model.")]
+    model: Annotated[str, Meta(description="Directory of the checkpoint in Hugging Face format.")]
+    engines: Annotated[
+        list[str], Meta(description="ws://, wss:// or unix:// addresses of running engines; empty: `serve` starts one.")
+    ] = []
+    device: Annotated[Literal["cpu", "cuda"], Meta(description="Device of an engine that `serve` starts.")] = "cpu"
+    dtype: Annotated[Literal["float32", "bfloat16"], Meta(description="Data type of its weights.")] = "float32"
+    quantize: Annotated[
+        Literal["off", "int8", "w8a16", "int4"],
+        Meta(
+            description="What the weights become while an engine that `serve` starts loads them, for half or a quarter "
+            "of the memory; needs `bfloat16`. See [engine.md](engine.md#quantised-weights)."
+        ),
+    ] = "off"
+    kv_dtype: Annotated[
+        Literal["auto", "bf16", "fp8", "int8"],
+        Meta(description="Data type of its keys and values, see [engine.md](engine.md#eight-bits); auto is `dtype`."),
+    ] = "auto"
+    threads: Annotated[Positive, Meta(description="CPU threads of its engine.")] = 1
+    kv_tokens: Annotated[Positive, Meta(description="Tokens its KV cache holds.")] = 32_768
+    kv_host_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Host memory for prefixes that its KV cache has no room for; 0: they are forgotten. For GPUs: "
+            "see [engine.md](engine.md#kv-in-host-memory).",
+        ),
+    ] = 0
+    max_running: Annotated[Positive, Meta(description="Most requests in one step.")] = 64
+    step_tokens: Annotated[
+        Positive,
+        Meta(description="Most tokens in one step: fewer let newcomers in sooner, more run long prompts faster."),
+    ] = 512
+    policy: Annotated[
+        PolicyName, Meta(description="Who goes first in its engine, see [engine.md](engine.md#who-goes-first).")
+    ] = "fair"
+    speculate: Annotated[
+        Literal["off", "ngram", "draft", "auto"],
+        Meta(
+            description="Speculative decoding of an engine that `serve` starts: guesses from the text itself (ngram), "
+            "by a draft model, or by whichever is better (auto). Answers stay the same."
+        ),
+    ] = "off"
+    draft_model: Annotated[
+        str | None,
+        Meta(
+            description="Directory of a small model with the same tokenizer, for draft and auto; in the model's bits."
+        ),
+    ] = None
+    tool_parser: Annotated[
+        Literal["auto", "hermes", "llama", "mistral", "mistral-list", "pythonic", "neutral"],
+        Meta(description="How its model writes function calls; auto asks its chat template."),
+    ] = "auto"
+    cost: Annotated[float, Meta(ge=0, description="Relative price of a token, for the router.")] = 1.0
+    max_turns: Annotated[
+        int, Meta(ge=0, description="Most turns that one gateway has in its engines at the same time; 0: any number.")
+    ] = 0
+
+
+def check_pools(pools: Sequence[Pool]) -> None:
+    """Raises SettingsError: there is none, two serve the same tier, or the fields of one contradict each other."""
+    if not pools:
+        raise SettingsError("pools: at least one pool is needed")
+    tiers = [pool.tier for pool in pools]
+    if len(set(tiers)) != len(tiers):
+        raise SettingsError("pools: two pools serve the same tier")
+    for pool in pools:
+        for address in pool.engines:
+            if not address.startswith(("ws://", "wss://", "unix://")):
+                raise SettingsError(f"pools: engines: {address!r} is no address; use ws(s)://host:port or unix:///path")
+        if pool.quantize != "off" and pool.dtype != "bfloat16":
+            raise SettingsError(
+                f'pools: quantize of the {pool.tier} pool is {pool.quantize!r}, which needs dtype = "bfloat16"'
+            )
+        if pool.step_tokens < pool.max_running:
+            raise SettingsError(
+                f"pools: step_tokens ({pool.step_tokens}) of the {pool.tier} pool must be at least its max_running "
+                f"({pool.max_running})"
+            )
