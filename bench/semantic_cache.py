@@ -24,7 +24,7 @@ from bench.semantic_audit import Audit, known
 from bench.semantic_model import DELTAS, upper
 from bench.semantic_policies import GlobalThreshold, Outcome, PerEntry, Perfect, Policy, Profiles, Roundhouse, simulate
 from bench.semantic_report import Adversarial, Ceilings, Result, Row, Variant, Verdict, markdown, plot
-from cache.semantic.decision import Action, Candidate, Exploration, decide
+from cache.semantic.decision import Action, Candidate, Exploration, Terms, decide
 from cache.semantic.entry import EntryState, Observation
 from cache.semantic.model import Model, offset_of, shipped
 from cache.semantic.profile import profile
@@ -204,9 +204,8 @@ def adversarial(
                 profile(edit.text),
                 [source],
                 model=model,
-                delta=max(DELTAS),
+                terms=Terms(delta=max(DELTAS), exploration=Exploration(verified=0)),
                 draw=0.5,
-                exploration=Exploration(verified=0),
             )
             served += decision.action is Action.SERVE
         rows.append(

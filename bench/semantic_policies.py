@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from bench.question_pairs import Pool
-from cache.semantic.decision import Action, Candidate, Decision, Exploration, decide
+from cache.semantic.decision import Action, Candidate, Decision, Exploration, Terms, decide
 from cache.semantic.entry import EntryState, Observation, Thresholds, after_check
 from cache.semantic.guards import guard
 from cache.semantic.model import Model, Offset, offset_of
@@ -257,11 +257,13 @@ class Roundhouse:
             self._profiles[question],
             [self._candidate(other, cosine) for other, cosine in near],
             model=self._model,
-            delta=self._delta,
+            terms=Terms(
+                delta=self._delta,
+                strictness=self.monitor.strictness,
+                exact_only=self.monitor.mode is Mode.EXACT_ONLY,
+                exploration=self._exploration,
+            ),
             draw=self._random.random(),
-            strictness=self.monitor.strictness,
-            exact_only=self.monitor.mode is Mode.EXACT_ONLY,
-            exploration=self._exploration,
         )
         self.decisions[".".join(filter(None, (decision.action, decision.reason)))] += 1
         if decision.action is Action.SERVE:

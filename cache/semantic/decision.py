@@ -67,6 +67,18 @@ class Exploration(Struct, frozen=True, kw_only=True):
         return self.verified if state is EntryState.VERIFIED else self.probation
 
 
+class Terms(Struct, frozen=True, kw_only=True):
+    """Under what a stored answer may be served."""
+
+    delta: float
+    """The bound on the share of wrong answers."""
+    strictness: float = 0.0
+    """What the monitor adds to the bound asked for, in logits, at least 0."""
+    exact_only: bool = False
+    """The monitor has tripped: nothing is served."""
+    exploration: Exploration = Exploration()
+
+
 class Decision(Struct, frozen=True, kw_only=True):
     """What to do, and why."""
 
@@ -83,30 +95,46 @@ class Decision(Struct, frozen=True, kw_only=True):
     """Whether chance and the trip aside the answer would have been served: only then a check measures the error."""
 
 
-def decide(
-    question: Profile,
-    candidates: Sequence[Candidate],
-    *,
-    model: Model,
-    delta: float,
-    draw: float,
-    strictness: float = 0.0,
-    exact_only: bool = False,
-    exploration: Exploration = Exploration(),  # noqa: B008  frozen
-) -> Decision:
+def decide(question: Profile, candidates: Sequence[Candidate], *, model: Model, terms: Terms, draw: float) -> Decision:
     """The decision on a look-up.
 
     Args:
         candidates: the nearest stored questions of the partition, nearest first; five, as the model was fitted on.
             Those of revoked answers are passed over.
-        delta: the bound on the share of wrong answers.
         draw: uniform in [0, 1), new for each look-up.
-        strictness: what the monitor adds to the bound asked for, in logits, at least 0.
-        exact_only: the monitor has tripped: nothing is served.
     """
     near = [candidate for candidate in candidates if candidate.similarity >= model.floor and candidate.state.checkable]
     if not near:
         return Decision(action=Action.MISS)
+    best = _best(question, near, model)
+    if isinstance(best, Rejection):
+        return Decision(action=Action.REJECT, reason=best)
+    judgement, candidate = best
+    sure = _logit(judgement.lower) >= _logit(model.cutoff(terms.delta)) + terms.strictness
+    would_serve = sure and candidate.state.servable
+    propensity = terms.exploration.propensity(candidate.state) if would_serve and not terms.exact_only else 1.0
+    reason: Why | None
+    if candidate.state is EntryState.QUARANTINED:
+        reason = Why.QUARANTINED
+    elif not would_serve:
+        reason = Why.UNSURE
+    elif terms.exact_only:
+        reason = Why.EXACT_ONLY
+    else:
+        reason = Why.SAMPLED if draw < propensity else None
+    return Decision(
+        action=Action.SERVE if reason is None else Action.EXPLORE,
+        reason=reason,
+        phrasing=candidate.id,
+        answer=candidate.answer,
+        judgement=judgement,
+        propensity=propensity,
+        would_serve=would_serve,
+    )
+
+
+def _best(question: Profile, near: Sequence[Candidate], model: Model) -> tuple[Judgement, Candidate] | Rejection:
+    """The candidate most surely right of those that the guards let pass, or why the nearest did not pass."""
     refused: Rejection | None = None
     best: tuple[Judgement, Candidate] | None = None
     for candidate in near:
@@ -126,30 +154,9 @@ def decide(
         judgement = model.judge(features, candidate.offset)
         if best is None or judgement.lower > best[0].lower:
             best = judgement, candidate
-    if best is None:
-        return Decision(action=Action.REJECT, reason=refused)
-    judgement, candidate = best
-    sure = _logit(judgement.lower) >= _logit(model.cutoff(delta)) + strictness
-    would_serve = sure and candidate.state.servable
-    propensity = exploration.propensity(candidate.state) if would_serve and not exact_only else 1.0
-    reason: Why | None
-    if candidate.state is EntryState.QUARANTINED:
-        reason = Why.QUARANTINED
-    elif not would_serve:
-        reason = Why.UNSURE
-    elif exact_only:
-        reason = Why.EXACT_ONLY
-    else:
-        reason = Why.SAMPLED if draw < propensity else None
-    return Decision(
-        action=Action.SERVE if reason is None else Action.EXPLORE,
-        reason=reason,
-        phrasing=candidate.id,
-        answer=candidate.answer,
-        judgement=judgement,
-        propensity=propensity,
-        would_serve=would_serve,
-    )
+    found = best or refused
+    assert found is not None  # there was one at least
+    return found
 
 
 def _logit(probability: float) -> float:

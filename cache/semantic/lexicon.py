@@ -49,6 +49,9 @@ NEGATIONS = _words(
     instead lack lacks lacking"""
 )
 
+PRONOUNS = {"he": "he", "him": "he", "his": "he", "she": "she", "her": "she", "hers": "she"}
+"""Of one man or one woman: which of the two is meant."""
+
 _SMALL = """
 zero - two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
 nineteen twenty

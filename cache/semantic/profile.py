@@ -23,6 +23,7 @@ from cache.semantic.lexicon import (
     NEGATING_PREFIXES,
     NEGATIONS,
     NUMBER_WORDS,
+    PRONOUNS,
     SYMBOLS,
     SYNONYMS,
     UNITS,
@@ -91,9 +92,7 @@ def profile(text: str) -> Profile:
     """
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"a question of {len(text)} characters is too long for the semantic cache ({MAX_CHARACTERS})")
-    matches = list(_TOKEN.finditer(text.replace("\u2019", "'")))
-    raw = [match[0] for match in matches]
-    starts = _sentence_starts(text, [match.start() for match in matches])
+    raw, starts = _tokens(text)
     shouted = text.upper() == text
     words: list[str] = []
     numbers: list[str] = []
@@ -104,17 +103,14 @@ def profile(text: str) -> Profile:
     negations = 0
     joined = 0
     for position, token in enumerate(raw):
-        small = token.lower()
-        if small.endswith("'s"):
-            small = small[:-2]
-        plain = small.replace("'", "")
+        small = token.lower().removesuffix("'s")
         if small in ("and", "or", "vs", "versus", "&"):
             joined = len(words)
         elif token in SYMBOLS:
             units.append(SYMBOLS[token])
         elif small[0].isdigit():
             _amount(small, numbers, units)
-        elif plain in NEGATIONS or small.endswith("n't"):
+        elif small.replace("'", "") in NEGATIONS or small.endswith("n't"):
             negations += 1
         elif small in NUMBER_WORDS:
             numbers.append(NUMBER_WORDS[small])
@@ -124,10 +120,9 @@ def profile(text: str) -> Profile:
             dates.append(small[:3])
         elif UNITS.get(small) in BARE_UNITS or (small in UNITS and position > 0 and raw[position - 1][0].isdigit()):
             units.append(UNITS[small])
-        elif small in ("he", "him", "his", "she", "her", "hers"):
-            male = small in ("he", "him", "his")
-            words.append("he" if male else "she")
-            opposites.add("she" if male else "he")
+        elif small in PRONOUNS:
+            words.append(PRONOUNS[small])
+            opposites.add("she" if PRONOUNS[small] == "he" else "he")
         elif small not in FUNCTION_WORDS or (_is_name(token) and not shouted and position not in starts):
             word = canonical(small)
             words.append(word)
@@ -148,6 +143,14 @@ def profile(text: str) -> Profile:
         opposites=tuple(sorted(opposites)),
         negations=negations,
     )
+
+
+def _tokens(text: str) -> tuple[list[str], set[int]]:
+    """The tokens as written, and which of them a sentence begins with: their capital letter says nothing."""
+    matches = list(_TOKEN.finditer(text.replace("\u2019", "'")))
+    begins = [match.start() for match in matches]
+    starts = {0} | {bisect_left(begins, ending.end()) for ending in _SENTENCE_END.finditer(text)}
+    return [match[0] for match in matches], starts
 
 
 def seal(plain: Profile, key: bytes) -> Profile:
@@ -259,8 +262,3 @@ def _after_is_number(tokens: list[str], position: int) -> bool:
 
 def _is_name(token: str) -> bool:
     return len(token) > 1 and (token[0].isupper() or _NAME.match(token) is not None)
-
-
-def _sentence_starts(text: str, begins: list[int]) -> set[int]:
-    """Positions of tokens whose capital letter says nothing, because a sentence begins with them."""
-    return {0} | {bisect_left(begins, ending.end()) for ending in _SENTENCE_END.finditer(text)}

@@ -54,6 +54,16 @@ class Look(Struct, frozen=True):
     answers: Mapping[Command, Any]
 
 
+class Author(Struct, frozen=True):
+    """Who asks for changes."""
+
+    actor: str
+    once: Idempotency | None
+    """The idempotency key that the changes came with."""
+    nonce: str
+    """Random, anew for each attempt: tells entries of the audit log apart that are otherwise the same."""
+
+
 class Plan(Struct, frozen=True):
     """What is to be done, or has been done before."""
 
@@ -98,17 +108,9 @@ def question_when_full(seen: Look, caps: Caps, adding: int) -> Command | None:
 
 
 def plan(
-    changes: Sequence[Change],
-    actor: str,
-    once: Idempotency | None,
-    seen: Look,
-    *,
-    caps: Caps,
-    configured: Configured,
-    secret: bytes,
-    nonce: str,
+    changes: Sequence[Change], author: Author, seen: Look, *, caps: Caps, configured: Configured, secret: bytes
 ) -> Plan:
-    """Decide on changes, all or none. They concern different records. `nonce`: random, anew for each attempt.
+    """Decide on changes, all or none. They concern different records.
 
     Raises:
         Conflict: it exists already, is configured in the file, is still in use, or a cap is reached; or the idempotency
@@ -117,7 +119,8 @@ def plan(
         NotFound: there is nothing to replace or delete.
         InvalidRequest: a field has a wrong value, or names a tenant or user that does not exist.
     """
-    if once is not None and (known := seen.answers["GET", once_key(actor, once.key)]) is not None:
+    once = author.once
+    if once is not None and (known := seen.answers["GET", once_key(author.actor, once.key)]) is not None:
         return _replay(_decode_once(known), once, seen.head)
     if seen.head == START and int(seen.answers["XLEN", AUDIT_KEY]):
         raise Conflict(
@@ -132,20 +135,7 @@ def plan(
         sequence = head.sequence + 1
         decision = _noted(change) if isinstance(change, Note) else rules.decide(change, sequence)
         decisions.append(decision)
-        entry = Entry(
-            sequence=sequence,
-            at=seen.now,
-            actor=actor,
-            action=decision.action,
-            subject=decision.subject,
-            tenant=decision.tenant,
-            before=audit.document_digest(encode(decision.before)) if decision.before else None,
-            after=audit.document_digest(encode(decision.after)) if decision.after else None,
-            changes=decision.changes,
-            nonce=nonce,
-            previous=head.hash,
-        )
-        logged = audit.append(entry, secret)
+        logged = audit.append(_entry(decision, author, sequence, seen.now, head), secret)
         fields = ("entry", bytes(logged.entry).decode(), "hash", logged.hash, "seal", logged.seal)
         appends.append(("XADD", AUDIT_KEY, f"{sequence}-0", *fields))
         head = audit.mark(secret, "head", sequence, logged.hash)
@@ -157,7 +147,7 @@ def plan(
     if once is not None:
         remembered = Once(once.digest, [(record.KIND, encode(record)) if record else None for record in records])
         document = msgspec.json.encode(remembered).decode()
-        commands.append(("SET", once_key(actor, once.key), document, "EX", str(ONCE_SECONDS)))
+        commands.append(("SET", once_key(author.actor, once.key), document, "EX", str(ONCE_SECONDS)))
     return Plan(commands, records, head)
 
 
@@ -193,6 +183,23 @@ class _Decision(Struct, frozen=True):
     changes: dict[str, Any]
     before: Record | None = None
     after: Record | None = None
+
+
+def _entry(decision: _Decision, author: Author, sequence: int, now: int, previous: Mark) -> Entry:
+    """What the audit log says of a decision."""
+    return Entry(
+        sequence=sequence,
+        at=now,
+        actor=author.actor,
+        action=decision.action,
+        subject=decision.subject,
+        tenant=decision.tenant,
+        before=audit.document_digest(encode(decision.before)) if decision.before else None,
+        after=audit.document_digest(encode(decision.after)) if decision.after else None,
+        changes=decision.changes,
+        nonce=author.nonce,
+        previous=previous.hash,
+    )
 
 
 def _noted(note: Note) -> _Decision:

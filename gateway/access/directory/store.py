@@ -23,7 +23,7 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError
 from gateway.access.directory.audit import START, Mark
 from gateway.access.directory.audit_log import AuditLog, mark_of, unavailable
 from gateway.access.directory.change import Caps, Change, Configured, Delete, Idempotency, Put
-from gateway.access.directory.plan import Command, Look, plan, question_when_full, questions
+from gateway.access.directory.plan import Author, Command, Look, plan, question_when_full, questions
 from gateway.access.directory.schema import (
     AUDIT_KEY,
     CHECKPOINT_KEY,
@@ -204,16 +204,8 @@ class Directory:
         asked = questions(changes, actor, once)
         for _ in range(_ATTEMPTS):
             seen = await self._see(asked, len(changes))
-            decided = plan(
-                changes,
-                actor,
-                once,
-                seen,
-                caps=self._caps,
-                configured=self.configured,
-                secret=self._secret,
-                nonce=secrets.token_hex(8),
-            )
+            author = Author(actor, once, nonce=secrets.token_hex(8))
+            decided = plan(changes, author, seen, caps=self._caps, configured=self.configured, secret=self._secret)
             if decided.replayed:
                 return Applied(decided.records, True)
             before = seen.head.hash if seen.head != START else ""

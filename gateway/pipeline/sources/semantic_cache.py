@@ -27,7 +27,7 @@ from cache.questions.index import Name
 from cache.questions.store import Check, Found, SemanticStore
 from cache.response import Entry
 from cache.semantic.agreement import agree, same
-from cache.semantic.decision import Action, Decision, decide
+from cache.semantic.decision import Action, Decision, Terms, decide
 from cache.semantic.eligibility import ineligible
 from cache.semantic.entry import EntryState, Thresholds
 from cache.semantic.model import Model
@@ -197,10 +197,12 @@ class SimilarAnswers:
             sealed,
             found.candidates,
             model=self._model,
-            delta=delta,
+            terms=Terms(
+                delta=delta,
+                strictness=found.monitor.strictness,
+                exact_only=found.monitor.mode is Mode.EXACT_ONLY,
+            ),
             draw=self.draw(),
-            strictness=found.monitor.strictness,
-            exact_only=found.monitor.mode is Mode.EXACT_ONLY,
         )
         checked = None
         if decision.action is Action.EXPLORE and decision.answer is not None:

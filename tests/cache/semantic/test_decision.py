@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.semantic.decision import Action, Candidate, Decision, Exploration, Why, decide
+from cache.semantic.decision import Action, Candidate, Decision, Exploration, Terms, Why, decide
 from cache.semantic.entry import EntryState, Observation
 from cache.semantic.guards import Rejection
 from cache.semantic.model import offset_of, shipped
@@ -25,7 +25,7 @@ def candidate(text: str = "How do I learn to play the guitar?", similarity: floa
 
 
 def decision(*candidates: Candidate, draw: float = 0.9, delta: float = 0.05, **more: object) -> Decision:
-    return decide(ASKED, candidates, model=MODEL, delta=delta, draw=draw, **more)  # type: ignore[arg-type]
+    return decide(ASKED, candidates, model=MODEL, terms=Terms(delta=delta, **more), draw=draw)  # type: ignore[arg-type]
 
 
 def test_nothing_similar_is_a_miss() -> None:
