@@ -1,6 +1,6 @@
 # Everything one does with this repository. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help serve chat test test-deep coverage lint types walls unit browser fuzz bench bench-peers router-model cache-model demo-models demo-evaluate docs constraints clean
+.PHONY: help serve chat test test-deep coverage lint types walls unit browser fuzz bench bench-peers router-model cache-model demo-models demo-evaluate docs diagrams constraints clean
 
 PORT ?= 8080
 BIN := .venv/bin
@@ -90,6 +90,12 @@ docs: ## write the generated pages of docs/ anew
 	$(BIN)/python -m gateway.reference docs
 	$(BIN)/python -m tests.engine.grammar.suite
 	$(BIN)/python -m tests.engine.composition_page > docs/composition.md
+
+diagrams: $(patsubst %.dot,%.svg,$(wildcard docs/diagrams/*.dot)) ## draw the pictures of docs/ anew (needs graphviz)
+
+docs/diagrams/%.svg: docs/diagrams/%.dot
+	@command -v dot > /dev/null || { echo 'dot is missing; install it: apt install graphviz'; exit 1; }
+	dot -Tsvg -Gid=$$(sha256sum $< | cut -c1-16) $< > $@
 
 constraints: ## pin the versions that are installed now
 	@deploy/environment.sh dev

@@ -1,15 +1,19 @@
-"""docs/architecture.md names the levels that import-linter checks, and every folder says what it owns."""
+"""docs/architecture.md and its diagrams show the folders and imports that there are, and folders say what they own."""
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
+DIAGRAMS = ROOT / "docs" / "diagrams"
 ROOMS = ("gateway", "engine", "cache", "router", "kernels")
 
 
@@ -31,6 +35,38 @@ def test_the_page_draws_the_levels_in_their_order(room: str) -> None:
     assert order == levels(room)
     for folder, names in within.items():
         assert all((ROOT / room / folder / name).is_dir() for name in names)
+
+
+@pytest.mark.parametrize("room", ["gateway", "engine"])
+def test_the_diagram_s_arrows_are_the_imports(room: str) -> None:
+    """An import that a longer way of imports implies has no arrow."""
+    graph = grimp.build_graph(room)
+    imports: dict[str, set[str]] = {}
+    for module in graph.modules - {room}:
+        part = module.split(".")[1]
+        others = {other.split(".")[1] for other in graph.find_modules_directly_imported_by(module) if "." in other}
+        imports.setdefault(part, set()).update(others - {part})
+
+    @cache
+    def reached(part: str) -> frozenset[str]:
+        return frozenset(imports[part]).union(*(reached(other) for other in imports[part]))
+
+    shortest = {
+        part: {other for other in others if not any(other in reached(between) for between in others)}
+        for part, others in imports.items()
+    }
+    drawn: dict[str, set[str]] = {part: set() for part in imports}
+    for part, others in re.findall(r"(\w+) -> \{?([\w ]+)\}?;", (DIAGRAMS / f"{room}.dot").read_text("utf-8")):
+        drawn[part] |= set(others.split())
+    assert drawn == shortest
+
+
+@pytest.mark.parametrize("source", sorted(DIAGRAMS.glob("*.dot")), ids=lambda source: source.name)
+def test_every_picture_is_that_of_its_source(source: Path) -> None:
+    """`make diagrams` writes the source's digest into the picture."""
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    assert f'<g id="{digest}"' in source.with_suffix(".svg").read_text("utf-8")
+    assert f"(diagrams/{source.stem}.svg)" in "".join(page.read_text("utf-8") for page in (ROOT / "docs").glob("*.md"))
 
 
 @pytest.mark.parametrize("room", ROOMS)
