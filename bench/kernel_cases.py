@@ -20,6 +20,7 @@ import torch.nn.functional as F
 import kernels
 from kernels import reference
 from kernels.memory import empty_in_huge_pages
+from kernels.ops.moe import SeparateExperts, StackedExperts
 from kernels.registry import OPS
 
 READ_BYTES = 1 << 29
@@ -78,7 +79,7 @@ def linear() -> Iterator[Case]:
 
 
 def _ours(x: torch.Tensor, weights: Iterator[kernels.PackedWeight]) -> torch.Tensor:
-    return kernels.linear(x, next(weights))
+    return next(weights)(x)
 
 
 def _copy(weight: kernels.PackedWeight) -> kernels.PackedWeight:
@@ -194,12 +195,17 @@ def moe() -> Iterator[Case]:
 
 
 def _copy_experts(experts: kernels.PackedExperts) -> kernels.PackedExperts:
-    stacked = None if experts.stacked is None else experts.stacked.clone()
-    return dataclasses.replace(experts, stacked=stacked, each=tuple(map(_copy, experts.each)))
+    if isinstance(experts, StackedExperts):
+        return StackedExperts(experts.weights.clone())
+    assert isinstance(experts, SeparateExperts)
+    return SeparateExperts(tuple(map(_copy, experts.weights)))
 
 
 def _bytes(experts: kernels.PackedExperts) -> int:
-    return sum(one.data.nbytes for one in experts.each) if experts.stacked is None else experts.stacked.nbytes
+    if isinstance(experts, StackedExperts):
+        return experts.weights.nbytes
+    assert isinstance(experts, SeparateExperts)
+    return sum(one.data.nbytes for one in experts.weights)
 
 
 _STORED = {"float32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}

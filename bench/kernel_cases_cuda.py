@@ -205,7 +205,7 @@ class CudaCases:
                 for rows in (1, 4, 16, 64, 512):
                     x = self._random(rows, inputs)
                     cost = _linear_cost(quantize, rows, outputs, inputs)
-                    ours = [partial(kernels.linear, x, each) for each in packed]
+                    ours = [partial(each, x) for each in packed]
                     theirs = [partial(F.linear, x, each) for each in plain]
                     aim = 0.7 if quantize == "int4" and rows <= 16 else None
                     yield Case(f"linear {_NAMES[quantize]}", f"{rows} x {inputs} -> {outputs}", cost, ours, theirs, aim)

@@ -1,12 +1,9 @@
-"""Ops with one meaning on every device; `reference` is the specification and this module what the engine sees.
-
-A weight is packed once, at load, into the layout that its device's body of `linear` prefers, quantised or not; nothing
-else may look into a packed weight.
-"""
+"""Ops with one meaning on every device; `reference` is the specification and this module what the engine sees."""
 
 from __future__ import annotations
 
 from kernels.attention import AttentionPlan, fixed_plan, plan_attention
+from kernels.formats import PackedWeight, Quantization, pack_weight
 from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite
 from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_linear
 from kernels.lora.plan import LoraPlan, LoraWorkspace
@@ -15,13 +12,10 @@ from kernels.memory import zeros_in_huge_pages
 from kernels.ops.activation import gelu_and_mul, silu_and_mul
 from kernels.ops.attention import attention_is_built, paged_attention
 from kernels.ops.embedding import embedding
-from kernels.ops.linear import linear
 from kernels.ops.moe import PackedExperts, moe, pack_experts
 from kernels.ops.norm import add_rms_norm, rms_norm
 from kernels.ops.rotary import rope_and_store
 from kernels.ops.sampling import apply_penalties, apply_token_bitmask, argmax, log_sum_exp, sample
-from kernels.packing import PackedWeight, pack_weight
-from kernels.quantization import Quantization
 from kernels.recording import Recording, can_record, record
 
 __all__ = [
@@ -52,7 +46,6 @@ __all__ = [
     "embedding",
     "fixed_plan",
     "gelu_and_mul",
-    "linear",
     "log_sum_exp",
     "moe",
     "pack_experts",

@@ -156,6 +156,18 @@ def of(x: torch.Tensor, function: str | None = None) -> Library | None:
     return None if found is None or (function is not None and not found.has(function)) else found
 
 
+def required(x: torch.Tensor) -> Library:
+    """The library that serves where x is.
+
+    Raises:
+        RuntimeError: none is built.
+    """
+    found = of(x)
+    if found is None:
+        raise RuntimeError(f"no library is built that serves on {x.device.type}")
+    return found
+
+
 @contextmanager
 def using(library: Library | None) -> Iterator[None]:
     """Let another library serve for a while; for tests and measurements in one thread."""

@@ -33,8 +33,7 @@ class Op:
     """One op."""
 
     name: str
-    native: str
-    """The function of the built libraries that serves it."""
+    """Also of the libraries' function that serves it."""
     cost: Callable[..., Cost]
     """Of a call with given sizes; each op says which."""
     built: tuple[str, ...]
@@ -43,7 +42,7 @@ class Op:
     def body(self, device: str) -> str:
         """Which body serves it on "cpu" or "cuda": the name of a built library, or "reference"."""
         found = library.cpu if device == "cpu" else library.cuda
-        return library.REFERENCE if found is None or not found.has(self.native) else found.isa
+        return library.REFERENCE if found is None or not found.has(self.name) else found.isa
 
 
 OPS: dict[str, Op] = {}
@@ -56,7 +55,6 @@ def register(
     *,
     fake: Callable[..., Any],
     cost: Callable[..., Cost],
-    native: str | None = None,
     built: tuple[str, ...] = ("cpu", "cuda"),
 ) -> None:
     """Register an op.
@@ -65,11 +63,10 @@ def register(
         signature: torch's schema, `name(arguments) -> results`, with `(a!)` at whatever is written to.
         run: what computes it on any device.
         fake: the same for tensors without memory.
-        native: the libraries' function; the op's name unless given.
         built: devices whose libraries have it.
     """
     name = signature.partition("(")[0]
-    OPS[name] = Op(name, native or name, cost, built)
+    OPS[name] = Op(name, cost, built)
     _LIBRARY.define(signature)  # type: ignore[no-untyped-call]
     for device in _DEVICES:
         _LIBRARY.impl(name, run, device)  # type: ignore[no-untyped-call]

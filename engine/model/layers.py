@@ -113,7 +113,7 @@ class Linear:
 
     def __call__(self, x: torch.Tensor, lora: LoraPlan | None) -> torch.Tensor:
         assert self._packed is not None
-        out = kernels.linear(x, self._packed, self.bias, self._out_dtype)
+        out = self._packed(x, self.bias, self._out_dtype)
         if lora is not None:
             kernels.adapt_linear(x, out, lora, self.site)
         return out

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import torch
 
 from kernels import library, reference
+from kernels.formats import PackedWeight, Quantization, pack_weight
+from kernels.formats.cuda import CudaWeight, stack
 from kernels.lora.ops import LoraExperts
-from kernels.ops import linear_cuda
 from kernels.ops.activation import silu_and_mul
 from kernels.ops.embedding import embedding
-from kernels.ops.linear import linear
-from kernels.packing import PackedWeight, pack_weight
-from kernels.quantization import Quantization
 from kernels.reference import Routing
 from kernels.registry import Cost, register
 
@@ -22,29 +19,49 @@ _TYPES = (torch.float32, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
-class PackedExperts:
-    """The weights [experts, outputs, inputs] of one layer's experts in the form that `moe` takes on their device."""
+class StackedExperts:
+    """Weights [experts, outputs, inputs] as they are."""
 
-    stacked: torch.Tensor | None
-    """As they are, for `grouped_linear`."""
-    each: tuple[PackedWeight, ...] = ()
-    """Or each by itself."""
-    quantized: PackedWeight | None = None
-    """Or those of all quantised, one behind the other, for the CUDA bodies."""
+    weights: torch.Tensor
+
+    def __call__(self, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return grouped_linear(rows, self.weights, ends)
+
+
+@dataclass(frozen=True, slots=True)
+class SeparateExperts:
+    """A packed weight for each expert; those that no row has chosen are not read."""
+
+    weights: tuple[PackedWeight, ...]
+
+    def __call__(self, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        bounds: list[int] = [0, *ends.tolist()]
+        parts = zip(bounds, bounds[1:], self.weights, strict=False)
+        found = [weight(rows[begin:end]) for begin, end, weight in parts if begin < end]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedExperts:
+    """The quantised weights of all experts, one behind the other, which one call of a CUDA body multiplies with."""
+
+    weights: CudaWeight
+
+    def __call__(self, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return self.weights.grouped(rows, ends)
+
+
+PackedExperts = StackedExperts | SeparateExperts | GroupedExperts
+"""The weights of one layer's experts; a call is `reference.grouped_linear` with them."""
 
 
 def pack_experts(weights: torch.Tensor, quantize: Quantization | None = None) -> PackedExperts:
     """`pack_weight` for the weights [experts, outputs, inputs] of one layer's experts."""
     if quantize is None and (library.of(weights, "linear") is None or weights.dtype not in _TYPES):
-        return PackedExperts(weights)
-    each = tuple(pack_weight(weight, quantize) for weight in weights)
-    if not each[0].for_cuda:
-        return PackedExperts(None, each)
-    data, scales = (
-        torch.cat([one.data for one in each]),
-        torch.cat([one.scales for one in each if one.scales is not None]),
-    )
-    return PackedExperts(None, quantized=dataclasses.replace(each[0], data=data, scales=scales))
+        return StackedExperts(weights)
+    each = [pack_weight(weight, quantize) for weight in weights]
+    grouped = [weight for weight in each if isinstance(weight, CudaWeight)]
+    return GroupedExperts(stack(grouped)) if grouped else SeparateExperts(tuple(each))
 
 
 def moe(
@@ -56,34 +73,19 @@ def moe(
     lora: LoraExperts | None = None,
 ) -> torch.Tensor:
     """`reference.moe`: x [T, width] -> [T, width]. The weights of experts that no token has chosen are not read."""
-    logits = linear(x, router)
+    logits = router(x)
     if lora is not None:
         lora.adapt_router(x, logits)
     routing = route_tokens(logits, experts_per_token)
     rows = embedding(routing.tokens, x)
-    hidden = _products(rows, gate_up, routing)
+    hidden = gate_up(rows, routing.ends)
     if lora is not None:
         lora.adapt_gate_up(rows, hidden, routing.experts, routing.order)
     hidden = silu_and_mul(hidden)
-    outputs = _products(hidden, down, routing)
+    outputs = down(hidden, routing.ends)
     if lora is not None:
         lora.adapt_down(hidden, outputs, routing.experts, routing.order)
     return combine_experts(outputs, routing.weights, routing.places)
-
-
-def _products(rows: torch.Tensor, experts: PackedExperts, routing: Routing) -> torch.Tensor:
-    """Rows by expert, each expert's times its weight."""
-    if experts.stacked is not None:
-        return grouped_linear(rows, experts.stacked, routing.ends)
-    if experts.quantized is not None:
-        return linear_cuda.run_grouped(rows, experts.quantized, routing.ends)
-    ends: list[int] = routing.ends.tolist()
-    found = [
-        linear(rows[begin:end], weight)
-        for begin, end, weight in zip([0, *ends], ends, experts.each, strict=False)
-        if begin < end
-    ]
-    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def grouped_linear(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:

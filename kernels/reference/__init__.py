@@ -6,7 +6,7 @@ the bytes that it must at least move and the floating-point operations that it m
 
 from kernels.reference.activation import gelu_and_mul, silu_and_mul
 from kernels.reference.attention import paged_attention
-from kernels.reference.linear import embedding, linear, linear_int8, linear_w8a16
+from kernels.reference.linear import embedding, linear_int8, linear_w8a16
 from kernels.reference.moe import Routing, combine_experts, grouped_linear, moe, route_tokens
 from kernels.reference.norm import add_rms_norm, rms_norm
 from kernels.reference.rotary import rope_and_store
@@ -22,7 +22,6 @@ __all__ = [
     "embedding",
     "gelu_and_mul",
     "grouped_linear",
-    "linear",
     "linear_int8",
     "linear_w8a16",
     "log_sum_exp",

@@ -14,29 +14,6 @@ def embedding(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return weight.index_select(0, tokens)
 
 
-_OUTPUTS = 8192
-"""Whose weights are widened at a time."""
-
-
-def linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
-) -> torch.Tensor:
-    """`x @ weight.T + bias` for x [T, in], weight [out, in], bias [out] -> [T, out].
-
-    In `out_dtype`, x's own unless it is fp32: then sums stay as they are.
-    Moves (T in + in out + T out) e bytes; 2 T in out FLOPs.
-    """
-    if out_dtype in (None, x.dtype):
-        return F.linear(x, weight, bias)
-    if x.is_cuda:
-        out = torch.mm(x, weight.T, out_dtype=out_dtype)
-        return out if bias is None else out + bias
-    # torch has no such product on CPUs, and a whole vocabulary in fp32 may be a gigabyte.
-    wide = x.float()
-    out = torch.cat([F.linear(wide, some.float()) for some in torch.split(weight, _OUTPUTS)], -1)
-    return out if bias is None else out + bias.float()
-
-
 def linear_int8(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -44,7 +21,7 @@ def linear_int8(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """`linear` with int8 on both sides: an output's row of `weight` [out, in], int8, counts `scales` [out] each.
+    """`x @ (scales * weight).T + bias`, x in int8, too: weight [out, in] int8, scales [out] -> [T, out].
 
     Each row of x becomes whole numbers of -127 to 127 times a scale of its own, its largest magnitude over 127; one
     that is not finite gives NaN. The sums of their products are exact; everything else is in fp32, bit for bit the same
@@ -71,10 +48,9 @@ def linear_w8a16(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """`linear` with int8 weights alone: a row of `weight` [out, in], int8, counts `scales` [out] each; x is bf16.
+    """The same for x as it is: sums in fp32 of bf16 x with int8 weights, then multiplied with the scales, then rounded.
 
-    bf16 holds the numbers of the weight exactly, so this is `linear` with them, its sums of fp32 multiplied with the
-    scales before they are rounded. Moves 2 T (in + out) + in out bytes; 2 T in out FLOPs.
+    Moves 2 T (in + out) + in out bytes; 2 T in out FLOPs.
     """
     out = F.linear(x.float(), weight.float()) * scales
     return (out if bias is None else out + bias.float()).to(out_dtype or x.dtype)

@@ -84,7 +84,7 @@ def test_log_probabilities_are_those_of_transformers_with_the_same_rounding(
         kind = "int8" if quantize == "int4" and name == "lm_head" else quantize
         packed = kernels.pack_weight(module.weight.detach().bfloat16(), kind)
         # To within a rounding to bf16 that int4 weights have on all but AVX2.
-        rounded = packed.dense().float() if packed.scales is None else packed.numbers() * packed.scales[:, None]
+        rounded = packed.dense().float() if kind == "int4" else packed.numbers() * packed.scales[:, None]
         module.weight = nn.Parameter(rounded, requires_grad=False)
         if kind == "int8":
             module.register_forward_pre_hook(_round_rows)

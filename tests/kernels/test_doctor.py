@@ -56,7 +56,7 @@ def test_every_op_has_the_bodies_that_it_says_it_has(device: str) -> None:
         built = library.load(library.supported()[-1]) if device == "cpu" else library.load_cuda(library.EMULATOR)
     except FileNotFoundError as error:
         pytest.skip(str(error))
-    assert [op.name for op in OPS.values() if built.has(op.native) != (device in op.built)] == []
+    assert [op.name for op in OPS.values() if built.has(op.name) != (device in op.built)] == []
 
 
 def test_ops_that_are_left_to_torch_are_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import kernels
 from kernels import library, memory
+from kernels.formats import FORMATS, PackedWeight
 
 DTYPES = [torch.float32, torch.bfloat16]
 every_shape = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -44,7 +46,7 @@ def test_linear_is_that_of_fp64(
 ) -> None:
     torch.manual_seed(seed)
     x, weight, offset = random(rows, outputs, inputs, dtype)
-    found = kernels.linear(x, kernels.pack_weight(weight), offset if bias else None)
+    found = kernels.pack_weight(weight)(x, offset if bias else None)
     check_close(found, x, weight, offset if bias else None)
 
 
@@ -59,14 +61,14 @@ def test_sums_may_stay_in_fp32(
     x, weight, offset = random(rows, outputs, inputs, torch.bfloat16)
     packed = kernels.pack_weight(weight, quantize)
     given_bias = offset if bias else None
-    found = kernels.linear(x, packed, given_bias, torch.float32)
+    found = packed(x, given_bias, torch.float32)
     assert found.dtype == torch.float32
-    assert torch.equal(found.bfloat16(), kernels.linear(x, packed, given_bias))
+    assert torch.equal(found.bfloat16(), packed(x, given_bias))
     if quantize != "int8" and (quantize, isa) != ("int4", "avx2"):  # these round x
-        exact = packed.dense() if packed.kind != "w8a16" else packed.numbers() * packed.scales[:, None]  # type: ignore[index]
+        exact = packed.dense() if quantize != "w8a16" else packed.numbers() * packed.scales[:, None]  # type: ignore[index]
         check_close(found, x, exact, given_bias)
     with library.using(None):
-        plain = kernels.linear(x, packed, given_bias, torch.float32)
+        plain = packed(x, given_bias, torch.float32)
     if quantize == "int8":
         assert torch.equal(plain, found)
     elif (quantize, isa) != ("int4", "avx2"):
@@ -77,7 +79,7 @@ def test_sums_may_stay_in_fp32(
 def test_many_rows_are_cut_into_parts_that_fit_the_cache(isa: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x, weight, bias = random(150, 40, 4100, dtype)
-    check_close(kernels.linear(x, kernels.pack_weight(weight), bias), x, weight, bias)
+    check_close(kernels.pack_weight(weight)(x, bias), x, weight, bias)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -87,11 +89,11 @@ def test_a_row_does_not_depend_on_its_batch(isa: str, dtype: torch.dtype, output
     torch.manual_seed(seed)
     x, weight, bias = random(50, outputs, inputs, dtype)
     packed = kernels.pack_weight(weight)
-    alone = torch.cat([kernels.linear(row[None], packed, bias) for row in x])
+    alone = torch.cat([packed(row[None], bias) for row in x])
     for count in (2, 5, 16, 17, 31, 33, 50):
-        assert torch.equal(kernels.linear(x[:count], packed, bias), alone[:count])
+        assert torch.equal(packed(x[:count], bias), alone[:count])
     order = torch.randperm(50)
-    assert torch.equal(kernels.linear(x[order], packed, bias), alone[order])
+    assert torch.equal(packed(x[order], bias), alone[order])
 
 
 @pytest.mark.parametrize(
@@ -111,9 +113,9 @@ def test_a_row_does_not_depend_on_how_a_large_product_is_cut(
     torch.manual_seed(0)
     x, weight, bias = random(300, 50, inputs, dtype)
     packed = kernels.pack_weight(weight, quantize)
-    alone = torch.cat([kernels.linear(row[None], packed, bias) for row in x])
+    alone = torch.cat([packed(row[None], bias) for row in x])
     for count in (47, 48, 65, 200, 256, 257, 300):
-        assert torch.equal(kernels.linear(x[:count], packed, bias), alone[:count])
+        assert torch.equal(packed(x[:count], bias), alone[:count])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -122,11 +124,11 @@ def test_a_result_does_not_depend_on_the_number_of_threads(isa: str, dtype: torc
     for count in (1, 3, 40, 70):
         x, weight, bias = random(count, 1000, 200, dtype)
         packed = kernels.pack_weight(weight)
-        expected = kernels.linear(x, packed, bias)
+        expected = packed(x, bias)
         try:
             for threads in (2, 3):
                 torch.set_num_threads(threads)
-                assert torch.equal(kernels.linear(x, packed, bias), expected)
+                assert torch.equal(packed(x, bias), expected)
         finally:
             torch.set_num_threads(1)
 
@@ -139,8 +141,8 @@ def test_nothing_is_read_beyond_x_or_written_around_the_result(isa: str, dtype: 
     among_others = torch.full((count, 72), torch.nan).to(dtype)
     among_others[:, 16:56] = x
     packed = kernels.pack_weight(weight)
-    expected = kernels.linear(x, packed, bias)
-    assert torch.equal(kernels.linear(among_others[:, 16:56], packed, bias), expected)
+    expected = packed(x, bias)
+    assert torch.equal(packed(among_others[:, 16:56], bias), expected)
     guarded = torch.full((count + 2, 50), torch.nan).to(dtype)
     workspace = torch.full((2**17,), 0xFF, dtype=torch.uint8)  # not a number in either type
     body = library.of(x)
@@ -161,14 +163,38 @@ def test_a_packed_weight_gives_back_what_it_was_packed_from(isa: str, dtype: tor
         assert torch.equal(kernels.pack_weight(weight).dense(), weight)
 
 
+@dataclass(frozen=True, slots=True)
+class Halves(PackedWeight):
+    """A format of no more than packing and unpacking."""
+
+    @classmethod
+    def pack(cls, weight: torch.Tensor) -> Halves:
+        outputs, inputs = weight.shape
+        return cls(outputs, inputs, weight.dtype, weight.half())
+
+    def dense(self) -> torch.Tensor:
+        return self.data.to(self.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_format_runs_once_it_packs_and_unpacks(
+    built: str, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setitem(FORMATS, "halves", Halves)
+    x, weight, bias = random(3, 50, 40, dtype)
+    packed = FORMATS["halves"].pack(weight)
+    check_close(packed(x, bias), x, weight.half().to(dtype), bias)
+    assert packed(x, bias, torch.float32).dtype == torch.float32
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_plain_body_takes_weights_that_were_packed_for_another(isa: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x, weight, bias = random(3, 50, 40, dtype)
     packed = kernels.pack_weight(weight)
     with library.using(None):
-        check_close(kernels.linear(x, packed, bias), x, weight, bias)
-        check_close(kernels.linear(x, kernels.pack_weight(weight), bias), x, weight, bias)
+        check_close(packed(x, bias), x, weight, bias)
+        check_close(kernels.pack_weight(weight)(x, bias), x, weight, bias)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

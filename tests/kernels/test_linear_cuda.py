@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import kernels
 from kernels import Quantization, library
-from kernels.ops import linear_cuda
-from kernels.packing_cuda import GROUP, pack_int4, pack_int8
+from kernels.formats.cuda import GROUP, CudaWeight, pack_int4, pack_int8
+from kernels.formats.int4 import MAX_ROWS
 from tests.kernels.conftest import Body
 
 every_shape = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -139,18 +139,18 @@ def test_a_row_does_not_depend_on_its_batch(body: Body) -> None:
 
 
 @pytest.mark.parametrize("quantize", ["int8", "w8a16", "int4"])
-@pytest.mark.parametrize("rows", [1, 17, linear_cuda.FEW + 1])
+@pytest.mark.parametrize("rows", [1, 17, MAX_ROWS + 1])
 def test_the_op_packs_and_multiplies_as_the_specification_does(body: Body, quantize: Quantization, rows: int) -> None:
     x, bias = torch.randn(rows, 200, device=body[1]).bfloat16(), torch.randn(40, device=body[1]).bfloat16()
     original = torch.randn(40, 200, device=body[1]).bfloat16()
     weight = kernels.pack_weight(original, quantize)
     with library.using(None):
         elsewhere = kernels.pack_weight(original.cpu(), quantize)
-    assert weight.for_cuda and torch.equal(weight.dense().cpu(), elsewhere.dense())
-    found = kernels.linear(x, weight, bias)
+    assert isinstance(weight, CudaWeight) and torch.equal(weight.dense().cpu(), elsewhere.dense())
+    found = weight(x, bias)
     if quantize != "int4":
         with library.using(None):
-            expected = kernels.linear(x.cpu(), elsewhere, bias.cpu())
+            expected = elsewhere(x.cpu(), bias.cpu())
         # Sums of integers are exact, those of fp32 differ by their order.
         near = {"rtol": 0.0, "atol": 0.0} if quantize == "int8" else {"rtol": 2**-7, "atol": 1e-4}
         torch.testing.assert_close(found.cpu(), expected, **near)
@@ -158,10 +158,10 @@ def test_the_op_packs_and_multiplies_as_the_specification_does(body: Body, quant
         expected = x.double() @ weight.dense().double().T + bias.double()
         torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=2**-4)
     # The same sums without the last rounding.
-    assert torch.equal(kernels.linear(x, weight, bias, torch.float32).bfloat16(), found)
+    assert torch.equal(weight(x, bias, torch.float32).bfloat16(), found)
     # Not in rows of 16 bytes.
     shifted = torch.randn(rows, 201, device=body[1]).bfloat16()[:, 1:].copy_(x)
-    assert torch.equal(kernels.linear(shifted, weight, bias), found)
+    assert torch.equal(weight(shifted, bias), found)
 
 
 def test_a_wrong_argument_is_named(body: Body) -> None:

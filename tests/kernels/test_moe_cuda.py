@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 import kernels
 from kernels import reference
-from kernels.ops import linear_cuda
-from kernels.ops.moe import grouped_linear, route_tokens
+from kernels.ops.moe import GroupedExperts, StackedExperts, grouped_linear, route_tokens
 from tests.kernels.conftest import Body
 
 every_shape = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -76,10 +75,10 @@ def test_quantised_products_have_the_bits_of_each_experts(
 ) -> None:
     x, weights, ends, _, _ = (tensor.to(body[1]) for tensor in experts_of(counts, 70, 200, 0))
     packed = kernels.pack_experts(weights, quantize)
-    assert packed.quantized is not None and not packed.each
-    found = linear_cuda.run_grouped(x, packed.quantized, ends)
+    assert isinstance(packed, GroupedExperts)
+    found = packed(x, ends)
     parts = zip(x.split(counts), weights, strict=True)
-    alone = [kernels.linear(rows, kernels.pack_weight(weight, quantize)) for rows, weight in parts]
+    alone = [kernels.pack_weight(weight, quantize)(rows) for rows, weight in parts]
     assert torch.equal(found, torch.cat(alone))
 
 
@@ -113,7 +112,7 @@ def test_a_mixture_is_the_specifications(body: Body) -> None:
     wanted = reference.moe(x, router, gate_up, down, 2)
     x, router, gate_up, down = (tensor.to(body[1]) for tensor in (x, router, gate_up, down))
     packed = kernels.pack_weight(router), kernels.pack_experts(gate_up), kernels.pack_experts(down)
-    assert packed[1].stacked is not None and packed[2].stacked is not None
+    assert isinstance(packed[1], StackedExperts) and isinstance(packed[2], StackedExperts)
     torch.testing.assert_close(kernels.moe(x, *packed, 2).cpu(), wanted, rtol=2**-6, atol=2**-6)
 
 
@@ -138,8 +137,9 @@ def test_a_wrong_argument_is_named(body: Body) -> None:
         body[0].grouped_linear(out, torch.empty(49, device=body[1]).bfloat16()[1:].view(3, 16), weights, ends)
     with pytest.raises(ValueError, match="logits must be of at most 1024 experts"):
         route_tokens(torch.zeros(1, 1025, device=body[1]), 1)
-    packed = kernels.pack_experts(weights, "int8").quantized
-    assert packed is not None
+    experts = kernels.pack_experts(weights, "int8")
+    assert isinstance(experts, GroupedExperts)
+    packed = experts.weights
     levels, scales = torch.empty(3, 128, dtype=torch.int8, device=body[1]), torch.empty(3, device=body[1])
     with pytest.raises(ValueError, match="tiles has 4096 elements instead of 2048"):
         body[0].grouped_linear_int8(out, x, packed.data, packed.scales, ends[:1], levels, scales)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import kernels
 from kernels import Quantization, library, reference
-from kernels.quantization import INT4_GROUP, dequantize_int4, quantize_int4, quantize_int8
+from kernels.formats.int4 import GROUP, dequantize_int4, quantize_int4
+from kernels.formats.int8 import quantize_int8
 
 QUANTIZATIONS = get_args(Quantization)
 every_shape = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -42,12 +43,12 @@ def test_int4_weights_are_off_by_half_a_step_and_a_rounding_at_most() -> None:
     weight[3] = 0
     weight[4] = 7
     levels, steps, zeros = quantize_int4(weight)
-    assert levels.shape == (1500, 3, INT4_GROUP) and levels.amax() == 15
+    assert levels.shape == (1500, 3, GROUP) and levels.amax() == 15
     found = dequantize_int4(levels, steps, zeros)[:, :300].double()
     # Steps and zeros have eight bits: fifteen steps and the smallest weight may each be off by a 256th of them.
     slack = 0.5 * steps.double() + 2**-8 * (15 * steps.double() + zeros.double().abs()) + 2**-8 * 7
     error = (found - weight.double()).abs()
-    assert bool((error <= slack.repeat_interleave(INT4_GROUP, 1)[:, :300]).all())
+    assert bool((error <= slack.repeat_interleave(GROUP, 1)[:, :300]).all())
     assert not found[3].any() and bool((found[4] == 7).all())
 
 
@@ -65,7 +66,7 @@ def test_packing_loses_nothing_more(isa: str, shape: tuple[int, int]) -> None:
     packed = kernels.pack_weight(weight, "int8")
     assert torch.equal(packed.numbers(), numbers)
     assert torch.equal(packed.dense(), (numbers.float() * scales[:, None]).bfloat16())
-    assert packed.totals is not None and torch.equal(packed.totals, numbers.sum(-1, dtype=torch.int32))
+    assert torch.equal(packed.totals, numbers.sum(-1, dtype=torch.int32))
     alone = kernels.pack_weight(weight, "w8a16")
     assert torch.equal(alone.numbers(), numbers) and torch.equal(alone.dense(), packed.dense())
     expected = dequantize_int4(*quantize_int4(weight))[:, : shape[1]]
@@ -81,10 +82,9 @@ def test_int8_products_are_those_of_the_specification(
     if rows > 1:
         x[1] = 0
     packed = kernels.pack_weight(weight, "int8")
-    assert packed.scales is not None
     given_bias = offset if bias else None
     expected = reference.linear_int8(x, packed.numbers(), packed.scales, given_bias)
-    assert torch.equal(kernels.linear(x, packed, given_bias), expected)
+    assert torch.equal(packed(x, given_bias), expected)
 
 
 @every_shape
@@ -95,16 +95,16 @@ def test_int4_products_are_those_of_the_weights(
     x, weight, offset = random(rows, outputs, inputs, seed)
     packed = kernels.pack_weight(weight, "int4")
     given_bias = offset if bias else None
-    found = kernels.linear(x, packed, given_bias)
+    found = packed(x, given_bias)
     if isa != "avx2":
-        assert torch.equal(found, kernels.linear(x, kernels.pack_weight(packed.dense()), given_bias))
+        assert torch.equal(found, kernels.pack_weight(packed.dense())(x, given_bias))
         return
     # There weights are not rounded to bf16, and x is off by half of the last of 16 bits of its group's largest.
     levels, steps, zeros = (part.double() for part in quantize_int4(weight))
     wide = (levels * steps[..., None] + zeros[..., None]).flatten(1)[:, :inputs]
     expected = x.double() @ wide.T + (offset.double() if bias else 0)
     magnitude = x.double().abs() @ wide.abs().T
-    grouped = F.pad(x.double().abs(), (0, -inputs % INT4_GROUP)).unflatten(1, (-1, INT4_GROUP))
+    grouped = F.pad(x.double().abs(), (0, -inputs % GROUP)).unflatten(1, (-1, GROUP))
     off = (grouped.amax(-1, keepdim=True) / 65534).expand_as(grouped).flatten(1)[:, :inputs] @ wide.abs().T
     slack = 2**-8 * expected.abs() + 2**-20 * (magnitude + 1) + 1.001 * off
     assert bool(((found.double() - expected).abs() <= slack).all())
@@ -115,12 +115,12 @@ def test_int4_products_are_those_of_the_weights(
 def test_what_is_not_finite_stays_so_and_in_its_row(isa: str, quantize: Quantization, wrong: float) -> None:
     x, weight, _ = random(9, 50, 300)
     packed = kernels.pack_weight(weight, quantize)
-    expected = kernels.linear(x, packed)
+    expected = packed(x)
     x[3, 130] = wrong
-    found = kernels.linear(x, packed)
+    found = packed(x)
     assert not found[3].isfinite().any()
     with library.using(None):
-        assert not kernels.linear(x, packed)[3].isfinite().any()
+        assert not packed(x)[3].isfinite().any()
     others = torch.arange(9) != 3
     assert torch.equal(found[others], expected[others])
 
@@ -132,12 +132,11 @@ def test_w8a16_products_are_those_of_fp64(
 ) -> None:
     x, weight, offset = random(rows, outputs, inputs, seed)
     packed = kernels.pack_weight(weight, "w8a16")
-    assert packed.scales is not None
     rounded, added = packed.numbers().double() * packed.scales.double()[:, None], offset.double() if bias else 0
     wide, magnitude = x.double() @ rounded.T + added, x.double().abs() @ rounded.abs().T + abs(added)
     for body in (library.cpu, None):
         with library.using(body):
-            found = kernels.linear(x, packed, offset if bias else None)
+            found = packed(x, offset if bias else None)
         assert found.shape == wide.shape
         # One rounding to bf16, and what fp32 sums lose.
         assert bool(((found.double() - wide).abs() <= 2**-8 * wide.abs() + 2**-20 * magnitude).all())
@@ -147,7 +146,7 @@ def test_w8a16_products_are_those_of_fp64(
 def test_the_specification_is_near_the_product_of_fp64(quantize: Quantization) -> None:
     x, weight, bias = random(20, 64, 512)
     with library.using(None):
-        found = kernels.linear(x, kernels.pack_weight(weight, quantize), bias).double()
+        found = kernels.pack_weight(weight, quantize)(x, bias).double()
     expected = x.double() @ weight.double().T + bias.double()
     error = float((found - expected).norm() / expected.norm())
     assert error < {"int8": 0.015, "w8a16": 0.01, "int4": 0.11}[quantize]
@@ -158,16 +157,16 @@ def test_the_specification_is_near_the_product_of_fp64(quantize: Quantization) -
 def test_a_row_depends_neither_on_its_batch_nor_on_threads(isa: str, quantize: Quantization, inputs: int) -> None:
     x, weight, bias = random(150, 200, inputs)
     packed = kernels.pack_weight(weight, quantize)
-    alone = torch.cat([kernels.linear(row[None], packed, bias) for row in x])
+    alone = torch.cat([packed(row[None], bias) for row in x])
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             for count in (1, 2, 5, 16, 17, 32, 33, 150):
-                assert torch.equal(kernels.linear(x[:count], packed, bias), alone[:count])
+                assert torch.equal(packed(x[:count], bias), alone[:count])
     finally:
         torch.set_num_threads(1)
     order = torch.randperm(150)
-    assert torch.equal(kernels.linear(x[order], packed, bias), alone[order])
+    assert torch.equal(packed(x[order], bias), alone[order])
 
 
 @pytest.mark.parametrize("quantize", QUANTIZATIONS)
@@ -177,8 +176,8 @@ def test_nothing_is_read_beyond_x_or_written_around_the_result(isa: str, quantiz
     among_others = torch.full((count, 72), torch.nan).bfloat16()
     among_others[:, 16:56] = x
     packed = kernels.pack_weight(weight, quantize)
-    expected = kernels.linear(x, packed, bias)
-    assert torch.equal(kernels.linear(among_others[:, 16:56], packed, bias), expected)
+    expected = packed(x, bias)
+    assert torch.equal(packed(among_others[:, 16:56], bias), expected)
     guarded = torch.full((count + 2, 50), torch.nan).bfloat16()
     workspace = torch.full((2**17,), 0xFF, dtype=torch.uint8)  # not a number
     body = library.of(x)
@@ -217,7 +216,6 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
     packed, groups = kernels.pack_weight(weight, "int8"), kernels.pack_weight(weight, "int4").data
     out, workspace = torch.empty(3, 50).bfloat16(), torch.empty(2**17, dtype=torch.uint8)
     tiles, scales, totals = packed.data, packed.scales, packed.totals
-    assert scales is not None and totals is not None
     with pytest.raises(ValueError, match="x must be bfloat16"):
         body.linear_int4(out.float(), x.float(), groups, None, workspace)
     with pytest.raises(ValueError, match="weight has 4351 elements"):

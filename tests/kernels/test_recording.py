@@ -32,7 +32,7 @@ class _Net:
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         residual = kernels.embedding(tokens, self._table)
         x = kernels.rms_norm(residual.view(-1, 4, _HIDDEN // 4), self._norm.view(4, -1), 1e-5).view(-1, _HIDDEN)
-        x = kernels.linear(kernels.silu_and_mul(kernels.linear(x, self._up)), self._down)
+        x = self._down(kernels.silu_and_mul(self._up(x)))
         return kernels.add_rms_norm(x, residual, self._norm, 1e-5)
 
 
@@ -61,7 +61,7 @@ def test_a_recording_keeps_its_memory_and_says_how_much() -> None:
         out = net(inputs)
     expected = out.clone()
     assert recording.nbytes >= 2 * 3 * (3 * _HIDDEN + 3 * _INNER)
-    kernels.linear(torch.randn(500, 4096).bfloat16(), kernels.pack_weight(torch.randn(16, 4096).bfloat16()))
+    kernels.pack_weight(torch.randn(16, 4096).bfloat16())(torch.randn(500, 4096).bfloat16())
     taken = [torch.full((3, size), float("nan"), dtype=torch.bfloat16) for size in (_HIDDEN, _INNER, 2 * _INNER) * 50]
     recording.replay()
     assert torch.equal(out, expected)

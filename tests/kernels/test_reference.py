@@ -66,7 +66,7 @@ def test_linear_multiplies_with_the_transposed_weight(device: torch.device, bias
     x, weight = random(5, 8, device=device), random(3, 8, device=device)
     offset = random(3, device=device) if bias else None
     expected = x.double() @ weight.double().T + (0 if offset is None else offset.double())
-    close(kernels.linear(x, kernels.pack_weight(weight), offset), expected)
+    close(kernels.pack_weight(weight)(x, offset), expected)
 
 
 def test_moe_sums_the_best_experts_weighted_by_renormalised_probabilities(device: torch.device) -> None:

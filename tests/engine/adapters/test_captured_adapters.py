@@ -11,7 +11,8 @@ import torch
 from engine.execution.graphs.policy import CapturePolicy
 from engine.execution.runner import Dtype, ModelRunner
 from engine.plan import Sampled
-from kernels import library, reference
+from kernels import library
+from kernels.formats import weight
 from tests.engine.adapters.collection import BLOCKS, Collection, ask
 from tests.engine.adapters.conftest import Collections
 from tests.engine.checkpoints import CONTEXT, random_prompt
@@ -29,11 +30,11 @@ MIXTURES: list[list[str | None]] = [
 """The fourth needs more room than those before it."""
 
 
-_linear = reference.linear
+_multiply = weight.multiply
 
 
-def linear_by_rows(x: torch.Tensor, *operands: Any) -> torch.Tensor:
-    return torch.cat([_linear(row, *operands) for row in x.split(1)])
+def multiply_by_rows(x: torch.Tensor, *operands: Any) -> torch.Tensor:
+    return torch.cat([_multiply(row, *operands) for row in x.split(1)])
 
 
 @pytest.fixture(params=["cpu", "emulator"])
@@ -49,7 +50,7 @@ def body(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     except FileNotFoundError as error:
         pytest.skip(str(error))
     # Plain products are torch's there, whose last bits may depend on the number of rows; padding adds some.
-    monkeypatch.setattr(reference, "linear", linear_by_rows)
+    monkeypatch.setattr(weight, "multiply", multiply_by_rows)
     with library.using(emulator):
         yield request.param
 

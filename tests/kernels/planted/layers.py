@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernels import library, reference
-from kernels.packing_cuda import GROUP, pack_int4, pack_int8
+from kernels.formats.cuda import GROUP, pack_int4, pack_int8
 from tests.kernels.faults import Case, Fault
 
 

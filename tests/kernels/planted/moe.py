@@ -7,7 +7,7 @@ import math
 import torch
 
 from kernels import library, reference
-from kernels.packing_cuda import GROUP, pack_int4
+from kernels.formats.cuda import GROUP, pack_int4
 from tests.kernels.faults import Case, Fault
 from tests.kernels.test_moe_cuda import experts_of
 

@@ -2,13 +2,55 @@
 
 from __future__ import annotations
 
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 
+from kernels import library
+from kernels.formats.weight import PackedWeight
+
 GROUP = 128
-"""Inputs with one step, and what inputs are filled up to."""
+"""Inputs that share a step; inputs are padded to a multiple of it."""
 _OUTPUTS = 16
-"""Of a tile."""
+"""Outputs in a tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaWeight(PackedWeight):
+    """A quantised weight as the CUDA bodies read it."""
+
+    scales: torch.Tensor
+    """[outputs] fp32, the factor of each output's numbers; formats of groups say what theirs are."""
+
+    @abstractmethod
+    def grouped(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        """`reference.grouped_linear` where the weight is a `stack` of those of all experts."""
+
+
+def stack(weights: Sequence[CudaWeight]) -> CudaWeight:
+    """Weights of one shape and format, one behind the other."""
+    data, scales = torch.cat([one.data for one in weights]), torch.cat([one.scales for one in weights])
+    return dataclasses.replace(weights[0], data=data, scales=scales)
+
+
+def serves(weight: torch.Tensor, function: str) -> bool:
+    """Whether a CUDA body is built that multiplies with a weight of this shape where it lies: rows of 16 bytes."""
+    return body(weight, function) is not None and weight.shape[1] % 8 == 0
+
+
+def body(x: torch.Tensor, function: str) -> library.Library | None:
+    """The library whose CUDA body of this name serves where x is; None if there is none."""
+    found = library.of(x, function)
+    return found if found is not None and found.cuda else None
+
+
+def in_whole_rows(x: torch.Tensor) -> torch.Tensor:
+    """The same in rows of 16 bytes."""
+    return x.clone(memory_format=torch.contiguous_format) if x.stride(0) % 8 or x.data_ptr() % 16 else x
 
 
 def pack_int4(levels: torch.Tensor, steps: torch.Tensor, zeros: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
