@@ -275,7 +275,7 @@ async def _connected(
     redis, reader = connect(settings), connect(settings, timeout=READ_TIMEOUT)
     stack.push_async_callback(redis.aclose)
     stack.push_async_callback(reader.aclose)
-    # Asked with patience: what cannot be asked now is not asked again.
+    # With the reader's patience: what is not compared now is not compared later. Without an answer the start goes on.
     if not await check(reader, secret):
         raise SettingsError(
             "another gateway uses this Redis with another secret: copy its file 'secret' from its redis.data to "

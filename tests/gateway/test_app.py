@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 from unittest.mock import AsyncMock
 
 import msgspec
@@ -11,9 +15,11 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.adapters.registry import RegistryError
+from gateway import app
+from gateway.access.identity import secret
 from gateway.app import running
 from gateway.config.configuration import Configuration
-from gateway.config.settings import Adapters, Pool, Settings, demo_settings
+from gateway.config.settings import Adapters, Pool, Settings, SettingsError, demo_settings
 from gateway.config.settings import Redis as RedisSettings
 from gateway.registration.registrar import Registrar
 from tests.conftest import redis_server
@@ -69,3 +75,61 @@ async def test_ending_ends_while_redis_hangs(model: Path, tmp_path: Path) -> Non
                 async with running(Configuration(settings(url, model, tmp_path))):
                     await other.client_pause(3_600_000)
             assert asyncio.all_tasks() == before
+
+
+@contextlib.asynccontextmanager
+async def slow_at_the_secret(url: str, folder: Path, seconds: float) -> AsyncIterator[str]:
+    """The address of a proxy of Redis that greets at once, but holds up what compares the secret."""
+    lines: list[asyncio.Task[None]] = []
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):  # it has been cut
+            while data := await reader.read(65_536):
+                if secret.FINGERPRINT_KEY.encode() in data:
+                    await asyncio.sleep(seconds)
+                writer.write(data)
+        writer.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.append(cast("asyncio.Task[None]", asyncio.current_task()))
+        to, back = await asyncio.open_unix_connection(url.removeprefix("unix://"))
+        try:
+            async with asyncio.TaskGroup() as ways:
+                ways.create_task(pass_on(reader, back))
+                ways.create_task(pass_on(to, writer))
+        finally:
+            for end in (writer, back):
+                end.close()
+                with contextlib.suppress(OSError):
+                    await end.wait_closed()
+
+    path = str(folder / "proxy.sock")
+    async with await asyncio.start_unix_server(connected, path):
+        yield f"unix://{path}"
+        for line in lines:
+            line.cancel()
+        await asyncio.gather(*lines, return_exceptions=True)
+
+
+async def test_another_secret_is_refused_also_by_a_slow_redis(empty: str, model: Path, tmp_path: Path) -> None:
+    """It takes many times as long as a turn's command may."""
+    async with running(Configuration(settings(empty, model, tmp_path / "first"))):
+        pass
+    async with slow_at_the_secret(empty, tmp_path, seconds=0.5) as url:
+        with pytest.raises(SettingsError, match="another secret"):
+            async with running(Configuration(settings(url, model, tmp_path / "second"))):
+                pass
+
+
+async def test_a_start_waits_for_redis_only_so_long_and_says_so(
+    empty: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(app, "READ_TIMEOUT", 0.5)
+    monkeypatch.setattr(secret, "NOTICE", 0.1)
+    async with slow_at_the_secret(empty, tmp_path, seconds=3600) as url, asyncio.timeout(60):
+        with caplog.at_level(logging.WARNING, "roundhouse.identity"):
+            async with running(Configuration(settings(url, model, tmp_path))):
+                assert [record.getMessage() for record in caplog.records if record.name == "roundhouse.identity"] == [
+                    "the start waits for Redis, to compare the secret with that of other gateways",
+                    "Redis does not answer: the secret is not compared with that of other gateways",
+                ]

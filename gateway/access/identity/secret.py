@@ -7,11 +7,13 @@ so that a gateway with another secret does not start and then refuse every key.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import contextlib
 import hashlib
 import hmac
+import logging
 import os
 import secrets
 import stat
@@ -23,8 +25,13 @@ from redis.exceptions import ConnectionError, TimeoutError
 
 from gateway.config.settings import Settings, SettingsError
 
+log = logging.getLogger("roundhouse.identity")
+
 SIZE = 32
 """Bytes."""
+
+NOTICE = 1.0
+"""Seconds after which a start that waits for Redis says so."""
 
 FINGERPRINT_KEY = "rh1:{directory}:secret"
 
@@ -58,13 +65,22 @@ def derive(secret: bytes, purpose: str) -> bytes:
 async def check(redis: Redis, secret: bytes) -> bool:
     """Whether the gateways of this Redis use this secret; the first one says so. True also without Redis."""
     fingerprint = derive(secret, "fingerprint").hex().encode()
+    notice = asyncio.get_running_loop().call_later(
+        NOTICE, log.warning, "the start waits for Redis, to compare the secret with that of other gateways"
+    )
     try:
         # Two commands, as Redis before 7.0 refuses SET with both NX and GET.
         if await redis.set(FINGERPRINT_KEY, fingerprint, nx=True):
             return True
         found = await redis.get(FINGERPRINT_KEY)
-    except (ConnectionError, TimeoutError, OSError):
+    except (ConnectionError, TimeoutError, OSError) as error:
+        log.warning(
+            "Redis does not answer: the secret is not compared with that of other gateways",
+            extra={"error": type(error).__name__},
+        )
         return True
+    finally:
+        notice.cancel()
     return isinstance(found, bytes) and hmac.compare_digest(found, fingerprint)
 
 
