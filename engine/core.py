@@ -18,22 +18,22 @@ from dataclasses import replace
 
 import msgspec
 
-from engine.adapters.loader import Loader
-from engine.adapters.loads import Bank, Install, Prepare
+from engine.adapters.loads import Bank
 from engine.adapters.residency import BASE_ONLY, ResidencyConfig
 from engine.cache.prefix_keys import chain_root
 from engine.execution.device_check import DeviceCheck
-from engine.execution.host_loader import HostLoader, HostMemory
+from engine.execution.host_loader import HostMemory
 from engine.grammar.constraints import Constraints
 from engine.outputs import failed, gained, usage_of
 from engine.plan import Runner, Sampled, StepPlan
-from engine.request import GrammarError, Request, RequestError, State
+from engine.request import GrammarError, Request, RequestError
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.deadlines import Deadlines
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.speculator import Speculator
+from engine.stages import AdapterStages, CoreStep, DraftStages, GrammarStages, HostKVStages, Stage
 from engine.validation import is_adapter_version, validate
-from engine.wire import MAX_RESIDENT_NAMED, Generate, Load, ModelInfo, Output
+from engine.wire import FinishReason, Generate, Load, ModelInfo, Output
 
 logger = logging.getLogger(__name__)
 
@@ -66,30 +66,36 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
+        self.wake: Callable[[], None] = lambda: None
+        """Called, in any thread, when a core that has been idle may have something to do. Set by whoever hosts it."""
         self._runner = runner
+        self._clock = clock
         if bank is None:
             residency = BASE_ONLY
         else:
             residency = replace(residency or ResidencyConfig(), sector_bytes=bank.sector_bytes)
-        self._scheduler = Scheduler(config, model, residency, 0 if host is None else host.blocks)
-        self._host = None if host is None else HostLoader(host, lambda: self.wake())
-        self._adapters = self._scheduler.adapters
-        self._device = DeviceCheck(runner, self._scheduler.pool, self._clear_blocks)
-        self._loader = None if bank is None else Loader(bank, lambda: self.wake())
-        self.model = msgspec.structs.replace(model, context=self._scheduler.context)
+        scheduler = self._scheduler = Scheduler(config, model, residency, 0 if host is None else host.blocks)
+        self.model = msgspec.structs.replace(model, context=scheduler.context)
         """What clients are told: its context is what this engine can hold."""
-        self.wake: Callable[[], None] = lambda: None
-        """Called, in any thread, when a core that has been idle may have something to do. Set by whoever hosts it."""
-        self._speculator = speculator
-        self._constraints = constraints
-        self._clock = clock
         self._deadlines = Deadlines()
-        self.resident_adapters: tuple[str, ...] = ()
-        """At most `MAX_RESIDENT_NAMED` versions on the device, those asked for last. Any thread may read it."""
+        self._device = DeviceCheck(runner, scheduler.pool, self._clear_blocks)
+        self._constraints, self._speculator = constraints, speculator
+        self._wake = lambda: self.wake()
+        self._adapters = self._host = self._grammars = self._drafts = None
+        if bank is not None:
+            self._adapters = AdapterStages(bank, scheduler, self._fail, self._device.suspect, self._wake)
+        if host is not None:
+            self._host = HostKVStages(host, scheduler, self._wake)
+        if constraints is not None:
+            self._grammars = GrammarStages(constraints, scheduler, self._fail)
+        if speculator is not None:
+            self._drafts = DraftStages(speculator, scheduler, self._clear_blocks, clock)
+        self._loading = [each for each in (self._host, self._adapters) if each is not None]
+        self._plan_stages, self._run_stages, self._end_stages = self._stages()
         self._had_rows = True
         """Whether the last step had any."""
         self._ended: list[Output] = []
-        """Last words of requests that ended between steps."""
+        """Last outputs of requests that ended between steps."""
         self._step_seconds = 0.0
 
     def __len__(self) -> int:
@@ -99,10 +105,7 @@ class EngineCore:
     @property
     def idle(self) -> bool:
         """Nothing to do: `step` would return nothing until something is added or `wake` is called."""
-        compiled = self._constraints is not None and self._constraints.ready
-        loaded = self._loader is not None and self._loader.ready
-        loads = len(self._scheduler) + len(self._scheduler.loads)
-        return loads == 0 and not self._ended and not compiled and not loaded
+        return len(self._scheduler) + len(self._scheduler.loads) == 0 and not self._has_results
 
     @property
     def patience(self) -> float | None:
@@ -115,16 +118,21 @@ class EngineCore:
     @property
     def stalled(self) -> bool:
         """All requests wait for loads: no step has rows before `wake` is called, or a request comes or ends."""
-        loaders = [loader for loader in (self._loader, self._host) if loader is not None]
-        if not loaders or self._ended or any(loader.ready for loader in loaders):
+        if self._has_results:
             return False
         if len(self._scheduler.loads) and not self._had_rows:
             return True
-        return 0 < len(self._scheduler) == self._adapters.standing_aside and self._adapters.residency.loading > 0
+        admission = self._scheduler.adapters
+        return 0 < len(self._scheduler) == admission.standing_aside and admission.residency.loading > 0
 
     @property
     def serves_adapters(self) -> bool:
-        return self._loader is not None
+        return self._adapters is not None
+
+    @property
+    def resident_adapters(self) -> tuple[str, ...]:
+        """At most `MAX_RESIDENT_NAMED` versions on the device, those asked for last. Any thread may read it."""
+        return () if self._adapters is None else self._adapters.resident
 
     def add(self, generate: Generate) -> None:
         """Accept a request; its outputs come from `step`.
@@ -158,20 +166,20 @@ class EngineCore:
         elif self._constraints is None:
             raise GrammarError("not supported by this engine; leave it out")
         else:
-            self._constraints.add(request, lambda: self.wake())
+            self._constraints.add(request, self._wake)
             if request.adapter is not None:
-                self._adapters.prefetch.announce(request.adapter)
+                self._scheduler.adapters.prefetch.announce(request.adapter)
         self._deadlines.add(request, len(self))
 
     def announce(self, adapter: str) -> None:
         """A request for this adapter version is about to come: begin to load it, if there is room."""
         if self.serves_adapters and is_adapter_version(adapter):
-            self._adapters.prefetch.announce(adapter)
+            self._scheduler.adapters.prefetch.announce(adapter)
 
     def pin(self, adapters: Iterable[str]) -> None:
         """Load these adapter versions ahead and keep them, and no others."""
         if self.serves_adapters:
-            self._adapters.prefetch.pin(filter(is_adapter_version, adapters))
+            self._scheduler.adapters.prefetch.pin(filter(is_adapter_version, adapters))
 
     def follow_blocks(self, on: bool) -> None:
         """Whether somebody wants to know which prefix blocks are cached."""
@@ -187,17 +195,12 @@ class EngineCore:
 
     def close(self) -> None:
         """End the threads that load. The core must not be used any more."""
-        for loader in (self._loader, self._host):
-            if loader is not None:
-                loader.close()
+        for stages in self._loading:
+            stages.loader.close()
 
     def cancel(self, id: str) -> None:
         """End a request now and free its blocks; its last output comes from the next step. Unknown ids are ignored."""
-        request = self._scheduler.cancel(id)
-        if request is not None:
-            self._release(request)
-        elif self._constraints is not None:
-            request = self._constraints.cancel(id)
+        request = self._end(id, "cancelled")
         if request is not None:
             self._ended.append(Output(id, finish="cancelled", usage=usage_of(request)))
 
@@ -207,128 +210,111 @@ class EngineCore:
         Raises:
             DeviceLost: steps fail whatever is in them.
         """
-        outputs, self._ended = self._ended, []
-        begun = self._clock()
-        if self._constraints is not None and self._constraints.ready:
-            outputs += self._collect(self._constraints, begun)
-        outputs += [self._expired(request) for request in self._deadlines.due(begun)]
-        if self._loader is not None and self._loader.ready:
-            outputs += self._take_loaded(self._loader)
-        if self._host is not None:
-            for load, failed in self._host.take():
-                self._scheduler.loads.end(load, failed=failed)
-        plan = self._scheduler.schedule(begun)
-        self._had_rows = bool(plan)
-        for request in plan.preempted:
+        step = CoreStep(self._clock(), self._ended)
+        self._ended = []
+        for stage in self._plan_stages:
+            stage(step)
+        if step.plan:
+            try:
+                for stage in self._run_stages:
+                    stage(step)
+            except Exception:
+                self._end_failed_step(step)
+            else:
+                for stage in self._end_stages:
+                    stage(step)
+        return step.outputs
+
+    def _stages(self) -> list[list[Stage]]:
+        """What a step does, in this order; the stages of a feature that is off are absent.
+
+        The first list plans the step. The second runs it if it has rows: whatever fails there costs the requests in it,
+        and no others. The third tells what came of it. On a device the model runs between `_launch` and `_await`.
+        """
+        grammars, adapters, host, drafts = self._grammars, self._adapters, self._host, self._drafts
+        plan = [
+            grammars and grammars.collect,
+            self._expire,
+            adapters and adapters.take_loaded,
+            host and host.take_loaded,
+            self._schedule,
+            adapters and adapters.begin_loads,
+            host and host.begin_loads,
+        ]
+        run = [
+            drafts and drafts.propose,
+            grammars and grammars.start_masks,
+            self._launch,
+            self._await,
+            drafts and drafts.observe,
+        ]
+        end = [grammars and grammars.end_failed, self._commit]
+        return [[stage for stage in stages if stage is not None] for stages in (plan, run, end)]
+
+    def _expire(self, step: CoreStep) -> None:
+        """End requests that have missed a time limit, wherever they are.
+
+        Requests that never ran end with "error"; requests that ran end with "timeout" and keep their output.
+        """
+        for request in self._deadlines.due(step.begun):
+            ran = request.first_scheduled is not None
+            self._end(request.id, "timeout" if ran else "error")
+            if ran:
+                step.outputs.append(Output(request.id, finish="timeout", usage=usage_of(request)))
+            else:
+                message = "the engine was too busy to begin with this request in time; try again later"
+                error = RequestError(message, "overloaded", self._scheduler.queue_seconds or None)
+                step.outputs.append(failed(request.id, error, usage_of(request)))
+
+    def _schedule(self, step: CoreStep) -> None:
+        """Choose the rows of the step, and make the blocks ready that they write to."""
+        step.plan = self._scheduler.schedule(step.begun)
+        self._had_rows = bool(step.plan)
+        for request in step.plan.preempted:
             self._release(request)
         self._clear_blocks()
-        if self._loader is not None:
-            outputs += self._load_adapters(self._loader)
-        if self._host is not None:
-            for load in self._scheduler.loads.take_due():
-                self._host.submit(load)
-        if not plan:
-            return outputs
-        masks = None
-        try:
-            if self._speculator is not None:
-                plan = self._drafted(plan, self._speculator)
-                self._clear_blocks()
-            masks = None if self._constraints is None else self._constraints.start(plan.rows)
-            launched = self._clock()
-            sampled = self._runner.launch(plan, masks).result()
-            if self._speculator is not None:
-                self._speculator.observe(plan, sampled, self._clock() - launched)
-            _check(plan, sampled)
-        except Exception:
-            if masks is not None:
-                masks.settle()
-            # Whatever a row did to the runner ends with this step: its requests go, all others stay.
-            logger.exception("a step of %d requests and %d tokens failed", len(plan.rows), plan.tokens)
-            error = RequestError("the engine failed while it ran this request; try again", "internal")
-            outputs += [self._fail(row.request, error) for row in plan.rows]
-            self._device.suspect()
-            return outputs
+
+    def _launch(self, step: CoreStep) -> None:
+        """Start the model."""
+        step.launched = self._clock()
+        step.handle = self._runner.launch(step.plan, step.masks)
+
+    def _await(self, step: CoreStep) -> None:
+        """Wait for the tokens of the step."""
+        assert step.handle is not None
+        step.sampled = step.handle.result()
+        _check(step.plan, step.sampled)
+
+    def _commit(self, step: CoreStep) -> None:
+        """Give the rows what they gained: tokens, published blocks, ends."""
         self._device.passed()
-        if masks is not None:
-            outputs += self._end_failed_grammars(plan)
-        starts = {row.request.id: row.start for row in plan.rows}
-        for request, result in self._scheduler.commit(plan, sampled):
+        starts = {row.request.id: row.start for row in step.plan.rows}
+        for request, result in self._scheduler.commit(step.plan, step.sampled):
             output = gained(request, result, starts[request.id])
             if output is not None:
-                outputs.append(output)
+                step.outputs.append(output)
             if request.finish is not None:
                 self._release(request)
-        elapsed = self._clock() - begun
+        elapsed = self._clock() - step.begun
         self._step_seconds += _SMOOTHING * (elapsed - self._step_seconds) if self._step_seconds else elapsed
-        return outputs
 
-    def _collect(self, constraints: Constraints, now: float) -> list[Output]:
-        """Put requests whose grammar is compiled into the line: first words of these, which tell their clients so, and
-        last words of those that cannot be served.
+    def _end_failed_step(self, step: CoreStep) -> None:
+        """End the requests of a step that has failed: whatever a row did to the runner ends with it, all others stay.
+
+        Raises:
+            DeviceLost: the device does not compute any more.
         """
-        words: list[Output] = []
-        for request, error in constraints.collect():
-            try:
-                if error is not None:
-                    raise error
-                self._scheduler.add(request, now)
-                words.append(Output(request.id))
-            except RequestError as refusal:
-                request.move_to(State.FINISHED)
-                words.append(failed(request.id, refusal, usage_of(request)))
-        return words
-
-    def _take_loaded(self, loader: Loader) -> list[Output]:
-        """Tell the scheduler which loads have ended; the last words of requests whose adapter could not be loaded."""
-        ended: list[Output] = []
-        for loaded in loader.take():
-            job = loaded.job
-            if loaded.error is not None:
-                logger.warning("adapter %s: %s", job.version, loaded.error)
-                ended += [self._fail(request, loaded.error) for request in self._adapters.failed(job.version)]
-                if isinstance(job, Install):
-                    self._device.suspect()
-            elif isinstance(job, Prepare):
-                self._adapters.prepared(job.version, loaded.sectors)
-            else:
-                self._adapters.installed(job.version)
-        self._name_residents()
-        return ended
-
-    def _name_residents(self) -> None:
-        self.resident_adapters = tuple(self._adapters.residency.resident[-MAX_RESIDENT_NAMED:])
-
-    def _clear_blocks(self) -> None:
-        """Save KV and remove adapters that have lost their blocks, before anything else is written there."""
-        saves = self._scheduler.pool.host.take_saves()
-        if saves and self._host is not None:
-            self._host.memory.save(saves)
-        removed = self._adapters.residency.take_removed()
-        if removed and self._loader is not None:
-            self._loader.remove(removed)
-            self._name_residents()
-
-    def _load_adapters(self, loader: Loader) -> list[Output]:
-        """Begin the loads of adapters that are decided on; last words of requests that can never be served."""
-        loader.forget(self._adapters.residency.take_forgotten())
-        for job in self._adapters.take_jobs():
-            loader.submit(job)
-        return [self._fail(request, error) for request, error in self._adapters.take_refused()]
-
-    def _end_failed_grammars(self, plan: StepPlan) -> list[Output]:
-        """End requests whose grammar cannot be followed any further within the limits of one step."""
-        matchers = [(row.request, row.request.matcher) for row in plan.rows]
-        return [
-            self._fail(request, GrammarError(f"{matcher.error}; simplify it", "internal"))
-            for request, matcher in matchers
-            if matcher is not None and matcher.error is not None
-        ]
+        if step.masks is not None:
+            step.masks.settle()
+        logger.exception("a step of %d requests and %d tokens failed", len(step.plan.rows), step.plan.tokens)
+        error = RequestError("the engine failed while it ran this request; try again", "internal")
+        step.outputs += [self._fail(row.request, error) for row in step.plan.rows]
+        self._device.suspect()
 
     def load(self) -> Load:
         """A snapshot for routers and metrics."""
         scheduler, pool = self._scheduler, self._scheduler.pool
-        block_bytes = 0 if self._host is None else self._host.memory.block_bytes
+        block_bytes = 0 if self._host is None else self._host.loader.memory.block_bytes
         return Load(
             running=len(scheduler.running),
             waiting=len(self) - len(scheduler.running),
@@ -345,8 +331,8 @@ class EngineCore:
             drafted_tokens=self._speculator.drafted if self._speculator else 0,
             accepted_tokens=self._speculator.accepted if self._speculator else 0,
             lent_blocks=pool.lent,
-            adapter_loads=self._adapters.residency.loads,
-            adapter_evictions=self._adapters.residency.evictions,
+            adapter_loads=scheduler.adapters.residency.loads,
+            adapter_evictions=scheduler.adapters.residency.evictions,
             host_blocks=pool.host.total,
             host_free_blocks=pool.host.free,
             host_cached_blocks=pool.host.cached,
@@ -363,53 +349,36 @@ class EngineCore:
         """
         self._scheduler.check_integrity()
 
-    def _expired(self, request: Request) -> Output:
-        """End a request that has missed a time limit, wherever it is; its last words.
+    @property
+    def _has_results(self) -> bool:
+        """Whether something has ended that the next step is to tell or take up."""
+        compiled = self._constraints is not None and self._constraints.ready
+        return compiled or bool(self._ended) or any([stages.loader.ready for stages in self._loading])
 
-        Who never ran ends with "error": it could not be served in time. Who did ends with "timeout" and what it has.
-        """
-        ran = request.first_scheduled is not None
-        if self._scheduler.cancel(request.id, "timeout" if ran else "error") is not None:
+    def _clear_blocks(self) -> None:
+        """Save KV and remove adapters that have lost their blocks, before anything else is written there."""
+        for stages in self._loading:
+            stages.clear_blocks()
+
+    def _end(self, id: str, reason: FinishReason) -> Request | None:
+        """End a request wherever it is; None if there is no such request."""
+        request = self._scheduler.cancel(id, reason)
+        if request is not None:
             self._release(request)
         elif self._constraints is not None:
-            self._constraints.cancel(request.id)
-        if ran:
-            return Output(request.id, finish="timeout", usage=usage_of(request))
-        message = "the engine was too busy to begin with this request in time; try again later"
-        error = RequestError(message, "overloaded", self._scheduler.queue_seconds or None)
+            request = self._constraints.cancel(id)
+        return request
+
+    def _fail(self, request: Request, error: RequestError) -> Output:
+        """End a request with an error; its last output."""
+        self._end(request.id, "error")
         return failed(request.id, error, usage_of(request))
 
-    def _drafted(self, plan: StepPlan, speculator: Speculator) -> StepPlan:
-        """The plan with drafts, as far as grammars allow them.
-
-        Once they are in the plan nobody changes them: the runner answers how much of them was right.
-        """
-        depths = speculator.depths(plan)
-        if not depths:
-            return plan
-        drafts = speculator.propose(plan, self._scheduler.reserve(plan, depths))
-        rows = [
-            msgspec.structs.replace(row, draft=_legal(row.request, drafts[row.request.id]))
-            if row.request.id in drafts
-            else row
-            for row in plan.rows
-        ]
-        return StepPlan(rows, plan.preempted)
-
     def _release(self, request: Request) -> None:
-        """A request has finished or lost its blocks."""
+        """Forget what is kept of a request that has finished or lost its blocks."""
         self._runner.release(request)
         if self._speculator is not None:
             self._speculator.release(request)
-
-    def _fail(self, request: Request, error: RequestError) -> Output:
-        self._scheduler.cancel(request.id, "error")
-        self._release(request)
-        return failed(request.id, error, usage_of(request))
-
-
-def _legal(request: Request, draft: tuple[int, ...]) -> tuple[int, ...]:
-    return draft if request.matcher is None or not draft else tuple(request.matcher.truncate_draft(draft))
 
 
 def _check(plan: StepPlan, sampled: Sequence[Sampled]) -> None:

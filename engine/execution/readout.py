@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +24,7 @@ _LOGITS_BYTES = 64 * 1024 * 1024
 """Most memory for the logits of prompt positions at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(NamedTuple):
     """The rows of a step that the model has been called for."""
 
     rows: Sequence[Row]
@@ -104,6 +103,7 @@ class Readout:
             lora = self._lora.head(forward.lora, requests, np.ones(len(requests), np.int64))
         return self._sampler(self._logits(forward, positions, lora), requests, drafts, masks)
 
+    @torch.inference_mode()
     def guess(self, forward: Forward, drafted: Sequence[Sequence[int]]) -> list[int]:
         """The token after each row that samples, `drafted` being known for it already."""
         drawing = [(row.request, end - 1) for row, end in zip(forward.rows, forward.ends, strict=True) if row.sample]
@@ -134,12 +134,11 @@ class Readout:
         return known if forward.decoded is not None else self._model.logits(known, lora)
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedStep:
+class LaunchedStep(NamedTuple):
     """A step that the model has been called for. Implements `engine.plan.Handle`."""
 
-    forward: Forward
     readout: Readout
+    forward: Forward
     masks: TokenMasks | None
 
     def result(self) -> list[Sampled]:

@@ -208,6 +208,7 @@ class RecordedDecodes:
         """A request has lost its blocks."""
         self._inputs.release(request)
 
+    @torch.inference_mode()
     def _record(self, kind: _Kind, rows: Sequence[Row], rotations: Ints | None) -> Decoded:
         """Run a step as it comes, and keep it if it can be replayed; if not, its kind is never tried again."""
         self._inputs.write(rows, rotations)

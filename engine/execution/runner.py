@@ -147,12 +147,10 @@ class ModelRunner:
         """
         return host_memory(self._cache.sectors, size)
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan, masks: TokenMasks | None = None) -> LaunchedStep:
         """See `engine.plan.Runner`. On the CPU the model has run when this returns; tokens are chosen by `result`."""
-        return LaunchedStep(self._launch(plan.rows), self._readout, masks)
+        return LaunchedStep(self._readout, self._launch(plan.rows), masks)
 
-    @torch.inference_mode()
     def rehearse(self, rows: Sequence[Row], *, layers: int | None = None) -> None:
         """Run rows through some layers, all unless given, and sample; what comes of it is of no use to anybody.
 
@@ -181,7 +179,6 @@ class ModelRunner:
         """Most memory of recorded steps on the CPU; those of a GPU know when there is none left."""
         return self._decodes.most_bytes
 
-    @torch.inference_mode()
     def guess(self, rows: Sequence[Row], drafted: Sequence[Sequence[int]]) -> list[int]:
         """Run rows without adapters and choose the token after each that samples, `drafted` being known for it already.
 
@@ -218,6 +215,7 @@ class ModelRunner:
                 return Forward(rows, batch.ends, lora, hidden)
         return self._run(batch, lora)
 
+    @torch.inference_mode()
     def _run(self, batch: Batch, lora: LoraPlan | None, *, layers: int | None = None) -> Forward:
         lengths = torch.from_numpy(batch.lengths) if self._rope.depends_on_length else None
         rotary, rotations = self._rope.rotations(torch.from_numpy(batch.positions), lengths)

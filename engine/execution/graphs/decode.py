@@ -118,6 +118,7 @@ class DecodeGraphs:
         self._planned: tuple[LoraPlan, bytes] | None = None
         """The plan and the order of rows that it was written for last."""
 
+    @torch.inference_mode()
     def __call__(self, decodes: Decodes, adapted: Adapted | None = None) -> torch.Tensor | None:
         """Hidden states [rows, hidden] of a step, good until the next one; None: it is not recorded, and not run.
 

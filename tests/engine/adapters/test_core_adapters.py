@@ -204,8 +204,8 @@ def test_a_cancelled_request_leaves_no_reference(hosted: Hosted, resident: bool)
     hosted.core.cancel("a")
     (output,) = hosted.drain()["a"][-1:]
     assert output.finish == "cancelled"
-    assert hosted.core._adapters.standing_aside == 0
-    assert not hosted.core._adapters.residency.in_use(V)
+    assert hosted.core._scheduler.adapters.standing_aside == 0
+    assert not hosted.core._scheduler.adapters.residency.in_use(V)
 
 
 def test_an_announced_adapter_waits_on_the_host(hosted: Hosted) -> None:
@@ -311,7 +311,7 @@ def test_names_are_swapped_under_load_without_mixing_versions_or_leaving_old_one
 
     sent: dict[str, tuple[list[int], str | None]] = {}
     outputs: dict[str, list[Output]] = {}
-    residency = hosted.core._adapters.residency
+    residency = hosted.core._scheduler.adapters.residency
     for step in range(2000):
         if generator.random() < 0.3:
             names[generator.choice("abcdefgh")] += 1

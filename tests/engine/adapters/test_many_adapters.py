@@ -55,7 +55,7 @@ async def engine(base: Path, registry: tuple[Registry, list[str]], tmp_path: Pat
         yield client
     core.check_integrity()
     core.close()
-    assert core._adapters.residency.host_bytes <= 20 * runner.bank.sector_bytes
+    assert core._scheduler.adapters.residency.host_bytes <= 20 * runner.bank.sector_bytes
 
 
 async def test_every_adapter_is_served_although_few_fit(

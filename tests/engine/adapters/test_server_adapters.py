@@ -102,7 +102,7 @@ async def test_hints_that_are_no_versions_are_ignored(address: str, bank: Versio
 
 
 async def test_the_pins_of_all_connections_count_until_they_close(address: str, core: EngineCore) -> None:
-    residency = core._adapters.residency
+    residency = core._scheduler.adapters.residency
     async with peer_of(address) as one:
         async with peer_of(address) as two:
             await one.send(Pin([V]))

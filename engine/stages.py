@@ -1,0 +1,187 @@
+"""The stages of a step that belong to optional features of the core; where a feature is off, its stages are absent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from engine.adapters.loader import Loader
+from engine.adapters.loads import Bank, Install, Prepare
+from engine.execution.host_loader import HostLoader, HostMemory
+from engine.grammar.constraints import Constraints
+from engine.grammar.masks import FilledMasks
+from engine.outputs import failed, usage_of
+from engine.plan import Handle, Row, Sampled, StepPlan
+from engine.request import GrammarError, Request, RequestError, State
+from engine.scheduling.scheduler import Scheduler
+from engine.speculation.speculator import Speculator
+from engine.wire import MAX_RESIDENT_NAMED, Output
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CoreStep:
+    """One step of the core, as far as it is; each stage reads what those before it have written."""
+
+    begun: float
+    """When the step began, on the core's clock."""
+    outputs: list[Output]
+    """What clients are told."""
+    plan: StepPlan = field(default_factory=StepPlan)
+    masks: FilledMasks | None = None
+    """Masks of the rows that sample under a grammar; None if there are none."""
+    handle: Handle | None = None
+    launched: float = 0.0
+    """When the model was launched, on the core's clock."""
+    sampled: Sequence[Sampled] = ()
+    """What the rows of the plan gained."""
+
+
+Stage = Callable[[CoreStep], None]
+Fail = Callable[[Request, RequestError], Output]
+"""Ends a request with an error, wherever it is; its last output."""
+
+
+@final
+class GrammarStages:
+    """Requests under a grammar wait until it is compiled; their masks are computed beside the model."""
+
+    def __init__(self, constraints: Constraints, scheduler: Scheduler, fail: Fail) -> None:
+        self._constraints = constraints
+        self._scheduler = scheduler
+        self._fail = fail
+
+    def collect(self, step: CoreStep) -> None:
+        """Queue requests whose grammar is compiled, and tell their clients; end those that cannot be served."""
+        for request, error in self._constraints.collect():
+            try:
+                if error is not None:
+                    raise error
+                self._scheduler.add(request, step.begun)
+                step.outputs.append(Output(request.id))
+            except RequestError as refusal:
+                request.move_to(State.FINISHED)
+                step.outputs.append(failed(request.id, refusal, usage_of(request)))
+
+    def start_masks(self, step: CoreStep) -> None:
+        """Begin with the masks of the step's rows."""
+        step.masks = self._constraints.start(step.plan.rows)
+
+    def end_failed(self, step: CoreStep) -> None:
+        """End requests whose grammar cannot be followed any further within the limits of one step."""
+        for row in step.plan.rows if step.masks is not None else ():
+            matcher = row.request.matcher
+            if matcher is not None and matcher.error is not None:
+                error = GrammarError(f"{matcher.error}; simplify it", "internal")
+                step.outputs.append(self._fail(row.request, error))
+
+
+@final
+class AdapterStages:
+    """Adapters are loaded by a thread beside the steps. `suspect` is called when something has failed on the device."""
+
+    def __init__(
+        self, bank: Bank, scheduler: Scheduler, fail: Fail, suspect: Callable[[], None], wake: Callable[[], None]
+    ) -> None:
+        self.loader = Loader(bank, wake)
+        self.resident: tuple[str, ...] = ()
+        """At most `MAX_RESIDENT_NAMED` versions on the device, those asked for last. Any thread may read it."""
+        self._admission = scheduler.adapters
+        self._fail = fail
+        self._suspect = suspect
+
+    def take_loaded(self, step: CoreStep) -> None:
+        """Tell the scheduler which loads have ended; end requests whose adapter could not be loaded."""
+        for loaded in self.loader.take():
+            job = loaded.job
+            if loaded.error is not None:
+                logger.warning("adapter %s: %s", job.version, loaded.error)
+                step.outputs += [self._fail(request, loaded.error) for request in self._admission.failed(job.version)]
+                if isinstance(job, Install):
+                    self._suspect()
+            elif isinstance(job, Prepare):
+                self._admission.prepared(job.version, loaded.sectors)
+            else:
+                self._admission.installed(job.version)
+                self._name_residents()
+
+    def begin_loads(self, step: CoreStep) -> None:
+        """Begin the loads that are decided on; end requests that can never be served."""
+        self.loader.forget(self._admission.residency.take_forgotten())
+        for job in self._admission.take_jobs():
+            self.loader.submit(job)
+        step.outputs += [self._fail(request, error) for request, error in self._admission.take_refused()]
+
+    def clear_blocks(self) -> None:
+        """Remove adapters that have lost their blocks, before anything else is written there."""
+        removed = self._admission.residency.take_removed()
+        if removed:
+            self.loader.remove(removed)
+            self._name_residents()
+
+    def _name_residents(self) -> None:
+        self.resident = tuple(self._admission.residency.resident[-MAX_RESIDENT_NAMED:])
+
+
+@final
+class HostKVStages:
+    """KV that the cache gives up goes to host memory, and comes back from there beside the steps."""
+
+    def __init__(self, memory: HostMemory, scheduler: Scheduler, wake: Callable[[], None]) -> None:
+        self.loader = HostLoader(memory, wake)
+        self._scheduler = scheduler
+
+    def take_loaded(self, step: CoreStep) -> None:
+        """Tell the scheduler which loads have ended."""
+        for load, broken in self.loader.take():
+            self._scheduler.loads.end(load, failed=broken)
+
+    def begin_loads(self, step: CoreStep) -> None:
+        """Begin the loads that are decided on."""
+        for load in self._scheduler.loads.take_due():
+            self.loader.submit(load)
+
+    def clear_blocks(self) -> None:
+        """Save KV that has lost its blocks, before anything else is written there."""
+        saves = self._scheduler.pool.host.take_saves()
+        if saves:
+            self.loader.memory.save(saves)
+
+
+@final
+class DraftStages:
+    """Speculative decoding. `clear_blocks` makes the blocks ready that drafts were given."""
+
+    def __init__(
+        self, speculator: Speculator, scheduler: Scheduler, clear_blocks: Callable[[], None], clock: Callable[[], float]
+    ) -> None:
+        self._speculator = speculator
+        self._scheduler = scheduler
+        self._clear_blocks = clear_blocks
+        self._clock = clock
+
+    def propose(self, step: CoreStep) -> None:
+        """Put drafts into the plan, as far as grammars allow them.
+
+        Nobody changes them after that: the runner answers how much of them was right.
+        """
+        depths = self._speculator.depths(step.plan)
+        if depths:
+            drafts = self._speculator.propose(step.plan, self._scheduler.reserve(step.plan, depths))
+            rows = [_with_legal_draft(row, drafts.get(row.request.id, ())) for row in step.plan.rows]
+            step.plan = StepPlan(rows, step.plan.preempted)
+            self._clear_blocks()
+
+    def observe(self, step: CoreStep) -> None:
+        """Learn how long the step took, and how much of its drafts was right."""
+        self._speculator.observe(step.plan, step.sampled, self._clock() - step.launched)
+
+
+def _with_legal_draft(row: Row, draft: tuple[int, ...]) -> Row:
+    if not draft:
+        return row
+    matcher = row.request.matcher
+    return row.with_draft(draft if matcher is None else tuple(matcher.truncate_draft(draft)))
