@@ -1,17 +1,18 @@
-"""The LoRA ops: the built bodies, and those over slots; `kernels.lora.reference` says what they compute."""
+"""The LoRA ops: built bodies read the adapters in the arena, and `kernels.lora.reference` runs where there are none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from kernels.lora import bodies
-from kernels.lora.layout import CHUNK, EMBEDDING
-from kernels.lora.plan import Batched, LoraPlan, Rows, Single
-from kernels.lora.slots import LoraSlots, Span, Views
+from kernels import library
+from kernels.lora import reference
+from kernels.lora.layout import EMBEDDING
+from kernels.lora.plan import LoraPlan
 from kernels.lora.tables import TablePlan, site_number
+from kernels.registry import Cost, register
 
 
 def adapt_linear(x: torch.Tensor, out: torch.Tensor, plan: LoraPlan, site: str) -> None:
@@ -22,24 +23,9 @@ def adapt_linear(x: torch.Tensor, out: torch.Tensor, plan: LoraPlan, site: str) 
     as an adapter has elements.
     """
     if isinstance(plan, TablePlan):
-        number = site_number(site)
-        bodies.adapt_linear(out, x, plan.arena, plan.tables.table, plan.segments, plan.scratch, number)
-        return
-    for slots, runs in plan.groups:
-        for run in runs:
-            if isinstance(run, Single):
-                views = slots.single(site, run.slot)
-                if views is not None:
-                    shrunk = None if views.down is None else _take(x, run.rows) @ views.down
-                    _expand_single(shrunk, out, views, run)
-                continue
-            views = slots.batch(site, run.first, run.lanes)
-            if views is not None:
-                shrunk = None
-                if views.down is not None:
-                    lanes = x.index_select(0, run.gather).to(slots.batched_dtype).view(run.lanes, run.depth, -1)
-                    shrunk = torch.bmm(lanes, views.down)
-                _expand_batched(shrunk, out, views, run)
+        library.required(plan.arena).adapt_linear(out, x, *plan.tensors, site_number(site))
+    else:
+        reference.adapt_linear(x, out, plan.arena, plan.segments, site)
 
 
 def adapt_embedding(tokens: torch.Tensor, out: torch.Tensor, plan: LoraPlan) -> None:
@@ -48,24 +34,9 @@ def adapt_embedding(tokens: torch.Tensor, out: torch.Tensor, plan: LoraPlan) -> 
     With rank r: moves r width e bytes per adapter and (r + 2 width) e per row; 2 r width FLOPs per row.
     """
     if isinstance(plan, TablePlan):
-        number = site_number(EMBEDDING)
-        bodies.adapt_embedding(out, tokens, plan.arena, plan.tables.table, plan.segments, plan.scratch, number)
-        return
-    for slots, runs in plan.groups:
-        if slots.layout.embedding is None:
-            continue
-        for run in runs:
-            if isinstance(run, Single):
-                rows = _embedding_rows(slots, _take(tokens, run.rows)[None], slice(run.slot, run.slot + 1))
-                views = slots.single(EMBEDDING, run.slot)
-                assert views is not None
-                _expand_single(rows[0], out, views, run)
-            else:
-                lanes = tokens.index_select(0, run.gather).view(run.lanes, run.depth)
-                rows = _embedding_rows(slots, lanes, slice(run.first, run.first + run.lanes))
-                views = slots.batch(EMBEDDING, run.first, run.lanes)
-                assert views is not None
-                _expand_batched(rows.to(slots.batched_dtype), out, views, run)
+        library.required(plan.arena).adapt_embedding(out, tokens, *plan.tensors, site_number(EMBEDDING))
+    else:
+        reference.adapt_embedding(tokens, out, plan.arena, plan.segments)
 
 
 def adapt_experts(
@@ -75,38 +46,30 @@ def adapt_experts(
 
     The k rows of token t are at `places[t]` ([T, k]). Moves what `adapt_linear` does, of the experts that are hit only.
     """
-    if isinstance(plan, TablePlan):
-        _adapt_experts(x, out, plan, site, experts, places)
+    if not isinstance(plan, TablePlan):
+        reference.adapt_experts(x, out, plan.arena, plan.segments, site, experts, places)
         return
-    for slots, runs in plan.groups:
-        for run in runs:
-            if not isinstance(run, Single):
-                continue  # layouts with experts are planned as single runs only
-            views = slots.single(site, run.slot)
-            if views is None:
-                continue
-            chosen, order = _take(experts, run.rows).flatten().sort(stable=True)
-            rows = _take(places, run.rows).flatten()[order]
-            inputs = x.index_select(0, rows)
-            for span in views.spans:
-                for piece in span.pieces:
-                    assert piece.down is not None
-                    numbers = torch.arange(len(piece.down), device=x.device)
-                    ends = torch.searchsorted(chosen, numbers, right=True, out_int32=True)
-                    delta = F.grouped_mm(F.grouped_mm(inputs, piece.down, offs=ends), piece.up, offs=ends)
-                    out[:, piece.begin : piece.end].index_add_(0, rows, delta)
-
-
-def _adapt_experts(
-    x: torch.Tensor, out: torch.Tensor, plan: TablePlan, site: str, experts: torch.Tensor, places: torch.Tensor
-) -> None:
     layouts = {adapter.layout for adapter in plan.tables.adapters}
     count = max(layout.sites[site].experts for layout in layouts if site in layout.sites)
-    scratch, split = bodies.expert_tensors(plan.segments, plan.scratch, experts, count)
-    number = site_number(site)
-    bodies.adapt_experts(
-        out, x, plan.arena, plan.tables.table, plan.segments, scratch, number, experts, places, split, count
-    )
+    arena, table, segments, scratch = plan.tensors
+    scratch, split = expert_tensors(segments, scratch, experts, count)
+    tensors = (arena, table, segments, scratch, site_number(site), experts, places, split, count)
+    library.required(arena).adapt_experts(out, x, *tensors)
+
+
+def expert_tensors(
+    segments: torch.Tensor, scratch: torch.Tensor, experts: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scratch memory, and room for segments of rows, for a plan's `segments` and `scratch` and experts [T, k].
+
+    On the CPU four numbers per segment and each of the site's `count` experts, and a row per choice; for the CUDA
+    bodies a tile of the same size for each tile and expert.
+    """
+    if segments.ndim == 2:
+        split = segments.new_empty(len(segments) * count, segments.shape[1])
+        return scratch.new_empty(experts.numel(), scratch.shape[1]), split
+    split = torch.empty(4 * int(segments[0]) * count + experts.numel(), dtype=torch.int64)
+    return torch.empty(experts.shape[1] * len(scratch)), split
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,72 +98,23 @@ class LoraExperts:
             adapt_experts(x, out, self.plan, site, experts, order.argsort().view(experts.shape))
 
 
-def _expand_single(shrunk: torch.Tensor | None, out: torch.Tensor, views: Views, run: Single) -> None:
-    """Multiply by B and add; shrunk is [rows, ranks of all parts]."""
-    affine = views.scale is not None or views.offset is not None or (shrunk is not None and shrunk.dtype != out.dtype)
-    total = _take(out, run.rows).float() if affine else None
-    for span in views.spans:
-        for piece in span.pieces:
-            assert shrunk is not None
-            some = shrunk[:, piece.low : piece.high]
-            if total is not None:
-                total[:, piece.begin : piece.end] += some @ piece.up
-            elif isinstance(run.rows, slice):
-                out[run.rows, piece.begin : piece.end].addmm_(some, piece.up)
-            else:
-                _add_rows(out[:, piece.begin : piece.end], run.rows, some @ piece.up)
-    if total is not None:
-        if views.scale is not None:
-            total *= views.scale[run.slot]
-        if views.offset is not None:
-            total += views.offset[run.slot]
-        out[run.rows] = total.to(out.dtype)
+def adapt_cost(adapters: int, rows: int, ranks: int, width: int, elements: int, columns: int, itemsize: int) -> Cost:
+    """Of `rows` rows in all, with `ranks` in all parts of a site and `elements` in its B."""
+    weights = ranks * width + elements
+    return Cost((adapters * weights + rows * (width + 2 * columns)) * itemsize, 2 * rows * weights)
 
 
-def _expand_batched(shrunk: torch.Tensor | None, out: torch.Tensor, views: Views, run: Batched) -> None:
-    """The same for lanes; shrunk is [lanes, depth, ranks of all parts]."""
-    if views.scale is None and views.offset is None:
-        for span in views.spans:
-            assert shrunk is not None
-            whole = span.end - span.begin == views.columns
-            target = out if whole else out[:, span.begin : span.end]
-            _add_rows(target, run.rows, _delta(shrunk, span, run))
-        return
-    total = out.index_select(0, run.rows).float()
-    for span in views.spans:
-        assert shrunk is not None
-        total[:, span.begin : span.end] += _delta(shrunk, span, run)
-    if views.scale is not None:
-        total *= views.scale.index_select(0, run.slots)
-    if views.offset is not None:
-        total += views.offset.index_select(0, run.slots)
-    out.index_copy_(0, run.rows, total.to(out.dtype))
+def _register(name: str, inputs: str, more: str = "") -> None:
+    """Register an op that calls the built body with the tensors of a `TablePlan`."""
+
+    def run(out: torch.Tensor, *others: Any) -> None:
+        getattr(library.required(out), name)(out, *others)
+
+    tensors = "Tensor arena, Tensor tables, Tensor segments, Tensor(b!) scratch, int site"
+    signature = f"{name}(Tensor(a!) out, Tensor {inputs}, {tensors}{more}) -> ()"
+    register(signature, run, fake=lambda *_: None, cost=adapt_cost)
 
 
-def _add_rows(out: torch.Tensor, rows: torch.Tensor, delta: torch.Tensor) -> None:
-    """Add to rows that all differ. On the CPU index_add_ takes several times as long in bf16."""
-    out.index_copy_(0, rows, out.index_select(0, rows) + delta.to(out.dtype))
-
-
-def _delta(shrunk: torch.Tensor, span: Span, run: Batched) -> torch.Tensor:
-    """What a span's columns gain, [rows, columns of the span]."""
-    pieces = [torch.bmm(shrunk[..., piece.low : piece.high], piece.up) for piece in span.pieces]
-    delta = (pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)).flatten(0, 1)
-    return delta if run.valid is None else delta.index_select(0, run.valid)
-
-
-def _take(x: torch.Tensor, rows: Rows) -> torch.Tensor:
-    return x[rows] if isinstance(rows, slice) else x.index_select(0, rows)
-
-
-def _embedding_rows(slots: LoraSlots, tokens: torch.Tensor, lanes: slice) -> torch.Tensor:
-    """Rows of A^T from the arena: tokens [lanes, depth] of the adapters in slots `lanes` -> [lanes, depth, rank]."""
-    embedding = slots.layout.embedding
-    assert embedding is not None
-    units = embedding.site.parts[0].rank // CHUNK
-    per_sector = slots.arena.shape[1] // CHUNK
-    begins = tokens[..., None] * units + embedding.rows // CHUNK
-    wanted = (begins + torch.arange(units, device=tokens.device)).flatten(1)
-    sectors = slots.pages[lanes].gather(1, wanted // per_sector)
-    found = slots.arena.view(-1, CHUNK).index_select(0, (sectors * per_sector + wanted % per_sector).flatten())
-    return found.view(*tokens.shape, -1)
+_register("adapt_linear", "x")
+_register("adapt_embedding", "tokens")
+_register("adapt_experts", "x", ", Tensor experts, Tensor places, Tensor(c!) split, int count")

@@ -1,4 +1,4 @@
-"""What the LoRA ops compute, read from the arena chunk by chunk: the specification that every body must equal."""
+"""What the LoRA ops compute, in plain torch: the specification that built bodies equal, and what runs without them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.lora.layout import CHUNK, LoraAdapter, LoraSite, read_image, read_vector
+from kernels.lora.layout import LoraAdapter, LoraPart, LoraSite, read_image, read_vector
 
 Segments = Sequence[tuple[LoraAdapter, torch.Tensor]]
 """Adapters with their rows; no row twice."""
@@ -19,31 +19,23 @@ def adapt_linear(x: torch.Tensor, out: torch.Tensor, arena: torch.Tensor, segmen
     the adapter has it; in fp32, in place. All other rows stay as they are.
     """
     for adapter, rows in segments:
-        found = adapter.layout.sites.get(site)
-        if found is None:
-            continue
-        total = out[rows].float()
-        for part in found.parts:
-            columns = part.end - part.begin
-            for rank in range(0, part.rank, CHUNK):
-                a = read_image(arena, adapter, part.down + rank * found.width, CHUNK * found.width)
-                b = read_image(arena, adapter, part.up + rank * columns, CHUNK * columns)
-                shrunk = x[rows].float() @ a.view(CHUNK, -1).float().T
-                total[:, part.begin : part.end] += shrunk @ b.view(CHUNK, -1).float()
-        out[rows] = _affine(total, arena, adapter, found).to(out.dtype)
+        if (found := adapter.layout.sites.get(site)) is not None:
+            total = out[rows].float()
+            for part in found.parts:
+                (a,), (b,) = _factors(arena, adapter, found, part)
+                total[:, part.begin : part.end] += x[rows].float() @ a.T @ b
+            out[rows] = _affine(total, arena, adapter, found).to(out.dtype)
 
 
 def adapt_embedding(tokens: torch.Tensor, out: torch.Tensor, arena: torch.Tensor, segments: Segments) -> None:
     """The same for the embedding `out` [T, width] of tokens [T], with row t of A^T for `x A^T`."""
     for adapter, rows in segments:
-        embedding = adapter.layout.embedding
-        if embedding is None:
-            continue
-        (part,) = embedding.site.parts
-        begins = [embedding.rows + part.rank * token for token in tokens[rows].tolist()]
-        shrunk = torch.stack([read_image(arena, adapter, begin, part.rank) for begin in begins]).float()
-        up = read_image(arena, adapter, part.up, part.rank * part.end).view(part.rank, -1).float()
-        out[rows] = _affine(out[rows].float() + shrunk @ up, arena, adapter, embedding.site).to(out.dtype)
+        if (embedding := adapter.layout.embedding) is not None:
+            (part,) = embedding.site.parts
+            begins = [embedding.rows + part.rank * token for token in tokens[rows].tolist()]
+            shrunk = torch.stack([read_image(arena, adapter, begin, part.rank) for begin in begins]).float()
+            up = read_image(arena, adapter, part.up, part.rank * part.end).view(part.rank, -1).float()
+            out[rows] = _affine(out[rows].float() + shrunk @ up, arena, adapter, embedding.site).to(out.dtype)
 
 
 def adapt_experts(
@@ -57,16 +49,21 @@ def adapt_experts(
 ) -> None:
     """The same for a layer with experts: row `places[t, j]` of x and out is token t's in expert `experts[t, j]`."""
     for adapter, rows in segments:
-        found = adapter.layout.sites.get(site)
-        if found is None:
-            continue
-        for place, expert in zip(places[rows].flatten().tolist(), experts[rows].flatten().tolist(), strict=True):
+        if (found := adapter.layout.sites.get(site)) is not None:
             for part in found.parts:
-                columns = part.end - part.begin
-                a = read_image(arena, adapter, part.down, found.experts * part.rank * found.width)
-                b = read_image(arena, adapter, part.up, found.experts * part.rank * columns)
-                a, b = a.view(found.experts, part.rank, -1)[expert], b.view(found.experts, part.rank, -1)[expert]
-                out[place, part.begin : part.end] += ((a.float() @ x[place].float()) @ b.float()).to(out.dtype)
+                for expert, (a, b) in enumerate(zip(*_factors(arena, adapter, found, part), strict=True)):
+                    chosen = places[rows][experts[rows] == expert]
+                    out[chosen, part.begin : part.end] += (x[chosen].float() @ a.T @ b).to(out.dtype)
+
+
+def _factors(
+    arena: torch.Tensor, adapter: LoraAdapter, site: LoraSite, part: LoraPart
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A [experts, rank, width] and B [experts, rank, columns] of a part, in fp32."""
+    columns, ranks = part.end - part.begin, site.experts * part.rank
+    a = read_image(arena, adapter, part.down, ranks * site.width).view(site.experts, part.rank, -1)
+    b = read_image(arena, adapter, part.up, ranks * columns).view(site.experts, part.rank, -1)
+    return a.float(), b.float()
 
 
 def _affine(total: torch.Tensor, arena: torch.Tensor, adapter: LoraAdapter, site: LoraSite) -> torch.Tensor:

@@ -24,7 +24,7 @@ Ints = npt.NDArray[np.int64]
 SPLIT = 1024
 """Inputs that the CUDA bodies add up at a time: kLoraSplit in their lora.h."""
 _TILE_ROWS = (16, 64)
-"""Of a tile of rows for them: of few rows, of many."""
+"""Rows in a small tile and in a large one."""
 _TILE_HEADER = 4
 _ROW_NUMBERS = 5
 """Of the CPU's segments, for a row that is the only one of its adapter."""
@@ -98,6 +98,11 @@ class TablePlan:
                 found.append(dataclasses.replace(self, segments=segments) if len(here) else None)
         return self._parts[rows]
 
+    @property
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What every built body is given of the plan: arena, table of adapters, segments, scratch memory."""
+        return self.arena, self.tables.table, self.segments, self.scratch
+
     def reaches(self, site: str) -> bool:
         """Whether any adapter has something for a layer."""
         return any(site in adapter.layout.sites for adapter in self.tables.adapters)
@@ -150,12 +155,12 @@ def plan_rows(
     adapters: Sequence[LoraAdapter | None],
     counts: Ints,
     *,
-    few: bool = False,
+    small_tiles: bool = False,
 ) -> TablePlan | None:
     """Plan a batch whose row i has `counts[i]` tokens for `adapters[i]`, all of which the tables have; None: only base.
 
     Rows of an adapter keep their order. They come in the order of `tables`, which the results do not depend on; nor on
-    whether tiles are to have few rows in any case.
+    whether all CUDA tiles are to be `small_tiles`.
     """
     base = len(tables.adapters)
     owners = np.array([base if adapter is None else tables.adapters[adapter] for adapter in adapters], np.int64)
@@ -168,7 +173,7 @@ def plan_rows(
         return None
     body = library.of(arena)
     if body is not None and body.cuda:
-        tile_rows = _TILE_ROWS[0 if few or sizes.max() <= _TILE_ROWS[0] else 1]
+        tile_rows = _TILE_ROWS[0 if small_tiles or sizes.max() <= _TILE_ROWS[0] else 1]
         tiles = torch.from_numpy(_tiles(sizes, order, tile_rows)).to(arena.device, non_blocking=True)
         return TablePlan(arena, tables, tiles, torch.empty(len(owners), tables.sums, device=arena.device))
     segments = torch.from_numpy(_segments(owners[order[:rows]], order[:rows]))

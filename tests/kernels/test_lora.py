@@ -1,4 +1,4 @@
-"""The LoRA ops equal the specification, which reads every chunk in the arena, with every body that there is."""
+"""The LoRA ops equal the specification with every body that there is, and the specification equals fp64."""
 
 from __future__ import annotations
 
@@ -13,28 +13,23 @@ from hypothesis import strategies as st
 import kernels
 from kernels import LoraAdapter, LoraLayout, LoraWorkspace, library
 from kernels.lora import reference
-from kernels.lora.plan import Batched, Single, best_depth
-from kernels.lora.slots import LoraSlots
+from kernels.lora.layout import read_image
+from kernels.lora.plan import SegmentPlan
 from tests.kernels.conftest import load
 from tests.kernels.lora_arenas import EXPERTS, SECTOR, SIZES, VOCABULARY, WIDTH, Arena, layout, segments
+from tests.kernels.test_lora_bodies import expected, wide
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 _SUMMANDS = WIDTH + 40 + 3
 """Of a number of an output: of both products, with the output itself, its scale and its offset."""
 
 
-@pytest.fixture(params=["slots", *library.ISAS, library.EMULATOR])
+@pytest.fixture(params=[library.REFERENCE, *library.ISAS, library.EMULATOR])
 def body(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Copies in slots, as where no library is built, or each library for tensors of the CPU."""
+    """The specification, as where no library is built, or each library for tensors of the CPU."""
     name: str = request.param
-    with library.using(None if name == "slots" else load(name)):
+    with library.using(None if name == library.REFERENCE else load(name)):
         yield name
-
-
-@pytest.fixture
-def slots() -> Iterator[None]:
-    with library.using(None):
-        yield
 
 
 def random_layouts(dtype: torch.dtype) -> list[LoraLayout]:
@@ -172,62 +167,35 @@ def test_an_adapter_that_moved_in_the_arena_is_read_where_it_is_now(body: str) -
             torch.testing.assert_close(out, expected)
 
 
-def test_the_memory_of_a_workspace_follows_the_step(slots: None) -> None:
-    one = layout(torch.float32, (8, 8, 8))
-    arena = Arena([one] * 20, torch.float32, 0)
-    workspace = LoraWorkspace(arena.memory)
-    for count in (1, 20, 9, 3, 5, 1):
-        workspace.hold(arena.adapters[:count])
-        (slots,) = workspace._slots.values()
-        assert sorted(slots.slot.values()) == list(range(count))
-        assert count <= len(slots._factors) <= 4 * count
-    workspace.hold([None])
-    assert not workspace._slots
+def test_without_a_library_the_segments_of_a_plan_are_the_rows_of_each_adapter() -> None:
+    one, two = Arena([layout(torch.float32, (8, 8, 8))] * 2, torch.float32, 0).adapters
+    with library.using(None):
+        plan = LoraWorkspace(torch.zeros(1, SECTOR)).plan([one, None, two, one], np.array([2, 1, 1, 3]))
+    assert isinstance(plan, SegmentPlan)
+    assert [(adapter, rows.tolist()) for adapter, rows in plan.segments] == [(one, [0, 1, 4, 5, 6]), (two, [3])]
 
 
-@given(st.lists(st.integers(1, 600), min_size=1, max_size=64))
-def test_batching_never_pads_more_than_calls_would_cost(counts: list[int]) -> None:
-    depth = best_depth(counts)
-    padding = len(counts) * depth - sum(count for count in counts if count <= depth)
-    assert depth == 0 or padding <= 16 * sum(count <= depth for count in counts)
+@DTYPES
+@pytest.mark.parametrize("affine", [False, True])
+def test_the_specification_is_the_sum_of_fp64(dtype: torch.dtype, affine: bool) -> None:
+    arena = Arena([wide(dtype, 100, (40, 16, 8), (24, 0, 8), affine)], dtype, 0)
+    x, out = torch.randn(9, 100).to(dtype), torch.randn(9, 64).to(dtype)
+    wanted = expected(x[2:7], out[2:7], arena, arena.adapters[0])
+    reference.adapt_linear(x, out, arena.memory, [(arena.adapters[0], torch.arange(2, 7))], "a")
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 2**-8}[dtype]
+    torch.testing.assert_close(out[2:7].double(), wanted, rtol=tolerance, atol=tolerance)
 
 
-def test_decodes_share_one_product_and_a_prompt_goes_alone(slots: None) -> None:
-    one = layout(torch.float32, (8, 8, 8))
-    arena = Arena([one] * 4, torch.float32, 0)
-    first, *_ = arena.adapters
-    workspace = LoraWorkspace(arena.memory)
-    workspace.hold(arena.adapters)
-    plan = workspace.plan([*arena.adapters, first, None], np.array([1, 1, 1, 1, 100, 5]))
-    assert plan is not None
-    ((_, (prompt, decodes)),) = plan.groups
-    assert isinstance(prompt, Single)
-    assert prompt.rows == slice(4, 104)
-    assert isinstance(decodes, Batched)
-    assert (decodes.lanes, decodes.depth, decodes.rows.tolist()) == (4, 1, [0, 1, 2, 3])
-
-
-def test_padding_is_worth_a_call_as_long_as_it_is_short() -> None:
-    assert best_depth([1] * 64) == 1
-    assert best_depth([1, 1, 1, 60]) == 1
-    assert best_depth([3, 1, 2, 3]) == 3
-
-
-def test_an_adapter_that_could_not_be_copied_is_copied_the_next_time(
-    slots: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = layout(torch.float32, (8, 8, 8))
-    arena = Arena([one, one], torch.float32, 0)
-    workspace = LoraWorkspace(arena.memory)
-    workspace.hold(arena.adapters[:1])
-    with monkeypatch.context() as broken, pytest.raises(MemoryError):
-        broken.setattr(LoraSlots, "_load", lambda *_: (_ for _ in ()).throw(MemoryError))
-        workspace.hold(arena.adapters)
-    workspace.hold(arena.adapters)
-    plan = workspace.plan(arena.adapters, np.array([2, 2]))
-    assert plan is not None
-    x, out = torch.randn(4, WIDTH), torch.zeros(4, sum(SIZES))
-    expected = out.clone()
-    kernels.adapt_linear(x, out, plan, "a")
-    reference.adapt_linear(x, expected, arena.memory, segments(arena.adapters, [2, 2]), "a")
-    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4)
+def test_the_specification_of_experts_is_the_sum_of_fp64() -> None:
+    arena = Arena([layout(torch.float32, (), experts=8)], torch.float32, 0)
+    (adapter,), (part,) = arena.adapters, arena.adapters[0].layout.sites["e"].parts
+    a, b = (
+        read_image(arena.memory, adapter, begin, EXPERTS * 8 * columns).view(EXPERTS, 8, columns).double()
+        for begin, columns in ((part.down, WIDTH), (part.up, sum(SIZES)))
+    )
+    experts, places = torch.tensor([[0, 2], [2, 1]]), torch.tensor([[3, 0], [1, 2]])
+    x, out = torch.randn(4, WIDTH), torch.randn(4, sum(SIZES))
+    chosen = torch.tensor([2, 2, 1, 0])
+    wanted = out.double() + torch.stack([row @ a[e].T @ b[e] for row, e in zip(x.double(), chosen, strict=True)])
+    reference.adapt_experts(x, out, arena.memory, [(adapter, torch.arange(2))], "e", experts, places)
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=1e-5)

@@ -6,7 +6,7 @@ import torch
 
 from kernels import library
 from kernels.lora import reference as lora_reference
-from kernels.lora.bodies import expert_tensors
+from kernels.lora.ops import expert_tensors
 from kernels.lora.tables import site_number
 from tests.kernels.faults import Case, Fault
 from tests.kernels.lora_arenas import EXPERTS, SIZES, WIDTH, Arena, layout, segments
