@@ -38,7 +38,6 @@ from engine.wire import SamplingParams
 _RESULTS = Path(__file__).parent / "results"
 _MEDIUM = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"
 _TRAFFIC = ("none", "one", "many")
-_SAMPLE_SECONDS = 0.2
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -55,7 +54,7 @@ class Run(msgspec.Struct, frozen=True):
     ttft_p99: float
     itl_p50: float
     peak_memory: int
-    """Most resident memory of the engine during the run, sampled, and what is resident at its end."""
+    """Most resident memory of the engine during the run, and what is resident at its end."""
     end_memory: int
 
 
@@ -188,13 +187,12 @@ async def _run(
     bar: Any,
 ) -> Run:
     assert client.info is not None
-    asked = iter(
-        zip(prompts(len(adapters), arguments.prompt_tokens, client.info.vocabulary, seed=1), adapters, strict=True)
-    )
+    texts = prompts(len(adapters), arguments.prompt_tokens, client.info.vocabulary, seed=1)
+    asked = iter(zip(texts, adapters, strict=True))
     sampling = SamplingParams(max_tokens=arguments.new_tokens, temperature=0.0, ignore_eos=True)
     firsts: list[float] = []
     gaps: list[float] = []
-    errors = tokens = peak = 0
+    errors = tokens = 0
 
     async def client_of_many() -> None:
         nonlocal errors, tokens
@@ -213,18 +211,11 @@ async def _run(
             tokens += len(times)
             bar.update()
 
-    async def sample() -> None:
-        nonlocal peak
-        while True:
-            peak = max(peak, memory.now())
-            await asyncio.sleep(_SAMPLE_SECONDS)
-
     before = client.load
+    memory.reset_peak()
     begun = time.perf_counter()
-    sampler = asyncio.create_task(sample())
     await asyncio.gather(*(client_of_many() for _ in range(arguments.concurrency)))
     elapsed = time.perf_counter() - begun
-    sampler.cancel()
     after = client.load
     assert before is not None
     assert after is not None
@@ -238,7 +229,7 @@ async def _run(
         ttft_p50=quantile(firsts, 0.5),
         ttft_p99=quantile(firsts, 0.99),
         itl_p50=quantile(gaps, 0.5),
-        peak_memory=peak,
+        peak_memory=memory.peak(),
         end_memory=memory.now(),
     )
 

@@ -10,6 +10,7 @@ No clock; chance comes from a seed: the same requests give the same figures.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -175,6 +176,63 @@ class _Job:
     flight: Flight
 
 
+class _Simulation:
+    """Replicas that each prefill and decode one request at a time, and what will happen when."""
+
+    def __init__(self, pool: Pool, capacity: int, cost: Cost) -> None:
+        self._pool = pool
+        self._capacity = capacity
+        self._cost = cost
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._count = 0
+
+    def advance(self, until: float) -> None:
+        """Let everything happen that does by then."""
+        while self._events and self._events[0][0] <= until:
+            at, _, what = heapq.heappop(self._events)
+            what(at)
+
+    def arrive(self, node: Node, job: _Job, now: float) -> None:
+        node.waiting.append(job)
+        self._begin(node, now)
+
+    def _later(self, at: float, what: Callable[[float], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (at, self._count, what))
+
+    def _begin(self, node: Node, now: float) -> None:
+        if node.busy or not node.waiting:
+            return
+        node.busy = True
+        job = node.waiting.popleft()
+        arrival, outcome = job.outcome.arrival, job.outcome
+        for known in arrival.blocks:
+            if known not in node.cache:
+                break
+            outcome.hits += 1
+        prefilled = now + missing(arrival, outcome.hits, self._pool.block) / self._cost.prefill
+        self._later(prefilled, lambda at: self._first_token(node, job, at))
+
+    def _first_token(self, node: Node, job: _Job, now: float) -> None:
+        job.outcome.first_token = now
+        job.flight.prefilled()
+        blocks = job.outcome.arrival.blocks
+        new = [each for each in blocks if each not in node.cache]
+        for each in reversed(blocks):
+            node.cache[each] = None
+            node.cache.move_to_end(each)
+        evicted = [node.cache.popitem(last=False)[0] for _ in range(len(node.cache) - self._capacity)]
+        self._pool.index.stored(node.name, new)
+        self._pool.index.removed(node.name, evicted)
+        self._later(now + job.outcome.arrival.answer / self._cost.decode, lambda at: self._end(node, job, at))
+
+    def _end(self, node: Node, job: _Job, now: float) -> None:
+        job.carry.__exit__(None, None, None)  # type: ignore[attr-defined]
+        self._pool.index.settle(node.name, job.expected)
+        node.busy = False
+        self._begin(node, now)
+
+
 def simulate(
     arrivals: Sequence[Arrival],
     rule: Rule,
@@ -191,65 +249,20 @@ def simulate(
         capacity: blocks that a replica's prefix cache holds.
         block: tokens per block.
     """
-    cost = cost or Cost()
     chance = random.Random(seed)
     pool = Pool([Node(f"node-{at}") for at in range(replicas)], PrefixIndex(blocks=2 * capacity), block)
-    run = Run([], replicas, block)
-    events: list[tuple[float, int, Callable[[float], None]]] = []
-    count = 0
-
-    def later(at: float, what: Callable[[float], None]) -> None:
-        nonlocal count
-        count += 1
-        heapq.heappush(events, (at, count, what))
-
-    def begin(node: Node, now: float) -> None:
-        if node.busy or not node.waiting:
-            return
-        node.busy = True
-        job = node.waiting.popleft()
-        arrival, outcome = job.outcome.arrival, job.outcome
-        for known in arrival.blocks:
-            if known not in node.cache:
-                break
-            outcome.hits += 1
-        prefilled = now + missing(arrival, outcome.hits, block) / cost.prefill
-        later(prefilled, lambda at: first_token(node, job, at))
-
-    def first_token(node: Node, job: _Job, now: float) -> None:
-        job.outcome.first_token = now
-        job.flight.prefilled()
-        blocks = job.outcome.arrival.blocks
-        new = [each for each in blocks if each not in node.cache]
-        for each in reversed(blocks):
-            node.cache[each] = None
-            node.cache.move_to_end(each)
-        evicted = [node.cache.popitem(last=False)[0] for _ in range(len(node.cache) - capacity)]
-        pool.index.stored(node.name, new)
-        pool.index.removed(node.name, evicted)
-        later(now + job.outcome.arrival.answer / cost.decode, lambda at: end(node, job, at))
-
-    def end(node: Node, job: _Job, now: float) -> None:
-        job.carry.__exit__(None, None, None)  # type: ignore[attr-defined]
-        pool.index.settle(node.name, job.expected)
-        node.busy = False
-        begin(node, now)
-
+    run, simulation = Run([], replicas, block), _Simulation(pool, capacity, cost or Cost())
     for arrival in arrivals:
-        while events and events[0][0] <= arrival.at:
-            at, _, what = heapq.heappop(events)
-            what(at)
+        simulation.advance(arrival.at)
         chosen = rule(pool, arrival, chance)
         node = pool.nodes[chosen]
         hits = pool.matched(arrival).get(node.name, 0) // block
         carry = node.in_flight.carry(missing(arrival, hits, block), arrival.answer)
         outcome = Outcome(arrival, chosen)
         run.outcomes.append(outcome)
-        node.waiting.append(_Job(outcome, pool.index.expect(node.name, arrival.blocks), carry, carry.__enter__()))
-        begin(node, arrival.at)
-    while events:
-        at, _, what = heapq.heappop(events)
-        what(at)
+        job = _Job(outcome, pool.index.expect(node.name, arrival.blocks), carry, carry.__enter__())
+        simulation.arrive(node, job, arrival.at)
+    simulation.advance(math.inf)
     return run
 
 

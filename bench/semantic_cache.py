@@ -96,16 +96,12 @@ def compare(
         same_error = oracle_threshold(on_test, error)
         bound = oracle_threshold(on_test, delta)
         learning = run(pool, streams, lambda seed, delta=delta: PerEntry(delta, seed))  # type: ignore[misc]
+        own = Row.of("ours", delta, ours, rival=hits_at(on_test, error))
+        own.estimate = float(np.mean(estimates))
+        own.truth = audit.truth(ours)
+        own.true_rival = hits_at(on_test, own.truth.error, lambda outcomes: audit.truth(outcomes).error)
         rows += [
-            Row.of(
-                "ours",
-                delta,
-                ours,
-                estimate=float(np.mean(estimates)),
-                rival=hits_at(on_test, error),
-                truth=(truth := audit.truth(ours)),
-                true_rival=hits_at(on_test, truth.error, lambda outcomes: audit.truth(outcomes).error),
-            ),
+            own,
             Row.of("threshold, calibrated", delta, on_test(threshold), setting=threshold),
             Row.of("threshold, best on test at our error", delta, on_test(same_error), setting=same_error),
             Row.of("threshold, best on test at delta", delta, on_test(bound), setting=bound),

@@ -66,10 +66,7 @@ class Row(msgspec.Struct, kw_only=True):
         outcomes: Sequence[Outcome],
         *,
         setting: float | None = None,
-        estimate: float | None = None,
         rival: float | None = None,
-        truth: Truth | None = None,
-        true_rival: float | None = None,
     ) -> Row:
         """Sums over streams. Streams of one pool repeat its questions, so that intervals are those of one of them."""
         count = len(outcomes)
@@ -90,10 +87,7 @@ class Row(msgspec.Struct, kw_only=True):
             error_interval=wilson(wrong / count, requests / count),
             error_per_hit=wrong / max(1, hits),
             error_per_hit_interval=wilson(wrong / count, hits / count),
-            estimate=estimate,
             rival=rival,
-            truth=truth,
-            true_rival=true_rival,
         )
 
 
@@ -161,12 +155,7 @@ def markdown(result: Result) -> str:
         "hits between questions that no label speaks about included. delta bounds wrong answers per request. Intervals "
         "are 95 %, those of a single stream.",
         "",
-        "| delta | method | threshold | hits | wrong per request | wrong per hit | of the wrong: unlabelled |",
-        "|--:|---|--:|--:|--:|--:|--:|",
-        *(_line(row) for row in result.rows),
-        "",
-        _ratios(result.rows),
-        "",
+        *_table(result.rows),
         "What our monitor estimates from its random checks, beside the truth: "
         + ", ".join(
             f"{_percent(row.estimate or 0)} / {_percent(row.error)} (delta {_percent(delta)})"
@@ -181,24 +170,44 @@ def markdown(result: Result) -> str:
         "The same streams with one request in twenty an earlier question in which a number, a name, a negation or the "
         "order of two names was changed.",
         "",
+        *_table(result.edited),
+        *_edited_alone(result.adversarial, list(ours)),
+        *_other_traffic(result.sensitivity),
+        "![Hits and wrong answers of each method at each bound](semantic-cache.png)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    return [
         "| delta | method | threshold | hits | wrong per request | wrong per hit | of the wrong: unlabelled |",
         "|--:|---|--:|--:|--:|--:|--:|",
-        *(_line(row) for row in result.edited),
+        *(_line(row) for row in rows),
         "",
-        _ratios(result.edited),
+        _ratios(rows),
         "",
+    ]
+
+
+def _edited_alone(adversarial: Sequence[Adversarial], deltas: Sequence[float]) -> list[str]:
+    return [
         "## Edited questions alone",
         "",
         "Each is asked when only its source is stored, at the loosest bound, and the source has been found right "
         "twenty times. `word` exchanges any longer word, also one that is not content.",
         "",
-        "| edit | questions | ours | " + " | ".join(f"threshold at {_percent(delta)}" for delta in ours) + " |",
-        "|---|--:|--:|" + "--:|" * len(ours),
+        "| edit | questions | ours | " + " | ".join(f"threshold at {_percent(delta)}" for delta in deltas) + " |",
+        "|---|--:|--:|" + "--:|" * len(deltas),
         *(
             f"| {row.kind} | {row.questions} | {row.ours} | " + " | ".join(map(str, row.thresholds.values())) + " |"
-            for row in result.adversarial
+            for row in adversarial
         ),
         "",
+    ]
+
+
+def _other_traffic(variants: Sequence[Variant]) -> list[str]:
+    return [
         "## Other traffic",
         "",
         "At delta 1 %, with the same model, cutoff and threshold.",
@@ -208,12 +217,10 @@ def markdown(result: Result) -> str:
         *(
             f"| {variant.name} | {_percent(variant.ours.hit_rate)} | {_percent(variant.ours.error)} "
             f"| {_percent(variant.threshold.hit_rate)} | {_percent(variant.threshold.error)} |"
-            for variant in result.sensitivity
+            for variant in variants
         ),
         "",
-        "![Hits and wrong answers of each method at each bound](semantic-cache.png)",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _ceilings(rows: Sequence[Row], ceilings: Ceilings) -> list[str]:

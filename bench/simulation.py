@@ -62,6 +62,14 @@ class Outcome:
     preemptions: int = 0
     cached: int = 0
 
+    def note(self, request: Request, sampled: Sampled, now: float) -> None:
+        """Take over what a step of the engine has brought."""
+        self.started = request.first_scheduled
+        if sampled.tokens and self.first_token is None:
+            self.first_token, self.cached = now, request.cached
+        if request.finish is not None:
+            self.ended, self.preemptions = now, request.preemptions
+
     @property
     def ttft(self) -> float | None:
         return None if self.first_token is None else self.first_token - self.arrival.at
@@ -146,20 +154,17 @@ def simulate(
         if observe is not None:
             observe(scheduler, plan, now)
         services.begin(now, scheduler)
-        began, now = now, now + cost.seconds(plan)
+        seconds = cost.seconds(plan)
+        now += seconds
+        run.seconds += seconds
         run.tokens += plan.tokens
         gained = scheduler.commit(plan, [Sampled([0]) if row.sample else Sampled() for row in plan.rows])
         services.ran(plan)
         for request, sampled in gained:
-            outcome = requests[request.id][1]
-            outcome.started = request.first_scheduled
-            if sampled.tokens and outcome.first_token is None:
-                outcome.first_token, outcome.cached = now, request.cached
+            requests[request.id][1].note(request, sampled, now)
             if request.finish is not None:
-                outcome.ended, outcome.preemptions = now, request.preemptions
                 services.left(request)
                 del requests[request.id]
-        run.seconds += now - began
     run.windows = services.windows
     return run
 
