@@ -264,8 +264,9 @@ def test_the_report_shows_every_part(pool: Pool, tmp_path: Path) -> None:
     edited_pool, edited = with_edits(pool, [stream], embed)
     assert len(edited[0]) >= len(stream)
     ours = [simulate(pool, stream, Roundhouse(model, Profiles(pool.texts), delta=0.01, seed=0))]
+    read = {"estimate": 0.0, "truth": Truth(0.01, 0.0, 0.02), "true_rival": 0.1}
     rows = [
-        Row.of("ours", 0.01, ours, estimate=0.0, rival=0.1, truth=Truth(0.01, 0.0, 0.02), true_rival=0.1),
+        msgspec.structs.replace(Row.of("ours", 0.01, ours, rival=0.1), **read),
         Row.of("threshold, best on test at our error", 0.01, ours, setting=0.9),
     ]
     assert rows[0].hit_rate > 0

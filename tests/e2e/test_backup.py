@@ -93,7 +93,8 @@ class House:
                 with urlopen(ask, timeout=5) as answer:
                     return int(answer.status)
             except HTTPError as error:
-                return error.code
+                with error:
+                    return error.code
             except URLError:
                 assert time.monotonic() < deadline
                 assert self._running[-1].poll() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import msgspec
 import openai
@@ -16,8 +17,9 @@ QUESTION = "What is Roundhouse?"
 
 
 @pytest.fixture
-def client(roundhouse: Installation) -> openai.OpenAI:
-    return openai.OpenAI(base_url=roundhouse.api, api_key=KEY)
+def client(roundhouse: Installation) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=roundhouse.api, api_key=KEY) as client:
+        yield client
 
 
 def test_the_openai_client_talks_over_the_websocket(client: openai.OpenAI) -> None:

@@ -56,7 +56,9 @@ def outage(*tiers: str, **environment: str) -> Iterator[Outage]:
     server.start()
     try:
         with installation(tiers=tiers, ROUNDHOUSE_REDIS_URL=server.url, **environment) as running:
-            yield Outage(running, server)
+            harmed = Outage(running, server)
+            with harmed.client:
+                yield harmed
     finally:
         server.stop()
 

@@ -87,11 +87,11 @@ def test_an_engine_that_dies_mid_answer_fails_that_answer_and_another_tier_takes
             assert events[-1]["type"] == "response.completed"
             assert (route["tier"], route["reason"]) == ("medium", "fallback")
         # The supervisor starts the engine again, and its tier answers as before.
-        client = openai.OpenAI(base_url=running.api, api_key=KEY)
         deadline = time.monotonic() + 60
-        while client.responses.create(model="small", input="hi").model != "roundhouse-demo-2m":
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        with openai.OpenAI(base_url=running.api, api_key=KEY) as client:
+            while client.responses.create(model="small", input="hi").model != "roundhouse-demo-2m":
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
 
 
 def test_a_cut_socket_resumes_with_no_lost_or_doubled_character(roundhouse: Installation) -> None:
@@ -145,8 +145,8 @@ def test_the_health_pages_answer(roundhouse: Installation) -> None:
 
 def test_logs_hold_no_prompt_and_no_key(roundhouse: Installation) -> None:
     secret = "the cobalt giraffe is asleep"
-    client = openai.OpenAI(base_url=roundhouse.api, api_key=KEY)
-    client.responses.create(model="small", input=secret)
+    with openai.OpenAI(base_url=roundhouse.api, api_key=KEY) as client:
+        client.responses.create(model="small", input=secret)
     log = roundhouse.log.read_text()
     assert "giraffe" not in log
     # The demo models' names begin with the demo key.

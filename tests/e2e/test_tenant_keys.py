@@ -43,7 +43,8 @@ def status(url: str, key: str) -> int:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
-        return error.code
+        with error:
+            return error.code
 
 
 def test_a_key_works_until_it_is_revoked(roundhouse: Installation, run: object) -> None:

@@ -49,9 +49,14 @@ def entries(installation: Installation, turns: int) -> dict[str, dict[str, Any]]
         time.sleep(0.2)
 
 
-def test_a_cancelled_answer_owes_exactly_what_was_delivered(priced: Installation) -> None:
+@pytest.fixture
+def client(priced: Installation) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=priced.api, api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+def test_a_cancelled_answer_owes_exactly_what_was_delivered(priced: Installation, client: openai.OpenAI) -> None:
     """Beside one that ended; the table, the CSV and the books agree."""
-    client = openai.OpenAI(base_url=priced.api, api_key=KEY, max_retries=0)
     whole: Any = client.responses.create(model="small", input="What is Roundhouse?", max_output_tokens=30)
     deltas = 0
     stream = client.responses.create(

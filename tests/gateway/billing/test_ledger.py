@@ -271,6 +271,45 @@ class Machine:
         self.checkpointed[turn] = shown
         return shown
 
+    async def take(self, index: int, action: str, choice: int) -> None:
+        """One action; `choice` picks whom it concerns."""
+        gateway = self.gateways[choice % len(self.gateways)]
+        match action:
+            case "begin":
+                turn = f"resp_{index}"
+                self.progress[turn] = 0
+                gateway.open(turn, lambda turn=turn: self.snapshot(turn))
+                self.open.append((gateway, turn))
+            case "deliver" if self.open:
+                self.progress[self.open[choice % len(self.open)][1]] += choice
+            case "end" | "refuse" if self.open:
+                owner, turn = self.open.pop(choice % len(self.open))
+                ended = entry(index, turn=turn, output=self.progress[turn]) if action == "end" else None
+                owner.close(turn, ended)
+                self.checkpointed.pop(turn, None)
+                if ended is not None:
+                    self.expected[turn] = ended
+                else:
+                    await owner.flush()  # so that the checkpoint forgets it
+            case "half" | "lost" | "late":
+                assert isinstance(gateway._store, _Timeout)
+                gateway._store.fate = action
+                await gateway.flush()
+                gateway._store.fate = "answered"
+            case "die":
+                die(gateway)
+                self.gateways.remove(gateway)
+                for turn in [turn for owner, turn in self.open if owner is gateway]:
+                    if turn in self.checkpointed:
+                        self.expected[turn] = self.checkpointed[turn]
+                self.open = [(owner, turn) for owner, turn in self.open if owner is not gateway]
+                self.gateways = self.gateways or [self.start()]
+            case "adopt":
+                self.gateways.append(self.start())
+                await self.gateways[-1].adopt()
+            case _:
+                await gateway.flush()
+
 
 ACTIONS = st.sampled_from(["begin", "deliver", "end", "refuse", "flush", "half", "lost", "late", "die", "adopt"])
 
@@ -283,42 +322,7 @@ async def test_whatever_happens_every_turn_counts_once(redis_url: str, actions: 
         with tempfile.TemporaryDirectory() as folder:
             machine = Machine(redis, Path(folder))
             for index, (action, choice) in enumerate(actions):
-                gateway = machine.gateways[choice % len(machine.gateways)]
-                match action:
-                    case "begin":
-                        turn = f"resp_{index}"
-                        machine.progress[turn] = 0
-                        gateway.open(turn, lambda turn=turn: machine.snapshot(turn))
-                        machine.open.append((gateway, turn))
-                    case "deliver" if machine.open:
-                        machine.progress[machine.open[choice % len(machine.open)][1]] += choice
-                    case "end" | "refuse" if machine.open:
-                        owner, turn = machine.open.pop(choice % len(machine.open))
-                        ended = entry(index, turn=turn, output=machine.progress[turn]) if action == "end" else None
-                        owner.close(turn, ended)
-                        machine.checkpointed.pop(turn, None)
-                        if ended is not None:
-                            machine.expected[turn] = ended
-                        else:
-                            await owner.flush()  # so that the checkpoint forgets it
-                    case "half" | "lost" | "late":
-                        assert isinstance(gateway._store, _Timeout)
-                        gateway._store.fate = action
-                        await gateway.flush()
-                        gateway._store.fate = "answered"
-                    case "die":
-                        die(gateway)
-                        machine.gateways.remove(gateway)
-                        for turn in [turn for owner, turn in machine.open if owner is gateway]:
-                            if turn in machine.checkpointed:
-                                machine.expected[turn] = machine.checkpointed[turn]
-                        machine.open = [(owner, turn) for owner, turn in machine.open if owner is not gateway]
-                        machine.gateways = machine.gateways or [machine.start()]
-                    case "adopt":
-                        machine.gateways.append(machine.start())
-                        await machine.gateways[-1].adopt()
-                    case _:
-                        await gateway.flush()
+                await machine.take(index, action, choice)
             for owner, turn in machine.open:
                 owner.close(turn, machine.snapshot(turn))
                 machine.expected[turn] = machine.snapshot(turn)

@@ -122,7 +122,8 @@ class GatewayProcess:
                 with urllib.request.urlopen(request, timeout=30) as answer:
                     return answer.status, dict(answer.headers), answer.read()
             except urllib.error.HTTPError as error:
-                return error.code, dict(error.headers), error.read()
+                with error:
+                    return error.code, dict(error.headers), error.read()
 
         status, answered, text = await asyncio.to_thread(send)
         return status, {name.lower(): value for name, value in answered.items()}, json.loads(text or b"null")
@@ -149,9 +150,12 @@ class GatewayProcess:
 
     async def metrics(self) -> dict[str, float]:
         """Values of all series."""
-        text = await asyncio.to_thread(
-            lambda: urllib.request.urlopen(f"{self.url}/metrics", timeout=10).read().decode()
-        )
+
+        def read() -> str:
+            with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+                return str(answer.read().decode())
+
+        text = await asyncio.to_thread(read)
         lines = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
         return {name: float(value) for name, value in lines}
 
