@@ -18,11 +18,8 @@ from gateway.billing.entry import Entry
 from gateway.billing.report import Query
 from gateway.config.settings import Price, Router
 from gateway.pipeline.routing.decisions import read
-from gateway.pipeline.routing.held import HeldAnswer
 from gateway.protocol.output_format import parse_structured_outputs
 from gateway.protocol.requests import Sampling, TurnRequest
-from gateway.protocol.stream import Routed, TextDelta
-from gateway.turns import Turn
 from router.route import Policy
 from router.tier import NOMINAL, TIERS, relative
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
@@ -226,37 +223,6 @@ class TestStreams:
             await said(asked, REFUSAL)
             voices["small"].engine.gate.set()
             assert tiers(await asked.ended()) == ONCE
-
-    async def test_who_joins_later_waits_no_longer(self) -> None:
-        """One waits for the end, and another one comes who reads along: with the next token all of it is shown."""
-        turn = Turn("resp_1", DEMO, easy(), (), 1.0)
-        turn.append(Routed(tier="small", model="m", replica="small-0", reason="complexity", complexity=0.1))
-        held = HeldAnswer(turn, tokens=2, seconds=600)
-        with turn.watch(live=False):
-            for word in ("It ", "keeps ", "what "):
-                held.take([TextDelta(word, (1,))])
-                held.computed(1, None)
-            assert (turn.log.text, held.text) == ("", "It keeps what ")
-            with turn.watch():
-                held.take([TextDelta("was", (1,))])
-                held.computed(1, None)
-            assert (turn.log.text, held.released) == ("It keeps what was", True)
-            held.take([TextDelta(".", (1,))])
-            assert turn.log.text == "It keeps what was."
-
-    async def test_those_who_follow_wait_for_some_time_only(self) -> None:
-        """Who asked waits for the whole answer, however long it takes, while nobody else wants it."""
-        turn = Turn("resp_1", DEMO, easy(), (), 1.0)
-        turn.append(Routed(tier="small", model="m", replica="small-0", reason="complexity", complexity=0.1))
-        held = HeldAnswer(turn, tokens=256, seconds=0.0)
-        with turn.watch(live=False):
-            held.take([TextDelta("It ", (1,))])
-            held.computed(1, None)
-            assert (turn.log.text, held.text) == ("", "It ")
-            with turn.watch(live=False):
-                held.take([TextDelta("keeps", (1,))])
-                held.computed(1, None)
-        assert turn.log.text == "It keeps"
 
 
 class TestChatCompletions:
