@@ -28,8 +28,8 @@ from gateway.access.identity.issuers import Issuers
 from gateway.access.identity.last_used import LastUsed
 from gateway.access.identity.secret import check, derive, installation_secret
 from gateway.access.tickets import Tickets
+from gateway.admin import handlers
 from gateway.admin.app import create_admin_app
-from gateway.admin.kit import handlers
 from gateway.admin.listener import listening
 from gateway.background import Periodic, failed, observe_failure
 from gateway.billing.ledger import Ledger

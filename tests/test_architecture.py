@@ -77,3 +77,22 @@ def test_every_folder_says_what_it_owns(room: str) -> None:
         if not ast.get_docstring(ast.parse(file.read_text("utf-8")))
     ]
     assert silent == []
+
+
+def test_the_kit_of_the_admin_api_may_import_the_errors_and_no_other_part_of_the_gateway() -> None:
+    """Its contract names every part, those that are added later too."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    [contract] = [each for each in contracts if each.get("source_modules") == ["gateway.admin.kit"]]
+    rooms = {room for room in ROOMS if room != "gateway"}
+    parts = {
+        ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for folder in ("gateway", "gateway/admin")
+        for file in (ROOT / folder).iterdir()
+        if not file.name.startswith("_") and (file.suffix == ".py" or (file / "__init__.py").exists())
+    }
+    assert set(contract["forbidden_modules"]) == rooms | parts - {
+        "gateway.admin",
+        "gateway.admin.kit",
+        "gateway.errors",
+    }

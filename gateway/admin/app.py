@@ -3,40 +3,68 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 
+from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 
+from gateway.admin.call import admit, audience
 from gateway.admin.endpoints import adapters, audit, caches, jobs, keys, models, pools, prices, tenants, usage, users
 from gateway.admin.endpoints import routes as route_records
+from gateway.admin.handlers import on_api_error, on_exception, on_http_exception, on_redis_error
 from gateway.admin.kit.dispatch import routes
-from gateway.admin.kit.endpoints import Endpoint, Endpoints
-from gateway.admin.kit.handlers import on_api_error, on_exception, on_http_exception
+from gateway.admin.kit.endpoints import Api
 from gateway.admin.kit.openapi import description
-from gateway.errors import ApiError
+from gateway.errors import ApiError, Forbidden, NotFound, PreconditionFailed, RateLimited, Unauthorized, Unavailable
 from gateway.http.exchange import JsonResponse
 from gateway.http.page import HEADERS, STATIC, PageFiles
 
-GROUPS: tuple[Endpoints, ...] = (
-    tenants.endpoints,
-    users.endpoints,
-    keys.endpoints,
-    prices.endpoints,
-    route_records.endpoints,
-    models.endpoints,
-    adapters.endpoints,
-    jobs.endpoints,
-    pools.endpoints,
-    caches.endpoints,
-    usage.endpoints,
-    audit.endpoints,
-)
-"""Everything that the admin API offers, in the order in which it is shown."""
+_INTRODUCTION = """What an operator, or an admin of one tenant, sees and changes while the gateway runs.
 
-ENDPOINTS: tuple[Endpoint, ...] = tuple(endpoint for group in GROUPS for endpoint in group.all)
+Every request carries `Authorization: Bearer <key>`: a key with the scope `admin:read` for GET, else
+`admin:write`.
+Admins of a tenant reach what belongs to it; operators reach everything. Errors are RFC 9457 problems. What has an ETag
+is changed with `If-Match`. A POST with an `Idempotency-Key` can be repeated safely for 24 hours."""
+
+API = Api(
+    prefix="/admin/v1",
+    info={
+        "title": "Roundhouse admin API",
+        "version": importlib.metadata.version("roundhouse"),
+        "summary": "Tenants, keys, quotas, prices, adapters, pools, caches, usage and the audit log.",
+        "description": _INTRODUCTION,
+        "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    },
+    groups=(
+        tenants.endpoints,
+        users.endpoints,
+        keys.endpoints,
+        prices.endpoints,
+        route_records.endpoints,
+        models.endpoints,
+        adapters.endpoints,
+        jobs.endpoints,
+        pools.endpoints,
+        caches.endpoints,
+        usage.endpoints,
+        audit.endpoints,
+    ),
+    admit=admit,
+    audience=audience,
+    raises=(Unauthorized, Forbidden, RateLimited, Unavailable),
+    examples=(
+        Unauthorized("no API key; send the header 'Authorization: Bearer <key>'"),
+        Forbidden("this needs a key with the scope admin:write"),
+        NotFound("no tenant is named 'acme'"),
+        PreconditionFailed('it has changed: its ETag is "18" now; read it again and repeat the change'),
+        RateLimited("too many wrong keys; wait for as long as Retry-After says", retry_after=2),
+    ),
+)
+"""Everything that the admin API offers."""
 
 
 def create_admin_app() -> Starlette:
@@ -46,11 +74,13 @@ def create_admin_app() -> Starlette:
             Route("/", page),
             Route("/v1/openapi.json", openapi),
             Mount("/static", PageFiles(directory=STATIC)),
-            *routes(ENDPOINTS),
+            *routes(API, at="/v1"),
         ],
         exception_handlers={
             ApiError: on_api_error,
             HTTPException: on_http_exception,
+            RedisError: on_redis_error,
+            TimeoutError: on_redis_error,
             Exception: on_exception,
         },
     )
@@ -66,4 +96,4 @@ async def openapi(request: Request) -> Response:
     return JsonResponse(_document(), headers={"cache-control": "no-cache"})
 
 
-_document = functools.cache(lambda: description(GROUPS))
+_document = functools.cache(lambda: description(API))

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Mount
 
-from gateway.admin.kit.handlers import on_exception, on_http_exception
+from gateway.admin.handlers import on_exception, on_http_exception
 from gateway.config.configuration import Configuration
 from gateway.config.settings import SettingsError
 from gateway.http.middleware import HostCheck, RequestHeaders

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.admin.app import GROUPS
-from gateway.admin.kit.endpoints import PREFIX, Endpoint
+from gateway.admin.app import API
+from gateway.admin.kit.endpoints import Endpoint
 
 _PAGE = f"""# Endpoints of the admin API
 
-Below `{PREFIX}`; how to use them stands in [admin-api.md](admin-api.md). Who may call what: *operators* are keys with
-`operator = true`, *tenant* are the admins of the tenant in the path (and operators), *filtered* are all admins, each of
-whom sees what belongs to its tenant. With `If-Match` means that the request needs the header.
+Below `{API.prefix}`; how to use them stands in [admin-api.md](admin-api.md). Who may call what: *operators* are keys
+with `operator = true`, *tenant* are the admins of the tenant in the path (and operators), *filtered* are all admins,
+each of whom sees what belongs to its tenant. With `If-Match` means that the request needs the header.
 
 This page is generated from the routes in `gateway/admin/` by `make docs`.
 """
@@ -18,7 +18,7 @@ This page is generated from the routes in `gateway/admin/` by `make docs`.
 def endpoints_page() -> str:
     """docs/admin-endpoints.md"""
     parts = [_PAGE]
-    for group in GROUPS:
+    for group in API.groups:
         parts.append(f"\n## {group.tag}\n\n{group.description}\n\n")
         parts.append("| request | for | answers | what it does |\n|---|---|---|---|\n")
         parts += [_row(endpoint) for endpoint in group.all]

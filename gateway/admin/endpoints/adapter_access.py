@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from engine.adapters.registry import Pointer, RegistryError
-from gateway.admin.kit.endpoints import Call
+from gateway.admin.call import Call
 from gateway.errors import Forbidden, NotFound, Unavailable
 
 T = TypeVar("T")

@@ -16,6 +16,7 @@ from engine.adapters.format import CONFIG, WEIGHTS
 from engine.adapters.manifest import Manifest
 from engine.adapters.registry import RESERVED, Pointer, Registry, RegistryError
 from engine.checkpoint.files import revision_digest
+from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.adapter_access import (
     check_own,
     in_registry,
@@ -40,7 +41,7 @@ from gateway.admin.endpoints.adapter_types import (
 from gateway.admin.endpoints.shapes import Page
 from gateway.admin.kit import cursors
 from gateway.admin.kit.conditions import Match, entity_tag
-from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints
+from gateway.admin.kit.endpoints import Answer, Endpoints
 from gateway.admin.uploads import Form
 from gateway.config.adapter_sources import allowed
 from gateway.engines.pools import Pool

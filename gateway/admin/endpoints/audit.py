@@ -9,9 +9,10 @@ from msgspec import Meta, Struct
 from starlette.responses import Response, StreamingResponse
 
 from gateway.access.directory.audit import Logged
+from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.shapes import Page, TenantPath
 from gateway.admin.kit import cursors
-from gateway.admin.kit.endpoints import JSON_LINES, Access, Answer, Call, Endpoints, Input
+from gateway.admin.kit.endpoints import JSON_LINES, Answer, Endpoints, Input
 
 endpoints = Endpoints("audit", "Who changed what, and when: a chain of hashes.")
 

@@ -10,8 +10,9 @@ from cache.inspection import Holding, holding
 from cache.questions.corrections import Corrections
 from cache.response import ALL
 from cache.statistics import read
+from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.shapes import TenantPath
-from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints, Input
+from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.errors import Conflict, NotFound
 from gateway.turns.ids import response_id
 

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.shapes import Page
 from gateway.admin.kit import cursors
-from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints, Input
+from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.errors import NotFound
 from gateway.registration.job_state import Job
 

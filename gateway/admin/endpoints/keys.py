@@ -12,10 +12,11 @@ from msgspec import Meta, Struct
 
 from gateway.access.directory.change import Put
 from gateway.access.identity.last_used import last_used
+from gateway.admin.call import Access, Call
 from gateway.admin.endpoints import records, shapes
 from gateway.admin.endpoints.shapes import Page, PathName, TenantPath
 from gateway.admin.kit.conditions import entity_tag
-from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints, Input
+from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.errors import Conflict, Forbidden, PreconditionFailed
 from gateway.records.api_keys import new_key
 from gateway.records.directory import Key, Record, Timestamp

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.shapes import PublicNamePath
-from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints
+from gateway.admin.kit.endpoints import Answer, Endpoints
 from gateway.engines.pools import Pool
 from gateway.errors import NotFound
 
@@ -44,7 +45,7 @@ async def list_models(call: Call) -> Answer[ModelList]:
     return Answer(ModelList([_model(call, pool) for pool in _visible(call)]))
 
 
-@endpoints.get("/models/{public_name}", access=Access.FILTERED)
+@endpoints.get("/models/{public_name:path}", access=Access.FILTERED)
 async def show_model(call: Call, path: PublicNamePath) -> Answer[ModelState]:
     """One model."""
     for pool in _visible(call):

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from gateway.admin.call import Access, Call
 from gateway.admin.endpoints import shapes
 from gateway.admin.endpoints.shapes import PathName
 from gateway.admin.kit.conditions import entity_tag
-from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints, Input
+from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.engines.pools import Engine, Pool
 from gateway.errors import Conflict, NotFound
 from gateway.records.directory import Replica

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from gateway.admin.call import Access, Call
 from gateway.admin.endpoints import records, shapes
 from gateway.admin.endpoints.shapes import Page, PublicNamePath
-from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints
+from gateway.admin.kit.endpoints import Answer, Endpoints
 from gateway.errors import Conflict
 from gateway.records.directory import Price
 
@@ -47,14 +48,14 @@ async def create_price(call: Call, body: Any) -> Answer[PriceState]:  # type: ig
     return await records.create(call, price, PriceState, f"/prices/{price.name}")
 
 
-@endpoints.get("/prices/{public_name}", access=Access.OPERATOR, versioned=True)
+@endpoints.get("/prices/{public_name:path}", access=Access.OPERATOR, versioned=True)
 async def show_price(call: Call, path: PublicNamePath) -> Answer[PriceState]:  # type: ignore[valid-type]
     """One price."""
     return records.answer(await records.find(call, Price, path.public_name), PriceState)
 
 
 @endpoints.put(
-    "/prices/{public_name}",
+    "/prices/{public_name:path}",
     access=Access.OPERATOR,
     versioned=True,
     raises=[Conflict],
@@ -67,7 +68,7 @@ async def replace_price(call: Call, path: PublicNamePath, body: Any) -> Answer[P
     return await records.change(call, price, msgspec.structs.asdict(body), PriceState)
 
 
-@endpoints.delete("/prices/{public_name}", access=Access.OPERATOR, versioned=True, raises=[Conflict])
+@endpoints.delete("/prices/{public_name:path}", access=Access.OPERATOR, versioned=True, raises=[Conflict])
 async def delete_price(call: Call, path: PublicNamePath) -> Answer[None]:
     """Delete a price."""
     return await records.delete(call, await records.find(call, Price, path.public_name))

@@ -8,10 +8,11 @@ import msgspec
 from msgspec import Struct
 
 from gateway.access.directory.change import Put
+from gateway.admin.call import Call
 from gateway.admin.endpoints.shapes import Page, shown
 from gateway.admin.kit import cursors
 from gateway.admin.kit.conditions import entity_tag
-from gateway.admin.kit.endpoints import Answer, Call
+from gateway.admin.kit.endpoints import Answer
 from gateway.errors import Forbidden, NotFound
 from gateway.records.directory import Record
 

@@ -9,9 +9,10 @@ from msgspec import Struct
 from redis.exceptions import RedisError
 
 from gateway.access.directory.audit_log import unavailable
+from gateway.admin.call import Access, Call
 from gateway.admin.endpoints import records, shapes
 from gateway.admin.endpoints.shapes import Page, PublicNamePath
-from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints
+from gateway.admin.kit.endpoints import Answer, Endpoints
 from gateway.errors import Conflict, InvalidRequest
 from gateway.pipeline.routing.canaries import Standing, TakenOut, read
 from gateway.pipeline.routing.shadows import Comparison
@@ -131,13 +132,13 @@ async def create_route(call: Call, body: Any) -> Answer[RouteState]:  # type: ig
     return await records.create(call, route, RouteState, f"/routes/{route.name}")
 
 
-@endpoints.get("/routes/{public_name}", access=Access.OPERATOR, versioned=True)
+@endpoints.get("/routes/{public_name:path}", access=Access.OPERATOR, versioned=True)
 async def show_route(call: Call, path: PublicNamePath) -> Answer[RouteState]:  # type: ignore[valid-type]
     """One route."""
     return records.answer(await records.find(call, Route, path.public_name), RouteState)
 
 
-@endpoints.get("/trials/{public_name}", access=Access.OPERATOR)
+@endpoints.get("/trials/{public_name:path}", access=Access.OPERATOR)
 async def list_trials(call: Call, path: PublicNamePath) -> Answer[TrialList]:
     """How a route's canaries and its shadow do beside its first target, by what all gateways have counted."""
     route = await records.find(call, Route, path.public_name)
@@ -212,7 +213,7 @@ def _out(reason: TakenOut) -> OutState:
 
 
 @endpoints.put(
-    "/routes/{public_name}",
+    "/routes/{public_name:path}",
     access=Access.OPERATOR,
     versioned=True,
     raises=[Conflict],
@@ -227,7 +228,7 @@ async def replace_route(call: Call, path: PublicNamePath, body: Any) -> Answer[R
     return await records.change(call, route, fields, RouteState)
 
 
-@endpoints.delete("/routes/{public_name}", access=Access.OPERATOR, versioned=True, raises=[Conflict])
+@endpoints.delete("/routes/{public_name:path}", access=Access.OPERATOR, versioned=True, raises=[Conflict])
 async def delete_route(call: Call, path: PublicNamePath) -> Answer[None]:
     """Delete a route."""
     return await records.delete(call, await records.find(call, Route, path.public_name))

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from gateway.admin.call import Access, Call
 from gateway.admin.endpoints import records, shapes
 from gateway.admin.endpoints.shapes import Page, TenantPath
 from gateway.admin.kit.conditions import entity_tag
-from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints, Input
+from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.errors import Conflict
 from gateway.records.directory import Quotas, Tenant
 from gateway.records.quota import Quota

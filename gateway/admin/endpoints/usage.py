@@ -8,8 +8,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.shapes import TenantPath
-from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints, Input
+from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.billing.report import By, Query, report, shown, total
 from gateway.errors import InvalidRequest
 

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from gateway.admin.call import Access, Call
 from gateway.admin.endpoints import records, shapes
 from gateway.admin.endpoints.shapes import Page, PathName, TenantPath
-from gateway.admin.kit.endpoints import Access, Answer, Call, Endpoints
+from gateway.admin.kit.endpoints import Answer, Endpoints
 from gateway.config.identity import operators_of
 from gateway.errors import Conflict, Forbidden
 from gateway.records.directory import Key, User

@@ -1,1 +1,1 @@
-"""What any admin API needs: typed endpoints, dispatch, OpenAPI, conditional requests, cursors."""
+"""What any JSON API over HTTP needs, apart from what this one is about: see `README.md`."""

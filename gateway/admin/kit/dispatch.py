@@ -1,57 +1,41 @@
-"""From an HTTP request to an endpoint's function and back: who calls, may they, what do they say, what do they get."""
+"""From an HTTP request to an endpoint's function and back: what callers say is decoded, what they get is encoded."""
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from redis.exceptions import RedisError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.access.identity import Principal
-from gateway.admin.kit.endpoints import JSON, MULTIPART, PREFIX, Access, Answer, Call, Endpoint
-from gateway.errors import (
-    Forbidden,
-    InvalidRequest,
-    MethodNotAllowed,
-    NotFound,
-    TooLarge,
-    Unavailable,
-    UnsupportedMediaType,
-)
+from gateway.admin.kit.endpoints import JSON, MULTIPART, Answer, Api, Endpoint
+from gateway.errors import InvalidRequest, MethodNotAllowed, NotFound, TooLarge, UnsupportedMediaType
 from gateway.protocol.nesting import check_depth
-from gateway.records.directory import Tenant
-from gateway.services import gateway_of
-
-log = logging.getLogger("roundhouse.admin")
 
 MAX_BODY_BYTES = 1024 * 1024
-_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,128}")
 
 
-def routes(endpoints: Sequence[Endpoint]) -> list[BaseRoute]:
-    """One route for each path. What a path does not offer is 405 with all that it does."""
+def routes(api: Api, *, at: str) -> list[BaseRoute]:
+    """One route for each path. What a path does not offer is 405 with all that it does.
+
+    Args:
+        at: path of the endpoints in the application that these routes become a part of.
+    """
     by_path: dict[str, dict[str, Endpoint]] = {}
-    for endpoint in endpoints:
-        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    # A public name may hold slashes.
-    return [
-        Route(PREFIX.removeprefix("/admin") + path.replace("{public_name}", "{public_name:path}"), _Methods(those))
-        for path, those in by_path.items()
-    ]
+    for endpoint in api.endpoints:
+        by_path.setdefault(endpoint.route, {})[endpoint.method] = endpoint
+    return [Route(at + route, _Methods(api, those)) for route, those in by_path.items()]
 
 
 class _Methods:
     """The methods of one path, as an ASGI application."""
 
-    def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
-        self._endpoints = endpoints
+    def __init__(self, api: Api, endpoints: Mapping[str, Endpoint]) -> None:
+        self._api, self._endpoints = api, endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
@@ -59,25 +43,21 @@ class _Methods:
         if endpoint is None:
             allowed = ", ".join(self._endpoints)
             raise MethodNotAllowed(f"{request.method} is not allowed here; use {allowed}", headers={"allow": allowed})
-        response = await answer(endpoint, request)
+        response = await _answer(self._api, endpoint, request)
         await response(scope, receive, send)
 
 
-async def answer(endpoint: Endpoint, request: Request) -> Response:
+async def _answer(api: Api, endpoint: Endpoint, request: Request) -> Response:
     """Call the endpoint.
 
     Raises:
         ApiError: of those that OpenAPI lists for it.
     """
-    gateway = gateway_of(request)
-    principal = await gateway.authenticate(request, endpoint.scope)
-    _authorize(endpoint, principal, request.path_params)
-    call = Call(gateway, principal, request, _idempotency_key(endpoint, request))
+    call = await api.admit(endpoint, request)
+    _ = call.idempotency_key  # refused before anything is read or done, like `If-Match` below
     arguments: dict[str, Any] = {}
     if endpoint.path_type is not None:
         arguments["path"] = _path(request.path_params, endpoint.path_type)
-    if endpoint.access is Access.TENANT and await gateway.directory.get(Tenant, request.path_params["tenant"]) is None:
-        raise _no_tenant(request.path_params["tenant"])
     query = _query(request)
     if endpoint.query_type is not None:
         arguments["query"] = _convert(query, endpoint.query_type, strict=False)
@@ -85,29 +65,11 @@ async def answer(endpoint: Endpoint, request: Request) -> Response:
         name = next(iter(query))
         raise InvalidRequest(f"{name[:64]}: no such parameter here", param=name[:64], code="unknown_parameter")
     if endpoint.conditional:
-        call.match()  # refused before anything is read or done
+        call.match()
     if endpoint.consumes:
         arguments["body"] = await _body(endpoint, request)
-    try:
-        result = await endpoint.handler(call, **arguments)
-    except (RedisError, TimeoutError) as error:
-        log.warning("admin: no answer from Redis", extra={"error": type(error).__name__})
-        raise Unavailable("Redis does not answer; try again in a few seconds") from None
-    return result if isinstance(result, Response) else _response(endpoint, result)
-
-
-def _authorize(endpoint: Endpoint, principal: Principal, path: Mapping[str, Any]) -> None:
-    if principal.operator:
-        return
-    if endpoint.access is Access.OPERATOR:
-        raise Forbidden("this belongs to the whole installation; only operators may see or change it")
-    if endpoint.access is Access.TENANT and path["tenant"] != principal.tenant:
-        # Not even whether it exists is told.
-        raise _no_tenant(path["tenant"])
-
-
-def _no_tenant(name: str) -> NotFound:
-    return NotFound(f"no tenant is named {name[:64]!r}")
+    result = await endpoint.handler(call, **arguments)
+    return result if isinstance(result, Response) else _response(api, endpoint, result)
 
 
 def _path(values: Mapping[str, Any], kind: type[msgspec.Struct]) -> msgspec.Struct:
@@ -180,25 +142,12 @@ def _convert(value: Any, kind: Any, *, strict: bool) -> Any:
         raise InvalidRequest(f"{field or 'body'}: {message}", param=field, code="invalid_value") from None
 
 
-def _idempotency_key(endpoint: Endpoint, request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
-    if endpoint.method != "POST" or key is None:
-        return None
-    if not _IDEMPOTENCY_KEY.fullmatch(key):
-        raise InvalidRequest(
-            "Idempotency-Key: expected 1 to 128 visible ASCII characters, such as a UUID",
-            param="Idempotency-Key",
-            code="invalid_value",
-        )
-    return key
-
-
-def _response(endpoint: Endpoint, result: Answer[Any]) -> Response:
+def _response(api: Api, endpoint: Endpoint, result: Answer[Any]) -> Response:
     headers = {"cache-control": "no-store"}
     if result.etag is not None:
         headers["etag"] = result.etag
     if result.location is not None:
-        headers["location"] = PREFIX + result.location
+        headers["location"] = api.prefix + result.location
     if result.replayed:
         headers["idempotent-replayed"] = "true"
     if endpoint.answer_type is None:

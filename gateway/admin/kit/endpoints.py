@@ -1,55 +1,33 @@
-"""What an endpoint of the admin API is: a typed function, and who may call it. OpenAPI is made from the same facts.
+"""What an endpoint is: a typed function. Dispatch and the OpenAPI description are made from the same facts.
 
-    endpoints = Endpoints("tenants")
-
-    @endpoints.get("/tenants/{tenant}", access=Access.TENANT, raises=[NotFound])
-    async def show(call: Call, path: TenantPath) -> Answer[TenantState]:
-        '''One tenant.'''
-
-The parameters `path`, `query` and `body` are decoded into the types that they are annotated with, msgspec Structs that
-refuse unknown fields. The docstring's first line is the summary, the rest the description.
+`README.md` beside this file explains the kit with an example.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import hashlib
 import inspect
+import re
 import typing
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.access.directory.change import Idempotency, Note
-from gateway.access.identity import Principal
 from gateway.admin.kit.conditions import Match, parse_if_match
-from gateway.errors import ApiError
-from gateway.records.directory import Kind, new_id
-from gateway.services import Gateway
+from gateway.errors import ApiError, InvalidRequest
 
 T = TypeVar("T")
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-PREFIX = "/admin/v1"
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 MULTIPART = "multipart/form-data"
 JSON_LINES = "application/x-ndjson"
-
-
-class Access(enum.Enum):
-    """Whom an endpoint serves, beside the scope that its method needs."""
-
-    OPERATOR = "operators"
-    """What belongs to the whole installation. Others get 403."""
-    TENANT = "tenant"
-    """What belongs to the tenant in the path: to its own admins and to operators. Others get 404."""
-    FILTERED = "filtered"
-    """Every admin; the function shows each what it may see."""
+_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,7 +41,7 @@ class Answer(Generic[T]):
     body: T
     etag: str | None = None
     location: str | None = None
-    """Path of what was made, below `/admin/v1`."""
+    """Path of what was made, below `Api.prefix`."""
     replayed: bool = False
     """The same request, by its `Idempotency-Key`, was answered before; nothing was done now."""
 
@@ -73,55 +51,27 @@ Handler = Callable[..., Awaitable[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One request to one endpoint, authenticated and allowed."""
+    """One request to one endpoint. Applications add who called, and what else their functions need."""
 
-    gateway: Gateway
-    principal: Principal
     request: Request
-    idempotency_key: str | None
 
     @property
-    def actor(self) -> str:
-        """Who does it, for the audit log."""
-        principal = self.principal
-        who = f"user:{principal.user}" if principal.user else f"key:{principal.key}"
-        return f"{principal.tenant}/{who}"
-
-    def new_id(self, kind: Kind) -> str:
-        """An identity for what this request makes: the same when it is repeated with its `Idempotency-Key`."""
-        if self.idempotency_key is None:
-            return new_id(kind)
-        asked = f"{kind} {self.actor} {self.idempotency_key}"
-        return f"{kind}_{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
-
-    def once(self, content: Any) -> Idempotency | None:
-        """Makes the change of this request happen once, if the caller gave an `Idempotency-Key`.
-
-        Args:
-            content: what makes another request with the same key another one.
-        """
-        if self.idempotency_key is None:
-            return None
-        asked = msgspec.json.encode((self.request.method, self.request.url.path, content))
-        return Idempotency(self.idempotency_key, hashlib.sha256(asked).hexdigest())
-
-    async def note(
-        self,
-        action: str,
-        subject: str,
-        tenant: str | None = None,
-        *,
-        changes: dict[str, Any] | None = None,
-        once: Idempotency | None = None,
-    ) -> bool:
-        """Write into the audit log what is about to be done outside of the directory; whether it was done before.
+    def idempotency_key(self) -> str | None:
+        """The header of a POST by which a repeated request is recognised.
 
         Raises:
-            Unavailable: it cannot be written; then it must not be done.
-            Conflict: the idempotency key was used for another request.
+            InvalidRequest: it is malformed.
         """
-        noted = Note(action, subject, tenant, changes or {})
-        return (await self.gateway.directory.apply([noted], actor=self.actor, once=once)).replayed
+        key = self.request.headers.get("idempotency-key")
+        if self.request.method != "POST" or key is None:
+            return None
+        if not _IDEMPOTENCY_KEY.fullmatch(key):
+            raise InvalidRequest(
+                "Idempotency-Key: expected 1 to 128 visible ASCII characters, such as a UUID",
+                param="Idempotency-Key",
+                code="invalid_value",
+            )
+        return key
 
     def match(self) -> Match:
         """The state that a change is meant for.
@@ -137,11 +87,12 @@ class Endpoint:
     """One method of one path."""
 
     method: Method
-    path: str
-    """Below `/admin/v1`, with the names of parameters in braces."""
+    route: str
+    """Starlette's path below `Api.prefix`, in which a parameter may have a converter: `{name:path}`."""
     handler: Handler
     tag: str
-    access: Access
+    access: enum.Enum
+    """Whom it serves, in the application's terms: `Api.admit` decides by it and `Api.audience` says it."""
     status: int
     path_type: type[msgspec.Struct] | None
     query_type: type[msgspec.Struct] | None
@@ -165,8 +116,9 @@ class Endpoint:
         return self.handler.__name__
 
     @property
-    def scope(self) -> Literal["admin:read", "admin:write"]:
-        return "admin:read" if self.method == "GET" else "admin:write"
+    def path(self) -> str:
+        """The path with the names of parameters in braces."""
+        return re.sub(r":\w+}", "}", self.route)
 
     @property
     def conditional(self) -> bool:
@@ -193,7 +145,7 @@ class Endpoints:
         method: Method,
         path: str,
         *,
-        access: Access,
+        access: enum.Enum,
         status: int = 200,
         versioned: bool = False,
         located: bool = False,
@@ -212,7 +164,7 @@ class Endpoints:
             kinds = () if body is None else (JSON, MERGE_PATCH) if method == "PATCH" else (JSON,)
             endpoint = Endpoint(
                 method=method,
-                path=path,
+                route=path,
                 handler=handler,
                 tag=self.tag,
                 access=access,
@@ -248,6 +200,30 @@ class Endpoints:
 
     def delete(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
         return self.add("DELETE", path, status=204, **options)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Api:
+    """What an application tells the kit about itself."""
+
+    prefix: str
+    """Path of all endpoints, such as `/admin/v1`."""
+    info: Mapping[str, Any]
+    """OpenAPI's `info`: title, version, description and so on."""
+    groups: Sequence[Endpoints]
+    admit: Callable[[Endpoint, Request], Awaitable[Call]]
+    """Finds out who calls -> the call; raises an `ApiError` for whom the endpoint does not serve."""
+    audience: Callable[[Endpoint], str]
+    """A sentence that says whom an endpoint serves."""
+    raises: Sequence[type[ApiError]]
+    """Errors that every endpoint may answer with, beside the kit's own."""
+    examples: Sequence[ApiError]
+    """Errors to be shown in the description, one of a type; others are shown by their docstring."""
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The endpoints of all groups, in the order in which they are shown."""
+        return tuple(endpoint for group in self.groups for endpoint in group.all)
 
 
 def _answer_type(annotation: Any) -> Any:

@@ -3,62 +3,43 @@
 from __future__ import annotations
 
 import http
-import importlib.metadata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from gateway.admin.kit.endpoints import JSON_LINES, MULTIPART, PREFIX, Access, Endpoint, Endpoints
+from gateway.admin.kit.endpoints import JSON_LINES, MULTIPART, Api, Endpoint
 from gateway.errors import (
     ApiError,
-    Forbidden,
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
     PreconditionFailed,
     PreconditionRequired,
-    RateLimited,
     TooLarge,
-    Unauthorized,
-    Unavailable,
     UnsupportedMediaType,
 )
 from gateway.protocol.problems import MEDIA_TYPE, Problem, problem
 
 _REFERENCE = "#/components/schemas/{name}"
 
-_INTRODUCTION = """What an operator, or an admin of one tenant, sees and changes while the gateway runs.
 
-Every request carries `Authorization: Bearer <key>`: a key with the scope `admin:read` for GET, else
-`admin:write`.
-Admins of a tenant reach what belongs to it; operators reach everything. Errors are RFC 9457 problems. What has an ETag
-is changed with `If-Match`. A POST with an `Idempotency-Key` can be repeated safely for 24 hours."""
-
-
-def description(groups: Sequence[Endpoints]) -> dict[str, Any]:
+def description(api: Api) -> dict[str, Any]:
     """The whole document."""
-    endpoints = [endpoint for group in groups for endpoint in group.all]
-    schemas, components = _schemas(endpoints)
+    schemas, components = _schemas(api.endpoints)
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint in endpoints:
-        item = paths.setdefault(PREFIX + endpoint.path, {})
-        item[endpoint.method.lower()] = _operation(endpoint, schemas, components)
-    for endpoint in endpoints:
+    for endpoint in api.endpoints:
+        item = paths.setdefault(api.prefix + endpoint.path, {})
+        item[endpoint.method.lower()] = _operation(api, endpoint, schemas, components)
+    for endpoint in api.endpoints:
         for kind in (endpoint.path_type, endpoint.query_type):
             # Shown as parameters instead.
             components.pop(kind.__name__ if kind is not None else "", None)
     document = {
         "openapi": "3.1.0",
-        "info": {
-            "title": "Roundhouse admin API",
-            "version": importlib.metadata.version("roundhouse"),
-            "summary": "Tenants, keys, quotas, prices, adapters, pools, caches, usage and the audit log.",
-            "description": _INTRODUCTION,
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
+        "info": api.info,
         "servers": [{"url": "/"}],
-        "tags": [{"name": group.tag, "description": group.description} for group in groups],
+        "tags": [{"name": group.tag, "description": group.description} for group in api.groups],
         "security": [{"key": []}],
         "paths": paths,
         "components": {
@@ -87,20 +68,17 @@ def _schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[int, dict[str, Any]], 
     return dict(zip(kinds, schemas, strict=True)), dict(components)
 
 
-def _operation(endpoint: Endpoint, schemas: dict[int, dict[str, Any]], components: dict[str, Any]) -> dict[str, Any]:
+def _operation(
+    api: Api, endpoint: Endpoint, schemas: dict[int, dict[str, Any]], components: dict[str, Any]
+) -> dict[str, Any]:
     summary, text = endpoint.documentation
-    whom = {
-        Access.OPERATOR: "Operators only.",
-        Access.TENANT: "The tenant's own admins, and operators.",
-        Access.FILTERED: "Every admin, each for what it may see.",
-    }[endpoint.access]
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
         "tags": [endpoint.tag],
         "summary": summary,
-        "description": "\n\n".join(part for part in (text, f"Scope `{endpoint.scope}`. {whom}") if part),
+        "description": "\n\n".join(part for part in (text, api.audience(endpoint)) if part),
         "parameters": list(_parameters(endpoint, schemas, components)),
-        "responses": _responses(endpoint, schemas),
+        "responses": _responses(api, endpoint, schemas),
     }
     if endpoint.consumes:
         content: dict[str, Any] = {}
@@ -147,7 +125,7 @@ def _parameters(
         }
 
 
-def _responses(endpoint: Endpoint, schemas: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _responses(api: Api, endpoint: Endpoint, schemas: dict[int, dict[str, Any]]) -> dict[str, Any]:
     success: dict[str, Any] = {"description": http.HTTPStatus(endpoint.status).phrase}
     headers = {
         name: {"description": text, "schema": {"type": "string"}}
@@ -165,14 +143,14 @@ def _responses(endpoint: Endpoint, schemas: dict[int, dict[str, Any]]) -> dict[s
         success["content"] = {endpoint.produces: {"schema": schema}}
     responses = {str(endpoint.status): success}
     by_status: dict[int, list[type[ApiError]]] = {}
-    for kind in errors_of(endpoint):
+    for kind in _errors(api, endpoint):
         by_status.setdefault(kind.status, []).append(kind)
     for status, kinds in sorted(by_status.items()):
         codes = ", ".join(f"`{kind.code}`" for kind in kinds)
         responses[str(status)] = {
             "description": f"{http.HTTPStatus(status).phrase}: {codes}",
             "content": {
-                MEDIA_TYPE: {"schema": schemas[id(Problem)], "example": msgspec.to_builtins(_example(kinds[0]))}
+                MEDIA_TYPE: {"schema": schemas[id(Problem)], "example": msgspec.to_builtins(_example(api, kinds[0]))}
             },
         }
         if status in (429, 503):
@@ -182,17 +160,9 @@ def _responses(endpoint: Endpoint, schemas: dict[int, dict[str, Any]]) -> dict[s
     return responses
 
 
-def errors_of(endpoint: Endpoint) -> list[type[ApiError]]:
+def _errors(api: Api, endpoint: Endpoint) -> list[type[ApiError]]:
     """All errors that an endpoint may answer with."""
-    found: list[type[ApiError]] = [
-        InvalidRequest,
-        Unauthorized,
-        Forbidden,
-        MethodNotAllowed,
-        RateLimited,
-        ApiError,
-        Unavailable,
-    ]
+    found: list[type[ApiError]] = [InvalidRequest, MethodNotAllowed, *api.raises, ApiError]
     if endpoint.path_type is not None:
         found.append(NotFound)
     if endpoint.consumes:
@@ -203,17 +173,10 @@ def errors_of(endpoint: Endpoint) -> list[type[ApiError]]:
     return list(dict.fromkeys(found))
 
 
-_SAYINGS: dict[type[ApiError], str] = {
-    Unauthorized: "no API key; send the header 'Authorization: Bearer <key>'",
-    Forbidden: "this needs a key with the scope admin:write",
-    NotFound: "no tenant is named 'acme'",
-    PreconditionFailed: 'it has changed: its ETag is "18" now; read it again and repeat the change',
-}
-
-
-def _example(kind: type[ApiError]) -> Problem:
-    text = _SAYINGS.get(kind, (kind.__doc__ or "what was wrong, and what to do about it").split("\n")[0])
-    return problem(RateLimited(text, retry_after=2) if kind is RateLimited else kind(text))
+def _example(api: Api, kind: type[ApiError]) -> Problem:
+    known = {type(error): error for error in api.examples}
+    text = (kind.__doc__ or "what was wrong, and what to do about it").split("\n")[0]
+    return problem(known[kind] if kind in known else kind(text))
 
 
 def _portable(value: Any) -> Any:

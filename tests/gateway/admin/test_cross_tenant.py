@@ -16,8 +16,9 @@ import httpx2
 import pytest
 
 from engine.text.processor import TextProcessor
-from gateway.admin.app import ENDPOINTS
-from gateway.admin.kit.endpoints import Access, Endpoint
+from gateway.admin.app import API
+from gateway.admin.call import Access
+from gateway.admin.kit.endpoints import Endpoint
 from tests.engine.adapters.zoo import write_adapter
 from tests.gateway.admin.conftest import CHAT, Administer, Administered
 from tests.gateway.admin.endpoints.test_adapters import finished, upload
@@ -98,14 +99,14 @@ async def test_nothing_of_another_tenant_is_shown_or_changed(
     """Every endpoint: 404 or 403, or an answer without a trace of the other's; and nothing is different afterwards."""
     async with administer(engines={"small": [frames.address]}) as api:
         names = await belongings(api, folder)
-        for endpoint in ENDPOINTS:
+        for endpoint in API.endpoints:
             # What its own admin or an operator may do works with the same request: the refusal below is no accident.
             if endpoint.method == "GET":
                 client = api.operator if endpoint.access is Access.OPERATOR else api.acme
                 allowed = await call(client, endpoint, names)
                 assert allowed.status_code == 200, (endpoint.name, allowed.text)
         before = await state(api)
-        for endpoint in ENDPOINTS:
+        for endpoint in API.endpoints:
             response = await call(api.other, endpoint, names)
             where = (endpoint.method, endpoint.path, response.status_code, response.text)
             if endpoint.access is Access.OPERATOR:

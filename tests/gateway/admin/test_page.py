@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
-from gateway.admin.app import ENDPOINTS
+from gateway.admin.app import API
 from tests.e2e.browser import chromium, needs_chromium, visit
 from tests.gateway.admin.conftest import OPERATOR
 from tests.gateway.admin.thread import Thread
@@ -27,7 +27,7 @@ def test_it_shows_every_endpoint_and_calls_one(browser: Browser, thread: Thread)
     with visit(browser, thread.url) as tab:
         page = tab.page
         page.goto("/admin/")
-        expect(page.locator("details.operation")).to_have_count(len(ENDPOINTS))
+        expect(page.locator("details.operation")).to_have_count(len(API.endpoints))
         page.get_by_label("API key").fill(OPERATOR)
 
         create = page.locator("#create_tenant")

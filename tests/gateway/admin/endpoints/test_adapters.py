@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from engine.adapters.registry import Registry
 from engine.text.processor import TextProcessor
-from gateway.admin.kit.endpoints import Call
+from gateway.admin.call import Call
 from gateway.engines.pools import Pool
 from gateway.errors import Unavailable
 from gateway.registration import registrar

@@ -84,6 +84,7 @@ async def test_without_redis_the_answer_is_503(administer: Administer) -> None:
     """What cannot be recorded is not done."""
     async with administer(redis_at="unix:///nowhere/redis.sock") as api:
         problem(await api.operator.get("/tenants"), 503, "unavailable")
+        problem(await api.operator.get("/tenants/shop"), 503, "unavailable")
         problem(await api.operator.get("/jobs"), 503, "unavailable")
         problem(await api.operator.get("/cache"), 503, "unavailable")
         problem(await api.operator.post("/tenants", json={"name": "shop"}), 503, "unavailable")

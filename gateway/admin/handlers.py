@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.errors import ApiError
+from gateway.errors import ApiError, Unavailable
 from gateway.http.exchange import http_error
 from gateway.protocol.problems import MEDIA_TYPE, problem
+
+log = logging.getLogger("roundhouse.admin")
 
 
 def problem_response(error: ApiError) -> Response:
@@ -22,6 +26,12 @@ async def on_api_error(request: Request, error: Exception) -> Response:
     """Exception handler for `ApiError`."""
     assert isinstance(error, ApiError)
     return problem_response(error)
+
+
+async def on_redis_error(request: Request, error: Exception) -> Response:
+    """Exception handler for a Redis that does not answer."""
+    log.warning("admin: no answer from Redis", extra={"error": type(error).__name__})
+    return problem_response(Unavailable("Redis does not answer; try again in a few seconds"))
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
