@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gateway.pipeline.routing.held import HeldAnswer
 from gateway.protocol.stream import Routed, TextDelta
 from gateway.turns import Turn
 from tests.gateway.pipeline.sources.conftest import DEMO, request
 
+pytestmark = pytest.mark.anyio
 
-def test_who_joins_later_waits_no_longer() -> None:
+
+async def test_who_joins_later_waits_no_longer() -> None:
     """One waits for the end, and another one comes who reads along: with the next token all of it is shown."""
     turn = Turn("resp_1", DEMO, request("hello"), (), 1.0)
     turn.append(Routed(tier="small", model="m", replica="small-0", reason="complexity", complexity=0.1))
@@ -26,7 +30,7 @@ def test_who_joins_later_waits_no_longer() -> None:
         assert turn.log.text == "It keeps what was."
 
 
-def test_those_who_follow_wait_for_some_time_only() -> None:
+async def test_those_who_follow_wait_for_some_time_only() -> None:
     """Who asked waits for the whole answer, however long it takes, while nobody else wants it."""
     turn = Turn("resp_1", DEMO, request("hello"), (), 1.0)
     turn.append(Routed(tier="small", model="m", replica="small-0", reason="complexity", complexity=0.1))
