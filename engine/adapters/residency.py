@@ -19,7 +19,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.adapters.loads import Install, Prepare
-from engine.adapters.states import LOADING, ON_DEVICE, ON_HOST, Adapter, AdapterState, Listed, sectors_of
+from engine.adapters.states import (
+    IN_LINE,
+    INSTALLED,
+    LOADING,
+    ON_DEVICE,
+    ON_HOST,
+    Adapter,
+    AdapterState,
+    Listed,
+    sectors_of,
+)
 from engine.cache.blocks import BlockPool
 
 
@@ -89,33 +99,29 @@ class Residency:
     # Questions.
 
     def state(self, version: str) -> AdapterState:
-        adapter = self._adapters.get(version)
-        return AdapterState.ABSENT if adapter is None else adapter.state
+        return self._known(version).state
 
     def size(self, version: str) -> int:
         """Bytes on the device, 0 while they are not known."""
-        adapter = self._adapters.get(version)
-        return 0 if adapter is None else adapter.sectors * self._config.sector_bytes
+        return self.sectors(version) * self._config.sector_bytes
 
     def sectors(self, version: str) -> int:
         """Sectors that it needs, 0 while they are not known."""
-        adapter = self._adapters.get(version)
-        return 0 if adapter is None else adapter.sectors
-
-    def in_use(self, version: str) -> bool:
-        """Whether requests with this adapter run."""
-        adapter = self._adapters.get(version)
-        return adapter is not None and adapter.running > 0
+        return self._known(version).sectors
 
     def anchored(self, version: str) -> bool:
         """Whether it is pinned on the device."""
-        adapter = self._adapters.get(version)
-        return adapter is not None and adapter.anchored
+        return self._known(version).anchored
 
     @property
     def resident(self) -> list[str]:
         """Versions on the device, the one that was asked for last at the end."""
-        return [each.version for each in self._adapters.values() if each.state is AdapterState.RESIDENT]
+        return [each.version for each in self._adapters.values() if each.state in INSTALLED]
+
+    @property
+    def next_wanted(self) -> str | None:
+        """The wanted adapter to evict first: the one that waits the shortest."""
+        return next(reversed(self._wanted.order), None)
 
     # Requests.
 
@@ -138,10 +144,12 @@ class Residency:
     def start(self, version: str) -> None:
         """A request that is held begins to run."""
         adapter = self._adapters[version]
-        if adapter.state is not AdapterState.RESIDENT:
-            raise RuntimeError(f"adapter {version}: a request runs while it is {adapter.state.value}")
+        if adapter.state not in IN_LINE:
+            raise RuntimeError(f"adapter {version}: a request starts while it is {adapter.state.value}")
         self._lift(adapter)
         adapter.running += 1
+        if adapter.state is AdapterState.ENTERING:
+            adapter.move_to(AdapterState.OPEN)
         self._settle(adapter)
 
     def stop(self, version: str) -> None:
@@ -206,11 +214,10 @@ class Residency:
 
     def may_anchor(self, version: str) -> bool:
         """Whether an adapter on the host is pinned and can be pinned on the device too."""
-        adapter = self._adapters.get(version)
-        return adapter is not None and self._can_anchor(adapter)
+        return self._can_anchor(self._known(version))
 
     def install(self, version: str) -> Install:
-        """Begin to copy an adapter to the device; `room` must have said yes, after `give_way` if it was urgent."""
+        """Begin to copy an adapter to the device; `room` must have said yes without `urgent`."""
         adapter = self._adapters[version]
         self._lift(adapter)
         adapter.move_to(AdapterState.INSTALLING)
@@ -248,20 +255,19 @@ class Residency:
         adapter.sectors = 0
         self._settle(adapter)
 
-    def give_way(self) -> str | None:
-        """Take the sectors of a wanted adapter, the one that waits the shortest; None if there is none."""
-        if not self._wanted.order:
-            return None
-        version, adapter = next(reversed(self._wanted.order.items()))
-        self._evict(adapter)
-        return version
-
-    def spare(self, version: str, spared: bool) -> None:
-        """Whether nobody may take this adapter's sectors although no request with it runs yet."""
+    def move(self, version: str, state: AdapterState) -> None:
+        """Open, close or drain an adapter on the device."""
         adapter = self._adapters[version]
-        self._lift(adapter)
-        adapter.spared = spared
-        self._settle(adapter)
+        if AdapterState.ENTERING in (adapter.state, state):
+            self._lift(adapter)
+            adapter.move_to(state)
+            self._settle(adapter)
+        else:
+            adapter.move_to(state)  # which changes no list
+
+    def evict(self, version: str) -> None:
+        """Take the sectors of an adapter that is on the device and not used, and whose requests stand aside."""
+        self._evict(self._adapters[version])
 
     def take_removed(self) -> list[str]:
         """Versions that have lost their place on the device since the last call."""
@@ -285,7 +291,7 @@ class Residency:
         problems = {
             "requests are counted wrongly": any(not 0 <= each.running <= each.requests for each in adapters),
             "a request runs without its adapter": any(
-                each.running and each.state is not AdapterState.RESIDENT for each in adapters
+                each.running and each.state not in INSTALLED for each in adapters
             ),
             "host bytes are counted wrongly": self.host_bytes != sectors_of(hosted) * self._config.sector_bytes,
             "lent blocks differ from sectors": self._pool.lent != sectors_of(seated) or self._pool.lent > self.share,
@@ -299,6 +305,9 @@ class Residency:
         broken = [problem for problem, found in problems.items() if found]
         if broken:
             raise RuntimeError(f"adapter bookkeeping is broken: {'; '.join(broken)}")
+
+    def _known(self, version: str) -> Adapter:
+        return self._adapters.get(version) or Adapter(version)
 
     # Whatever decides in which lists an adapter is changes between `_lift` and `_settle`.
 

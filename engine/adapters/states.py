@@ -1,10 +1,6 @@
-"""The states of an adapter, and lists of adapters. Pure.
+"""The states of an adapter version and which may follow which, and lists of adapters. Pure.
 
-ABSENT ──► PREPARING ──► HOST ──► INSTALLING ──► RESIDENT
-   ▲           │          │ ▲          │            │
-   │           ▼          │ └──────────┼────────────┘
-   ├──────── FAILED ◄─────┼────────────┘
-   └──────────────────────┘
+docs/engine.md draws `TRANSITIONS`, with what causes each.
 """
 
 from __future__ import annotations
@@ -16,28 +12,45 @@ from dataclasses import dataclass
 
 
 class AdapterState(enum.Enum):
+    """Where a version is, and whether requests that name it may start."""
+
     ABSENT = "absent"
+    """Neither on the host nor on the device."""
     PREPARING = "preparing"
+    """Being read and packed into host memory."""
     HOST = "host"
+    """In host memory only."""
     INSTALLING = "installing"
+    """Being copied to the device."""
     RESIDENT = "resident"
+    """On the device; requests that wait for it stand aside."""
+    OPEN = "open"
+    """On the device; its waiting requests stand in line."""
+    ENTERING = "entering"
+    """Open after it had starved: its place is kept until the first of its requests runs."""
+    DRAINING = "draining"
+    """On the device and in use, but closed to further requests, so that a starving adapter gets in."""
     FAILED = "failed"
+    """A load failed; the requests that waited for it are being ended."""
 
 
-_ALLOWED = {
-    (AdapterState.ABSENT, AdapterState.PREPARING),
-    (AdapterState.PREPARING, AdapterState.HOST),
-    (AdapterState.PREPARING, AdapterState.FAILED),
-    (AdapterState.HOST, AdapterState.INSTALLING),
-    (AdapterState.HOST, AdapterState.ABSENT),
-    (AdapterState.INSTALLING, AdapterState.RESIDENT),
-    (AdapterState.INSTALLING, AdapterState.FAILED),
-    (AdapterState.RESIDENT, AdapterState.HOST),
-    (AdapterState.FAILED, AdapterState.ABSENT),
+_S = AdapterState
+TRANSITIONS: dict[AdapterState, tuple[AdapterState, ...]] = {
+    _S.ABSENT: (_S.PREPARING,),
+    _S.PREPARING: (_S.HOST, _S.FAILED),
+    _S.HOST: (_S.INSTALLING, _S.ABSENT),
+    _S.INSTALLING: (_S.RESIDENT, _S.FAILED),
+    _S.RESIDENT: (_S.OPEN, _S.ENTERING, _S.DRAINING, _S.HOST),
+    _S.OPEN: (_S.RESIDENT,),
+    _S.ENTERING: (_S.OPEN, _S.RESIDENT),
+    _S.DRAINING: (_S.RESIDENT,),
+    _S.FAILED: (_S.ABSENT,),
 }
-LOADING = (AdapterState.PREPARING, AdapterState.INSTALLING)
-ON_DEVICE = (AdapterState.INSTALLING, AdapterState.RESIDENT)
-ON_HOST = (AdapterState.HOST, *ON_DEVICE)
+LOADING = (_S.PREPARING, _S.INSTALLING)
+IN_LINE = (_S.OPEN, _S.ENTERING)
+INSTALLED = (_S.RESIDENT, *IN_LINE, _S.DRAINING)
+ON_DEVICE = (_S.INSTALLING, *INSTALLED)
+ON_HOST = (_S.HOST, *ON_DEVICE)
 
 
 @dataclass(eq=False, slots=True)
@@ -55,8 +68,6 @@ class Adapter:
     pinned: bool = False
     anchored: bool = False
     """Pinned on the device, not only on the host."""
-    spared: bool = False
-    """It has waited so long that nobody takes its sectors before a request with it runs."""
 
     @property
     def hosted(self) -> bool:
@@ -72,11 +83,11 @@ class Adapter:
     @property
     def wanted(self) -> bool:
         """Its copy on the device may go if need be."""
-        resident = self.state is AdapterState.RESIDENT and not self.anchored and not self.spared
-        return resident and self.requests > 0 and not self.running
+        kept = self.anchored or self.state is AdapterState.ENTERING
+        return self.state in INSTALLED and not kept and self.requests > 0 and not self.running
 
     def move_to(self, state: AdapterState) -> None:
-        if (self.state, state) not in _ALLOWED:
+        if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"adapter {self.version}: illegal transition {self.state.value} -> {state.value}")
         self.state = state
 

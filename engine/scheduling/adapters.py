@@ -1,16 +1,16 @@
 """When requests with adapters may run: loads in the order of waiting, bytes per step, and who has to drain. Pure.
 
-A version is *open* when its adapter is on the device and may be used: its waiting requests then stand in the policy's
-line like all others. Otherwise it is *closed* and they stand aside, indexed by version, so that a step never looks at
-requests that cannot run. Both ways they keep their place.
+While a version is OPEN or ENTERING (`engine/adapters/states.py`), its waiting requests stand in the policy's line like
+all others. In every other state they stand aside, indexed by version, so that a step never looks at requests that
+cannot run. Both ways they keep their place.
 
 * What waits longest is loaded first, and nothing is installed past it.
 * The adapters of one step have at most `step_bytes` together: a step reads each of them once. Those of running
   requests count; those of preempted ones and the base model do not. One adapter alone is always admitted.
 * An adapter that cannot get in for `wait` seconds is *starving*. From then on nothing else is newly brought in, idle
   and wanted adapters make way, KV blocks are kept for it, and the adapter in use that needs the fewest steps to finish
-  what it runs drains: none of its requests is admitted. After twice that time they are preempted.
-* Once it is in, nobody takes its place before one of its requests has run.
+  what it runs is DRAINING: none of its requests is admitted. After twice that time they are preempted.
+* Once it is in, it is ENTERING: nobody takes its place before one of its requests has run.
 
 (The design follows SGLang's LoRA drainer and LoRAX's cycling of adapters, which know no bytes.)
 """
@@ -23,21 +23,21 @@ from dataclasses import dataclass, field
 from engine.adapters.loads import Job
 from engine.adapters.prefetch import Prefetch
 from engine.adapters.residency import Residency, ResidencyConfig, Room
-from engine.adapters.states import AdapterState
+from engine.adapters.states import IN_LINE, LOADING, AdapterState
 from engine.request import Request, RequestError
 from engine.scheduling.versions import Versions
 
 
 @dataclass(slots=True)
-class Moves:
+class LineChanges:
     """What the scheduler has to do with requests."""
 
-    opened: list[Request] = field(default_factory=list)
-    """They join the line."""
-    aside: list[Request] = field(default_factory=list)
-    """They leave it, but go on waiting."""
+    joining: list[Request] = field(default_factory=list)
+    """Waiting requests that stand in line from now on."""
+    leaving: list[Request] = field(default_factory=list)
+    """Waiting requests that stand aside from now on."""
     preempted: list[Request] = field(default_factory=list)
-    """They stop running and wait, as far as they may be preempted."""
+    """Running requests that have to wait again, as far as they may be preempted."""
 
 
 class AdapterAdmission:
@@ -54,17 +54,13 @@ class AdapterAdmission:
         self._waiting: dict[str, dict[Request, float]] = {}
         """By version, with the moment since when each waits."""
         self._running: dict[str, dict[Request, None]] = {}
-        self._running_bytes = 0
-        self._open: set[str] = set()
-        self._absent, self._hosted, self._held = Versions(), Versions(), Versions()
-        """Closed versions that have to be loaded onto the host, onto the device, and that are there."""
+        self._in_step: set[str] = set()
+        """Versions whose bytes count in a step: those that are used, and those that are entering."""
+        self._absent, self._hosted, self._closed = Versions(), Versions(), Versions()
+        """Versions that are waited for: to be loaded onto the host, onto the device, and closed ones on the device."""
         self._starving: str | None = None
-        self._draining: set[str] = set()
-        self._entering: set[str] = set()
-        """Versions that starved and are open now, until one of their requests runs: their bytes count already."""
-        self._entering_bytes = 0
         self._may_open = False
-        """Something has changed that could open a version in `_held`."""
+        """Whether something has changed that could open a version in `_closed`."""
         self._jobs: list[Job] = []
         self._refused: list[tuple[str, RequestError]] = []
 
@@ -78,7 +74,7 @@ class AdapterAdmission:
         """A request waits, as a new one or preempted; whether it may stand in line."""
         version = _version(request)
         self._waiting.setdefault(version, {})[request] = now
-        if version in self._open:
+        if self._is_open(version):
             return True
         self.standing_aside += 1
         self._place(version)
@@ -87,13 +83,14 @@ class AdapterAdmission:
     def unwait(self, request: Request) -> bool:
         """A waiting request has ended; whether it stood in line."""
         version = _version(request)
-        stood = version in self._open
+        stood = self._is_open(version)
         self.standing_aside -= not stood
         self._forget_waiting(request)
         if version not in self._waiting:
-            self._enter(version, entering=False)
-            if version not in self._running:
-                self._open.discard(version)
+            if version == self._starving:
+                self._stop_starving()
+            if stood and version not in self._running:
+                self.residency.move(version, AdapterState.RESIDENT)
         self._place(version)
         self.residency.release(version)
         return stood
@@ -103,11 +100,8 @@ class AdapterAdmission:
         version = _version(request)
         self._forget_waiting(request)
         self.residency.start(version)
-        self._enter(version, entering=False)
-        running = self._running.setdefault(version, {})
-        if not running:
-            self._running_bytes += self.residency.size(version)
-        running[request] = None
+        self._running.setdefault(version, {})[request] = None
+        self._place(version)
 
     def stop(self, request: Request, *, ended: bool) -> None:
         """A running request has ended, or is preempted and must `wait` next."""
@@ -117,62 +111,59 @@ class AdapterAdmission:
         del running[request]
         if not running:
             del self._running[version]
-            self._running_bytes -= self.residency.size(version)
             self._may_open = True
-            if version not in self._waiting:
-                self._open.discard(version)
+            state = self.residency.state(version)
+            if state is AdapterState.DRAINING or (state is AdapterState.OPEN and version not in self._waiting):
+                self.residency.move(version, AdapterState.RESIDENT)
+            self._place(version)
         if ended:
             self.residency.release(version)
 
     def admits(self, request: Request) -> bool:
         """Whether a request that stands in line may run as far as its adapter is concerned."""
         version = _version(request)
-        if version in self._running or version in self._entering:
-            return True
-        return self._starving is None and self._fits(version)
+        return version in self._in_step or (self._starving is None and self._fits(version))
 
     def close(self, version: str) -> list[Request]:
         """Let no more requests of an open version in; those that leave the line, which stand aside now."""
-        if version not in self._open:
+        if not self._is_open(version):
             return []
-        self._open.remove(version)
-        self._enter(version, entering=False)
+        self.residency.move(version, AdapterState.RESIDENT)
         self._place(version)
-        aside = list(self._waiting.get(version, ()))
-        self.standing_aside += len(aside)
-        return aside
+        leaving = self.waiting(version)
+        self.standing_aside += len(leaving)
+        return leaving
 
-    def give_way(self) -> list[Request] | None:
-        """Take the sectors of an adapter that no running request uses; who leaves the line for it, None if none can."""
-        version = self.residency.give_way()
+    def evict(self) -> list[Request] | None:
+        """Take the sectors of an adapter that no running request uses; who leaves the line, None if there is none."""
+        version = self.residency.next_wanted
         if version is None:
             return None
-        aside = self.close(version)
+        leaving = self.close(version)
+        self.residency.evict(version)
         self._place(version)
-        return aside
+        return leaving
 
     # Steps.
 
-    def relieve(self, now: float, growth: int) -> Moves:
+    def relieve(self, now: float, growth: int) -> LineChanges:
         """Find out who starves and make way for it. `growth`: KV blocks to be left to running requests."""
-        moves = Moves()
+        changes = LineChanges()
         self.reserved = 0
-        if self._hosted or self._held or self._starving is not None:
-            self._relieve(now, growth, moves)
-        return moves
+        if self._hosted or self._closed or self._starving is not None:
+            self._relieve(now, growth, changes)
+        return changes
 
-    def advance(self, growth: int) -> Moves:
+    def advance(self, growth: int) -> LineChanges:
         """Begin loads, and open what can be opened."""
-        moves = Moves()
-        while self.residency.loading < self._config.loads:
-            job = self._next_load(growth, moves)
-            if job is None:
-                break
+        changes = LineChanges()
+        while self.residency.loading < self._config.loads and (job := self._next_load(growth, changes)) is not None:
+            self._place(job.version)
             self._jobs.append(job)
         if self._may_open:
             self._may_open = False
-            self._reopen(moves)
-        return moves
+            self._reopen(changes)
+        return changes
 
     def take_jobs(self) -> list[Job]:
         """Loads that have been decided on since the last call."""
@@ -212,24 +203,19 @@ class AdapterAdmission:
         """
         self.residency.check_integrity()
         used = {request for each in self._running.values() for request in each}
-        open_waiting = {request for version in self._open for request in self._waiting.get(version, ())}
+        in_line_waiting = {r for version in self._waiting if self._is_open(version) for r in self._waiting[version]}
         waiting = sum(map(len, self._waiting.values()))
-        placed = [*self._absent.versions(), *self._hosted.versions(), *self._held.versions()]
-        closed = [version for version in self._waiting if version not in self._open]
-        loading = [version for version in closed if version not in placed]
+        placed = [*self._absent.versions(), *self._hosted.versions(), *self._closed.versions()]
+        counted = {*self._running, *(v for v in self._waiting if self.residency.state(v) is AdapterState.ENTERING)}
         problems = {
             "running requests differ": used != {request for request in running if request.adapter is not None},
-            "requests in line differ": open_waiting != {request for request in in_line if request.adapter is not None},
-            "requests standing aside are counted wrongly": self.standing_aside != waiting - len(open_waiting),
-            "an open version is not resident": not self._open <= set(self.residency.resident),
-            "a version is listed twice": len(placed) != len(set(placed)) or not set(placed) <= set(closed),
-            "a version waits for nothing": any(
-                self.residency.state(version) not in (AdapterState.PREPARING, AdapterState.INSTALLING)
-                for version in loading
-            ),
-            "bytes are counted wrongly": self._running_bytes != sum(map(self.residency.size, self._running))
-            or self._entering_bytes != sum(map(self.residency.size, self._entering)),
-            "a version enters that is not open": not self._entering <= self._open,
+            "requests in line differ": in_line_waiting
+            != {request for request in in_line if request.adapter is not None},
+            "requests standing aside are counted wrongly": self.standing_aside != waiting - len(in_line_waiting),
+            "a version is listed twice": len(placed) != len(set(placed)),
+            "a version waits for nothing": set(placed)
+            != {v for v in self._waiting if self.residency.state(v) not in (*LOADING, *IN_LINE)},
+            "bytes are counted wrongly": self._in_step != counted,
         }
         broken = [problem for problem, found in problems.items() if found]
         if broken:
@@ -243,91 +229,91 @@ class AdapterAdmission:
         if not waiting:
             del self._waiting[_version(request)]
 
+    def _is_open(self, version: str) -> bool:
+        return self.residency.state(version) in IN_LINE
+
     def _place(self, version: str) -> None:
-        """Put a version into the list that fits its state, if it is closed and waited for."""
-        for versions in (self._absent, self._hosted, self._held):
+        """List a version where its state, its waiting and its running requests have it belong."""
+        state = self.residency.state(version)
+        counts = version in self._running or state is AdapterState.ENTERING
+        (self._in_step.add if counts else self._in_step.discard)(version)
+        for versions in (self._absent, self._hosted, self._closed):
             versions.discard(version)
         waiting = self._waiting.get(version)
-        if waiting is None or version in self._open:
+        if waiting is None:
             return
         since = next(iter(waiting.values()))
-        state = self.residency.state(version)
         if state is AdapterState.ABSENT:
             self._absent.add(version, since)
         elif state is AdapterState.HOST:
             self._hosted.add(version, since)
-        elif state is AdapterState.RESIDENT:
-            self._held.add(version, since)
+        elif state in (AdapterState.RESIDENT, AdapterState.DRAINING):
+            self._closed.add(version, since)
             self._may_open = True
 
-    def _enter(self, version: str, *, entering: bool) -> None:
-        """Keep the place of a version that has starved, or do so no longer."""
-        if entering == (version in self._entering) or (entering and version in self._running):
-            return
-        (self._entering.add if entering else self._entering.remove)(version)
-        self._entering_bytes += self.residency.size(version) * (1 if entering else -1)
-        self.residency.spare(version, entering)
-
     def _fits(self, version: str, more: int = 0) -> bool:
-        """Whether its bytes fit into a step, beside those of running requests and `more`."""
-        others = self._running_bytes + self._entering_bytes + more
+        """Whether its bytes fit into a step, beside those of other versions and `more`."""
         limit = self._config.step_bytes
-        if limit is None or not others or version in self._running:
+        if limit is None or version in self._running:
             return True
-        return others + self.residency.size(version) <= limit
+        others = sum(map(self.residency.size, self._in_step)) + more
+        return not others or others + self.residency.size(version) <= limit
 
-    def _relieve(self, now: float, growth: int, moves: Moves) -> None:
+    def _relieve(self, now: float, growth: int, changes: LineChanges) -> None:
         """Find out who starves and make way for it."""
-        if self._starving is not None and (self._starving in self._open or self._starving not in self._waiting):
-            self._stop_starving()
         if self._starving is None:
-            since, version = min(self._hosted.first(), self._held.first())
+            since, version = min(self._hosted.first(), self._closed.first())
             if now - since <= self._config.wait or self._room(version, growth, urgent=False) is Room.YES:
                 return
             self._starving = version
         version = self._starving
-        if version not in self._hosted and version not in self._held:
+        if version not in self._hosted and version not in self._closed:
             return  # it is being loaded
         room = self._room(version, growth, urgent=True)
         if room is Room.YES:
             return
         if room is Room.BLOCKS:
             self.reserved = self.residency.sectors(version)
-        since = (self._hosted if version in self._hosted else self._held).since(version)
-        draining = [other for other in self._draining if other in self._running]
+        since = (self._hosted if version in self._hosted else self._closed).since(version)
+        draining = [other for other in self._running if self._drains(other)]
         if not draining:
-            draining = self._choose_victim(version, moves)
+            draining = self._choose_victim(version, changes)
         if now - since > 2 * self._config.wait:
-            moves.preempted += [request for other in draining for request in self._running[other]]
+            changes.preempted += [request for other in draining for request in self._running[other]]
 
     def _room(self, version: str, growth: int, *, urgent: bool) -> Room:
         """Whether a version on the host or the device can be brought in; yes if there is no use in waiting for that."""
-        if version in self._held:
+        if version in self._closed:
             return Room.YES if self._fits(version) else Room.BYTES
         room = self.residency.room(version, growth, urgent=urgent)
         return Room.YES if room is Room.NEVER else room
 
-    def _choose_victim(self, version: str, moves: Moves) -> list[str]:
+    def _choose_victim(self, version: str, changes: LineChanges) -> list[str]:
         """Let the adapter drain that needs the fewest steps for it; none if draining would not help."""
         needs_sectors = version in self._hosted
         candidates = [
             other
             for other in self._running
-            if other not in self._draining and not (needs_sectors and self.residency.anchored(other))
+            if not self._drains(other) and not (needs_sectors and self.residency.anchored(other))
         ]
         if not candidates:
             return []
         victim = min(candidates, key=lambda other: max(map(_remaining, self._running[other])))
-        self._draining.add(victim)
-        moves.aside += self.close(victim)
+        changes.leaving += self.close(victim)
+        self.residency.move(victim, AdapterState.DRAINING)
+        self._place(victim)
         return [victim]
 
     def _stop_starving(self) -> None:
         self._starving = None
-        self._draining.clear()
+        for version in filter(self._drains, self._running):
+            self.residency.move(version, AdapterState.RESIDENT)
         self._may_open = True
 
-    def _next_load(self, growth: int, moves: Moves) -> Job | None:
+    def _drains(self, version: str) -> bool:
+        return self.residency.state(version) is AdapterState.DRAINING
+
+    def _next_load(self, growth: int, changes: LineChanges) -> Job | None:
         """The load that is due next, begun; None if nothing is to be loaded or can be."""
         while self._hosted:
             version = self._hosted.first()[1]
@@ -342,40 +328,35 @@ class AdapterAdmission:
             if room is not Room.YES:
                 break
             while self.residency.room(version, growth) is not Room.YES:
-                moves.aside += self.give_way() or ()
-            self._hosted.discard(version)
+                changes.leaving += self.evict() or ()
             return self.residency.install(version)
         if self._absent:
             since, version = self._absent.first()
             # Who has waited longest is prepared whatever the budget: one copy more, and nobody waits for ever.
-            oldest = since <= min(self._hosted.first()[0], self._held.first()[0])
+            oldest = since <= min(self._hosted.first()[0], self._closed.first()[0])
             if oldest or self.residency.may_prepare():
-                self._absent.discard(version)
                 return self.residency.prepare(version)
         if self._starving in self._hosted:
             return None
-        job = self.prefetch.next_load(growth)
-        if job is not None:
-            self._place(job.version)
-        return job
+        return self.prefetch.next_load(growth)
 
-    def _reopen(self, moves: Moves) -> None:
+    def _reopen(self, changes: LineChanges) -> None:
         """Open versions that are on the device, who has waited longest first, as far as their bytes fit."""
         opened = 0
-        for version in self._held.versions():
+        for version in self._closed.versions():
             new = version not in self._running
-            if version in self._draining or (new and self._starving not in (None, version)):
+            if self._drains(version) or (new and self._starving not in (None, version)):
                 continue
             if new and not self._fits(version, opened):
                 return
             opened += self.residency.size(version) if new else 0
-            self._open.add(version)
-            self._held.discard(version)
-            waiting = self._waiting[version]
+            starved = version == self._starving
+            self.residency.move(version, AdapterState.ENTERING if starved else AdapterState.OPEN)
+            self._place(version)
+            waiting = self.waiting(version)
             self.standing_aside -= len(waiting)
-            moves.opened += waiting
-            if version == self._starving:
-                self._enter(version, entering=True)
+            changes.joining += waiting
+            if starved:
                 self._stop_starving()
 
     def _too_large(self, version: str) -> RequestError:

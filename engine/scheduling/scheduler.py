@@ -316,7 +316,7 @@ class Scheduler:
         if missing <= 0:
             return True
         while missing > self.pool.available:
-            if (aside := self.adapters.give_way()) is not None:
+            if (aside := self.adapters.evict()) is not None:
                 self._withdraw(aside)
                 continue
             first = self._running[0]
@@ -350,14 +350,14 @@ class Scheduler:
 
     def _move_adapters(self, step: _Step) -> None:
         """Let requests into the line whose adapters can take them, and others out of it or of the running set."""
-        moves = self.adapters.relieve(step.now, len(self._running))
-        self._withdraw(moves.aside)
-        for request in moves.preempted:
+        changes = self.adapters.relieve(step.now, len(self._running))
+        self._withdraw(changes.leaving)
+        for request in changes.preempted:
             if not self._preemption.is_safe(request):
                 self._preempt(request, step)
-        moves = self.adapters.advance(len(self._running))
-        self._withdraw(moves.aside)
-        for request in moves.opened:
+        changes = self.adapters.advance(len(self._running))
+        self._withdraw(changes.leaving)
+        for request in changes.joining:
             self._policy.restore(request)
 
     def _wait_for_adapter(self, request: Request, now: float) -> None:

@@ -250,6 +250,21 @@ def test_nothing_new_is_brought_in_past_an_adapter_that_starves() -> None:
     bench.assert_correct()
 
 
+def test_an_adapter_whose_requests_end_while_it_starves_holds_up_nobody() -> None:
+    bench = AdapterBench(blocks=16, sizes={"other": 3}, step_bytes=10, host_bytes=21, wait=3.0)
+    for id, version in [("busy", "v"), ("starving", "w"), ("other", "other")]:
+        bench.add(id, 2, 100, adapter=version)
+        bench.step()
+    for _ in range(3):
+        bench.step()
+    for id in ("busy", "starving"):
+        bench.scheduler.cancel(id)
+    assert bench.adapters.residency.state("w") is AdapterState.ABSENT
+    bench.add("again", 2, adapter="w")
+    bench.run()
+    bench.assert_correct()
+
+
 def test_kv_blocks_are_kept_for_an_adapter_that_starves_among_requests_for_the_base_model() -> None:
     bench = AdapterBench(blocks=8, sizes={"v": 3}, wait=5.0, max_running=8)
     for index in range(4):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from engine.adapters.residency import ResidencyConfig
+from engine.adapters.states import IN_LINE, AdapterState
 from engine.core import EngineCore, RequestError, SchedulerConfig
 from engine.request import Request
 from engine.speculation.costs import StepCosts
@@ -204,8 +205,9 @@ def test_a_cancelled_request_leaves_no_reference(hosted: Hosted, resident: bool)
     hosted.core.cancel("a")
     (output,) = hosted.drain()["a"][-1:]
     assert output.finish == "cancelled"
-    assert hosted.core._scheduler.adapters.standing_aside == 0
-    assert not hosted.core._scheduler.adapters.residency.in_use(V)
+    adapters = hosted.core._scheduler.adapters
+    assert adapters.standing_aside == 0
+    assert adapters.residency.state(V) not in (*IN_LINE, AdapterState.DRAINING)
 
 
 def test_an_announced_adapter_waits_on_the_host(hosted: Hosted) -> None:

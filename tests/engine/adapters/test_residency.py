@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine.adapters.residency import Residency, ResidencyConfig, Room
-from engine.adapters.states import Adapter, AdapterState
+from engine.adapters.states import ON_HOST, Adapter, AdapterState
 from engine.cache.blocks import BlockPool, block_hash
+
+OPEN, DRAINING, ENTERING = AdapterState.OPEN, AdapterState.DRAINING, AdapterState.ENTERING
 
 
 def make(blocks: int = 20, **config: object) -> Residency:
@@ -56,8 +58,29 @@ def test_an_illegal_transition_raises(state: AdapterState) -> None:
 def test_a_request_cannot_run_before_its_adapter_is_resident() -> None:
     residency = make()
     residency.hold("a")
-    with pytest.raises(RuntimeError, match="a request runs while it is absent"):
+    with pytest.raises(RuntimeError, match="a request starts while it is absent"):
         residency.start("a")
+
+
+def test_a_request_cannot_start_while_its_adapter_is_closed() -> None:
+    residency = make()
+    residency.hold("a")
+    bring(residency, "a")
+    with pytest.raises(RuntimeError, match="a request starts while it is resident"):
+        residency.start("a")
+
+
+def test_an_adapter_that_enters_keeps_its_place_until_a_request_of_it_runs() -> None:
+    residency = make()
+    residency.hold("a")
+    bring(residency, "a")
+    assert residency.next_wanted == "a"
+    residency.move("a", ENTERING)
+    assert residency.next_wanted is None
+    residency.start("a")
+    residency.stop("a")
+    assert (residency.state("a"), residency.next_wanted) == (OPEN, "a")
+    residency.check_integrity()
 
 
 def test_an_idle_adapter_gives_its_sectors_to_kv_and_stays_on_the_host() -> None:
@@ -76,11 +99,12 @@ def test_an_adapter_that_requests_name_does_not_give_its_sectors_to_kv(running: 
     residency.hold("a")
     bring(residency, "a")
     if running:
+        residency.move("a", OPEN)
         residency.start("a")
     assert residency._pool.available == 18
     with pytest.raises(MemoryError):
         residency._pool.allocate(19)
-    assert residency.state("a") is AdapterState.RESIDENT
+    assert residency.resident == ["a"]
 
 
 def test_a_prefix_or_an_adapter_goes_whichever_was_used_longer_ago() -> None:
@@ -111,6 +135,7 @@ def test_adapters_hold_no_more_than_their_share() -> None:
     assert residency.resident == ["b", "c"]
     assert residency._pool.lent == 4
     residency.hold("b")
+    residency.move("b", OPEN)
     residency.start("b")
     residency.hold("c")
     residency.hold("d")
@@ -118,7 +143,8 @@ def test_adapters_hold_no_more_than_their_share() -> None:
     residency.prepared("d", 2)
     assert residency.room("d", 0) is Room.SHARE
     assert residency.room("d", 0, urgent=True) is Room.YES
-    assert residency.give_way() == "c"
+    assert residency.next_wanted == "c"
+    residency.evict("c")
     residency.install("d")
     residency.check_integrity()
 
@@ -246,11 +272,13 @@ class ResidencyMachine(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         version = data.draw(st.sampled_from(self.held))
         self.held.remove(version)
+        if version not in (*self.held, *self.running):
+            self.close(version)
         self.residency.release(version)
 
     @rule(version=versions)
     def start(self, version: str) -> None:
-        if version in self.held and self.residency.state(version) is AdapterState.RESIDENT:
+        if version in self.held and self.residency.state(version) in (OPEN, ENTERING):
             self.residency.start(version)
             self.held.remove(version)
             self.running.append(version)
@@ -262,6 +290,16 @@ class ResidencyMachine(RuleBasedStateMachine):
         self.running.remove(version)
         self.held.append(version)
         self.residency.stop(version)
+
+    @rule(version=versions, state=st.sampled_from([OPEN, ENTERING, DRAINING]))
+    def open_or_drain(self, version: str, state: AdapterState) -> None:
+        if version in self.held and self.residency.state(version) is AdapterState.RESIDENT:
+            self.residency.move(version, state)
+
+    @rule(version=versions)
+    def close(self, version: str) -> None:
+        if self.residency.state(version) in (OPEN, ENTERING, DRAINING):
+            self.residency.move(version, AdapterState.RESIDENT)
 
     @rule(versions=st.sets(versions))
     def pin(self, versions: set[str]) -> None:
@@ -286,8 +324,11 @@ class ResidencyMachine(RuleBasedStateMachine):
             self.residency.failed(version)
 
     @rule()
-    def give_way(self) -> None:
-        self.residency.give_way()
+    def evict(self) -> None:
+        version = self.residency.next_wanted
+        if version is not None:
+            self.close(version)
+            self.residency.evict(version)
 
     @rule(count=st.integers(0, 16))
     def take(self, count: int) -> None:
@@ -313,7 +354,7 @@ class ResidencyMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_bank_agrees(self) -> None:
-        on_host = {v for v in "abcde" if self.residency.state(v).value in ("host", "installing", "resident")}
+        on_host = {v for v in "abcde" if self.residency.state(v) in ON_HOST}
         assert self.host.keys() == on_host
         assert self.residency.host_bytes == sum(self.host.values())
         assert self.device == set(self.residency.resident)
