@@ -160,7 +160,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     redis, reader = await _connected(settings, secret, stack)
     metrics = Metrics()
     observe_failure.set(metrics.background.failed)
-    redis.observe = metrics.redis_answered
+    redis.observe = metrics.redis.answered
     presence = Presence(redis)
     logs.identify(gateway=presence.id)
     tracer = tracing.create(settings.telemetry, presence.id)
@@ -171,7 +171,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     await started(Periodic("cache statistics", statistics.flush, 1.0, at_end=statistics.flush))
     await started(Periodic("violations", violations.flush, 0.2, at_end=violations.flush))
     ledger = await started(Ledger(redis, settings.usage, Path(settings.redis.data, "usage")))
-    metrics.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
+    metrics.redis.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
     engines = await started(await asyncio.to_thread(Engines, settings.pools, settings.router, tls))
     adapters = await started(Adapters(Registry(registry_url(settings)), engines.pools, settings.adapters.poll))
     directory = Directory(redis, configured=configured(settings), secret=secret)
@@ -256,7 +256,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
         similar=similar,
     )
     configuration.add(_preparing(gateway, road))
-    configuration.observe = metrics.configuration
+    configuration.observe = metrics.configuration.read
     return gateway
 
 

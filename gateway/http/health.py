@@ -40,17 +40,17 @@ async def metrics(request: Request) -> Response:
         for engine in pool.engines:
             client = engine.client
             gateway.metrics.engines.seen(engine.name, pool.tier, pool.name, up=client.connected, load=client.load)
-            gateway.metrics.breaker(engine.name, engine.breaker.circuit)
+            gateway.metrics.limits.breaker(engine.name, engine.breaker.circuit)
     while gateway.engines.left:
         engine = gateway.engines.left.pop()
         gateway.metrics.engines.left(engine.name, engine.pool.tier, engine.pool.name)
-    gateway.metrics.breaker("limits", gateway.limiter.circuit)
-    gateway.metrics.reservations(gateway.limiter.outstanding)
+    gateway.metrics.limits.breaker("limits", gateway.limiter.circuit)
+    gateway.metrics.limits.reservations(gateway.limiter.outstanding)
     if gateway.embedder is not None and gateway.embedder.hello is not None:
         gateway.metrics.semantic.embedder(gateway.embedder.hello.model, up=gateway.embedder.ready.is_set())
-    gateway.metrics.shared(**gateway.turns.shared)
-    gateway.metrics.directory(age=gateway.view.age)
-    gateway.metrics.redis(up=await _redis_answers(gateway))
+    gateway.metrics.connections.shared(**gateway.turns.shared)
+    gateway.metrics.redis.directory(age=gateway.view.age)
+    gateway.metrics.redis.asked(answered=await _redis_answers(gateway))
     body, content_type = gateway.metrics.page(request.headers.get("accept", ""))
     return Response(body, headers={"content-type": content_type})
 

@@ -48,7 +48,7 @@ async def read(request: Request) -> Response:
     turn = await gateway.turns.find(request.path_params["id"], principal)
     if not _streamed(request):
         return JsonResponse(turn.view.response())
-    gateway.metrics.resumed()
+    gateway.metrics.connections.resumed()
     return _stream(gateway, turn.watch(_starting_after(request)))
 
 

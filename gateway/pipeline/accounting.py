@@ -50,21 +50,21 @@ class Accounts:
         """Ledger, metrics, statistics and one log line for a turn that has ended."""
         self._ledger.close(job.turn.id, entry(job, end, OUTCOMES[end.streamed.reason]))
         streamed, usage, metrics = end.streamed, end.streamed.usage, self._metrics
-        metrics.cache(end.cache)
+        metrics.turns.cache(end.cache)
         if self._tracing is not None:
             self._tracing.answered(job, end)
         tokens = (usage.input_tokens, usage.cached_tokens, usage.output_tokens)
         metrics.activity.answered(job.turn.principal.tenant, end.cache, tokens, monotonic())
         if streamed.error:
-            metrics.error(streamed.error.code)
+            metrics.turns.error(streamed.error.code)
         if streamed.first_token is not None and streamed.last_token is not None:
             seconds = streamed.first_token - job.began
-            metrics.first_token(end.tier, end.cache, seconds, job.turn.trace.exemplar)
+            metrics.answers.first_token(end.tier, end.cache, seconds, job.turn.trace.exemplar)
             if usage.output_tokens > 1 and end.cache != "hit":
                 gaps = usage.output_tokens - 1
-                metrics.inter_token(end.tier, (streamed.last_token - streamed.first_token) / gaps)
+                metrics.answers.inter_token(end.tier, (streamed.last_token - streamed.first_token) / gaps)
         if end.cache != "hit":
-            metrics.queued(end.tier, streamed.queue_seconds)
+            metrics.answers.queued(end.tier, streamed.queue_seconds)
             # Not the adapter: its name may tell whose it is, and there may be thousands.
             self._computed(job, job.base_model(end), usage)
         logger.info(
@@ -92,7 +92,9 @@ class Accounts:
         self._computed(job, earlier.model, earlier.usage)
 
     def _computed(self, job: Job, model: str, usage: Usage) -> None:
-        self._metrics.tokens(model, input=usage.input_tokens, cached=usage.cached_tokens, output=usage.output_tokens)
+        self._metrics.answers.tokens(
+            model, input=usage.input_tokens, cached=usage.cached_tokens, output=usage.output_tokens
+        )
         tenant = job.turn.principal.tenant
         self._statistics.add(tenant, "prompt_tokens", usage.input_tokens)
         self._statistics.add(tenant, "prefix_tokens_hit", usage.cached_tokens)

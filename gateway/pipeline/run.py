@@ -103,7 +103,7 @@ class Pipeline:
         """See `gateway.turns.Road`. Measures what `_drive` does."""
         began = turn.trace.began
         tier, outcome = "", "failed"
-        self._metrics.turn_started()
+        self._metrics.turns.started()
         self._metrics.activity.started(turn.principal.tenant, monotonic())
         if self._tracing is not None:
             self._tracing.begin(turn)
@@ -113,14 +113,14 @@ class Pipeline:
             tier, outcome = end.tier, OUTCOMES[end.streamed.reason]
         except ApiError as error:
             outcome = "refused"
-            self._metrics.error(error.code)
+            self._metrics.turns.error(error.code)
             if isinstance(error, RateLimited):
-                self._metrics.limited(error.limit)
+                self._metrics.limits.limited(error.limit)
             raise
         finally:
             self._metrics.activity.ended(turn.principal.tenant, outcome, monotonic())
-            self._metrics.turn_finished(tier, outcome, monotonic() - began, turn.trace.exemplar)
-            self._metrics.overhead(turn.trace)
+            self._metrics.turns.finished(tier, outcome, monotonic() - began, turn.trace.exemplar)
+            self._metrics.turns.overhead(turn.trace)
             if self._tracing is not None:
                 self._tracing.close(turn, sys.exception())
 

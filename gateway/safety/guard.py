@@ -166,7 +166,7 @@ class Guard:
             )
 
     def _told(self, turn: Turn, finding: Finding) -> None:
-        self._metrics.safety_finding(finding.rule, finding.action, finding.direction)
+        self._metrics.turns.safety_finding(finding.rule, finding.action, finding.direction)
         self._violations.add(Violation(finding, turn.principal.tenant, turn.principal.key, turn.id))
 
 

@@ -197,7 +197,7 @@ class Connection:
         except ApiError as error:
             self._carry_out(self._session.turn_refused(ticket, error, self._loop.time()))
             return
-        self._metrics.resumed()
+        self._metrics.connections.resumed()
         self._show(ticket, turn.watch(after, self._wake.set))
 
     def _show(self, ticket: int, viewer: Viewer) -> None:
@@ -226,7 +226,7 @@ class Connection:
                     # What comes in the meantime is merged: fewer messages for a client that cannot keep up.
                     await asyncio.sleep(self._coalesce)
         except SlowConsumer:
-            self._metrics.slow_consumer()
+            self._metrics.connections.slow_consumer()
             await self._close(CloseCode.SLOW_CONSUMER, f"nothing was read for {self._send_timeout:g} seconds")
 
     async def _send_news(self, ticket: int) -> bool:
@@ -322,7 +322,7 @@ class Connections:
                 raise
             await socket.send_denial_response(error_response(error))
             return
-        self._metrics.connection_opened()
+        self._metrics.connections.opened()
         code = int(CloseCode.INTERNAL_ERROR)
         try:
             codec, subprotocol = negotiate(socket.scope["subprotocols"])
@@ -337,7 +337,7 @@ class Connections:
                 del self._open[connection]
                 code = connection.close_code
         finally:
-            self._metrics.connection_closed(code)
+            self._metrics.connections.closed(code)
             self._leave(principal)
             await self._limiter.settle(reservation, Amounts())
 

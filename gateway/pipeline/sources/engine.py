@@ -140,7 +140,7 @@ class EngineAnswers:
 
     def _announce(self, job: Job, decision: Decision, engine: Engine, *, fallback: bool) -> None:
         reason = str(Why.FALLBACK if fallback else decision.why)
-        self._metrics.routed(engine.pool.tier, reason)
+        self._metrics.turns.routed(engine.pool.tier, reason)
         first = decision.replica
         instead = (f"{first} did not answer, {engine.name} stands in",) if engine.name != first else ()
         if job.turn.log.items:

@@ -13,6 +13,8 @@ from prometheus_client.registry import Collector
 MAX_SERIES = 200
 """Most combinations of label values of one metric."""
 OTHER = "other"
+LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 240)
+"""Bounds in seconds of what people wait for."""
 
 M = TypeVar("M", bound=MetricWrapperBase)
 Read = Callable[[], Iterable[tuple[Sequence[str], float]]]

@@ -37,9 +37,9 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 def test_a_turn_counts_once_and_leaves_none_running() -> None:
     metrics = Metrics()
-    metrics.turn_started()
+    metrics.turns.started()
     assert value(metrics, "roundhouse_turns_running") == 1
-    metrics.turn_finished("small", "completed", 0.2)
+    metrics.turns.finished("small", "completed", 0.2)
     assert value(metrics, "roundhouse_turns_running") == 0
     assert value(metrics, "roundhouse_turns_total", tier="small", outcome="completed") == 1
 
@@ -47,8 +47,8 @@ def test_a_turn_counts_once_and_leaves_none_running() -> None:
 def test_close_codes_of_clients_do_not_make_new_labels() -> None:
     metrics = Metrics()
     for code in (1000, 4400, 3333, 4999):
-        metrics.connection_opened()
-        metrics.connection_closed(code)
+        metrics.connections.opened()
+        metrics.connections.closed(code)
     assert value(metrics, "roundhouse_websocket_connections") == 0
     assert value(metrics, "roundhouse_websocket_closed_total", code="other") == 2
 
@@ -84,7 +84,7 @@ def test_what_an_engine_counts_is_a_counter_that_starts_again_with_the_engine() 
 
 def test_entries_that_the_ledger_lost_are_counted() -> None:
     metrics = Metrics()
-    metrics.watch_ledger(lambda: 0.0, lambda: 3)
+    metrics.redis.watch_ledger(lambda: 0.0, lambda: 3)
     assert value(metrics, "roundhouse_ledger_dropped_entries_total") == 3
 
 
@@ -93,21 +93,21 @@ def test_whatever_the_labels_are_the_series_stay_bounded() -> None:
     metrics = Metrics()
     for number in range(3000):
         name = f"name-{number}"
-        metrics.turn_started()
-        metrics.routed(name, name)
-        metrics.cache(name)
-        metrics.first_token(name, name, 0.1)
-        metrics.inter_token(name, 0.01)
-        metrics.queued(name, 0.01)
-        metrics.tokens(name, input=5, cached=2, output=3)
-        metrics.error(name)
-        metrics.limited(name)
-        metrics.breaker(name, Circuit.OPEN)
-        metrics.safety_finding(name, name, name)
-        metrics.turn_finished(name, name, 0.2)
+        metrics.turns.started()
+        metrics.turns.routed(name, name)
+        metrics.turns.cache(name)
+        metrics.answers.first_token(name, name, 0.1)
+        metrics.answers.inter_token(name, 0.01)
+        metrics.answers.queued(name, 0.01)
+        metrics.answers.tokens(name, input=5, cached=2, output=3)
+        metrics.turns.error(name)
+        metrics.limits.limited(name)
+        metrics.limits.breaker(name, Circuit.OPEN)
+        metrics.turns.safety_finding(name, name, name)
+        metrics.turns.finished(name, name, 0.2)
         metrics.engines.seen(name, name, name, up=True, load=LOAD)
-        metrics.connection_opened()
-        metrics.connection_closed(number)
+        metrics.connections.opened()
+        metrics.connections.closed(number)
     series: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for family in text_string_to_metric_families(metrics.page()[0].decode()):
         for sample in family.samples:
@@ -137,27 +137,27 @@ def test_every_metric_is_documented() -> None:
 
 def exercised() -> Metrics:
     metrics = Metrics()
-    metrics.turn_started()
-    metrics.routed("small", "complexity")
-    metrics.cache("miss")
-    metrics.first_token("small", "miss", 0.1)
-    metrics.inter_token("small", 0.01)
-    metrics.queued("small", 0.01)
-    metrics.tokens("m", input=5, cached=2, output=3)
-    metrics.error("invalid_request")
-    metrics.limited("tokens")
-    metrics.resumed()
-    metrics.turn_finished("small", "completed", 0.2)
+    metrics.turns.started()
+    metrics.turns.routed("small", "complexity")
+    metrics.turns.cache("miss")
+    metrics.answers.first_token("small", "miss", 0.1)
+    metrics.answers.inter_token("small", 0.01)
+    metrics.answers.queued("small", 0.01)
+    metrics.answers.tokens("m", input=5, cached=2, output=3)
+    metrics.turns.error("invalid_request")
+    metrics.limits.limited("tokens")
+    metrics.connections.resumed()
+    metrics.turns.finished("small", "completed", 0.2)
     metrics.engines.seen("small-0", "small", "m", up=True, load=LOAD)
-    metrics.redis(up=True)
-    metrics.slow_consumer()
-    metrics.redis_answered(0.001, True)
-    metrics.reservations(1)
-    metrics.breaker("small-0", Circuit.HALF_OPEN)
-    metrics.safety_finding("email", "redact", "input")
-    metrics.shared(followed=1, feeds=1, unstored=1)
-    metrics.directory(age=1.0)
-    metrics.watch_ledger(lambda: 0.0, lambda: 0.0)
+    metrics.redis.asked(answered=True)
+    metrics.connections.slow_consumer()
+    metrics.redis.answered(0.001, True)
+    metrics.limits.reservations(1)
+    metrics.limits.breaker("small-0", Circuit.HALF_OPEN)
+    metrics.turns.safety_finding("email", "redact", "input")
+    metrics.connections.shared(followed=1, feeds=1, unstored=1)
+    metrics.redis.directory(age=1.0)
+    metrics.redis.watch_ledger(lambda: 0.0, lambda: 0.0)
     metrics.background.failed("view")
     metrics.trials.canary_out("error")
     metrics.trials.shadow_copy("answered")
@@ -170,14 +170,14 @@ def exercised() -> Metrics:
     trace = TurnTrace({})
     for stage in Stage:
         trace.mark(stage)
-    metrics.overhead(trace)
+    metrics.turns.overhead(trace)
     return metrics
 
 
 def test_openmetrics_has_exemplars_that_name_a_trace() -> None:
     metrics = Metrics()
-    metrics.turn_started()
-    metrics.turn_finished("small", "completed", 0.2, {"trace_id": "0af7651916cd43dd8448eb211c80319c"})
+    metrics.turns.started()
+    metrics.turns.finished("small", "completed", 0.2, {"trace_id": "0af7651916cd43dd8448eb211c80319c"})
     plain, plain_type = metrics.page("text/plain")
     page, content_type = metrics.page("application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")

@@ -1,0 +1,54 @@
+"""Metrics of what is kept in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.telemetry.metrics.registry import Registry
+
+_ROUND_TRIP = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
+
+
+class RedisMetrics:
+    """Round trips, the usage ledger, and the view of the directory."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._redis_seconds = registry.histogram(
+            "roundhouse_redis_seconds", "Round trips to Redis, of one command or many.", buckets=_ROUND_TRIP
+        )()
+        self._redis_errors = registry.counter(
+            "roundhouse_redis_errors", "Round trips to Redis that failed or took too long."
+        )()
+        self._redis_up = registry.gauge("roundhouse_redis_up", "Whether Redis answered the last time it was asked.")()
+        self._ledger_lag = registry.gauge(
+            "roundhouse_ledger_lag_seconds",
+            "Since Redis last took every entry of the usage ledger, while some wait for it.",
+        )()
+        self._ledger_dropped: Callable[[], float] = lambda: 0
+        registry.read_counter(
+            "roundhouse_ledger_dropped_entries",
+            "Entries of the usage ledger lost because neither Redis nor the disk could take them.",
+            read=lambda: [((), self._ledger_dropped())],
+        )
+        self._directory_age = registry.gauge(
+            "roundhouse_directory_age_seconds",
+            "Since tenants, keys and prices in Redis were last known to be as this gateway sees them.",
+        )()
+
+    def answered(self, seconds: float, failed: bool) -> None:
+        """One round trip has ended."""
+        self._redis_seconds.observe(seconds)
+        if failed:
+            self._redis_errors.inc()
+
+    def asked(self, *, answered: bool) -> None:
+        self._redis_up.set(answered)
+
+    def watch_ledger(self, lag: Callable[[], float], dropped: Callable[[], float]) -> None:
+        """Ask these when the page is read."""
+        self._ledger_lag.set_function(lag)
+        self._ledger_dropped = dropped
+
+    def directory(self, *, age: float) -> None:
+        """Set the age of the view of the directory, in seconds; called when the page is read."""
+        self._directory_age.set(age)

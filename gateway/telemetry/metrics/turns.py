@@ -1,0 +1,79 @@
+"""Metrics of turns: how many, how they ended, and where their time went."""
+
+from __future__ import annotations
+
+from gateway.telemetry.metrics.registry import LATENCY, Registry
+from gateway.telemetry.trace import Stage, TurnTrace
+
+_OVERHEAD_SECONDS = (
+    *(0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.005),
+    *(0.01, 0.02, 0.05, 0.1, 0.5, 1),
+)
+
+
+class TurnMetrics:
+    """From a turn's arrival to its end."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._turns = registry.counter(
+            "roundhouse_turns",
+            "Turns ended, by tier and outcome (completed, incomplete, blocked, cancelled, failed, refused).",
+            "tier",
+            "outcome",
+        )
+        self._running = registry.gauge("roundhouse_turns_running", "Turns running now.")()
+        self._duration = registry.histogram("roundhouse_turn_seconds", "Duration of a turn.", "tier", buckets=LATENCY)
+        self._routes = registry.counter(
+            "roundhouse_route_decisions", "Routing decisions by tier and reason.", "tier", "reason"
+        )
+        self._cache = registry.counter(
+            "roundhouse_response_cache_requests", "Turns by what the response cache did (hit, miss, bypass).", "result"
+        )
+        self._errors = registry.counter("roundhouse_errors", "Errors told to clients, by code.", "code")
+        self._safety = registry.counter(
+            "roundhouse_safety_findings",
+            "What safety rules have found, by rule, action (redact, block, flag) and direction (input, output).",
+            "rule",
+            "action",
+            "direction",
+        )
+        overhead = registry.histogram(
+            "roundhouse_overhead_seconds",
+            "Time of a turn in the gateway itself, by stage; all: together.",
+            "stage",
+            buckets=_OVERHEAD_SECONDS,
+        )
+        self._stages = {stage: overhead(stage) for stage in Stage if stage is not Stage.ENGINE}
+        self._all_stages = overhead("all")
+
+    def started(self) -> None:
+        self._running.inc()
+
+    def finished(self, tier: str, outcome: str, seconds: float, exemplar: dict[str, str] | None = None) -> None:
+        """Once per `started`. `tier` is empty for a turn that was never routed."""
+        self._running.dec()
+        self._turns(tier, outcome).inc()
+        self._duration(tier).observe(seconds, exemplar)
+
+    def overhead(self, trace: TurnTrace) -> None:
+        """Where the time of a turn that has ended went."""
+        total = 0.0
+        for stage, begin, end in trace.stages():
+            if stage is not Stage.ENGINE:
+                self._stages[stage].observe(end - begin)
+                total += end - begin
+        self._all_stages.observe(total, trace.exemplar)
+
+    def routed(self, tier: str, reason: str) -> None:
+        self._routes(tier, reason).inc()
+
+    def cache(self, result: str) -> None:
+        self._cache(result).inc()
+
+    def error(self, code: str) -> None:
+        """`code` comes from `gateway.errors`, never from a client."""
+        self._errors(code).inc()
+
+    def safety_finding(self, rule: str, action: str, direction: str) -> None:
+        """`rule` comes from the configuration."""
+        self._safety(rule, action, direction).inc()
