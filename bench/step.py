@@ -25,9 +25,10 @@ import kernels
 from bench.checkpoints import SHAPES, cache_folder, checkpoint
 from engine.cache.blocks import BLOCK_SIZE
 from engine.core import EngineCore, SchedulerConfig
-from engine.execution.recorded import Decoded, DecodeInputs
+from engine.execution.recorded import Decoded
 from engine.execution.runner import ModelRunner
 from engine.execution.sampling import Sampler
+from engine.execution.step_buffers import StepBuffers
 from engine.scheduling.scheduler import Scheduler
 from engine.wire import Generate, SamplingParams
 
@@ -35,7 +36,7 @@ _PROMPT = 128
 _WARM_UP = 5
 _PARTS: dict[str, tuple[type, str]] = {
     "schedule": (Scheduler, "schedule"),
-    "write": (DecodeInputs, "write"),
+    "write": (StepBuffers, "write"),
     "likeliest": (Decoded, "likeliest"),
     "sample": (Sampler, "__call__"),
     "commit": (Scheduler, "commit"),

@@ -9,7 +9,7 @@ import torch
 
 from engine.adapters.bank import AdapterBank
 from engine.adapters.layout import HEAD
-from engine.execution.batch import Ints
+from engine.execution.step_buffers import Ints
 from engine.plan import Row
 from engine.request import Request
 from kernels import LoraAdapter, LoraPlan, LoraWorkspace

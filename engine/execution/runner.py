@@ -7,7 +7,6 @@ operations and sent to the device once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -16,12 +15,12 @@ import torch
 
 import kernels
 from engine.adapters.bank import AdapterBank, AdapterSource
-from engine.cache.blocks import BLOCK_SIZE
+from engine.cache.blocks import BLOCK_SIZE, blocks_of
 from engine.cache.memory import KVCache, KVDtype, kv_type
 from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.files import quantized_revision, revision_digest
-from engine.execution.batch import Batch, BatchBuilder, BlockTables, Ints
-from engine.execution.graphs.decode import Adapted, Capture, CudaCapture, DecodeGraphs, Decodes
+from engine.execution.batch import Batch, batch_of
+from engine.execution.graphs.decode import Capture, CudaCapture, DecodeGraphs
 from engine.execution.graphs.policy import CapturePolicy
 from engine.execution.host_loader import HostMemory
 from engine.execution.host_memory import host_memory
@@ -29,13 +28,14 @@ from engine.execution.lora_planner import LoraPlanner
 from engine.execution.readout import Forward, LaunchedStep, Readout
 from engine.execution.recorded import RecordedDecodes
 from engine.execution.sampling import Sampler
+from engine.execution.step_buffers import StepBuffers
 from engine.model.decoder import Decoder
 from engine.model.layers import Step, Wanted
 from engine.model.rope import RotaryEmbedding
 from engine.plan import Row, StepPlan, TokenMasks
 from engine.request import Request
 from engine.wire import ModelInfo
-from kernels import LoraPlan, Quantization, TablePlan
+from kernels import LoraPlan, Quantization
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 
@@ -91,11 +91,8 @@ class ModelRunner:
         self._cache = KVCache(config, blocks, self._device, self._dtype, stored)
         self._windows = set(config.windows)
         self._graphs: DecodeGraphs | None = None
-        self._tables = BlockTables(self._cache.stride)
-        self._batches = BatchBuilder(self._tables)
-        self._decodes = RecordedDecodes(
-            self._model, self._cache, self._tables, self._rope.table, self._windows, context
-        )
+        self._buffers = StepBuffers(self._cache.stride, blocks_of(context))
+        self._decodes = RecordedDecodes(self._model, self._cache, self._buffers, self._rope.table, self._windows)
         self._sampler = Sampler(config.vocabulary, config.eos_token_ids, self._device)
         revision = "random weights" if random_weights else revision_digest(directory)
         self.info = ModelInfo(
@@ -133,6 +130,8 @@ class ModelRunner:
         if capture is not None:
             self._graphs = DecodeGraphs(
                 lambda tokens, step: self._model(tokens, self._cache, step),
+                self._buffers,
+                self._lora,
                 self._rope.table,
                 self._windows,
                 policy,
@@ -156,7 +155,7 @@ class ModelRunner:
 
         Of log-probabilities of prompts, no more are computed than at a time.
         """
-        forward = self._run(self._batches(rows), self._lora.begin(rows), layers=layers)
+        forward = self._run(batch_of(rows, self._buffers), self._lora.begin(rows), layers=layers)
         self._readout.sample(forward, None)
         for row, end in zip(rows, forward.ends, strict=True):
             if row.request.sampling.prompt_logprobs is not None:
@@ -188,32 +187,20 @@ class ModelRunner:
 
     def release(self, request: Request) -> None:
         """Forget what is kept of a finished or preempted request."""
-        self._tables.release(request)
-        self._decodes.release(request)
+        self._buffers.release(request)
         self._sampler.release(request)
 
     def _launch(self, rows: Sequence[Row], *, adapted: bool = True) -> Forward:
         """Run rows through the model, without their adapters unless `adapted`."""
-        single = not any([row.count + len(row.draft) > 1 for row in rows])
         lora = self._lora.begin(rows) if adapted else None
-        recordable = single and self._graphs is None and not self._rope.depends_on_length
-        if recordable and (decoded := self._decodes(rows, lora=lora)) is not None:
-            return Forward(rows, range(1, len(rows) + 1), lora, decoded.hidden, decoded)
-        batch = self._batches(rows)
-        planned = lora is None or isinstance(lora, TablePlan)
-        if self._graphs is not None and single and planned and any([row.sample for row in rows]):
-            # Somebody waits for what it samples.
-            decodes = Decodes(
-                batch.tokens,
-                batch.positions,
-                batch.slots,
-                batch.starts,
-                batch.tables,
-            )
-            hidden = self._graphs(decodes, None if lora is None else Adapted(lora, partial(self._reordered, rows)))
-            if hidden is not None:
-                return Forward(rows, batch.ends, lora, hidden)
-        return self._run(batch, lora)
+        if not self._rope.depends_on_length and all([row.count + len(row.draft) == 1 for row in rows]):
+            if self._graphs is not None:
+                hidden = self._graphs(rows, lora)
+                if hidden is not None:
+                    return Forward(rows, range(1, len(rows) + 1), lora, hidden)
+            elif (decoded := self._decodes(rows, lora=lora)) is not None:
+                return Forward(rows, range(1, len(rows) + 1), lora, decoded.hidden, decoded)
+        return self._run(batch_of(rows, self._buffers), lora)
 
     @torch.inference_mode()
     def _run(self, batch: Batch, lora: LoraPlan | None, *, layers: int | None = None) -> Forward:
@@ -264,11 +251,6 @@ class ModelRunner:
         if lora is not None:
             lora = self._lora.part([batch.rows[row].request for row in rows.tolist()], counts)
         return Wanted(self._to_device(torch.from_numpy(tokens)), plan, lora)
-
-    def _reordered(self, rows: Sequence[Row], order: Ints) -> LoraPlan | None:
-        """The LoRA plan of a step of decodes whose rows come in another order, some more than once."""
-        requests = [rows[number].request for number in order]
-        return self._lora.part(requests, np.ones(len(requests), np.int64), lasting=True)
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)

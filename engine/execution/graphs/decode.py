@@ -9,18 +9,20 @@ is a legal batch for every body, needs no KV blocks of its own, and leaves nothi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 import kernels
 from engine.cache.blocks import blocks_of
 from engine.execution.graphs.policy import CapturePolicy, Shape
+from engine.execution.lora_planner import LoraPlanner
+from engine.execution.step_buffers import Ints, StepBuffers
 from engine.model.layers import Step
+from engine.plan import Row
 from kernels import LastingLoraPlan, LoraPlan, TablePlan
 
 logger = logging.getLogger(__name__)
@@ -35,27 +37,6 @@ class Capture(Protocol):
 
     def __call__(self, run: Run) -> tuple[Run, int]:
         """A call that does again what `run` does, on the same tensors, and how many bytes that takes."""
-
-
-class Decodes(NamedTuple):
-    """A step of decodes on the host; all arrays but `tables` are int64."""
-
-    tokens: npt.NDArray[np.int64]
-    rotations: npt.NDArray[np.int64]
-    slots: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
-    """[rows]"""
-    tables: npt.NDArray[np.int32]
-    """[rows, blocks], in rows of a layer's caches."""
-
-
-class Adapted(NamedTuple):
-    """Which adapters the rows of a step have."""
-
-    plan: LoraPlan
-    """The step's own; the same object as long as they stay the same."""
-    of: Callable[[npt.NDArray[np.int64]], LoraPlan | None]
-    """A plan for rows that have the adapters of the step's rows by these numbers."""
 
 
 class CudaCapture:
@@ -94,6 +75,8 @@ class DecodeGraphs:
     def __init__(
         self,
         forward: Forward,
+        buffers: StepBuffers,
+        planner: LoraPlanner,
         rotary: torch.Tensor,
         windows: Iterable[int | None],
         policy: CapturePolicy,
@@ -101,6 +84,8 @@ class DecodeGraphs:
     ) -> None:
         """`rotary` is the table of `Step.rotary`, on the device; every step reads the same."""
         self._forward = forward
+        self._buffers = buffers
+        self._planner = planner
         self._rotary = rotary
         self._windows = list(windows)
         self._policy = policy
@@ -119,23 +104,28 @@ class DecodeGraphs:
         """The plan and the order of rows that it was written for last."""
 
     @torch.inference_mode()
-    def __call__(self, decodes: Decodes, adapted: Adapted | None = None) -> torch.Tensor | None:
-        """Hidden states [rows, hidden] of a step, good until the next one; None: it is not recorded, and not run.
+    def __call__(self, rows: Sequence[Row], lora: LoraPlan | None) -> torch.Tensor | None:
+        """Hidden states [rows, hidden] of rows of one token, good until the next step; None: they have not been run.
 
         The caller waits for what comes of a step before it asks for the next but one: then the buffers are free again.
+        So no step is run here whose rows sample nothing.
         """
-        rows = len(decodes.tokens)
-        shape = self._policy.pad(rows, int(decodes.starts.max()) + 1)
+        if not (lora is None or isinstance(lora, TablePlan)) or not any([row.sample for row in rows]):
+            return None
+        starts = [row.start for row in rows]
+        longest = max(starts) + 1
+        shape = self._policy.pad(len(rows), longest)
         if shape is None:
             return None
-        kind = _Kind(shape, adapted is not None)
+        kind = _Kind(shape, lora is not None)
         if kind not in self._recorded and not self._policy.due(kind):
             return None
-        order = np.full(shape.rows, decodes.starts.argmin())
-        order[:rows] = np.arange(rows)
-        if adapted is not None:
-            self._adapt(adapted, order)
-        self._fill(shape, decodes, order)
+        order = np.full(shape.rows, np.argmin(starts))
+        order[: len(rows)] = np.arange(len(rows))
+        if lora is not None:
+            self._adapt(rows, lora, order)
+        self._buffers.write(rows)
+        self._fill(shape, order, blocks_of(longest))
         replay = self._recorded.get(kind)
         if replay is None:
             tokens, step = self._inputs(kind)
@@ -147,32 +137,30 @@ class DecodeGraphs:
                 return None
             self._recorded[kind] = replay
             self._policy.spent(size)
-        return replay()[:rows]
+        return replay()[: len(rows)]
 
-    def _adapt(self, adapted: Adapted, order: npt.NDArray[np.int64]) -> None:
+    def _adapt(self, rows: Sequence[Row], lora: LoraPlan, order: Ints) -> None:
         """Write which adapters the rows have, those of the padding as well."""
-        if self._planned is not None and self._planned[0] is adapted.plan and self._planned[1] == order.tobytes():
+        if self._planned is not None and self._planned[0] is lora and self._planned[1] == order.tobytes():
             return
-        plan = adapted.of(order)
+        requests = [rows[number].request for number in order]
+        plan = self._planner.part(requests, np.ones(len(requests), np.int64), lasting=True)
         assert isinstance(plan, TablePlan)
         if self._lora is None or not self._lora.write(plan):
             self._lora = LastingLoraPlan(plan, self._policy.largest.rows)
             self._lora.write(plan)
             # What was recorded reads the memory of before.
             self._recorded = {kind: replay for kind, replay in self._recorded.items() if not kind.adapted}
-        self._planned = adapted.plan, order.tobytes()
+        self._planned = lora, order.tobytes()
 
-    def _fill(self, shape: Shape, decodes: Decodes, order: npt.NDArray[np.int64]) -> None:
-        """Bring the rows of a step in this order to the device."""
+    def _fill(self, shape: Shape, order: Ints, blocks: int) -> None:
+        """Bring the rows of a step in this order, with so many blocks of each, to the device."""
         staging = next(self._staging)[: _size(shape)]
         words = staging.numpy()
-        longs = words[: 6 * shape.rows].view(np.int64).reshape(3, shape.rows)
-        longs[0], longs[1], longs[2] = decodes.tokens[order], decodes.rotations[order], decodes.slots[order]
-        words[6 * shape.rows : _WORDS * shape.rows] = decodes.starts[order]
+        words[: 6 * shape.rows].view(np.int64).reshape(3, shape.rows)[:] = self._buffers.numbers[:, order]
+        words[6 * shape.rows : _WORDS * shape.rows] = self._buffers.starts[order]
         # Nobody reads a row's table behind its length, so that what was there before may stay.
-        tables = words[_WORDS * shape.rows :].reshape(shape.rows, -1)
-        width = min(decodes.tables.shape[1], tables.shape[1])
-        tables[:, :width] = decodes.tables[order, :width]
+        words[_WORDS * shape.rows :].reshape(shape.rows, -1)[:, :blocks] = self._buffers.tables[order, :blocks]
         self._buffer[: len(staging)].copy_(staging, non_blocking=True)
 
     def _inputs(self, kind: _Kind) -> tuple[torch.Tensor, Step]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-import engine.execution.recorded
+import engine.execution.step_buffers
 from engine.execution.runner import Dtype, ModelRunner
 from engine.plan import Sampled
 from kernels import library
@@ -72,7 +72,7 @@ def test_more_rows_with_adapters_than_there_was_room_for(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the first step on, as where all requests come at once."""
-    monkeypatch.setattr(engine.execution.recorded, "_ROWS", 2)
+    monkeypatch.setattr(engine.execution.step_buffers, "_LINES", 2)
     kinds = ["rank 1", "rank 8", None, "rank 1"]
     runner = collection.runner("rank 1", "rank 8")
     with monkeypatch.context() as patch:

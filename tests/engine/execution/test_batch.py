@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.cache.blocks import BLOCK_SIZE
-from engine.execution.batch import Batch, BatchBuilder, BlockTables
+from engine.execution.batch import Batch, batch_of
+from engine.execution.step_buffers import StepBuffers
 from engine.plan import Row
 from engine.request import Request
 from engine.wire import SamplingParams
@@ -55,66 +54,20 @@ def test_a_decode_and_a_chunk_lie_behind_each_other() -> None:
     first, second = request("a", 20), request("b", 40)
     first.block_table, second.block_table = [7, 3], [1, 2, 0]
     rows = [Row(first, 19, 1, sample=True), Row(second, 16, 10, sample=False)]
-    batch = BatchBuilder(BlockTables(_STRIDE))(rows)
+    batch = batch_of(rows, StepBuffers(_STRIDE, width=4))
     check(batch, rows)
     assert batch.ends == [1, 11]
     assert batch.tables[0, :2].tolist() == [7 * _STRIDE, 3 * _STRIDE]
 
 
 def test_a_released_request_is_asked_for_all_its_blocks_again() -> None:
-    tables, one = BlockTables(_STRIDE), request("a", 33)
-    build = BatchBuilder(tables)
+    buffers, one = StepBuffers(_STRIDE, width=3), request("a", 33)
     one.block_table = [4, 5, 6]
-    build([Row(one, 0, 33, sample=True)])
-    tables.release(one)
+    batch_of([Row(one, 0, 33, sample=True)], buffers)
+    buffers.release(one)
     one.block_table = [9, 8, 7]
     rows = [Row(one, 32, 1, sample=True)]
-    check(build(rows), rows)
-
-
-class Counted(list[int]):
-    """A block table that counts the blocks that are read of it."""
-
-    read = 0
-
-    def __getitem__(self, key: Any) -> Any:
-        found = super().__getitem__(key)
-        self.read += len(found) if isinstance(key, slice) else 1
-        return found
-
-
-def read_after_an_end(step: Callable[[list[Row]], object], release: Callable[[Request], None]) -> list[int]:
-    """Blocks read of 12 long requests' tables in their first step, in the next one, and in that after one has ended."""
-    live = [request(f"{number}", 1600) for number in range(12)]
-    for number, one in enumerate(live):
-        one.block_table = Counted(range(101 * number, 101 * number + 101))
-    read = []
-    for ended in (None, None, 5):
-        if ended is not None:
-            release(live.pop(ended))
-        before = sum(cast(Counted, one.block_table).read for one in live)
-        step([Row(one, one.length - 1, 1, sample=True) for one in live])
-        read.append(sum(cast(Counted, one.block_table).read for one in live) - before)
-        for one in live:
-            one.output.append(1)
-    return read
-
-
-def test_the_end_of_a_request_costs_the_others_none_of_their_blocks() -> None:
-    """Only their rows' places in the step change."""
-    tables = BlockTables(_STRIDE)
-    assert read_after_an_end(BatchBuilder(tables), tables.release) == [12 * 100, 12, 0]
-
-
-def test_a_line_is_taken_again_when_its_request_has_gone() -> None:
-    tables = BlockTables(_STRIDE)
-    for number in range(100):
-        one = request(f"{number}", 20)
-        one.block_table = [number, number + 1]
-        tables.update(one, 2)
-        tables.release(one)
-        tables.release(one)
-    assert len(tables.lines) == 1
+    check(batch_of(rows, buffers), rows)
 
 
 @settings(max_examples=60, deadline=None)
@@ -122,16 +75,15 @@ def test_a_line_is_taken_again_when_its_request_has_gone() -> None:
 def test_what_is_kept_from_step_to_step_never_shows(seed: int) -> None:
     """Requests come, run in chunks, decode, draft in vain, change places, are preempted and go."""
     chance = random.Random(seed)
-    tables = BlockTables(_STRIDE)
-    build = BatchBuilder(tables)
+    buffers = StepBuffers(_STRIDE, width=100)
     free = list(range(400))
     chance.shuffle(free)
     live: list[Request] = []
     for step in range(40):
-        if len(live) < 6 and chance.random() < 0.3:
+        if len(live) < 20 and chance.random() < 0.6:
             live.append(request(f"{step}", chance.randint(1, 60)))
         for one in [one for one in live if chance.random() < 0.05]:
-            tables.release(one)
+            buffers.release(one)
             free = one.block_table + free
             one.block_table, one.computed = [], 0
             if chance.random() < 0.5:
@@ -148,7 +100,7 @@ def test_what_is_kept_from_step_to_step_never_shows(seed: int) -> None:
             rows.append(row)
         if not rows:
             continue
-        check(build(rows), rows)
+        check(batch_of(rows, buffers), rows)
         for row in rows:
             one = row.request
             one.computed += row.count

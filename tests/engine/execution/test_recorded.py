@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import engine.execution.recorded
+import engine.execution.step_buffers
 import kernels
-from engine.cache.blocks import BLOCK_SIZE, blocks_of
-from engine.execution.batch import BlockTables
-from engine.execution.recorded import DecodeInputs
 from engine.execution.runner import ModelRunner
-from engine.plan import Row, Sampled
-from engine.request import Request
+from engine.plan import Sampled
 from kernels import library
 from tests.engine.checkpoints import ARCHITECTURES, ROPE_SCALINGS, random_prompt
 from tests.engine.conftest import Checkpoint
 from tests.engine.driver import BLOCKS, drive, request
-from tests.engine.execution.test_batch import read_after_an_end
 
 pytestmark = pytest.mark.skipif(library.cpu is None, reason="there is no built library to record")
 
@@ -44,75 +35,6 @@ def _answers(runner: ModelRunner, kinds: Sequence[dict[str, Any]] = _KINDS, **ho
         for index, kind in enumerate(kinds)
     ]
     return drive(runner, requests, **how)
-
-
-def _inputs(rows: list[Row], inputs: DecodeInputs, shift: int | None) -> None:
-    """Write a step, and compare what is read with what the rows say."""
-    rotations = None if shift is None else np.array([row.start + shift for row in rows])
-    inputs.write(rows, rotations)
-    tokens, step = inputs.step(len(rows), torch.zeros(1, 2), [None], adapted=False)
-    plan = step.plans[None]
-    starts = [row.start for row in rows]
-    assert tokens.tolist() == [(*row.request.tokens(row.start, row.start + 1), *row.draft)[0] for row in rows]
-    assert step.rotations.tolist() == [start + (shift or 0) for start in starts]
-    assert plan.starts.tolist() == starts
-    assert plan.counts.tolist() == [1] * len(rows)
-    for row, table, slot in zip(rows, plan.tables.tolist(), step.slots.tolist(), strict=True):
-        block, offset = divmod(row.start, BLOCK_SIZE)
-        assert table[: block + 1] == [6 * each for each in row.request.block_table[: block + 1]]
-        assert slot == 6 * row.request.block_table[block] * BLOCK_SIZE + offset
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32))
-def test_what_is_kept_from_step_to_step_never_shows(seed: int) -> None:
-    """Requests decode, draft in vain, change places, lose their blocks and go."""
-    chance = random.Random(seed)
-    tables = BlockTables(6)
-    inputs = DecodeInputs(6, tables, width=8)
-    free = list(range(100))
-    chance.shuffle(free)
-    live: list[Request] = []
-    for step in range(60):
-        if len(live) < 6 and chance.random() < 0.4:
-            live.append(request([chance.randrange(1000) for _ in range(chance.randint(1, 40))], str(step)))
-        for one in [one for one in live if chance.random() < 0.1 or one.length > 100]:
-            tables.release(one)
-            inputs.release(one)
-            free = one.block_table + free
-            one.block_table = []
-            if chance.random() < 0.5 or one.length > 100:
-                live.remove(one)
-        if chance.random() < 0.2:
-            chance.shuffle(live)
-        rows = []
-        for one in live:
-            ahead = chance.choice((0, 0, 0, 1, 17))
-            while len(one.block_table) * BLOCK_SIZE < one.length + ahead:
-                one.block_table.append(free.pop())
-            if ahead == 0:
-                rows.append(Row(one, one.length - 1, 1, sample=True))
-            else:
-                rows.append(Row(one, one.length - 1 + ahead, 0, sample=True, draft=(chance.randrange(1000),)))
-        if rows:
-            _inputs(rows, inputs, chance.choice((None, 5)))
-        for one in live:
-            one.output += [chance.randrange(1000) for _ in range(chance.randint(0, 2))]
-            kept = blocks_of(one.length)
-            free = one.block_table[kept:] + free
-            del one.block_table[kept:]
-
-
-def test_the_end_of_a_request_costs_the_others_none_of_their_blocks() -> None:
-    tables = BlockTables(6)
-    inputs = DecodeInputs(12, tables, width=110)
-
-    def release(one: Request) -> None:
-        tables.release(one)
-        inputs.release(one)
-
-    # And one of each row: where it writes.
-    assert read_after_an_end(lambda rows: inputs.write(rows, None), release) == [12 * 101, 12 * 2, 11]
 
 
 def _compare(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, **how: Any) -> int:
@@ -156,7 +78,7 @@ def test_answers_of_requests_that_ask_for_nothing(
 
 
 def test_more_rows_than_there_was_room_for(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.execution.recorded, "_ROWS", 1)
+    monkeypatch.setattr(engine.execution.step_buffers, "_LINES", 1)
     runner = ModelRunner(checkpoint("llama"), blocks=BLOCKS)
     assert _compare(runner, monkeypatch) > 20
     assert _answers(runner) == _answers(ModelRunner(checkpoint("llama"), blocks=BLOCKS))
