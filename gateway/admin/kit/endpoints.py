@@ -82,7 +82,7 @@ class Call:
         return parse_if_match(self.request.headers.get("if-match"))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Endpoint:
     """One method of one path."""
 
@@ -93,22 +93,35 @@ class Endpoint:
     tag: str
     access: enum.Enum
     """Whom it serves, in the application's terms: `Api.admit` decides by it and `Api.audience` says it."""
-    status: int
-    path_type: type[msgspec.Struct] | None
-    query_type: type[msgspec.Struct] | None
-    body_type: Any
-    form_type: type[msgspec.Struct] | None
+    status: int = 200
+    body_type: Any = None
+    """Type of the body; unless given, what the function's `body` is annotated with."""
+    form_type: type[msgspec.Struct] | None = None
     """Parts of the same as a multipart form."""
-    answer_type: Any
-    """None: no body."""
-    consumes: tuple[str, ...]
-    produces: str
-    versioned: bool
+    produces: str = JSON
+    versioned: bool = False
     """It gives an ETag; a write of such a thing needs `If-Match`."""
-    located: bool
+    located: bool = False
     """It answers with a `Location`."""
-    raises: tuple[type[ApiError], ...]
-    example: Any
+    raises: Sequence[type[ApiError]] = ()
+    example: Any = None
+    """A body that a caller may send."""
+    path_type: type[msgspec.Struct] | None = dataclasses.field(init=False)
+    query_type: type[msgspec.Struct] | None = dataclasses.field(init=False)
+    answer_type: Any = dataclasses.field(init=False)
+    """T of a function that returns `Answer[T]`, str of one that makes a `Response` itself; None: no body."""
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(self.handler, include_extras=True)
+        answer = str if hints["return"] is Response else typing.get_args(hints["return"])[0]
+        derived = {
+            "path_type": hints.get("path"),
+            "query_type": hints.get("query"),
+            "body_type": self.body_type or hints.get("body"),
+            "answer_type": None if answer is type(None) else answer,
+        }
+        for field, value in derived.items():
+            object.__setattr__(self, field, value)
 
     @property
     def name(self) -> str:
@@ -119,6 +132,13 @@ class Endpoint:
     def path(self) -> str:
         """The path with the names of parameters in braces."""
         return re.sub(r":\w+}", "}", self.route)
+
+    @property
+    def consumes(self) -> tuple[str, ...]:
+        """Media types of the body; none: there is no body."""
+        if self.body_type is None:
+            return ()
+        return (JSON, *[MERGE_PATCH] * (self.method == "PATCH"), *[MULTIPART] * (self.form_type is not None))
 
     @property
     def conditional(self) -> bool:
@@ -140,66 +160,29 @@ class Endpoints:
         self.description = description
         self.all: list[Endpoint] = []
 
-    def add(
-        self,
-        method: Method,
-        path: str,
-        *,
-        access: enum.Enum,
-        status: int = 200,
-        versioned: bool = False,
-        located: bool = False,
-        raises: Sequence[type[ApiError]] = (),
-        body_type: Any = None,
-        form_type: type[msgspec.Struct] | None = None,
-        produces: str = JSON,
-        example: Any = None,
-    ) -> Callable[[Handler], Handler]:
-        """Decorator of the function that answers. `example` is a body that a caller may send."""
+    def add(self, method: Method, route: str, **facts: Any) -> Callable[[Handler], Handler]:
+        """Decorator of the function that answers. `facts` are fields of `Endpoint`."""
 
         def register(handler: Handler) -> Handler:
-            hints = typing.get_type_hints(handler, include_extras=True)
-            answer = hints["return"]
-            body = body_type or hints.get("body")
-            kinds = () if body is None else (JSON, MERGE_PATCH) if method == "PATCH" else (JSON,)
-            endpoint = Endpoint(
-                method=method,
-                route=path,
-                handler=handler,
-                tag=self.tag,
-                access=access,
-                status=status,
-                path_type=hints.get("path"),
-                query_type=hints.get("query"),
-                body_type=body,
-                answer_type=_answer_type(answer),
-                form_type=form_type,
-                consumes=kinds if form_type is None else (*kinds, MULTIPART),
-                produces=produces,
-                versioned=versioned,
-                located=located,
-                raises=tuple(raises),
-                example=example,
-            )
-            self.all.append(endpoint)
+            self.all.append(Endpoint(method=method, route=route, handler=handler, tag=self.tag, **facts))
             return handler
 
         return register
 
-    def get(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
-        return self.add("GET", path, **options)
+    def get(self, route: str, **facts: Any) -> Callable[[Handler], Handler]:
+        return self.add("GET", route, **facts)
 
-    def post(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
-        return self.add("POST", path, **options)
+    def post(self, route: str, **facts: Any) -> Callable[[Handler], Handler]:
+        return self.add("POST", route, **facts)
 
-    def put(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
-        return self.add("PUT", path, **options)
+    def put(self, route: str, **facts: Any) -> Callable[[Handler], Handler]:
+        return self.add("PUT", route, **facts)
 
-    def patch(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
-        return self.add("PATCH", path, **options)
+    def patch(self, route: str, **facts: Any) -> Callable[[Handler], Handler]:
+        return self.add("PATCH", route, **facts)
 
-    def delete(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
-        return self.add("DELETE", path, status=204, **options)
+    def delete(self, route: str, **facts: Any) -> Callable[[Handler], Handler]:
+        return self.add("DELETE", route, status=204, **facts)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,12 +207,3 @@ class Api:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The endpoints of all groups, in the order in which they are shown."""
         return tuple(endpoint for group in self.groups for endpoint in group.all)
-
-
-def _answer_type(annotation: Any) -> Any:
-    """T of `Answer[T]`; `Response` is one that the function makes itself."""
-    if annotation is Response:
-        return str
-    assert typing.get_origin(annotation) is Answer, "an endpoint returns Answer[...] or Response"
-    (answer,) = typing.get_args(annotation)
-    return None if answer is type(None) else answer

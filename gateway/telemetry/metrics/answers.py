@@ -14,8 +14,7 @@ class AnswerMetrics:
         self._first_token = registry.histogram(
             "roundhouse_time_to_first_token_seconds",
             "From the arrival of a turn to its first text.",
-            "tier",
-            "cache",
+            "tier cache",
             buckets=LATENCY,
         )
         self._inter_token = registry.histogram(
@@ -33,8 +32,7 @@ class AnswerMetrics:
         self._tokens = registry.counter(
             "roundhouse_tokens",
             "Tokens by model and direction (input, cached, output); cached ones are part of input.",
-            "model",
-            "direction",
+            "model direction",
         )
 
     def first_token(self, tier: str, cache: str, seconds: float, exemplar: dict[str, str] | None = None) -> None:

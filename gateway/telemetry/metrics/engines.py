@@ -44,7 +44,7 @@ class EngineMetrics:
         registry.read_gauge(
             "roundhouse_engine_up",
             "Whether an engine is connected.",
-            *("replica", "tier", "model"),
+            "replica tier model",
             read=lambda: ((engine, up) for engine, (up, _) in self._engines.items()),
         )
         for fields, declare in ((_GAUGES, registry.read_gauge), (_COUNTERS, registry.read_counter)):

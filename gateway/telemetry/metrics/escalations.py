@@ -15,9 +15,7 @@ class EscalationMetrics:
             "Answers for `auto` that looked bad, by the tier that gave them, what looked bad (empty, schema, refusal, "
             "doubt) and what followed (escalated: the next tier has answered; not_worth_it; limited: no room in the "
             "limits; unavailable: the next tier gave nothing).",
-            "tier",
-            "signal",
-            "followed",
+            "tier signal followed",
         )
 
     def looked(self, made: Escalation, followed: str) -> None:

@@ -12,15 +12,13 @@ class PlacementMetrics:
         self._choices = registry.counter(
             "roundhouse_replica_choices",
             "Turns of pools with several replicas, by tier and how the replica was chosen (prefix, load).",
-            "tier",
-            "how",
+            "tier how",
         )
         self._tokens = registry.counter(
             "roundhouse_replica_prefix_tokens",
             "Prompt tokens of those turns (prompt: all; expected: those that the chosen replica was believed to hold; "
             "found: those that it held).",
-            "tier",
-            "kind",
+            "tier kind",
         )
         self._blocks = registry.gauge(
             "roundhouse_prefix_index_blocks", "KV blocks of a tier's replicas that the gateway knows of.", "tier"

@@ -23,11 +23,13 @@ Read = Callable[[], Iterable[tuple[Sequence[str], float]]]
 class Series(Generic[M]):
     """The time series of one metric, by label values: `series("small", "completed").inc()`."""
 
-    def __init__(self, metric: M, labels: tuple[str, ...]) -> None:
+    def __init__(self, metric: M) -> None:
         self._metric = metric
-        self._known: dict[tuple[str, ...], M] = {} if labels else {(): metric}
+        self._known: dict[tuple[str, ...], M] = {}
 
     def __call__(self, *values: str) -> M:
+        if not values:
+            return self._metric
         found = self._known.get(values)
         if found is None:
             if len(self._known) >= MAX_SERIES:
@@ -46,36 +48,38 @@ class Declaration(NamedTuple):
 
 
 class Registry(CollectorRegistry):
-    """All metrics of one process, in the order in which they were declared."""
+    """All metrics of one process, in the order in which they were declared. `labels` are names with spaces between."""
 
     def __init__(self) -> None:
         super().__init__(auto_describe=True)
         self.declared: list[Declaration] = []
 
-    def counter(self, name: str, meaning: str, *labels: str) -> Series[Counter]:
+    def counter(self, name: str, meaning: str, labels: str = "") -> Series[Counter]:
         """Declare a counter, which is served as `name` with `_total` behind it."""
-        self.declared.append(Declaration(f"{name}_total", "counter", labels, meaning))
-        return Series(Counter(name, meaning, labels, registry=self), labels)
+        return Series(Counter(name, meaning, self._declare("counter", f"{name}_total", meaning, labels), registry=self))
 
-    def gauge(self, name: str, meaning: str, *labels: str) -> Series[Gauge]:
+    def gauge(self, name: str, meaning: str, labels: str = "") -> Series[Gauge]:
         """Declare a gauge."""
-        self.declared.append(Declaration(name, "gauge", labels, meaning))
-        return Series(Gauge(name, meaning, labels, registry=self), labels)
+        return Series(Gauge(name, meaning, self._declare("gauge", name, meaning, labels), registry=self))
 
-    def histogram(self, name: str, meaning: str, *labels: str, buckets: Sequence[float]) -> Series[Histogram]:
+    def histogram(self, name: str, meaning: str, labels: str = "", *, buckets: Sequence[float]) -> Series[Histogram]:
         """Declare a histogram."""
-        self.declared.append(Declaration(name, "histogram", labels, meaning))
-        return Series(Histogram(name, meaning, labels, registry=self, buckets=buckets), labels)
+        declared = self._declare("histogram", name, meaning, labels)
+        return Series(Histogram(name, meaning, declared, registry=self, buckets=buckets))
 
-    def read_counter(self, name: str, meaning: str, *labels: str, read: Read) -> None:
+    def read_counter(self, name: str, meaning: str, labels: str = "", *, read: Read) -> None:
         """Declare a counter that is kept elsewhere. `read` gives label values and counts when the page is read."""
-        self.declared.append(Declaration(f"{name}_total", "counter", labels, meaning))
-        self.register(_Read(lambda: CounterMetricFamily(name, meaning, labels=labels), read))
+        declared = self._declare("counter", f"{name}_total", meaning, labels)
+        self.register(_Read(lambda: CounterMetricFamily(name, meaning, labels=declared), read))
 
-    def read_gauge(self, name: str, meaning: str, *labels: str, read: Read) -> None:
+    def read_gauge(self, name: str, meaning: str, labels: str = "", *, read: Read) -> None:
         """Declare a gauge that is kept elsewhere. `read` gives label values and values when the page is read."""
-        self.declared.append(Declaration(name, "gauge", labels, meaning))
-        self.register(_Read(lambda: GaugeMetricFamily(name, meaning, labels=labels), read))
+        declared = self._declare("gauge", name, meaning, labels)
+        self.register(_Read(lambda: GaugeMetricFamily(name, meaning, labels=declared), read))
+
+    def _declare(self, kind: str, name: str, meaning: str, labels: str) -> tuple[str, ...]:
+        self.declared.append(Declaration(name, kind, names := tuple(labels.split()), meaning))
+        return names
 
 
 class _Read(Collector):

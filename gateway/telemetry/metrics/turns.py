@@ -18,13 +18,12 @@ class TurnMetrics:
         self._turns = registry.counter(
             "roundhouse_turns",
             "Turns ended, by tier and outcome (completed, incomplete, blocked, cancelled, failed, refused).",
-            "tier",
-            "outcome",
+            "tier outcome",
         )
         self._running = registry.gauge("roundhouse_turns_running", "Turns running now.")()
         self._duration = registry.histogram("roundhouse_turn_seconds", "Duration of a turn.", "tier", buckets=LATENCY)
         self._routes = registry.counter(
-            "roundhouse_route_decisions", "Routing decisions by tier and reason.", "tier", "reason"
+            "roundhouse_route_decisions", "Routing decisions by tier and reason.", "tier reason"
         )
         self._cache = registry.counter(
             "roundhouse_response_cache_requests", "Turns by what the response cache did (hit, miss, bypass).", "result"
@@ -33,9 +32,7 @@ class TurnMetrics:
         self._safety = registry.counter(
             "roundhouse_safety_findings",
             "What safety rules have found, by rule, action (redact, block, flag) and direction (input, output).",
-            "rule",
-            "action",
-            "direction",
+            "rule action direction",
         )
         overhead = registry.histogram(
             "roundhouse_overhead_seconds",
