@@ -21,7 +21,7 @@ from gateway.admin.call import Access
 from gateway.admin.kit.endpoints import Endpoint
 from tests.engine.adapters.zoo import write_adapter
 from tests.gateway.admin.conftest import CHAT, Administer, Administered
-from tests.gateway.admin.endpoints.test_adapters import finished, upload
+from tests.gateway.admin.endpoints.conftest import finished, upload
 from tests.gateway.frame_engine import FrameEngine
 
 pytestmark = pytest.mark.anyio

@@ -2,76 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections import defaultdict
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import msgspec
 import pytest
-from redis.exceptions import RedisError
 
 from engine.adapters.registry import Registry
-from engine.text.processor import TextProcessor
 from gateway.admin.call import Call
-from gateway.engines.pools import Pool
 from gateway.errors import Unavailable
-from gateway.registration import registrar
-from gateway.registration.job_state import Job, JobState
-from tests.engine.adapters.zoo import write_adapter
-from tests.gateway.admin.conftest import Administer, Administered, problem
+from tests.gateway.admin.conftest import Administer, problem
+from tests.gateway.admin.endpoints.conftest import finished, form, registered, upload
 from tests.gateway.conftest import EngineThread, eventually
 from tests.gateway.frame_engine import FrameEngine
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="session")
-def folders(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two adapters of the tests' model."""
-    folder = tmp_path_factory.mktemp("store")
-    return [write_adapter(folder / f"pirate-{seed}", model, "only q_proj", seed=seed) for seed in range(2)]
-
-
-@pytest.fixture
-async def frames(tmp_path: Path, model: Path) -> AsyncIterator[FrameEngine]:
-    """An engine that answers with whatever adapter it is asked for."""
-    token = TextProcessor.from_directory(model).encode("a")[-1]
-    async with FrameEngine(tmp_path / "one.sock", defaultdict(lambda: token)).serving() as engine:
-        yield engine
-
-
-async def finished(client: httpx2.AsyncClient, response: httpx2.Response) -> dict[str, Any]:
-    """The job that a response names, when it has ended."""
-    assert response.status_code == 202, response.text
-    path = response.headers["location"].removeprefix("/admin/v1")
-    job: dict[str, Any] = {}
-
-    async def ended() -> bool:
-        job.update((await client.get(path)).json())
-        return job["state"] in ("succeeded", "failed")
-
-    while not await ended():
-        pass
-    return job
-
-
-def form(folder: Path, **request: Any) -> dict[str, Any]:
-    """Arguments of an upload."""
-    return {
-        "files": {
-            "request": (None, json.dumps(request), "application/json"),
-            "config": ("../../etc/passwd", (folder / "adapter_config.json").read_bytes(), "application/json"),
-            "weights": ("weights", (folder / "adapter_model.safetensors").read_bytes(), "application/octet-stream"),
-        }
-    }
-
-
-async def upload(client: httpx2.AsyncClient, folder: Path, **request: Any) -> httpx2.Response:
-    return await client.post("/adapters", **form(folder, **request))
 
 
 async def test_an_upload_becomes_a_model(
@@ -152,20 +98,6 @@ async def test_what_does_not_load_gets_no_name(
         assert (await api.operator.get("/adapters")).json()["data"] == []
 
 
-async def test_a_repeated_upload_is_one_job(administer: Administer, frames: FrameEngine, folders: list[Path]) -> None:
-    """With the same idempotency key; other files under it are refused."""
-    async with administer(engines={"small": [frames.address]}) as api:
-        headers = {"idempotency-key": "once"}
-        arguments = form(folders[0], name="acme:pirate")
-        first = await api.acme.post("/adapters", headers=headers, **arguments)
-        again = await api.acme.post("/adapters", headers=headers, **arguments)
-        assert (await finished(api.acme, first))["id"] == (await finished(api.acme, again))["id"]
-        assert again.headers["idempotent-replayed"] == "true"
-        other = await api.acme.post("/adapters", headers=headers, **form(folders[1], name="acme:second"))
-        problem(other, 409, "idempotency_key_reused")
-        assert len(frames.generated) == 1
-
-
 async def test_a_wrong_upload_is_refused_by_name(
     administer: Administer, frames: FrameEngine, folders: list[Path], tmp_path: Path
 ) -> None:
@@ -208,16 +140,6 @@ async def test_what_only_operators_may(administer: Administer, frames: FrameEngi
         problem(await api.acme.post("/adapters", json=source), 403, "forbidden")
         for fields, code in (({"name": "tiny-small"}, "invalid_value"), ({"name": "auto"}, "invalid_value")):
             problem(await upload(api.operator, folders[0], **fields), 400, code)
-
-
-async def registered(
-    api: Administered, folder: Path, name: str = "acme:pirate", by: httpx2.AsyncClient | None = None
-) -> httpx2.Response:
-    """An adapter of acme's, or of another tenant whose admin registers it."""
-    client = by or api.acme
-    job = await finished(client, await upload(client, folder, name=name))
-    assert job["state"] == "succeeded", job
-    return await client.get(f"/adapters/{name}")
 
 
 async def test_pin_swap_drain_delete(administer: Administer, frames: FrameEngine, folders: list[Path]) -> None:
@@ -311,91 +233,6 @@ async def test_versions_of_adapters_that_the_tenant_may_not_use_are_refused(
             headers = {"if-match": own.headers["etag"]}
             swap = await shop.patch("/adapters/shop:pirate", json={"version": gold}, headers=headers)
             problem(swap, 400, "invalid_value")
-
-
-async def test_a_registration_does_not_swap_a_name_that_is_shared_meanwhile(
-    administer: Administer, frames: FrameEngine, folders: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who may change a name is asked when it is changed, not only when the upload begins."""
-    async with administer(engines={"small": [frames.address]}) as api:
-        own = await registered(api, folders[0])
-        tried = registrar.try_on_engine
-
-        async def shared(pool: Pool, version: str) -> str | None:
-            change = {"tenants": ["acme", "other"]}
-            await api.operator.patch("/adapters/acme:pirate", json=change, headers={"if-match": "*"})
-            return await tried(pool, version)
-
-        monkeypatch.setattr(registrar, "try_on_engine", shared)
-        job = await finished(api.acme, await upload(api.acme, folders[1], name="acme:pirate", replace=True))
-        assert (job["state"], job["error"]["code"]) == ("failed", "forbidden")
-        assert (await api.acme.get("/adapters/acme:pirate")).json()["version"] == own.json()["version"]
-
-
-async def test_a_state_that_redis_does_not_take_ends_nothing(
-    administer: Administer, frames: FrameEngine, folders: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The adapter is registered, its job says so as soon as it can, and the next one is worked on."""
-    async with administer(engines={"small": [frames.address]}) as api:
-        jobs = api.served.gateway.jobs
-        write, refused = jobs.write, 0
-
-        async def refuses(job: Job) -> None:
-            nonlocal refused
-            if job.state is not JobState.QUEUED and refused < 5:
-                refused += 1
-                raise RedisError("down")
-            await write(job)
-
-        monkeypatch.setattr(jobs, "write", refuses)
-        monkeypatch.setattr(registrar, "LIFETIME", 0.1)
-        first = await upload(api.acme, folders[0], name="acme:first")
-        second = await upload(api.acme, folders[1], name="acme:second")
-        for made in (second, first):
-            async with asyncio.timeout(30):
-                job = await finished(api.acme, made)
-            assert job["state"] == "succeeded", job
-        assert refused == 5
-
-
-async def test_a_job_that_takes_long_holds_up_no_other_tenant(
-    administer: Administer, frames: FrameEngine, folders: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its tenant's next one waits."""
-    async with administer(engines={"small": [frames.address]}) as api:
-        tried, go_on = registrar.try_on_engine, asyncio.Event()
-        held: list[str] = []
-
-        async def slow(pool: Pool, version: str) -> str | None:
-            if not held:
-                held.append(version)
-                await go_on.wait()
-            return await tried(pool, version)
-
-        monkeypatch.setattr(registrar, "try_on_engine", slow)
-        first = await upload(api.acme, folders[0], name="acme:first")
-        second = await upload(api.acme, folders[1], name="acme:second")
-        others = await finished(api.other, await upload(api.other, folders[1], name="other:one"))
-        assert others["state"] == "succeeded", others
-        waiting = (await api.acme.get(second.headers["location"].removeprefix("/admin/v1"))).json()
-        assert waiting["state"] == "queued"
-        go_on.set()
-        for made in (first, second):
-            assert (await finished(api.acme, made))["state"] == "succeeded"
-
-
-async def test_a_tenants_uploads_have_so_many_bytes_together(
-    administer: Administer, frames: FrameEngine, folders: list[Path]
-) -> None:
-    """Until they are registered."""
-    size = sum((folders[0] / name).stat().st_size for name in ("adapter_config.json", "adapter_model.safetensors"))
-    adapters = {"max_upload_bytes_per_tenant": size // 2}
-    async with administer(engines={"small": [frames.address]}, adapters=adapters) as api:
-        refusal = await upload(api.acme, folders[0], name="acme:pirate")
-        assert "max_upload_bytes_per_tenant" in problem(refusal, 429, "too_many_uploads")["detail"]
-        assert int(refusal.headers["retry-after"]) > 0
-        job = await finished(api.operator, await upload(api.operator, folders[0], name="pirate"))
-        assert job["state"] == "succeeded", job
 
 
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
