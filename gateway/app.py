@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -31,9 +30,9 @@ from gateway.access.tickets import Tickets
 from gateway.admin import handlers
 from gateway.admin.app import create_admin_app
 from gateway.admin.listener import listening
-from gateway.background import Periodic, failed, observe_failure
+from gateway.background import Periodic, failure_reporter, observe_failure
 from gateway.billing.ledger import Ledger
-from gateway.config.configuration import Apply, Configuration, Prepare
+from gateway.config.configuration import WATCH_SECONDS, Apply, Configuration, Prepare
 from gateway.config.settings import Settings, SettingsError
 from gateway.engines.adapters import Adapters, registry_url
 from gateway.engines.heartbeat import Heartbeat
@@ -257,11 +256,12 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     )
     configuration.add(_preparing(gateway, road))
     configuration.observe = metrics.configuration.read
+    await started(Periodic("configuration", configuration.look, WATCH_SECONDS))
     return gateway
 
 
 def _embedder(address: str) -> EmbedderClient:
-    return EmbedderClient(Path(address.removeprefix("unix://")), on_fault=partial(failed, "embedder"))
+    return EmbedderClient(Path(address.removeprefix("unix://")), on_fault=failure_reporter("embedder"))
 
 
 async def _connected(

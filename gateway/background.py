@@ -1,6 +1,6 @@
-"""Work that a gateway does beside its turns, until it is closed: every few seconds, or all the time.
+"""Work that a gateway does beside its turns: every few seconds, all the time, or once.
 
-What it raises is logged, counted and does not end it: no part of a gateway stops working without a word.
+What it raises is logged, counted and ends nothing else: no part of a gateway stops working without a word.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from time import monotonic
 from typing import Any
@@ -24,13 +24,21 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
 Work = Callable[[], Awaitable[object]]
 
 observe_failure: ContextVar[Callable[[str], None]] = ContextVar("observe_failure", default=lambda work: None)
-"""Told the name of work that has failed. A gateway sets it before it starts its parts, whose tasks inherit it."""
+"""Told the name of work that has failed. A gateway sets it before it makes its parts."""
 
 
-def failed(work: str) -> None:
-    """Log and count the exception that is being handled."""
-    log.exception("a fault of ours; it is tried again", extra={"work": work})
-    observe_failure.get()(work)
+def failure_reporter(work: str) -> Callable[[], None]:
+    """What logs and counts the exception that is being handled.
+
+    It is made together with a gateway's parts and counts in that gateway's metrics, whichever task calls it.
+    """
+    observe = observe_failure.get()
+
+    def report() -> None:
+        log.exception("a fault of ours", extra={"work": work})
+        observe(work)
+
+    return report
 
 
 class Periodic:
@@ -43,12 +51,13 @@ class Periodic:
     def __init__(self, name: str, work: Work, seconds: float, *, at_end: Work | None = None) -> None:
         """
         Args:
-            name: for the log.
+            name: for the log and the metric, from a fixed set.
             work: is done at once, and then after every pause. What it raises is logged and does not end it.
             seconds: of a pause.
             at_end: is done once, when everything else has ended.
         """
         self._name = name
+        self._report = failure_reporter(name)
         self._work = work
         self._seconds = seconds
         self._at_end = at_end
@@ -81,7 +90,7 @@ class Periodic:
         try:
             await work()
         except Exception:
-            failed(self._name)
+            self._report()
 
 
 class Kept:
@@ -90,6 +99,7 @@ class Kept:
     def __init__(self, name: str, work: Work) -> None:
         """Args: name: for the log and the metric, from a fixed set; work: goes on until it is cancelled."""
         self._name = name
+        self._report = failure_reporter(name)
         self._work = work
         self._task: asyncio.Task[None] | None = None
 
@@ -109,9 +119,47 @@ class Kept:
             try:
                 await self._work()
             except Exception:
-                failed(self._name)
+                self._report()
             pause = FIRST_PAUSE if monotonic() - began > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
             await asyncio.sleep(pause)
+
+
+class BackgroundTasks:
+    """Tasks for work that is done once. Whoever awaits one sees it end well even where the work has failed."""
+
+    def __init__(self, name: str) -> None:
+        """Args: name: for the log and the metric, from a fixed set."""
+        self._name = name
+        self._report = failure_reporter(name)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """How many have not ended."""
+        return len(self._tasks)
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do it from now on."""
+        task = asyncio.create_task(self._do(work), name=self._name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # which has not begun if the task was cancelled at once
+        return task
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until all have ended, at most so long."""
+        if self._tasks and seconds:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+    async def aclose(self, seconds: float = 0.0) -> None:
+        """Cancel those that have not ended within so many seconds."""
+        await self.wait(seconds)
+        await cancel(self._tasks)
+
+    async def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            self._report()
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

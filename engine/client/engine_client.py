@@ -112,10 +112,18 @@ class EngineClient:
     `address` is `ws://host:port` or `unix:///path/to/socket`. An engine sends a frame every second; one that is silent
     for `silence` seconds, or up to twice as long, counts as dead. For `wss://` addresses `tls` says who we are and whom
     to trust; its files are read with every connection, so that certificates can be renewed. Without it the machine's
-    authorities are trusted.
+    authorities are trusted. `on_fault` is called while an exception that nobody expected is being handled; the client
+    then connects anew.
     """
 
-    def __init__(self, address: str, *, silence: float = 10.0, tls: Certificate | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        silence: float = 10.0,
+        tls: Certificate | None = None,
+        on_fault: Callable[[], None] = lambda: logger.exception("a fault of ours"),
+    ) -> None:
         if not address.startswith(("ws://", "wss://", "unix://")):
             raise ValueError(f"engine address {address!r}: use ws://host:port or unix:///path/to/socket")
         self.address = address
@@ -125,6 +133,7 @@ class EngineClient:
         """The engine's latest snapshot, at most a second old while connected; None while it is not."""
         self._silence = silence
         self._tls = tls
+        self._on_fault = on_fault
         self._connected = asyncio.Event()
         self._live: dict[str, Generation] = {}
         self._idle = asyncio.Event()
@@ -258,9 +267,10 @@ class EngineClient:
                 # That nobody listens yet is nothing to be told about; that something else does is.
                 quiet = isinstance(reason, OSError) and not isinstance(reason, ssl.SSLError) and not self.connected
                 level = logging.DEBUG if quiet else logging.WARNING
-                trace = None if isinstance(reason, _EXPECTED) else reason
                 name = type(reason).__name__
-                logger.log(level, "engine %s cannot be used: %s: %s", self.address, name, reason, exc_info=trace)
+                logger.log(level, "engine %s cannot be used: %s: %s", self.address, name, reason)
+                if not isinstance(reason, _EXPECTED):
+                    self._on_fault()
                 if self.connected:
                     backoff = _FIRST_BACKOFF
             finally:
@@ -304,7 +314,8 @@ class EngineClient:
             try:
                 self._on_blocks(blocks)
             except Exception:
-                logger.exception("engine %s: whoever follows its prefix blocks has failed", self.address)
+                logger.warning("engine %s: whoever follows its prefix blocks has failed", self.address)
+                self._on_fault()
 
     def _handshake(self, frame: ServerFrame) -> None:
         if not isinstance(frame, Ready):
@@ -348,4 +359,5 @@ class EngineClient:
             try:
                 await link.aclose()
             except Exception:
-                logger.exception("engine %s: its connection could not be closed", self.address)
+                logger.warning("engine %s: its connection could not be closed", self.address)
+                self._on_fault()

@@ -121,16 +121,20 @@ class Configuration:
         settings: Settings,
         read: Callable[[], Settings] | None = None,
         fill: Callable[[Settings], Settings] = lambda settings: settings,
+        file: Path | None = None,
     ) -> None:
         """
         Args:
             settings: as they were read.
             read: reads them again.
             fill: puts in what is known only here, such as the addresses of engines that were started.
+            file: where they are read, for `look`.
         """
         self._written = settings
         self._read = read
         self._fill = fill
+        self._file = file
+        self._seen = None if file is None else _stamp(file)
         self._parts: list[Prepare] = []
         self._changing = asyncio.Lock()
         self.settings = fill(settings)
@@ -162,16 +166,15 @@ class Configuration:
             self.observe("changed" if changed else "unchanged")
             return changed
 
-    async def watch(self, file: Path) -> None:
-        """Reload whenever the file changes, while `server.watch_config` says so, until cancelled."""
-        seen = await asyncio.to_thread(_stamp, file)
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            now = await asyncio.to_thread(_stamp, file)
-            if now != seen and self.settings.server.watch_config:
-                with contextlib.suppress(SettingsError):  # it is in the log
-                    await self.reload()
-            seen = now
+    async def look(self) -> None:
+        """Reload if the file has changed since the last look and `server.watch_config` says so."""
+        if self._file is None:
+            return
+        now = await asyncio.to_thread(_stamp, self._file)
+        if now != self._seen and self.settings.server.watch_config:
+            with contextlib.suppress(SettingsError):  # it is in the log
+                await self.reload()
+        self._seen = now
 
     async def _reload(self) -> list[str]:
         if self._read is None:

@@ -7,16 +7,16 @@ import contextlib
 import hashlib
 import logging
 import random
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from engine.client.engine_client import EngineClient
 from engine.text.processor import TextProcessor
 from engine.tls import Certificate
+from gateway.background import BackgroundTasks, failure_reporter
 from gateway.config.settings import Pool as PoolSettings
 from gateway.config.settings import Router as RouterSettings
 from gateway.engines.placement import Placement, Placer, Question
@@ -132,7 +132,7 @@ class Pool:
         self.max_turns = 0
         """That this gateway sends to it at the same time; 0: any number."""
         self._answer_tokens: float | None = None
-        self._tls = tls
+        self._connect = partial(EngineClient, tls=tls, on_fault=failure_reporter("engine connections"))
         self.configure(settings, router, taken=())
 
     @property
@@ -151,7 +151,7 @@ class Pool:
         self.engines = [
             before.pop(address)
             if address in before
-            else Engine(next(free), self, EngineClient(address, tls=self._tls), Breaker(failures=1, pause=1.0))
+            else Engine(next(free), self, self._connect(address), Breaker(failures=1, pause=1.0))
             for address in dict.fromkeys(settings.engines)
         ]
         for engine in self.engines:
@@ -218,7 +218,7 @@ class Engines:
         """With those that have left, of which turns may still know the name."""
         self.left: list[Engine] = []
         """Those that have left since somebody last looked."""
-        self._changing: set[asyncio.Task[None]] = set()
+        self._changing = BackgroundTasks("replicas")
         self._leaving: dict[str, asyncio.Task[None]] = {}
         """By name of the replica that is let go."""
 
@@ -234,12 +234,12 @@ class Engines:
             for engine in pool.engines:
                 if engine.name not in self._engines:
                     self._engines[engine.name] = engine
-                    self._begin(engine.client.start())
+                    self._changing.begin(engine.client.start())
                 elif task := self._leaving.pop(engine.name, None):
                     task.cancel()  # it is named again
             for engine in pool.leaving:
                 if engine.name not in self._leaving:
-                    self._leaving[engine.name] = self._begin(self._let_go(pool, engine))
+                    self._leaving[engine.name] = self._changing.begin(self._let_go(pool, engine))
 
     async def _let_go(self, pool: Pool, engine: Engine) -> None:
         await pool.relieved()
@@ -251,12 +251,6 @@ class Engines:
         self.left.append(engine)
         logger.info("engine let go", extra={"replica": engine.name})
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._changing.add(task)
-        task.add_done_callback(self._changing.discard)
-        return task
-
     def __getitem__(self, replica: str) -> Engine:
         return self._engines[replica]
 
@@ -266,9 +260,7 @@ class Engines:
             await engine.client.start()
 
     async def aclose(self) -> None:
-        for task in self._changing:
-            task.cancel()
-        await asyncio.gather(*self._changing, return_exceptions=True)
+        await self._changing.aclose()
         await asyncio.gather(*(engine.client.aclose() for engine in self._engines.values()))
 
     @property

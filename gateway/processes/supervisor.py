@@ -24,6 +24,7 @@ from starlette.applications import Starlette
 from engine.adapters.registry import Registry, RegistryError
 from gateway import __version__
 from gateway.app import create_app
+from gateway.background import BackgroundTasks
 from gateway.config import checkpoints
 from gateway.config.configuration import Configuration
 from gateway.config.settings import NO_TENANTS, Embedder, Pool, Settings, SettingsError
@@ -81,7 +82,7 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         except RegistryError as error:
             raise Failed(f"adapters: {error}") from error
         children, embedder = _children(settings), _embedder(settings)
-        configuration = Configuration(settings, read, _filled)
+        configuration = Configuration(settings, read, _filled, file)
         settings = configuration.settings
         say(f"Roundhouse {__version__}")
         if lacking is not None:
@@ -92,9 +93,9 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         server = GatewayServer(app, settings)
         tasks = [asyncio.create_task(child.run(), name=child.name) for child, _ in children]
         gateway = asyncio.create_task(server.serve(sockets=[bound]), name="gateway")
-        watching = asyncio.create_task(configuration.watch(file), name="configuration")
-        announce = asyncio.create_task(_announce(url(settings, bound), say, began, app))
-        embedding = asyncio.create_task(_embed_later(embedder, announce, say))
+        helping = BackgroundTasks("supervisor")
+        announced = helping.begin(_announce(url(settings, bound), say, began, app))
+        embedding = helping.begin(_embed_later(embedder, announced, say))
         try:
             async with listening(configuration):
                 done, _ = await asyncio.wait([gateway, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -110,12 +111,12 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
         except ChildFailed as error:
             raise Failed(str(error)) from error
         finally:
-            for helping in (embedding, announce, watching):
-                helping.cancel()
+            for task in (embedding, announced):
+                task.cancel()
             # Engines first: Redis is what everything else still writes to.
             for child, _ in reversed(children):
                 await child.stop()
-            await asyncio.gather(*tasks, embedding, announce, watching, return_exceptions=True)
+            await asyncio.gather(*tasks, embedding, announced, return_exceptions=True)
 
 
 def _check_engines(settings: Settings) -> None:

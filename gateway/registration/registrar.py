@@ -25,7 +25,7 @@ from engine.client.engine_client import EngineGone, RequestFailed
 from engine.wire import SamplingParams
 from gateway.access.directory.change import Note
 from gateway.access.directory.store import Directory
-from gateway.background import Kept, Periodic, failed
+from gateway.background import Kept, Periodic, failure_reporter
 from gateway.engines.adapters import Adapters
 from gateway.engines.pools import Pool
 from gateway.errors import (
@@ -196,7 +196,7 @@ class _Run:
         except ApiError as error:
             return self._failed(error)
         except Exception as error:
-            failed("registrations")
+            failure_reporter("registrations")()
             return self._failed(ApiError(f"the server failed while it worked on this: {type(error).__name__}"))
         finally:
             await reporting.aclose()

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from redis.exceptions import RedisError
 
-from gateway.background import cancel
+from gateway.background import BackgroundTasks
 from gateway.errors import ApiError
 from gateway.turns.messages import Follow, Frame, GatewayMessage, Header, Leave, Refused
 from gateway.turns.records import header_of
@@ -40,6 +40,7 @@ class Feeds:
         self._local = local
         self._alive = alive
         self._pause = pause
+        self._running = BackgroundTasks("feeds")
         self._tasks: dict[_Key, tuple[int, asyncio.Task[None]]] = {}
         """By turn, tenant and reader: the feed's number and what sends it."""
 
@@ -53,7 +54,7 @@ class Feeds:
         if key in self._tasks and self._tasks[key][0] >= asked.feed:
             return  # overtaken on its way
         self.leave(Leave(*key, asked.feed))
-        task = asyncio.create_task(self._run(asked), name=f"feed {asked.turn}")
+        task = self._running.begin(self._run(asked))
         self._tasks[key] = (asked.feed, task)
         task.add_done_callback(lambda _: self._ended(key, asked.feed))
 
@@ -67,9 +68,7 @@ class Feeds:
 
     async def aclose(self, seconds: float) -> None:
         """Let feeds of turns that have ended send what they have, at most so long."""
-        if self._tasks:
-            _, late = await asyncio.wait({task for _, task in self._tasks.values()}, timeout=seconds)
-            await cancel(late)
+        await self._running.aclose(seconds)
 
     def _ended(self, key: _Key, feed: int) -> None:
         if key in self._tasks and self._tasks[key][0] == feed:

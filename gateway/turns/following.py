@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from redis.exceptions import RedisError
 
 from gateway.access.identity import Principal
+from gateway.background import BackgroundTasks
 from gateway.errors import Unavailable
 from gateway.protocol.slices import Fit, fit
 from gateway.turns.feeds import SILENCE, Send
@@ -68,7 +70,7 @@ class _Following:
 class Followings:
     """All turns that this gateway follows."""
 
-    def __init__(self, id: str, send: Send, lost: Callable[[Mirror], Awaitable[None]]) -> None:
+    def __init__(self, id: str, send: Send, lost: Callable[[Mirror], Coroutine[Any, Any, None]]) -> None:
         """Args: id: this gateway's; lost: ends a mirror whose gateway is gone."""
         self._id = id
         self._send = send
@@ -76,7 +78,7 @@ class Followings:
         self._by_turn: dict[tuple[str, str], _Following] = {}
         """By tenant and id: what one tenant asks for tells another nothing, and takes nothing from it."""
         self._feeds = itertools.count(1)
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending = BackgroundTasks("follows")
         self._now = asyncio.get_running_loop().time
 
     @property
@@ -173,8 +175,7 @@ class Followings:
         """Follow nothing any more."""
         for following in list(self._by_turn.values()):
             self._leave(following)
-        if self._sending:
-            await asyncio.wait(self._sending, timeout=1)
+        await self._sending.aclose(1.0)
 
     def _mirror(self, following: _Following, header: Header) -> Mirror:
         cancel = Cancel(following.id, following.tenant)
@@ -201,7 +202,7 @@ class Followings:
     def _lose(self, following: _Following) -> None:
         self._end(following)
         if following.mirror is not None:
-            self._spawn(self._lost(following.mirror))
+            self._sending.begin(self._lost(following.mirror))
 
     def _end(self, following: _Following) -> None:
         key = (following.tenant, following.id)
@@ -209,7 +210,7 @@ class Followings:
             del self._by_turn[key]
 
     def _post(self, gateway: str, message: GatewayMessage) -> None:
-        self._spawn(self._send_once(gateway, message))
+        self._sending.begin(self._send_once(gateway, message))
 
     async def _send_once(self, gateway: str, message: GatewayMessage) -> None:
         try:
@@ -217,8 +218,3 @@ class Followings:
         except (RedisError, OSError) as error:
             # What matters is asked for again: see `tick`.
             log.warning("a gateway cannot be reached", extra={"gateway": gateway, "error": type(error).__name__})
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)

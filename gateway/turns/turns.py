@@ -12,6 +12,7 @@ from typing import Protocol
 from redis.asyncio import Redis
 
 from gateway.access.identity import Principal
+from gateway.background import BackgroundTasks
 from gateway.config.settings import Turns as TurnSettings
 from gateway.errors import ApiError, Conflict, NotFound, PreviousResponseNotFound, Unavailable
 from gateway.protocol.messages import check_answers
@@ -52,7 +53,7 @@ class Turns:
         self._turns: dict[str, Turn] = {}
         self._begun: dict[str, asyncio.Event] = {}
         """By id of a turn that may begin; set once it has, or will not."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks("turns")
         self._retained: OrderedDict[str, asyncio.TimerHandle] = OrderedDict()
         self._retained_characters = 0
         self._elsewhere: Elsewhere | None = None
@@ -200,25 +201,18 @@ class Turns:
     async def drain(self, grace: float) -> None:
         """Refuse new turns, let the running ones end, cancel those that take longer than `grace` seconds."""
         self.draining = True
-        await self._wait_idle(grace)
+        await self._tasks.wait(grace)
         for turn in list(self._turns.values()):
             turn.cancel()
 
     async def aclose(self) -> None:
         """Cancel what still runs and forget everything."""
         await self.drain(0)
-        await self._wait_idle(1)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.aclose(1.0)
         if self._elsewhere is not None:
             await self._elsewhere.aclose()
         while self._retained:
             self.forget(next(iter(self._retained)))
-
-    async def _wait_idle(self, seconds: float) -> None:
-        if self._tasks and seconds:
-            await asyncio.wait(self._tasks, timeout=seconds)
 
     async def _start(
         self,
@@ -238,9 +232,7 @@ class Turns:
         self._turns[turn.id] = turn
         if id in self._begun:
             self._begun[id].set()
-        task = asyncio.create_task(self._run(turn), name=f"turn {turn.id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.begin(self._run(turn))
         return await _admitted(turn.watch(wake=wake, live=live))
 
     @contextlib.contextmanager

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import secrets
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -23,6 +24,7 @@ from gateway.access.identity import Principal
 from gateway.access.identity.authenticate import Identity
 from gateway.access.tickets import SUBPROTOCOL as TICKET_SUBPROTOCOL
 from gateway.access.tickets import Tickets
+from gateway.background import Work
 from gateway.config.origin import origin_allowed
 from gateway.config.settings import Settings
 from gateway.errors import ApiError, Forbidden, RateLimited, Unavailable
@@ -38,6 +40,8 @@ from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn, Turns, Viewer
 from gateway.ws import waiting
 from gateway.ws.uvicorn_protocol import SlowConsumer
+
+log = logging.getLogger("roundhouse.ws")
 
 MAX_UNSENT = 64
 """Events besides turns' own that may wait to be sent; with more of them, the client is not read any more."""
@@ -144,59 +148,55 @@ class Connection:
                 case Send(event):
                     self._post(event)
                 case StartTurn(ticket, request, key):
-                    self._spawn(self._start(ticket, request, key))
+                    self._spawn(partial(self._start, ticket, request, key), ticket)
                 case Watch(ticket, response_id, after):
-                    self._spawn(self._watch(ticket, response_id, after))
+                    self._spawn(partial(self._watch, ticket, response_id, after), ticket)
                 case CancelTurn(response_id, lane):
-                    self._spawn(self._cancel(response_id, lane))
+                    self._spawn(partial(self._cancel, response_id), lane=lane)
                 case Close():
                     self._closing = effect
                     self._wake.set()
         self._set_timer()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+    def _spawn(self, work: Work, ticket: int | None = None, lane: str | None = None) -> None:
+        task = asyncio.create_task(self._answer(work, ticket, lane))
         self._starts.add(task)
         task.add_done_callback(self._starts.discard)
 
-    async def _start(self, ticket: int, request: TurnRequest, key: str | None) -> None:
+    async def _answer(self, work: Work, ticket: int | None, lane: str | None) -> None:
+        """Do what the client asked for with this ticket or on this lane, or say why not."""
         try:
-            await self._renew()
-            viewer = await self._turns.start(
-                request, self._principal, wake=self._wake.set, own=self._own, idempotency_key=key
-            )
-        except ApiError as error:
-            self._carry_out(self._session.turn_refused(ticket, error, self._loop.time()))
+            # Its key or token may have expired or been revoked since it connected.
+            self._principal = await self._identity.renew(self._principal)
+            self._principal.require("chat")
+            await work()
             return
+        except ApiError as refusal:
+            error = refusal
+        except Exception:
+            log.exception("a client's message could not be carried out")
+            self._metrics.background.failed("websocket")
+            error = ApiError("the server failed while it worked on this request")
+        if ticket is None:
+            self._post(error_event(error, lane))
+        else:
+            self._carry_out(self._session.turn_refused(ticket, error, self._loop.time()))
+
+    async def _start(self, ticket: int, request: TurnRequest, key: str | None) -> None:
+        viewer = await self._turns.start(
+            request, self._principal, wake=self._wake.set, own=self._own, idempotency_key=key
+        )
         self._show(ticket, viewer)
         if not request.store:
             self._own[viewer.turn.id] = viewer.turn
             if len(self._own) > MAX_OWN:
                 del self._own[next(iter(self._own))]
 
-    async def _renew(self) -> None:
-        """Look at the connection's key or token again: it may have expired or been revoked since.
-
-        Raises:
-            ApiError: it may do nothing here any more.
-        """
-        self._principal = await self._identity.renew(self._principal)
-        self._principal.require("chat")
-
-    async def _cancel(self, response_id: str, lane: str | None) -> None:
-        try:
-            await self._renew()
-            (await self._turns.find(response_id, self._principal)).cancel()
-        except ApiError as error:
-            self._post(error_event(error, lane))
+    async def _cancel(self, response_id: str) -> None:
+        (await self._turns.find(response_id, self._principal)).cancel()
 
     async def _watch(self, ticket: int, response_id: str, after: int) -> None:
-        try:
-            await self._renew()
-            turn = await self._turns.find(response_id, self._principal)
-        except ApiError as error:
-            self._carry_out(self._session.turn_refused(ticket, error, self._loop.time()))
-            return
+        turn = await self._turns.find(response_id, self._principal)
         self._metrics.connections.resumed()
         self._show(ticket, turn.watch(after, self._wake.set))
 

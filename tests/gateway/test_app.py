@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 from unittest.mock import AsyncMock
 
 import msgspec
@@ -23,6 +23,7 @@ from gateway.config.settings import Adapters, Pool, Settings, SettingsError, dem
 from gateway.config.settings import Redis as RedisSettings
 from gateway.registration.registrar import Registrar
 from tests.conftest import redis_server
+from tests.gateway.conftest import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +44,10 @@ def settings(redis_url: str, model: Path, data: Path, registry: str = "") -> Set
         pools=[Pool(tier="small", name="tiny", model=str(model), engines=[f"unix://{data}/none.sock"])],
         adapters=Adapters(registry=registry),
     )
+
+
+async def fault(*_: object, **__: object) -> NoReturn:
+    raise LookupError("a fault")
 
 
 @pytest.mark.parametrize("failing", ["adapters", "registrar"])
@@ -133,3 +138,18 @@ async def test_a_start_waits_for_redis_only_so_long_and_says_so(
                     "the start waits for Redis, to compare the secret with that of other gateways",
                     "Redis does not answer: the secret is not compared with that of other gateways",
                 ]
+
+
+async def test_failing_to_look_at_the_configuration_s_file_is_counted_and_tried_again(
+    empty: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.app.WATCH_SECONDS", 0.001)
+    monkeypatch.setattr(Configuration, "look", fault)
+    configuration = Configuration(settings(empty, model, tmp_path), file=tmp_path / "roundhouse.toml")
+    async with running(configuration) as gateway:
+        registry = gateway.metrics.registry
+        await eventually(
+            lambda: (
+                (registry.get_sample_value("roundhouse_background_failures_total", {"work": "configuration"}) or 0) > 1
+            )
+        )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -10,7 +12,7 @@ from redis.asyncio import Redis
 from cache.statistics import CacheStatistics, read
 from gateway import background
 from gateway.access.identity.last_used import LastUsed, last_used
-from gateway.background import Kept, Periodic, cancel
+from gateway.background import BackgroundTasks, Kept, Periodic, cancel
 from gateway.safety.hook import Finding
 from gateway.safety.violations import KEY, Violation, Violations
 from tests.conftest import redis_server
@@ -44,6 +46,20 @@ async def test_closing_waits_for_no_pause() -> None:
     await each.start()
     async with asyncio.timeout(20):
         await each.aclose()
+
+
+async def test_work_that_is_done_once_is_waited_for_and_then_cancelled() -> None:
+    done = asyncio.Event()
+    tasks = BackgroundTasks("test")
+    tasks.begin(cast(Coroutine[Any, Any, None], done.wait()))
+    asyncio.get_running_loop().call_later(0.01, done.set)
+    async with asyncio.timeout(20):
+        await tasks.wait(3600)
+        assert done.is_set()
+        endless = tasks.begin(asyncio.sleep(3600))
+        await tasks.aclose()
+    assert endless.cancelled()
+    assert len(tasks) == 0
 
 
 async def test_what_was_never_started_can_be_closed() -> None:

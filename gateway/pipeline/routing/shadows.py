@@ -18,7 +18,7 @@ from cache.embedding.client import EmbedderClient, EmbedRefused
 from cache.semantic.agreement import agree
 from engine.client.engine_client import EngineGone, EngineOverloaded, RequestFailed
 from gateway.access.directory.view import View
-from gateway.background import cancel
+from gateway.background import BackgroundTasks
 from gateway.engines.adapters import Adapters
 from gateway.engines.placement import salt_of
 from gateway.engines.pools import Engine, Engines, Pool
@@ -127,7 +127,7 @@ class Shadows:
         self._view = view
         self._embedder = embedder
         self._metrics = metrics
-        self._running: set[asyncio.Task[None]] = set()
+        self._running = BackgroundTasks("shadows")
 
     @property
     def running(self) -> int:
@@ -139,7 +139,7 @@ class Shadows:
 
     async def aclose(self) -> None:
         """Give up what is under way."""
-        await cancel(self._running)
+        await self._running.aclose()
 
     def begin(self, route: Route, job: Job, end: End | None, failure: BaseException | None, count: Count) -> None:
         """Copy a turn that has ended, or was refused with `failure`, if it is fit. `count` is told the result."""
@@ -150,14 +150,7 @@ class Shadows:
         if len(self._running) >= MOST:
             self._ended(route, count, {_GIVEN_UP: 1}, _GIVEN_UP)
             return
-        task = asyncio.create_task(self._copy(route, route.shadow, job, None if failed else end, count))
-        self._running.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        if not task.cancelled() and (fault := task.exception()) is not None:
-            log.error("a turn could not be copied", exc_info=fault)
+        self._running.begin(self._copy(route, route.shadow, job, None if failed else end, count))
 
     async def _copy(self, route: Route, shadow: Shadow, job: Job, end: End | None, count: Count) -> None:
         news = {_COPIES: 1} if end is not None else {_COPIES: 1, _STABLE_ERROR: 1}

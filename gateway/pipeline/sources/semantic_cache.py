@@ -11,10 +11,9 @@ import hashlib
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import lru_cache
 from time import monotonic
-from typing import Any
 
 import msgspec
 from redis.exceptions import RedisError
@@ -35,6 +34,7 @@ from cache.semantic.monitor import Control, Mode
 from cache.semantic.profile import profile, seal
 from cache.statistics import CacheStatistics
 from gateway.access.identity.secret import derive
+from gateway.background import BackgroundTasks
 from gateway.config.settings import SemanticCache, Settings
 from gateway.pipeline.job import End, Job
 from gateway.pipeline.sources.response_cache import StoredAnswers
@@ -75,7 +75,7 @@ class SimilarAnswers:
         self._secret = lru_cache(maxsize=10_000)(lambda tenant: derive(secret, f"semantic cache of {tenant}"))
         self._look_ups: Counter[str] = Counter()
         """By tenant, since its last check that measures the error."""
-        self._learning: set[asyncio.Task[None]] = set()
+        self._learning = BackgroundTasks("semantic cache")
         self.draw: Callable[[], float] = random.random
         """Chance, which decides what is checked."""
 
@@ -115,7 +115,7 @@ class SimilarAnswers:
         if decision.action is not Action.SERVE:
             return None
         assert decision.answer is not None
-        self._in_background(self._corrections.note(tenant, job.turn.id, decision.answer))
+        self._learning.begin(self._corrections.note(tenant, job.turn.id, decision.answer))
         return answers.replay(job, found.stored[decision.answer], counter="semantic_hit", reasons=job.remarks)
 
     def learn(self, job: Job) -> None:
@@ -126,11 +126,11 @@ class SimilarAnswers:
         if len(self._learning) >= MAX_LEARNING:
             self._statistics.add(attempt.name[0], "semantic_lost")
             return
-        self._in_background(self._learn(attempt, fresh, job.digest))
+        self._learning.begin(self._learn(attempt, fresh, job.digest))
 
     def disliked(self, tenant: str, response: str) -> None:
         """A user has said so of a response; if it was answered by this cache, its answer is in doubt. In background."""
-        self._in_background(self._doubt(tenant, response))
+        self._learning.begin(self._doubt(tenant, response))
 
     @property
     def learning(self) -> int:
@@ -143,11 +143,7 @@ class SimilarAnswers:
 
     async def aclose(self) -> None:
         """Finish what is being learnt, within a second."""
-        if self._learning:
-            await asyncio.wait(self._learning, timeout=1)
-        for task in self._learning:
-            task.cancel()
-        await asyncio.gather(*self._learning, return_exceptions=True)
+        await self._learning.aclose(1.0)
         await self._hints.aclose()
         await self._embeddings.aclose()
 
@@ -261,16 +257,6 @@ class SimilarAnswers:
         if same(fresh, stored):
             return True
         return agree(fresh, stored, await self._embeddings.similarity(fresh, stored, seconds=_LEARNING_SECONDS))
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._learning.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._learning.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the semantic cache could not learn from a turn", exc_info=error)
 
 
 _REASONS = {Action.SERVE: "similar", Action.EXPLORE: "checked", Action.REJECT: "different"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -15,7 +14,7 @@ from cache.questions.hints import Hints, IndexedHints, VectorSetHints, has_vecto
 from cache.questions.store import SemanticStore
 from cache.semantic.model import InvalidModel, shipped
 from cache.statistics import CacheStatistics
-from gateway.background import failed
+from gateway.background import failure_reporter
 from gateway.config.settings import Settings
 from gateway.pipeline.sources.semantic_cache import SimilarAnswers
 from gateway.telemetry.metrics.semantic import SemanticMetrics
@@ -45,7 +44,7 @@ async def semantic_cache(
     except (InvalidModel, OSError) as error:
         log.error("the semantic cache is off: its model cannot be read", extra={"error": str(error)})
         return None
-    hints: Hints = IndexedHints(redis, reader, on_fault=partial(failed, "semantic index"))
+    hints: Hints = IndexedHints(redis, reader, on_fault=failure_reporter("semantic index"))
     try:
         if await has_vector_sets(redis):
             hints = VectorSetHints(redis, ttl=settings.cache.ttl)

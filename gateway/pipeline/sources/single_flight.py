@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from cache.response import LEASE, ResponseCache
 from gateway.access.identity import Principal
-from gateway.background import Periodic
+from gateway.background import BackgroundTasks, Periodic
 from gateway.errors import ApiError
 from gateway.pipeline.relay import Streamed
 from gateway.protocol.stream import EndReason, Finished, Routed, TextDelta, TurnEvent, Usage
@@ -50,7 +50,7 @@ class Flights:
         self._cache = cache
         self._leading: dict[str, tuple[str, str]] = {}
         """By id of the turn: tenant and digest."""
-        self._writing: set[asyncio.Task[None]] = set()
+        self._writing = BackgroundTasks("stored answers")
         self._leases = Periodic("flights", self._renew, LEASE / 3)
         self.find: Find = _nowhere
 
@@ -66,8 +66,7 @@ class Flights:
     async def aclose(self) -> None:
         """Write what is being written, and stop."""
         await self._leases.aclose()
-        if self._writing:
-            await asyncio.wait(self._writing, timeout=1.0)
+        await self._writing.aclose(1.0)
 
     def lead(self, turn: Turn, digest: str) -> None:
         """This turn leads from now on."""
@@ -84,10 +83,7 @@ class Flights:
             if flight is None:
                 return None
             write = self._cache.release(*flight, turn.id)
-        task = asyncio.create_task(write)
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
-        return task
+        return self._writing.begin(write)
 
     async def follow(
         self,

@@ -6,12 +6,12 @@ from gateway.telemetry.metrics.registry import Registry
 
 
 class BackgroundMetrics:
-    """Faults of ours: each is in the log, and the work was begun again."""
+    """Faults of ours, each of which is in the log."""
 
     def __init__(self, registry: Registry) -> None:
         self._failures = registry.counter(
             "roundhouse_background_failures",
-            "Times that work beside the turns ended in an unexpected exception and was begun again, by work.",
+            "Unexpected exceptions in background work, which goes on or is begun again, by work.",
             "work",
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -289,10 +290,16 @@ async def test_nothing_that_goes_wrong_with_one_connection_prevents_the_next(
         return sound(self, *arguments)
 
     monkeypatch.setattr(EngineClient, where, faulty)
-    async with asyncio.timeout(TIMEOUT), EngineClient(engine.address) as client:
+    told: list[type[BaseException] | None] = []
+
+    def on_fault() -> None:
+        told.append(sys.exc_info()[0])
+
+    async with asyncio.timeout(TIMEOUT), EngineClient(engine.address, on_fault=on_fault) as client:
         await until(lambda: "ZeroDivisionError" in caplog.text and client.connected)
         assert [delta.token_ids for delta in await collect(client.generate([7], params(1)))] == [[7]]
     assert "unheard of" in caplog.text
+    assert told == [RuntimeError, RecursionError, ZeroDivisionError]
 
 
 async def test_a_server_s_frame_nested_without_end_costs_its_connection_only(

@@ -117,21 +117,21 @@ async def test_reloads_come_one_after_the_other() -> None:
     assert part.seen == versions
 
 
-async def test_a_file_is_watched_if_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.config.configuration.WATCH_SECONDS", 0.01)
+@pytest.mark.parametrize("watched", [True, False])
+async def test_a_file_is_watched_if_it_says_so(tmp_path: Path, watched: bool) -> None:
     file = tmp_path / "roundhouse.toml"
     file.write_text("1")
-    settings = changed("server", watch_config=True)
-    read = asyncio.Event()
-    configuration, part = Configuration(settings, lambda: settings), Part()
+    settings = changed("server", watch_config=watched)
+    read: list[str] = []
+    configuration, part = Configuration(settings, lambda: settings, file=file), Part()
     configuration.add(part.prepare)
-    configuration.observe = lambda outcome: read.set()
-    watching = asyncio.create_task(configuration.watch(file))
-    async with asyncio.timeout(20):
-        while not read.is_set():  # the first look may come after the first change
-            file.write_text(file.read_text() + "1")
-            await asyncio.sleep(0.02)
-    watching.cancel()
+    configuration.observe = read.append
+    await configuration.look()
+    assert read == []
+    file.write_text("12")
+    for _ in range(2):
+        await configuration.look()
+    assert read == ["unchanged"] * watched
 
 
 def test_keys_may_come_and_go() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import random
 from typing import Any
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -267,6 +268,31 @@ class TestIdempotency:
             await create(socket, idempotency_key=1)
             assert_error(await receive(socket), 400, "invalid_value", "idempotency_key")
             assert (await ask(socket, max_output_tokens=1))[0]["type"] == "response.created"
+
+
+@pytest.mark.parametrize(
+    ("broken", "event"),
+    [
+        ("start", {"type": "response.create", "input": "hello"}),
+        ("find", {"type": "response.resume", "response_id": "resp_1"}),
+        ("find", {"type": "response.cancel", "response_id": "resp_1"}),
+    ],
+    ids=["create", "resume", "cancel"],
+)
+async def test_a_fault_of_ours_is_told_to_its_client_and_the_socket_lives_on(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, broken: str, event: dict[str, Any]
+) -> None:
+    async with serve() as served, served.connect() as socket:
+        with monkeypatch.context() as patch:
+            patch.setattr(served.gateway.turns, broken, AsyncMock(side_effect=ZeroDivisionError("secret detail")))
+            await send(socket, stream_id="a", **event)
+            error = await receive(socket)
+        assert_error(error, 500, "internal_error")
+        assert error["stream_id"] == "a"
+        assert "secret" not in str(error)
+        counted = served.gateway.metrics.registry.get_sample_value
+        assert counted("roundhouse_background_failures_total", {"work": "websocket"}) == 1
+        assert (await ask(socket, stream_id="a", max_output_tokens=1))[0]["type"] == "response.created"
 
 
 async def test_drain_lets_turns_end_and_refuses_new_ones(serve: Serve) -> None:
