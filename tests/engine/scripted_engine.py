@@ -12,11 +12,11 @@ import pytest
 
 from engine.client.engine_client import Delta, EngineClient, Generation, RequestFailed
 from engine.core import EngineCore, SchedulerConfig
-from engine.plan import Sampled, StepPlan
+from engine.plan import Handle, Sampled, StepPlan, TokenMasks
 from engine.request import Request
 from engine.server.host import EngineServer
 from engine.wire import SamplingParams, TokenLogprob
-from tests.engine.ledger_runner import model_info
+from tests.engine.ledger_runner import Done, model_info
 from tests.engine.peers import TIMEOUT, until
 
 EOS = 2
@@ -29,11 +29,11 @@ class ScriptedRunner:
         self.gate: threading.Semaphore | None = None
         self.steps = 0
 
-    def execute(self, plan: StepPlan) -> list[Sampled]:
+    def launch(self, plan: StepPlan, masks: TokenMasks | None = None) -> Handle:
         if self.gate is not None:
             assert self.gate.acquire(timeout=TIMEOUT)
         self.steps += 1
-        return [self._next(row.request, row.start, row.count) if row.sample else Sampled() for row in plan.rows]
+        return Done([self._next(row.request, row.start, row.count) if row.sample else Sampled() for row in plan.rows])
 
     def release(self, request: Request) -> None:
         pass
