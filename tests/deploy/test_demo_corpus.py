@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec import Struct
 
 from deploy.demo.arithmetic import ARITHMETIC
 from deploy.demo.augment import augment
@@ -24,6 +28,8 @@ from deploy.demo.corpus import (
 )
 from deploy.demo.evaluate import is_correct
 from deploy.demo.reasoning import REASONING
+from gateway.cli.root import main
+from gateway.config.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +48,36 @@ def test_there_are_at_least_500_intents(intents: list[Intent]) -> None:
 
 def test_no_two_intents_share_an_id_or_a_question(intents: list[Intent]) -> None:
     assert check(intents) == []
+
+
+def answers(intents: list[Intent]) -> Iterator[tuple[str, str]]:
+    """Every answer, with the id of its intent."""
+    for intent in intents:
+        for turn in (intent, *intent.followups):
+            yield intent.id, turn.answer
+
+
+def test_answers_name_only_settings_that_exist(intents: list[Intent]) -> None:
+    """What the demo says of the configuration is what `docs/configuration.md` says, which is made from the code."""
+    tables = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    sections = {name: type_ for name, type_ in tables.items() if isinstance(type_, type) and issubclass(type_, Struct)}
+    named = re.compile(rf"\b({'|'.join(sections)})\.([a-z_]+)\b")
+    found = [(id, *match) for id, answer in answers(intents) for match in named.findall(answer)]
+    fields = {name: {field.name for field in msgspec.structs.fields(type_)} for name, type_ in sections.items()}
+    assert len(found) > 30
+    assert [(id, section, name) for id, section, name in found if name not in fields[section]] == []
+
+
+def test_answers_name_only_commands_that_exist(intents: list[Intent]) -> None:
+    named = re.compile(r"`roundhouse ([a-z]+)")
+    found = [(id, command) for id, answer in answers(intents) for command in named.findall(answer)]
+    assert len(found) > 10
+    assert [(id, command) for id, command in found if command not in main.commands] == []
+
+
+def test_answers_promise_nothing(intents: list[Intent]) -> None:
+    """A promise is false from the day on which it is kept."""
+    assert [id for id, answer in answers(intents) if re.search(r"\bplanned\b|\bnot yet\b|\bno .* yet\b", answer)] == []
 
 
 def test_every_intent_has_many_phrasings(intents: list[Intent]) -> None:
