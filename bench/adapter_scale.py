@@ -31,7 +31,7 @@ import msgspec
 from tqdm import tqdm
 
 from bench.measure import ResidentMemory, prompts, quantile
-from bench.report import Environment
+from bench.report import Environment, publish
 from engine.client.engine_client import EngineClient, RequestFailed
 from engine.wire import SamplingParams
 
@@ -92,13 +92,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     fields = {name: getattr(arguments, name) for name in Report.__struct_fields__ if hasattr(arguments, name)}
     fields |= {"model": arguments.model.resolve().name, "start_memory": start, "runs": runs}
     report = msgspec.convert(fields, Report)
-    text = markdown(report, environment)
-    arguments.output.mkdir(parents=True, exist_ok=True)
     stem = arguments.output / f"adapter-scale-{report.model}-{report.dtype}"
-    record = msgspec.json.encode({"environment": environment, "report": report})
-    stem.with_suffix(".json").write_bytes(msgspec.json.format(record) + b"\n")
-    stem.with_suffix(".md").write_text(text)
-    print(text)
+    publish(stem, markdown(report, environment), {"environment": environment, "report": report})
 
 
 def _register(folder: Path, arguments: argparse.Namespace) -> list[str]:

@@ -25,7 +25,7 @@ import msgspec
 from tqdm import tqdm
 
 from bench.measure import Machine, mean, probe
-from bench.report import Environment
+from bench.report import Environment, publish
 
 if TYPE_CHECKING:
     from engine.checkpoint.config import ModelConfig
@@ -75,14 +75,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     environment = Environment.here()
     curve = _measure(arguments)
-    text = markdown(curve, environment)
-    arguments.output.mkdir(parents=True, exist_ok=True)
     stem = arguments.output / f"adapters-{curve.model}-{curve.dtype}"
-    record = msgspec.json.encode({"environment": environment, "curve": curve})
-    stem.with_suffix(".json").write_bytes(msgspec.json.format(record) + b"\n")
-    stem.with_suffix(".md").write_text(text)
+    publish(stem, markdown(curve, environment), {"environment": environment, "curve": curve})
     plot(curve, stem.with_suffix(".png"))
-    print(text)
 
 
 def _measure(arguments: argparse.Namespace) -> Curve:

@@ -22,7 +22,7 @@ from bench.kernel_cases_cuda import FULL, QUICK
 from bench.kernels_cuda import Bench
 from bench.measure import Machine, mean, summarise
 from bench.process import SubjectFailed, SubjectProcess
-from bench.report import Environment
+from bench.report import Environment, publish
 from bench.subjects.interface import Precision, Setup
 from bench.worker import Run
 
@@ -175,12 +175,8 @@ def run(arguments: argparse.Namespace) -> None:
                 measurements.alone(model, subject)
     measurements.together()
     results = measurements.finish()
-    text = markdown(results)
-    arguments.output.mkdir(parents=True, exist_ok=True)
     stem: Path = arguments.output / f"engine-{arguments.device.partition(':')[0]}{'-quick' if arguments.quick else ''}"
-    stem.with_suffix(".md").write_text(text)
-    stem.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-    print(text)
+    publish(stem, markdown(results), results)
 
 
 def markdown(results: Results) -> str:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.report import publish
 from bench.simulation import Arrival, Cost, Simulation, simulate
 from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.wire import PolicyName, ServiceClass
@@ -237,13 +238,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(f"not run: name a trace, or set ROUNDHOUSE_BENCH_DATA to a folder that holds {FILE}")
     runs = replay(read(trace, arguments.requests), arguments.load)
     result = summarise(runs, arguments.load)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    stem = arguments.output / "fairness"
-    text = markdown(result)
-    stem.with_suffix(".md").write_text(text, "utf-8")
-    stem.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
-    plot(runs, stem.with_suffix(".png"))
-    print(text)
+    publish(arguments.output / "fairness", markdown(result), result)
+    plot(runs, arguments.output / "fairness.png")
 
 
 if __name__ == "__main__":

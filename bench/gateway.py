@@ -32,7 +32,7 @@ from rich.progress import track
 from bench.gateway_report import FRAMES, KEY, STUB, SUBJECTS, Row, Subject, plot, table
 from bench.load import Outcome
 from bench.measure import quantile
-from bench.report import Environment
+from bench.report import Environment, publish
 from bench.stub import TIERS, WORD
 from engine.text.processor import TextProcessor
 from gateway.config.settings import DEMO
@@ -285,13 +285,9 @@ def main() -> None:
             many = min(turns, arguments.slow_turns) if name == "litellm" else turns
             rows += measure(stage, subject, clients, many, arguments.rate)
     title = f"# Gateways, {CHUNKS} chunks a turn" + (f", {arguments.rate:g} turns/s" if arguments.rate else "")
-    text = "\n".join([title, "", *table(rows), "", conditions()])
-    print(text)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    stem = "gateway" + ("-rate" if arguments.rate else "")
-    (arguments.output / f"{stem}.md").write_text(text + "\n")
-    plot(rows, arguments.output / f"{stem}.png")
-    (arguments.output / f"{stem}.json").write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+    stem: Path = arguments.output / ("gateway" + ("-rate" if arguments.rate else ""))
+    publish(stem, "\n".join([title, "", *table(rows), "", conditions()]) + "\n", rows)
+    plot(rows, stem.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import numpy as np
 from tqdm import tqdm
 
 from bench.measure import prompts
-from bench.report import Environment
+from bench.report import Environment, publish
 from deploy.demo.corpus import HERE
 from engine.core import EngineCore, SchedulerConfig
 from engine.execution.runner import ModelRunner
@@ -136,11 +136,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         steps=_steps(model, runner, arguments),
     )
     bench.close()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "grammar.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
-    text = markdown(record, arguments)
-    (arguments.output / "grammar.md").write_text(text)
-    print(text)
+    publish(arguments.output / "grammar", markdown(record, arguments), record)
 
 
 class _Masks:

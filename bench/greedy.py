@@ -27,7 +27,7 @@ from pathlib import Path
 import msgspec
 
 from bench.fairness import p99
-from bench.report import Environment
+from bench.report import Environment, publish
 from engine.client.engine_client import EngineClient
 from engine.scheduling.config import POLICIES
 from engine.wire import SamplingParams
@@ -210,12 +210,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for policy in arguments.policy or POLICIES
     ]
     environment = Environment.here()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    record = msgspec.json.encode({"environment": environment, "sizes": sizes, "rows": rows})
-    (arguments.output / "greedy.json").write_bytes(msgspec.json.format(record) + b"\n")
-    text = markdown(rows, sizes, arguments.model.name, environment)
-    (arguments.output / "greedy.md").write_text(text, "utf-8")
-    print(text)
+    record = {"environment": environment, "sizes": sizes, "rows": rows}
+    publish(arguments.output / "greedy", markdown(rows, sizes, arguments.model.name, environment), record)
 
 
 if __name__ == "__main__":

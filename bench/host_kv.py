@@ -32,7 +32,7 @@ import msgspec
 from tqdm import tqdm
 
 from bench.host_kv_report import Comparison, Copies, Known, Line, markdown, plot
-from bench.report import Environment
+from bench.report import Environment, publish
 from engine.cache.blocks import BLOCK_SIZE
 from engine.wire import Generate, Output, SamplingParams
 
@@ -78,13 +78,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     environment = Environment.here()
     comparison = _measure(arguments)
-    text = markdown(comparison, environment)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    record = msgspec.json.encode({"environment": environment, "comparison": comparison})
-    (arguments.output / "host-kv.json").write_bytes(msgspec.json.format(record) + b"\n")
-    (arguments.output / "host-kv.md").write_text(text)
+    record = {"environment": environment, "comparison": comparison}
+    publish(arguments.output / "host-kv", markdown(comparison, environment), record)
     plot(comparison, arguments.output / "host-kv.png")
-    print(text)
 
 
 def _measure(arguments: argparse.Namespace) -> Comparison:

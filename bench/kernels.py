@@ -17,7 +17,7 @@ import torch
 from bench import kernels_cuda
 from bench.kernel_cases import CASES, READ_BYTES, Case
 from bench.measure import probe
-from bench.report import Environment
+from bench.report import Environment, publish
 from kernels import library
 
 RESULTS = Path(__file__).parent / "results"
@@ -126,12 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(rows[-1], flush=True)
     body = library.REFERENCE if library.cpu is None else library.cpu.isa
     text = markdown(rows, limits, Environment.here(), body, arguments.threads)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "kernels-cpu.md").write_text(text)
-    (arguments.out / "kernels-cpu.json").write_bytes(
-        msgspec.json.format(msgspec.json.encode({"limits": limits, "rows": rows}), indent=1)
-    )
-    print(text)
+    publish(arguments.out / "kernels-cpu", text, {"limits": limits, "rows": rows})
 
 
 if __name__ == "__main__":

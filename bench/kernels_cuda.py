@@ -12,13 +12,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import torch
 
 from bench.kernel_cases_cuda import FULL, QUICK, Case, CudaCases, Sizes
-from bench.report import Environment
+from bench.report import Environment, publish
 from kernels import library
 from kernels.registry import Cost
 
@@ -168,12 +167,5 @@ def run(arguments: argparse.Namespace) -> None:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     text = markdown(rows, limits, Environment.here(), name, library.REFERENCE if found is None else found.isa)
     text += "".join(f"- not measured: {failure}\n" for failure in failures)
-    write(arguments.out / f"kernels-{device.type}{'-quick' if arguments.quick else ''}", text, rows, limits)
-    print(text)
-
-
-def write(stem: Path, text: str, rows: Sequence[Row], limits: Limits) -> None:
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    stem.with_suffix(".md").write_text(text)
-    encoded = msgspec.json.encode({"limits": limits, "rows": rows})
-    stem.with_suffix(".json").write_bytes(msgspec.json.format(encoded, indent=1) + b"\n")
+    stem = arguments.out / f"kernels-{device.type}{'-quick' if arguments.quick else ''}"
+    publish(stem, text, {"limits": limits, "rows": rows})

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from bench.checkpoints import SHAPES, cache_folder, checkpoint
 from bench.measure import prompts
-from bench.report import Environment
+from bench.report import Environment, publish
 from deploy.demo.conversations import Question, build_exam
 from deploy.demo.corpus import HERE, load_intents, split_corpus
 from deploy.demo.tokenizer import Encoder
@@ -215,11 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             distances.append(one)
             print(one, flush=True)
     text = markdown(exams, distances, Environment.here())
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    (chosen.out / "quantization.md").write_text(text)
-    content = msgspec.json.encode({"exams": exams, "distances": distances})
-    (chosen.out / "quantization.json").write_bytes(msgspec.json.format(content, indent=1))
-    print(text)
+    publish(chosen.out / "quantization", text, {"exams": exams, "distances": distances})
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from bench.replica_simulation import (
     simulate,
 )
 from bench.replica_workload import TRACE_BLOCK, Service, made_up, trace
+from bench.report import publish
 from router.replica import ReplicaPolicy
 
 FILE = "mooncake_conversation_trace.jsonl.gz"
@@ -294,13 +295,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.gateway:
         part = scaled(trace(path, arguments.requests))
         result.served = asyncio.run(replica_gateway.measure(arguments.gateway, part))
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    stem = arguments.output / "replicas"
-    text = markdown(result)
-    stem.with_suffix(".md").write_text(text, "utf-8")
-    stem.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
-    plot(times, stem.with_suffix(".png"))
-    print(text)
+    publish(arguments.output / "replicas", markdown(result), result)
+    plot(times, arguments.output / "replicas.png")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What results were measured on."""
+"""How results are written down, and what they were measured on."""
 
 from __future__ import annotations
 
@@ -33,6 +33,14 @@ class Environment(msgspec.Struct, frozen=True):
             transformers=version("transformers"),
             revision=_revision(),
         )
+
+
+def publish(stem: Path, text: str, record: object) -> None:
+    """Write a page and a record beside it, `stem.md` and `stem.json`, and show the page."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    stem.with_suffix(".md").write_text(text, "utf-8")
+    stem.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    print(text)
 
 
 def _cpu() -> str:

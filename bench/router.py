@@ -32,6 +32,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, LeaveOneGroupOut
 
 from bench.questions import FILE, TIERS, Questions, embed, path_of, read
+from bench.report import publish
 from bench.spending import BUDGET, COSTS, KNOB, budget_table, budgets, knob, knob_table
 from router import evaluation
 from router.complexity import score
@@ -313,10 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines, _ = judge(frozen, held_out(frozen), drawn_suite)
     record["frozen suite"] = msgspec.to_builtins(lines)
     page += ["", "## The model file of this release on the frozen suite", "", table(lines, frozen.examples.outcomes)]
-    text = "\n".join(page) + "\n"
-    (options.output / "router.md").write_text(text)
-    (options.output / "router.json").write_bytes(msgspec.json.format(msgspec.json.encode(record)))
-    print(text)
+    publish(options.output / "router", "\n".join(page) + "\n", record)
 
 
 _ABOUT = """`python -m bench.router`: MMLU-Pro questions with the outcomes of Llama-2 7B (small), 13B (medium) and 70B

@@ -14,12 +14,12 @@ import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from bench import question_pairs
 from bench.question_edits import KINDS, edits
 from bench.question_pairs import Pool, Stream, Vectors
+from bench.report import publish
 from bench.semantic_audit import Audit, known
 from bench.semantic_model import DELTAS, upper
 from bench.semantic_policies import GlobalThreshold, Outcome, PerEntry, Perfect, Policy, Profiles, Roundhouse, simulate
@@ -266,13 +266,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         adversarial=adversarial(pool, model, question_pairs.embed, thresholds, arguments.edits),
         sensitivity=sensitivity(pool, model, min(3, arguments.seeds), 0.01, thresholds[0.01]),
     )
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    stem = arguments.output / "semantic-cache"
-    text = markdown(result)
-    stem.with_suffix(".md").write_text(text, "utf-8")
-    stem.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
-    plot(result, stem.with_suffix(".png"))
-    print(text)
+    publish(arguments.output / "semantic-cache", markdown(result), result)
+    plot(result, arguments.output / "semantic-cache.png")
 
 
 def compare_edited(pool: Pool, streams: Sequence[list[int]], model: Model) -> list[Row]:

@@ -29,6 +29,7 @@ import numpy as np
 from bench import question_pairs
 from bench.gateway import conditions, free_port, process, wait_for
 from bench.measure import quantile
+from bench.report import publish
 
 RESULTS = Path(__file__).parent / "results"
 METRIC = "roundhouse_semantic_cache_seconds"
@@ -218,12 +219,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         asked, look_ups = run(Path(folder) / "on", first, then, enabled=True, pause=arguments.pause)
         without, _ = run(Path(folder) / "off", [], then, enabled=False, pause=arguments.pause)
     result = summarise(asked, look_ups, without)
-    text = markdown(result, conditions())
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    stem = arguments.output / "semantic-latency"
-    stem.with_suffix(".md").write_text(text, "utf-8")
-    stem.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
-    print(text)
+    publish(arguments.output / "semantic-latency", markdown(result, conditions()), result)
 
 
 if __name__ == "__main__":

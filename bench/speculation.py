@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 from tqdm import tqdm
 
-from bench.report import Environment
+from bench.report import Environment, publish
 from deploy.demo.conversations import Question, build_exam
 from deploy.demo.corpus import HERE, load_intents, split_corpus
 from engine.core import EngineCore, SchedulerConfig
@@ -80,12 +80,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for draft in arguments.draft or {"medium": ["small"]}.get(target, ["small", "medium"]):
             rows += _compare(target, draft, arguments)
     environment = Environment.here()
-    text = markdown(rows, arguments, environment)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    record = msgspec.json.encode({"environment": environment, "rows": rows})
-    (arguments.output / "speculation.json").write_bytes(msgspec.json.format(record) + b"\n")
-    (arguments.output / "speculation.md").write_text(text)
-    print(text)
+    record = {"environment": environment, "rows": rows}
+    publish(arguments.output / "speculation", markdown(rows, arguments, environment), record)
 
 
 def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[Row]:
