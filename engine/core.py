@@ -14,30 +14,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 
 import msgspec
 
-from engine.adapters.loads import Bank
-from engine.adapters.residency import BASE_ONLY, ResidencyConfig
 from engine.cache.prefix_keys import chain_root
 from engine.execution.device_check import DeviceCheck
-from engine.execution.host_loader import HostMemory
-from engine.grammar.constraints import Constraints
 from engine.outputs import failed, gained, usage_of
 from engine.plan import Runner, Sampled, StepPlan
 from engine.request import GrammarError, Request, RequestError
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.deadlines import Deadlines
 from engine.scheduling.scheduler import Scheduler
-from engine.speculation.speculator import Speculator
-from engine.stages import AdapterStages, CoreStep, DraftStages, GrammarStages, HostKVStages, Stage
+from engine.stages import AdapterStages, CoreStep, DraftStages, Features, GrammarStages, HostKVStages, Stage
 from engine.validation import is_adapter_version, validate
 from engine.wire import FinishReason, Generate, Load, ModelInfo, Output
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["EngineCore", "RequestError", "SchedulerConfig"]
+__all__ = ["EngineCore", "Features", "RequestError", "SchedulerConfig"]
 
 _STALLED_SECONDS = 0.1
 """How often requests that wait for loads only are looked at, for time limits of theirs."""
@@ -46,50 +40,41 @@ _SMOOTHING = 0.1
 
 
 class EngineCore:
-    """One model replica.
-
-    `bank` serves adapters, as far as `residency` lets it, and `constraints` grammars; without them requests that have
-    one are refused. `host` takes what the prefix cache has no room for. `clock` gives seconds that never go back.
-    """
+    """One model replica, which offers `features`. `clock` gives seconds that never go back."""
 
     def __init__(
         self,
         runner: Runner,
         model: ModelInfo,
         config: SchedulerConfig,
+        features: Features | None = None,
         *,
-        speculator: Speculator | None = None,
-        constraints: Constraints | None = None,
-        bank: Bank | None = None,
-        residency: ResidencyConfig | None = None,
-        host: HostMemory | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
         self.wake: Callable[[], None] = lambda: None
         """Called, in any thread, when a core that has been idle may have something to do. Set by whoever hosts it."""
+        self._wake = lambda: self.wake()
         self._runner = runner
         self._clock = clock
-        if bank is None:
-            residency = BASE_ONLY
-        else:
-            residency = replace(residency or ResidencyConfig(), sector_bytes=bank.sector_bytes)
-        scheduler = self._scheduler = Scheduler(config, model, residency, 0 if host is None else host.blocks)
+        features = features or Features()
+        bank, host = features.bank, features.host
+        self._constraints, self._speculator = features.constraints, features.speculator
+        blocks_on_host = 0 if host is None else host.blocks
+        scheduler = self._scheduler = Scheduler(config, model, features.adapter_limits(), blocks_on_host)
         self.model = msgspec.structs.replace(model, context=scheduler.context)
         """What clients are told: its context is what this engine can hold."""
         self._deadlines = Deadlines()
         self._device = DeviceCheck(runner, scheduler.pool, self._clear_blocks)
-        self._constraints, self._speculator = constraints, speculator
-        self._wake = lambda: self.wake()
         self._adapters = self._host = self._grammars = self._drafts = None
         if bank is not None:
             self._adapters = AdapterStages(bank, scheduler, self._fail, self._device.suspect, self._wake)
         if host is not None:
             self._host = HostKVStages(host, scheduler, self._wake)
-        if constraints is not None:
-            self._grammars = GrammarStages(constraints, scheduler, self._fail)
-        if speculator is not None:
-            self._drafts = DraftStages(speculator, scheduler, self._clear_blocks, clock)
+        if self._constraints is not None:
+            self._grammars = GrammarStages(self._constraints, scheduler, self._fail)
+        if self._speculator is not None:
+            self._drafts = DraftStages(self._speculator, scheduler, self._clear_blocks, clock)
         self._loading = [each for each in (self._host, self._adapters) if each is not None]
         self._plan_stages, self._run_stages, self._end_stages = self._stages()
         self._had_rows = True

@@ -1,14 +1,15 @@
-"""The stages of a step that belong to optional features of the core; where a feature is off, its stages are absent."""
+"""The optional features of the core, and the stages of a step that belong to them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from engine.adapters.loader import Loader
 from engine.adapters.loads import Bank, Install, Prepare
+from engine.adapters.residency import BASE_ONLY, ResidencyConfig
 from engine.execution.host_loader import HostLoader, HostMemory
 from engine.grammar.constraints import Constraints
 from engine.grammar.masks import FilledMasks
@@ -20,6 +21,27 @@ from engine.speculation.speculator import Speculator
 from engine.wire import MAX_RESIDENT_NAMED, Output
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What an engine offers beside plain answers. What is None is off, and requests that need it are refused."""
+
+    constraints: Constraints | None = None
+    """Serves grammars."""
+    bank: Bank | None = None
+    """Serves adapters, as far as `residency` lets it."""
+    residency: ResidencyConfig | None = None
+    host: HostMemory | None = None
+    """Takes prefixes that the KV cache has no room for."""
+    speculator: Speculator | None = None
+    """Drafts tokens."""
+
+    def adapter_limits(self) -> ResidencyConfig:
+        """What adapters may take: nothing without a bank."""
+        if self.bank is None:
+            return BASE_ONLY
+        return replace(self.residency or ResidencyConfig(), sector_bytes=self.bank.sector_bytes)
 
 
 @dataclass(slots=True)
@@ -46,21 +68,21 @@ Fail = Callable[[Request, RequestError], Output]
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class GrammarStages:
     """Requests under a grammar wait until it is compiled; their masks are computed beside the model."""
 
-    def __init__(self, constraints: Constraints, scheduler: Scheduler, fail: Fail) -> None:
-        self._constraints = constraints
-        self._scheduler = scheduler
-        self._fail = fail
+    constraints: Constraints
+    scheduler: Scheduler
+    fail: Fail
 
     def collect(self, step: CoreStep) -> None:
         """Queue requests whose grammar is compiled, and tell their clients; end those that cannot be served."""
-        for request, error in self._constraints.collect():
+        for request, error in self.constraints.collect():
             try:
                 if error is not None:
                     raise error
-                self._scheduler.add(request, step.begun)
+                self.scheduler.add(request, step.begun)
                 step.outputs.append(Output(request.id))
             except RequestError as refusal:
                 request.move_to(State.FINISHED)
@@ -68,7 +90,7 @@ class GrammarStages:
 
     def start_masks(self, step: CoreStep) -> None:
         """Begin with the masks of the step's rows."""
-        step.masks = self._constraints.start(step.plan.rows)
+        step.masks = self.constraints.start(step.plan.rows)
 
     def end_failed(self, step: CoreStep) -> None:
         """End requests whose grammar cannot be followed any further within the limits of one step."""
@@ -76,7 +98,7 @@ class GrammarStages:
             matcher = row.request.matcher
             if matcher is not None and matcher.error is not None:
                 error = GrammarError(f"{matcher.error}; simplify it", "internal")
-                step.outputs.append(self._fail(row.request, error))
+                step.outputs.append(self.fail(row.request, error))
 
 
 @final
@@ -152,32 +174,30 @@ class HostKVStages:
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class DraftStages:
     """Speculative decoding. `clear_blocks` makes the blocks ready that drafts were given."""
 
-    def __init__(
-        self, speculator: Speculator, scheduler: Scheduler, clear_blocks: Callable[[], None], clock: Callable[[], float]
-    ) -> None:
-        self._speculator = speculator
-        self._scheduler = scheduler
-        self._clear_blocks = clear_blocks
-        self._clock = clock
+    speculator: Speculator
+    scheduler: Scheduler
+    clear_blocks: Callable[[], None]
+    clock: Callable[[], float]
 
     def propose(self, step: CoreStep) -> None:
         """Put drafts into the plan, as far as grammars allow them.
 
         Nobody changes them after that: the runner answers how much of them was right.
         """
-        depths = self._speculator.depths(step.plan)
+        depths = self.speculator.depths(step.plan)
         if depths:
-            drafts = self._speculator.propose(step.plan, self._scheduler.reserve(step.plan, depths))
+            drafts = self.speculator.propose(step.plan, self.scheduler.reserve(step.plan, depths))
             rows = [_with_legal_draft(row, drafts.get(row.request.id, ())) for row in step.plan.rows]
             step.plan = StepPlan(rows, step.plan.preempted)
-            self._clear_blocks()
+            self.clear_blocks()
 
     def observe(self, step: CoreStep) -> None:
         """Learn how long the step took, and how much of its drafts was right."""
-        self._speculator.observe(step.plan, step.sampled, self._clock() - step.launched)
+        self.speculator.observe(step.plan, step.sampled, self.clock() - step.launched)
 
 
 def _with_legal_draft(row: Row, draft: tuple[int, ...]) -> Row:

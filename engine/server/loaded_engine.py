@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.adapters.registry import Registry
 from engine.checkpoint.config import CheckpointError
-from engine.core import EngineCore
+from engine.core import EngineCore, Features
 from engine.execution.draft_model import DraftModel
 from engine.execution.graphs.policy import CapturePolicy
 from engine.execution.runner import ModelRunner
@@ -40,11 +40,13 @@ class LoadedEngine:
             runner,
             runner.info,
             self._config,
-            constraints=self._constraints,
-            speculator=speculator,
-            bank=runner.bank,
-            residency=options.residency(),
-            host=host,
+            Features(
+                constraints=self._constraints,
+                speculator=speculator,
+                bank=runner.bank,
+                residency=options.residency(),
+                host=host,
+            ),
         )
 
     def warm_up(self) -> None:

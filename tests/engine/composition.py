@@ -18,7 +18,7 @@ from itertools import combinations, cycle
 import msgspec
 
 from engine.adapters.residency import ResidencyConfig
-from engine.core import EngineCore, SchedulerConfig
+from engine.core import EngineCore, Features, SchedulerConfig
 from engine.execution.draft_model import DraftModel
 from engine.execution.runner import ModelRunner
 from engine.plan import Handle, Runner, StepPlan, TokenMasks
@@ -281,11 +281,13 @@ class Scenario:
             recorder,
             runner.info,
             SchedulerConfig(blocks=self.blocks, step_tokens=self.step_tokens, max_running=4, host_load_tokens=16),
-            speculator=speculator,
-            constraints=self.house.constraints if on("grammar") else None,
-            bank=runner.bank if on("adapters") else None,
-            residency=ResidencyConfig(share=(self.lent + 0.5) / self.blocks),
-            host=runner.host_memory(HOST_BYTES) if on("host") else None,
+            Features(
+                speculator=speculator,
+                constraints=self.house.constraints if on("grammar") else None,
+                bank=runner.bank if on("adapters") else None,
+                residency=ResidencyConfig(share=(self.lent + 0.5) / self.blocks),
+                host=runner.host_memory(HOST_BYTES) if on("host") else None,
+            ),
         )
         with closing(core):
             self._bring_adapter(core)

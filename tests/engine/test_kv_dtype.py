@@ -12,7 +12,7 @@ from transformers import DynamicCache
 
 from engine.cache.memory import KVDtype
 from engine.cache.prefix_keys import chain_root
-from engine.core import EngineCore, SchedulerConfig
+from engine.core import EngineCore, Features, SchedulerConfig
 from engine.execution.runner import ModelRunner
 from engine.wire import Generate, SamplingParams
 from tests.engine.checkpoints import VOCABULARY, load_oracle, oracle_logits, random_prompt
@@ -103,7 +103,10 @@ def test_nothing_is_lost_by_preemption_known_prefixes_and_host_memory(checkpoint
     expected = [tokens_of(roomy, [request(prompt, max_tokens=40)])[0] for prompt in prompts]
     runner = ModelRunner(directory, blocks=7, kv_dtype=kv_dtype)
     core = EngineCore(
-        runner, runner.info, SchedulerConfig(7, max_running=4, host_load_tokens=16), host=runner.host_memory(1 << 20)
+        runner,
+        runner.info,
+        SchedulerConfig(7, max_running=4, host_load_tokens=16),
+        Features(host=runner.host_memory(1 << 20)),
     )
     try:
         for again in range(2):

@@ -13,7 +13,7 @@ import pytest
 
 from engine.adapters.residency import ResidencyConfig
 from engine.adapters.states import IN_LINE, AdapterState
-from engine.core import EngineCore, RequestError, SchedulerConfig
+from engine.core import EngineCore, Features, RequestError, SchedulerConfig
 from engine.request import Request
 from engine.speculation.costs import StepCosts
 from engine.speculation.speculator import Speculator
@@ -57,10 +57,12 @@ class Hosted:
             self.bank,
             model_info(),
             scheduler,
-            bank=self.bank,
-            residency=residency,
-            speculator=speculator,
-            host=LedgerHost(self.bank, host_blocks) if host_blocks else None,
+            Features(
+                bank=self.bank,
+                residency=residency,
+                speculator=speculator,
+                host=LedgerHost(self.bank, host_blocks) if host_blocks else None,
+            ),
         )
         self._woken = threading.Semaphore(0)
         self.core.wake = self._woken.release
@@ -192,7 +194,7 @@ def test_an_engine_without_adapters_refuses_them() -> None:
 
 
 def test_the_context_is_what_adapters_leave() -> None:
-    core = EngineCore(LedgerBank(16), model_info(), SchedulerConfig(16), bank=LedgerBank(16))
+    core = EngineCore(LedgerBank(16), model_info(), SchedulerConfig(16), Features(bank=LedgerBank(16)))
     assert core.model.context == 8 * 16
 
 

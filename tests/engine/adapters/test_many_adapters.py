@@ -12,7 +12,7 @@ import pytest
 from engine.adapters.registry import Registry
 from engine.adapters.residency import ResidencyConfig
 from engine.client.engine_client import EngineClient
-from engine.core import EngineCore, SchedulerConfig
+from engine.core import EngineCore, Features, SchedulerConfig
 from engine.execution.runner import ModelRunner
 from engine.server.host import EngineServer
 from engine.wire import SamplingParams
@@ -45,9 +45,11 @@ async def engine(base: Path, registry: tuple[Registry, list[str]], tmp_path: Pat
         runner,
         runner.info,
         SchedulerConfig(BLOCKS, step_tokens=32, max_running=12),
-        bank=runner.bank,
-        residency=ResidencyConfig(
-            share=FIT / BLOCKS, host_bytes=20 * runner.bank.sector_bytes, step_bytes=6 * runner.bank.sector_bytes
+        Features(
+            bank=runner.bank,
+            residency=ResidencyConfig(
+                share=FIT / BLOCKS, host_bytes=20 * runner.bank.sector_bytes, step_bytes=6 * runner.bank.sector_bytes
+            ),
         ),
     )
     async with EngineServer(core).listening(f"unix://{tmp_path}/socket") as address, EngineClient(address) as client:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from engine.core import EngineCore, SchedulerConfig
+from engine.core import EngineCore, Features, SchedulerConfig
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.constraints import Constraints
@@ -52,8 +52,7 @@ class Engine:
             self.runner,
             info,
             SchedulerConfig(blocks, **{"step_tokens": 256} | config),
-            constraints=self.constraints,
-            speculator=speculator,
+            Features(constraints=self.constraints, speculator=speculator),
         )
         self.woken = threading.Event()
         self.core.wake = self.woken.set

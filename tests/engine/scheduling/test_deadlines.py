@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from engine.core import EngineCore
+from engine.core import EngineCore, Features
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.constraints import Constraints
 from engine.request import Request, RequestError, State
@@ -56,10 +55,9 @@ def clock() -> list[float]:
     return [0.0]
 
 
-def _core(clock: list[float], **fields: Any) -> EngineCore:
-    return EngineCore(
-        LedgerRunner(8), model_info(), SchedulerConfig(8, max_running=1), clock=lambda: clock[0], **fields
-    )
+def _core(clock: list[float], features: Features | None = None) -> EngineCore:
+    config = SchedulerConfig(8, max_running=1)
+    return EngineCore(LedgerRunner(8), model_info(), config, features, clock=lambda: clock[0])
 
 
 def _ends(outputs: list[Output]) -> dict[str, str]:
@@ -115,7 +113,7 @@ GRAMMAR = Grammar("choice", '["a"]')
 def test_limits_count_while_a_grammar_is_compiled(clock: list[float], limit: str) -> None:
     """And whoever steps the core knows when to look, although there is nothing to do."""
     compiler = Slow()
-    core = _core(clock, constraints=Constraints(compiler, 8))
+    core = _core(clock, Features(constraints=Constraints(compiler, 8)))
     core.add(Generate("a", [1, 2], SamplingParams(), grammar=GRAMMAR, **{limit: 3.0}))
     core.add(Generate("b", [1, 2], SamplingParams(), grammar=Grammar("choice", '["b"]')))
     assert core.idle and core.patience == 3.0
@@ -137,7 +135,7 @@ def test_limits_count_while_a_grammar_is_compiled(clock: list[float], limit: str
 def test_a_grammar_that_was_waited_for_leaves_that_much_less_time_in_the_queue(clock: list[float]) -> None:
     """A request that would begin too late is refused when its turn in the queue would come."""
     compiler = Slow()
-    core = _core(clock, constraints=Constraints(compiler, 8))
+    core = _core(clock, Features(constraints=Constraints(compiler, 8)))
     core.add(Generate("runs", [1, 2], SamplingParams(max_tokens=80, ignore_eos=True)))
     for _ in range(10):  # steps take a second
         core.step()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.core import EngineCore, SchedulerConfig
+from engine.core import EngineCore, Features, SchedulerConfig
 from engine.execution.draft_model import DraftModel
 from engine.execution.runner import ModelRunner
 from engine.speculation.speculator import Speculator
@@ -39,7 +39,7 @@ def speculator_for(drafter: str, draft: Path, device: str, **how: Any) -> Specul
 def core_for(directory: Path, device: str, speculator: Speculator | None = None, **config: int) -> EngineCore:
     runner = runner_for(directory, device)
     sizes = {"blocks": BLOCKS, "step_tokens": 64, "max_running": 4} | config
-    return EngineCore(runner, runner.info, SchedulerConfig(**sizes), speculator=speculator)
+    return EngineCore(runner, runner.info, SchedulerConfig(**sizes), Features(speculator=speculator))
 
 
 @pytest.fixture
