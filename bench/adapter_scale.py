@@ -40,7 +40,7 @@ _MEDIUM = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"
 _TRAFFIC = ("none", "one", "many")
 
 
-class Run(msgspec.Struct, frozen=True):
+class TrafficRun(msgspec.Struct, frozen=True):
     """All requests of one kind of traffic, once. Times in seconds, memory in bytes."""
 
     traffic: str
@@ -75,7 +75,7 @@ class Report(msgspec.Struct, frozen=True):
     host_bytes: int
     start_memory: int
     """Resident memory of the engine before any request."""
-    runs: list[Run]
+    runs: list[TrafficRun]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -136,7 +136,9 @@ def _engine(folder: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, 
             process.terminate()
 
 
-async def _measure(address: str, pid: int, versions: list[str], arguments: argparse.Namespace) -> tuple[int, list[Run]]:
+async def _measure(
+    address: str, pid: int, versions: list[str], arguments: argparse.Namespace
+) -> tuple[int, list[TrafficRun]]:
     """Every kind of traffic `repeats` times, in an order that rotates."""
     memory = ResidentMemory(pid)
     runs = []
@@ -180,7 +182,7 @@ async def _run(
     salt: bytes,
     arguments: argparse.Namespace,
     bar: Any,
-) -> Run:
+) -> TrafficRun:
     assert client.info is not None
     texts = prompts(len(adapters), arguments.prompt_tokens, client.info.vocabulary, seed=1)
     asked = iter(zip(texts, adapters, strict=True))
@@ -214,7 +216,7 @@ async def _run(
     after = client.load
     assert before is not None
     assert after is not None
-    return Run(
+    return TrafficRun(
         traffic=kind,
         errors=errors,
         distinct=len(set(adapters) - {None}),
@@ -242,7 +244,7 @@ def markdown(report: Report, environment: Environment) -> str:
     for traffic in _TRAFFIC:
         runs = [run for run in report.runs if run.traffic == traffic]
 
-        def median(name: str, runs: list[Run] = runs) -> float:
+        def median(name: str, runs: list[TrafficRun] = runs) -> float:
             return float(statistics.median(getattr(run, name) for run in runs))
 
         lines.append(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from tqdm import tqdm
 
-from bench.measure import Machine, mean, probe
+from bench.measure import MachineLimits, mean, probe
 from bench.report import Environment, publish
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Curve(msgspec.Struct, frozen=True):
     """Of one adapter on the device."""
     threads: int
     repeats: int
-    machine: Machine
+    machine: MachineLimits
     points: list[Point]
 
 
@@ -167,7 +167,7 @@ def _base_bytes(config: ModelConfig, tokens: int, size: int) -> int:
     return size * (weights + tokens * 2 * config.layers * config.kv_heads * head_dim)
 
 
-def _point(adapters: int, seconds: Sequence[float], batch: int, step_bytes: int, machine: Machine) -> Point:
+def _point(adapters: int, seconds: Sequence[float], batch: int, step_bytes: int, machine: MachineLimits) -> Point:
     step = statistics.median(seconds)
     return Point(adapters, step, batch / step, step_bytes, step_bytes / machine.read_bandwidth)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from bench.measure import prompts
-from bench.subjects.interface import Batch
+from bench.subjects.interface import RequestBatch
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -26,11 +26,11 @@ class Cell(msgspec.Struct, frozen=True):
         """Most of one request."""
         return self.shared_tokens + self.prompt_tokens + self.new_tokens
 
-    def batch(self, vocabulary: int, seed: int) -> Batch:
+    def batch(self, vocabulary: int, seed: int) -> RequestBatch:
         """Random prompts; equal for equal seeds."""
         shared = prompts(1, self.shared_tokens, vocabulary, seed)[0]
         own = prompts(self.requests, self.prompt_tokens, vocabulary, seed + 1)
-        return Batch([shared + each for each in own], self.new_tokens, self.shared_tokens, self.adapters)
+        return RequestBatch([shared + each for each in own], self.new_tokens, self.shared_tokens, self.adapters)
 
 
 PREFIX, ADAPTERS = "prefix", "adapters"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import LlamaConfig
 
 
-class Shape(msgspec.Struct, frozen=True):
+class LlamaSizes(msgspec.Struct, frozen=True):
     """A Llama; names as in its config.json."""
 
     hidden_size: int
@@ -39,16 +39,16 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 SHAPES = {
-    "S": Shape(288, 1536, 6, 6, 6, 8192),
-    "L": Shape(2048, 5632, 22, 32, 4, 32000),
-    "mini": Shape(128, 256, 2, 4, 2, 320),
+    "S": LlamaSizes(288, 1536, 6, 6, 6, 8192),
+    "L": LlamaSizes(2048, 5632, 22, 32, 4, 32000),
+    "mini": LlamaSizes(128, 256, 2, 4, 2, 320),
 }
 """S has 15 million parameters, L is TinyLlama-1.1B; mini is for tests of the benchmark itself."""
 
 LLAMA_2 = {
-    "7B": Shape(4096, 11008, 32, 32, 32, 32000),
-    "13B": Shape(5120, 13824, 40, 40, 40, 32000),
-    "70B": Shape(8192, 28672, 80, 64, 8, 32000),
+    "7B": LlamaSizes(4096, 11008, 32, 32, 32, 32000),
+    "13B": LlamaSizes(5120, 13824, 40, 40, 40, 32000),
+    "70B": LlamaSizes(8192, 28672, 80, 64, 8, 32000),
 }
 """Llama 2's, for devices that make up the weights themselves."""
 
@@ -82,7 +82,7 @@ def checkpoint(name: str, folder: Path) -> Path:
     return directory
 
 
-def config_alone(name: str, shape: Shape, folder: Path) -> Path:
+def config_alone(name: str, shape: LlamaSizes, folder: Path) -> Path:
     """A directory with nothing but the config.json of a shape."""
     directory = folder / "-".join(["config", name, *(str(size) for size in msgspec.structs.astuple(shape))])
     directory.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def adapters(base: Path, count: int, *, rank: int) -> list[Path]:
     return folders
 
 
-def _write(shape: Shape, directory: Path) -> None:
+def _write(shape: LlamaSizes, directory: Path) -> None:
     import torch
     from transformers import LlamaForCausalLM
 
@@ -114,7 +114,7 @@ def _write(shape: Shape, directory: Path) -> None:
     _write_tokenizer(shape, directory)
 
 
-def _config(shape: Shape) -> LlamaConfig:
+def _config(shape: LlamaSizes) -> LlamaConfig:
     import torch
     from transformers import LlamaConfig
 
@@ -131,7 +131,7 @@ def _config(shape: Shape) -> LlamaConfig:
     )
 
 
-def _write_tokenizer(shape: Shape, directory: Path) -> None:
+def _write_tokenizer(shape: LlamaSizes, directory: Path) -> None:
     """With the model's vocabulary, without merges: peers' converters ask for a tokenizer, the benchmark never does."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -26,14 +26,14 @@ from tqdm import tqdm
 from bench import engine_cuda
 from bench.cells import CELLS, QUICK_CELLS, Cell
 from bench.checkpoints import SHAPES, adapters, cache_folder, checkpoint
-from bench.engine_record import Entry, Record, Results, merged
+from bench.engine_record import EngineRecord, EngineResults, MeasuredSubject, merged
 from bench.engine_report import markdown, plot
 from bench.measure import mean, probe
 from bench.peers import folder
 from bench.process import SubjectFailed, SubjectProcess, convert, interpreter
-from bench.subjects.interface import PRECISIONS, Setup
+from bench.subjects.interface import PRECISIONS, SubjectSetup
 from bench.subjects.registry import SUBJECTS
-from bench.worker import Run
+from bench.worker import RunCommand
 
 _RESULTS = Path(__file__).parent / "results"
 _PROBE_BYTES = 1 << 29
@@ -53,13 +53,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     missing = [name for name in arguments.subject or SUBJECTS if interpreter(name, arguments.cache) is None]
     for name in missing:
         print(f"{name} is left out: its environment is not set up (python -m bench.peers)", file=sys.stderr)
-    record = Record(arguments.threads, arguments.kv_dtype, arguments.repeats, chosen, missing)
+    record = EngineRecord(arguments.threads, arguments.kv_dtype, arguments.repeats, chosen, missing)
     arguments.output.mkdir(parents=True, exist_ok=True)
     stem = arguments.output / arguments.name
     # Read before anything is written there.
-    before = msgspec.json.decode(stem.with_suffix(".json").read_bytes(), type=Results) if arguments.merge else None
+    before = (
+        msgspec.json.decode(stem.with_suffix(".json").read_bytes(), type=EngineResults) if arguments.merge else None
+    )
 
-    def results() -> Results:
+    def results() -> EngineResults:
         return record.results() if before is None else merged(before, record.results())
 
     for model in arguments.model or ["S", "L"]:
@@ -82,20 +84,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
-def _json(results: Results) -> bytes:
+def _json(results: EngineResults) -> bytes:
     return msgspec.json.format(msgspec.json.encode(results)) + b"\n"
 
 
-def _entries(model: str, arguments: argparse.Namespace) -> Iterator[Entry]:
+def _entries(model: str, arguments: argparse.Namespace) -> Iterator[MeasuredSubject]:
     """Subjects with a precision each; without a choice fp32 is measured of nobody who has bf16 or less."""
     for name in arguments.subject or SUBJECTS:
         offered = SUBJECTS[name].precisions
         for precision in arguments.precision or [each for each in PRECISIONS if each != "fp32"]:
             if precision in offered:
-                yield Entry(model, precision, name)
+                yield MeasuredSubject(model, precision, name)
 
 
-def _measure(entry: Entry, cells: Sequence[Cell], repeat: int, arguments: argparse.Namespace, record: Record) -> None:
+def _measure(
+    entry: MeasuredSubject, cells: Sequence[Cell], repeat: int, arguments: argparse.Namespace, record: EngineRecord
+) -> None:
     """Run one subject's process through its cells; what fails is recorded and ends it."""
     cells = [cell for cell in cells if cell.name in SUBJECTS[entry.subject].cells]
     if not cells:
@@ -114,7 +118,7 @@ def _measure(entry: Entry, cells: Sequence[Cell], repeat: int, arguments: argpar
                 batch = cell.batch(vocabulary, seed)
                 # Other prompts: what is warm afterwards is the code for these shapes, not a prefix cache.
                 warm_up = msgspec.structs.replace(cell.batch(vocabulary, ~seed), new_tokens=_WARM_UP_TOKENS)
-                result = process.measure(Run(batch, warm_up))
+                result = process.measure(RunCommand(batch, warm_up))
                 after = probe("bfloat16", arguments.probe_bytes)
                 record.add(entry, cell, repeat, batch, result, mean(before, after))
                 before = after
@@ -123,7 +127,7 @@ def _measure(entry: Entry, cells: Sequence[Cell], repeat: int, arguments: argpar
         record.failed(entry, at, str(failure))
 
 
-def _setup(entry: Entry, cells: Sequence[Cell], arguments: argparse.Namespace) -> Setup:
+def _setup(entry: MeasuredSubject, cells: Sequence[Cell], arguments: argparse.Namespace) -> SubjectSetup:
     """What the subject must be able to run; converts the checkpoint if that has not been done yet.
 
     Raises:
@@ -131,7 +135,7 @@ def _setup(entry: Entry, cells: Sequence[Cell], arguments: argparse.Namespace) -
     """
     kind = SUBJECTS[entry.subject]
     base = checkpoint(entry.model, arguments.cache)
-    setup = Setup(
+    setup = SubjectSetup(
         model=str(base),
         precision=entry.precision,
         threads=arguments.threads,

@@ -17,14 +17,14 @@ import msgspec
 import torch
 
 from bench.cells import Cell
-from bench.checkpoints import LLAMA_2, SHAPES, Shape, config_alone
+from bench.checkpoints import LLAMA_2, SHAPES, LlamaSizes, config_alone
 from bench.kernel_cases_cuda import FULL, QUICK
-from bench.kernels_cuda import Bench
-from bench.measure import Machine, mean, summarise
+from bench.kernels_cuda import CudaBench
+from bench.measure import MachineLimits, mean, summarise
 from bench.process import SubjectFailed, SubjectProcess
 from bench.report import Environment, publish
-from bench.subjects.interface import Precision, Setup
-from bench.worker import Run
+from bench.subjects.interface import Precision, SubjectSetup
+from bench.worker import RunCommand
 
 OURS, PEER = "Roundhouse", "transformers generate"
 ALONE, TOGETHER = "alone", "together"
@@ -44,21 +44,21 @@ _WARM_UP_TOKENS = 16
 """Enough for every step to have been recorded."""
 
 
-class Model(msgspec.Struct, frozen=True):
+class CudaModel(msgspec.Struct, frozen=True):
     name: str
-    shape: Shape
+    shape: LlamaSizes
     precision: Precision
 
 
 MODELS = (
-    Model("7B", LLAMA_2["7B"], "bf16"),
-    Model("13B", LLAMA_2["13B"], "bf16"),
-    Model("70B", LLAMA_2["70B"], "int4"),
+    CudaModel("7B", LLAMA_2["7B"], "bf16"),
+    CudaModel("13B", LLAMA_2["13B"], "bf16"),
+    CudaModel("70B", LLAMA_2["70B"], "int4"),
 )
-QUICK_MODELS = (Model("mini", SHAPES["mini"], "bf16"), Model("mini 4", SHAPES["mini"], "int4"))
+QUICK_MODELS = (CudaModel("mini", SHAPES["mini"], "bf16"), CudaModel("mini 4", SHAPES["mini"], "int4"))
 
 
-class Row(msgspec.Struct, frozen=True):
+class CudaRow(msgspec.Struct, frozen=True):
     """One run. Times in seconds."""
 
     model: str
@@ -78,19 +78,19 @@ class Row(msgspec.Struct, frozen=True):
     """Share of the matmul limit while the prompts ran."""
 
 
-class Failure(msgspec.Struct, frozen=True):
+class CudaFailure(msgspec.Struct, frozen=True):
     model: str
     subject: str
     company: str
     reason: str
 
 
-class Results(msgspec.Struct):
+class CudaResults(msgspec.Struct):
     environment: Environment
     device: str
-    limits: Machine
-    rows: list[Row]
-    failures: list[Failure]
+    limits: MachineLimits
+    rows: list[CudaRow]
+    failures: list[CudaFailure]
 
 
 class Measurements:
@@ -101,16 +101,16 @@ class Measurements:
         self._device = torch.device(arguments.device)
         self._cells = QUICK_CELLS if arguments.quick else CELLS
         self.models = QUICK_MODELS if arguments.quick else MODELS
-        self.rows: list[Row] = []
-        self.failures: list[Failure] = []
+        self.rows: list[CudaRow] = []
+        self.failures: list[CudaFailure] = []
         self.limits = self._probe()
 
-    def finish(self) -> Results:
+    def finish(self) -> CudaResults:
         self.limits = mean(self.limits, self._probe())
         name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "CPU"
-        return Results(Environment.here(), name, self.limits, self.rows, self.failures)
+        return CudaResults(Environment.here(), name, self.limits, self.rows, self.failures)
 
-    def alone(self, model: Model, subject: str) -> None:
+    def alone(self, model: CudaModel, subject: str) -> None:
         """All cells of one subject; the first failure ends it."""
         try:
             with self._process(model, subject) as process:
@@ -118,7 +118,7 @@ class Measurements:
                 for cell in self._cells:
                     self._measure(process, model, subject, cell, ALONE)
         except SubjectFailed as failure:
-            self.failures.append(Failure(model.name, subject, ALONE, str(failure)))
+            self.failures.append(CudaFailure(model.name, subject, ALONE, str(failure)))
 
     def together(self) -> None:
         """One cell of all models of ours, which are loaded at the same time and begin together."""
@@ -135,16 +135,16 @@ class Measurements:
                 for each in done:
                     each.result()
         except SubjectFailed as failure:
-            self.failures.append(Failure("all", OURS, TOGETHER, str(failure)))
+            self.failures.append(CudaFailure("all", OURS, TOGETHER, str(failure)))
 
-    def _probe(self) -> Machine:
-        limits = Bench(self._device, QUICK if self._arguments.quick else FULL).limits()
+    def _probe(self) -> MachineLimits:
+        limits = CudaBench(self._device, QUICK if self._arguments.quick else FULL).limits()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()  # the subjects' now
-        return Machine(limits.copy_bandwidth, limits.matmul)
+        return MachineLimits(limits.copy_bandwidth, limits.matmul)
 
-    def _process(self, model: Model, subject: str) -> SubjectProcess:
-        setup = Setup(
+    def _process(self, model: CudaModel, subject: str) -> SubjectProcess:
+        setup = SubjectSetup(
             model=str(config_alone(model.name.replace(" ", "-"), model.shape, self._arguments.cache)),
             precision=model.precision,
             threads=self._arguments.threads,
@@ -156,14 +156,14 @@ class Measurements:
         )
         return SubjectProcess(subject, setup, self._arguments.cache, self._arguments.limit)
 
-    def _measure(self, process: SubjectProcess, model: Model, subject: str, cell: Cell, company: str) -> None:
+    def _measure(self, process: SubjectProcess, model: CudaModel, subject: str, cell: Cell, company: str) -> None:
         batch = cell.batch(model.shape.vocab_size, 0)
         warm_up = msgspec.structs.replace(
             cell.batch(model.shape.vocab_size, ~0), new_tokens=min(_WARM_UP_TOKENS, cell.new_tokens)
         )
-        traces = process.measure(Run(batch, warm_up)).traces
+        traces = process.measure(RunCommand(batch, warm_up)).traces
         figures = summarise(traces, batch, model.shape, model.precision, self.limits)
-        self.rows.append(Row(model.name, model.precision, cell.name, subject, company, **figures))
+        self.rows.append(CudaRow(model.name, model.precision, cell.name, subject, company, **figures))
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -179,7 +179,7 @@ def run(arguments: argparse.Namespace) -> None:
     publish(stem, markdown(results), results)
 
 
-def markdown(results: Results) -> str:
+def markdown(results: CudaResults) -> str:
     lines = [
         "### The engine on CUDA",
         "",
@@ -201,7 +201,7 @@ def markdown(results: Results) -> str:
     return "\n".join([*lines, ""])
 
 
-def _line(row: Row, rows: Sequence[Row]) -> list[str]:
+def _line(row: CudaRow, rows: Sequence[CudaRow]) -> list[str]:
     peers = [
         each.tokens_per_second
         for each in rows

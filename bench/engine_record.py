@@ -10,15 +10,15 @@ import msgspec
 
 from bench.cells import Cell
 from bench.checkpoints import SHAPES
-from bench.measure import Machine, Measurement, median, summarise
+from bench.measure import MachineLimits, Measurement, median, summarise
 from bench.report import Environment
-from bench.subjects.interface import Batch, Precision
-from bench.worker import Result
+from bench.subjects.interface import Precision, RequestBatch
+from bench.worker import RunResult
 
 _REFERENCE = "transformers generate"
 
 
-class Entry(msgspec.Struct, frozen=True):
+class MeasuredSubject(msgspec.Struct, frozen=True):
     """A subject with one model in one precision: what a process runs."""
 
     model: str
@@ -26,10 +26,10 @@ class Entry(msgspec.Struct, frozen=True):
     subject: str
 
 
-class Failure(msgspec.Struct, frozen=True):
+class EngineFailure(msgspec.Struct, frozen=True):
     """A subject's process that ended before its time."""
 
-    entry: Entry
+    entry: MeasuredSubject
     cell: str
     words: str
 
@@ -37,7 +37,7 @@ class Failure(msgspec.Struct, frozen=True):
 class Agreement(msgspec.Struct, frozen=True):
     """Of one entry: how far its tokens are those of transformers, with the same prompts."""
 
-    entry: Entry
+    entry: MeasuredSubject
     reference: Precision
     first_tokens: float
     """Share of the requests whose first token is the same."""
@@ -45,7 +45,7 @@ class Agreement(msgspec.Struct, frozen=True):
     """Share of the requests whose tokens are all the same."""
 
 
-class Results(msgspec.Struct, frozen=True):
+class EngineResults(msgspec.Struct, frozen=True):
     """Medians of a run, and what it did not measure."""
 
     environment: Environment
@@ -55,14 +55,14 @@ class Results(msgspec.Struct, frozen=True):
     repeats: int
     cells: list[Cell]
     rows: list[Measurement]
-    load_seconds: list[tuple[Entry, float]]
+    load_seconds: list[tuple[MeasuredSubject, float]]
     agreement: list[Agreement]
-    failures: list[Failure]
+    failures: list[EngineFailure]
     missing: list[str]
     """Subjects whose environments are not set up."""
 
 
-def merged(before: Results, now: Results) -> Results:
+def merged(before: EngineResults, now: EngineResults) -> EngineResults:
     """`now`, and what `before` has of subjects, models, precisions and cells that `now` did not measure."""
     keys = {row.key for row in now.rows}
     entries = {entry for entry, _ in now.load_seconds} | {failure.entry for failure in now.failures}
@@ -76,7 +76,7 @@ def merged(before: Results, now: Results) -> Results:
     )
 
 
-class Record:
+class EngineRecord:
     """Collects a run."""
 
     def __init__(
@@ -85,15 +85,23 @@ class Record:
         self._environment = Environment.here()
         self._threads, self._kv_dtype, self._repeats = threads, kv_dtype, repeats
         self._cells, self._missing = list(cells), list(missing)
-        self._rows: defaultdict[tuple[Entry, str], list[Measurement]] = defaultdict(list)
-        self._loads: defaultdict[Entry, list[float]] = defaultdict(list)
-        self._tokens: dict[tuple[Entry, str, int], list[list[int]]] = {}
-        self._failures: list[Failure] = []
+        self._rows: defaultdict[tuple[MeasuredSubject, str], list[Measurement]] = defaultdict(list)
+        self._loads: defaultdict[MeasuredSubject, list[float]] = defaultdict(list)
+        self._tokens: dict[tuple[MeasuredSubject, str, int], list[list[int]]] = {}
+        self._failures: list[EngineFailure] = []
 
-    def loaded(self, entry: Entry, seconds: float) -> None:
+    def loaded(self, entry: MeasuredSubject, seconds: float) -> None:
         self._loads[entry].append(seconds)
 
-    def add(self, entry: Entry, cell: Cell, repeat: int, batch: Batch, result: Result, machine: Machine) -> None:
+    def add(
+        self,
+        entry: MeasuredSubject,
+        cell: Cell,
+        repeat: int,
+        batch: RequestBatch,
+        result: RunResult,
+        machine: MachineLimits,
+    ) -> None:
         """One run of one cell."""
         figures = summarise(result.traces, batch, SHAPES[entry.model], entry.precision, machine)
         row = Measurement(
@@ -103,15 +111,15 @@ class Record:
         self._rows[entry, cell.name].append(row)
         self._tokens[entry, cell.name, repeat] = [trace.tokens for trace in result.traces]
 
-    def failed(self, entry: Entry, cell: str, words: str) -> None:
-        self._failures.append(Failure(entry, cell, words))
+    def failed(self, entry: MeasuredSubject, cell: str, words: str) -> None:
+        self._failures.append(EngineFailure(entry, cell, words))
 
-    def has_failed(self, entry: Entry) -> bool:
+    def has_failed(self, entry: MeasuredSubject) -> bool:
         return any(failure.entry == entry for failure in self._failures)
 
-    def results(self) -> Results:
+    def results(self) -> EngineResults:
         """What has been found up to now."""
-        return Results(
+        return EngineResults(
             environment=self._environment,
             threads=self._threads,
             kv_dtype=self._kv_dtype,
@@ -124,9 +132,12 @@ class Record:
             missing=self._missing,
         )
 
-    def _agreement(self, entry: Entry) -> Agreement | None:
+    def _agreement(self, entry: MeasuredSubject) -> Agreement | None:
         """Over all runs of cells that transformers has run as well, in the same precision or else in bf16."""
-        references = [Entry(entry.model, entry.precision, _REFERENCE), Entry(entry.model, "bf16", _REFERENCE)]
+        references = [
+            MeasuredSubject(entry.model, entry.precision, _REFERENCE),
+            MeasuredSubject(entry.model, "bf16", _REFERENCE),
+        ]
         reference = next((each for each in references if each in self._loads), None)
         if reference is None or entry.subject == _REFERENCE:
             return None

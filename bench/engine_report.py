@@ -10,7 +10,7 @@ import msgspec
 
 from bench.cells import ADAPTERS, AIMS, CELLS, Aim, Cell
 from bench.checkpoints import SHAPES
-from bench.engine_record import Entry, Results
+from bench.engine_record import EngineResults, MeasuredSubject
 from bench.measure import Measurement
 from bench.subjects.interface import PRECISIONS
 from bench.subjects.registry import OURS
@@ -20,7 +20,7 @@ _ANY = "any"
 """Precision."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class AimVerdict(msgspec.Struct, frozen=True):
     """How ours compares in one cell. `value` is what the aim bounds."""
 
     aim: Aim
@@ -37,7 +37,7 @@ class Verdict(msgspec.Struct, frozen=True):
         return self.value <= self.aim.bound if self.aim.quantity == "TTFT" else self.value >= self.aim.bound
 
 
-def verdicts(rows: Sequence[Measurement]) -> list[Verdict]:
+def verdicts(rows: Sequence[Measurement]) -> list[AimVerdict]:
     """One per aim whose cell ours was measured in."""
     found = []
     for aim in AIMS:
@@ -49,7 +49,7 @@ def verdicts(rows: Sequence[Measurement]) -> list[Verdict]:
         ours = _best(aim, [row for row in cell if row.subject == OURS])
         peer = _best(aim, [row for row in cell if not row.subject.startswith(OURS)])
         if ours is not None:
-            found.append(Verdict(aim, peer, ours, _value(aim, ours, peer, rows)))
+            found.append(AimVerdict(aim, peer, ours, _value(aim, ours, peer, rows)))
     return found
 
 
@@ -80,7 +80,7 @@ def _kept(row: Measurement, rows: Sequence[Measurement]) -> float | None:
     return None if without is None else row.tokens_per_second / without.tokens_per_second
 
 
-def markdown(results: Results) -> str:
+def markdown(results: EngineResults) -> str:
     """Ours beside the best peer and the aims, then everything that was measured."""
     lines = ["# The engine beside its peers", "", _conditions(results), ""]
     found = verdicts(results.rows)
@@ -102,7 +102,7 @@ def markdown(results: Results) -> str:
     return "\n".join(lines)
 
 
-def _verdict(verdict: Verdict, rows: Sequence[Measurement]) -> str:
+def _verdict(verdict: AimVerdict, rows: Sequence[Measurement]) -> str:
     aim, ours, peer = verdict.aim, verdict.ours, verdict.peer
     cells = (
         aim.model,
@@ -136,10 +136,10 @@ def _figure(aim: Aim, row: Measurement, rows: Sequence[Measurement]) -> str:
     return rate if kept is None else f"{rate}, {kept:.0%} of none"
 
 
-def _matrix(model: str, results: Results) -> list[str]:
+def _matrix(model: str, results: EngineResults) -> list[str]:
     """A line per subject and precision, a column per cell."""
     rows = {row.key: row for row in results.rows if row.model == model}
-    entries = list(dict.fromkeys(Entry(row.model, row.precision, row.subject) for row in rows.values()))
+    entries = list(dict.fromkeys(MeasuredSubject(row.model, row.precision, row.subject) for row in rows.values()))
     entries.sort(key=lambda entry: PRECISIONS.index(entry.precision))
     loads = dict(results.load_seconds)
     agreement = {each.entry: each for each in results.agreement}
@@ -184,7 +184,7 @@ def _milliseconds(seconds: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _conditions(results: Results) -> str:
+def _conditions(results: EngineResults) -> str:
     """What was measured, and on what."""
     place = results.environment
     bandwidths = [row.machine.read_bandwidth / 1e9 for row in results.rows] or [math.nan]
@@ -204,7 +204,7 @@ def _conditions(results: Results) -> str:
     )
 
 
-def plot(results: Results, path: Path) -> None:
+def plot(results: EngineResults, path: Path) -> None:
     """Every subject's throughput over the best peer's, cell by cell; cells without a peer are left out."""
     import matplotlib
 

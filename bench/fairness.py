@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from bench.report import publish
-from bench.simulation import Arrival, Cost, Simulation, simulate
+from bench.simulation import Arrival, Simulation, StepCost, simulate
 from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.wire import PolicyName, ServiceClass
 
@@ -34,7 +34,7 @@ GREEDY = "greedy"
 POLITE = (*(f"polite-{number}" for number in range(1, 6)), "premium", "batch")
 CLASSES: dict[str, ServiceClass] = {"premium": "premium", "batch": "batch"}
 """Of all others: standard."""
-COST = Cost(base=0.004, token=0.0001, row=0.0001)
+COST = StepCost(base=0.004, token=0.0001, row=0.0001)
 """Seconds; about those of a small model on a CPU."""
 CONFIG = SchedulerConfig(blocks=2048, step_tokens=512, max_running=32, max_waiting=100_000)
 _HASHED_TOKENS = 512
@@ -43,7 +43,7 @@ _BLOCK = _HASHED_TOKENS // _SCALE
 _RESULTS = Path(__file__).parent / "results"
 
 
-class Entry(msgspec.Struct):
+class TraceRequest(msgspec.Struct):
     """One request of a trace."""
 
     timestamp: float
@@ -54,7 +54,7 @@ class Entry(msgspec.Struct):
     """One per 512 tokens of the prompt: equal ids, equal tokens."""
 
 
-class Row(msgspec.Struct):
+class FairnessRow(msgspec.Struct):
     """What one tenant got under one policy; seconds."""
 
     policy: str
@@ -80,28 +80,28 @@ class Total(msgspec.Struct):
     preemptions: int
 
 
-class Result(msgspec.Struct):
+class FairnessResult(msgspec.Struct):
     requests: int
     load: float
-    rows: list[Row]
+    rows: list[FairnessRow]
     totals: list[Total]
 
 
-def read(path: Path, limit: int) -> list[Entry]:
+def read(path: Path, limit: int) -> list[TraceRequest]:
     """The first `limit` requests of a trace in JSON lines, gzipped or not."""
-    decode = msgspec.json.Decoder(Entry).decode
+    decode = msgspec.json.Decoder(TraceRequest).decode
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
         return [decode(line) for line, _ in zip(lines, range(limit), strict=False)]
 
 
-def tenant_of(entry: Entry) -> str:
+def tenant_of(entry: TraceRequest) -> str:
     """Whose a request is: the same for all requests of a conversation, which share their first tokens."""
     conversation = entry.hash_ids[: min(2, len(entry.hash_ids))][-1]
     place = int.from_bytes(hashlib.blake2b(b"%d" % conversation, digest_size=4).digest(), "little") % (2 * len(POLITE))
     return GREEDY if place >= len(POLITE) else POLITE[place]
 
 
-def arrivals(entries: Iterable[Entry], speed: float, batch: float = 300.0) -> list[Arrival]:
+def arrivals(entries: Iterable[TraceRequest], speed: float, batch: float = 300.0) -> list[Arrival]:
     """Requests for the simulation.
 
     Args:
@@ -121,7 +121,9 @@ def arrivals(entries: Iterable[Entry], speed: float, batch: float = 300.0) -> li
     return arrived
 
 
-def replay(entries: Sequence[Entry], load: float, policies: Sequence[PolicyName] = POLICIES) -> dict[str, Simulation]:
+def replay(
+    entries: Sequence[TraceRequest], load: float, policies: Sequence[PolicyName] = POLICIES
+) -> dict[str, Simulation]:
     """One simulation per policy. `load`: work offered per work that the engine can do in the time of the trace."""
     everything_at_once = simulate(arrivals(entries, speed=1e9), _config("fcfs"), COST)
     span = max(entry.timestamp for entry in entries) / 1000
@@ -130,13 +132,13 @@ def replay(entries: Sequence[Entry], load: float, policies: Sequence[PolicyName]
     return {policy: simulate(coming, _config(policy), COST, window=1.0) for policy in policies}
 
 
-def summarise(runs: dict[str, Simulation], load: float) -> Result:
+def summarise(runs: dict[str, Simulation], load: float) -> FairnessResult:
     rows, totals = [], []
     for policy, run in runs.items():
         for tenant in (GREEDY, *POLITE):
             ttfts = run.ttfts(tenant)
             if ttfts:
-                rows.append(Row(policy, tenant, len(ttfts), statistics.median(ttfts), p99(ttfts)))
+                rows.append(FairnessRow(policy, tenant, len(ttfts), statistics.median(ttfts), p99(ttfts)))
         prompts = sum(len(outcome.arrival.prompt) for outcome in run.outcomes)
         tokens = prompts + sum(outcome.arrival.output for outcome in run.outcomes)
         totals.append(
@@ -150,14 +152,14 @@ def summarise(runs: dict[str, Simulation], load: float) -> Result:
                 preemptions=sum(outcome.preemptions for outcome in run.outcomes),
             )
         )
-    return Result(len(next(iter(runs.values())).outcomes), load, rows, totals)
+    return FairnessResult(len(next(iter(runs.values())).outcomes), load, rows, totals)
 
 
 def p99(values: Sequence[float]) -> float:
     return sorted(values)[math.ceil(0.99 * len(values)) - 1]
 
 
-def markdown(result: Result) -> str:
+def markdown(result: FairnessResult) -> str:
     """The tables, with what they show."""
     policies = [total.policy for total in result.totals]
     lines = [

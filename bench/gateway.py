@@ -29,8 +29,8 @@ import msgspec
 from rich.console import Console
 from rich.progress import track
 
-from bench.gateway_report import FRAMES, KEY, STUB, SUBJECTS, Row, Subject, plot, table
-from bench.load import Outcome
+from bench.gateway_report import FRAMES, KEY, STUB, SUBJECTS, GatewayRow, GatewaySubject, plot, table
+from bench.load import LoadOutcome
 from bench.measure import quantile
 from bench.report import Environment, publish
 from bench.stub import TIERS, WORD
@@ -48,7 +48,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 console = Console(stderr=True)
 
 
-class Stage:
+class GatewayStage:
     """Where subjects run: ports, a folder, Redis and the stub."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
@@ -64,7 +64,7 @@ class Stage:
         wait_for(self.stub_port)
 
     @contextlib.contextmanager
-    def run(self, subject: Subject) -> Iterator[tuple[int, list[int]]]:
+    def run(self, subject: GatewaySubject) -> Iterator[tuple[int, list[int]]]:
         """Start a subject; gives its port and the processes whose CPU counts."""
         if subject.name in (STUB, FRAMES):
             yield self.stub_port, []
@@ -124,7 +124,7 @@ class Stage:
         return ["node", str(script), f"--port={port}", "--headless"], {"TRUSTED_CUSTOM_HOSTS": "127.0.0.1,localhost"}
 
 
-def installed(subject: Subject) -> bool:
+def installed(subject: GatewaySubject) -> bool:
     """Whether a peer is there to be measured."""
     if subject.name == "litellm":
         return (PEERS / "litellm" / "bin" / "litellm").exists()
@@ -134,8 +134,8 @@ def installed(subject: Subject) -> bool:
 
 
 def measure(
-    stage: Stage, subject: Subject, clients: Sequence[int], turns: int, rate: float | None = None
-) -> Iterator[Row]:
+    stage: GatewayStage, subject: GatewaySubject, clients: Sequence[int], turns: int, rate: float | None = None
+) -> Iterator[GatewayRow]:
     """One process of the subject for all numbers of clients, warmed up before."""
     with stage.run(subject) as (port, pids):
         headers = subject.headers
@@ -151,11 +151,13 @@ def measure(
             yield summarise(subject, number, rate, outcome, used)
 
 
-def summarise(subject: Subject, clients: int, rate: float | None, outcome: Outcome, cpu: float) -> Row:
+def summarise(
+    subject: GatewaySubject, clients: int, rate: float | None, outcome: LoadOutcome, cpu: float
+) -> GatewayRow:
     """Reduce what the clients saw to a row."""
     done = len(outcome.ttft)
     times = [1000 * each for each in outcome.ttft] or [float("nan")]
-    return Row(
+    return GatewayRow(
         subject=subject.name,
         clients=clients,
         rate=rate,
@@ -171,8 +173,8 @@ def summarise(subject: Subject, clients: int, rate: float | None, outcome: Outco
 
 
 def load(
-    subject: Subject, headers: Sequence[str], port: int, clients: int, turns: int, rate: float | None = None
-) -> Outcome:
+    subject: GatewaySubject, headers: Sequence[str], port: int, clients: int, turns: int, rate: float | None = None
+) -> LoadOutcome:
     """Run the clients in a process of their own."""
     command = [sys.executable, "-m", "bench.load", "--dialect", subject.dialect, "--port", str(port)]
     command += ["--clients", str(clients), "--turns", str(turns), "--path", subject.path, "--model", subject.model]
@@ -185,7 +187,7 @@ def load(
     *notes, result = done.stdout.strip().splitlines()
     for note in notes:
         console.print(f"[yellow]{subject.name}: {note}")
-    return msgspec.json.decode(result, type=Outcome)
+    return msgspec.json.decode(result, type=LoadOutcome)
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
@@ -274,9 +276,9 @@ def main() -> None:
     behind = {SUBJECTS[name].behind for name in names}
     names = [*(name for name in (STUB, FRAMES) if name in behind and name not in names), *names]
     clients, turns = ([1, 4], 60) if arguments.quick else (arguments.clients, arguments.turns)
-    rows: list[Row] = []
+    rows: list[GatewayRow] = []
     with contextlib.ExitStack() as stack:
-        stage = Stage(Path(stack.enter_context(tempfile.TemporaryDirectory())), stack)
+        stage = GatewayStage(Path(stack.enter_context(tempfile.TemporaryDirectory())), stack)
         for name in track(names, description="subjects", console=console):
             subject = SUBJECTS[name]
             if not installed(subject):

@@ -10,7 +10,7 @@ import msgspec
 KEY = "roundhouse-bench"
 
 
-class Subject(msgspec.Struct, frozen=True):
+class GatewaySubject(msgspec.Struct, frozen=True):
     """What is measured: how it is called, and what a client sends it."""
 
     name: str
@@ -26,25 +26,27 @@ STUB, FRAMES = "stub", "stub, frames"
 SUBJECTS = {
     each.name: each
     for each in (
-        Subject(STUB, "chat"),
-        Subject(FRAMES, "frames"),
-        Subject("starlette", "chat", path="/"),
-        Subject("starlette, socket", "echo", path="/"),
-        Subject("roundhouse", "chat", headers=(f"Authorization: Bearer {KEY}",), behind=FRAMES),
-        Subject(
+        GatewaySubject(STUB, "chat"),
+        GatewaySubject(FRAMES, "frames"),
+        GatewaySubject("starlette", "chat", path="/"),
+        GatewaySubject("starlette, socket", "echo", path="/"),
+        GatewaySubject("roundhouse", "chat", headers=(f"Authorization: Bearer {KEY}",), behind=FRAMES),
+        GatewaySubject(
             "roundhouse, socket",
             "responses",
             path="/v1/responses",
             headers=(f"Authorization: Bearer {KEY}",),
             behind=FRAMES,
         ),
-        Subject("portkey", "chat", headers=("Authorization: Bearer none", "x-portkey-provider: openai"), behind=STUB),
-        Subject("litellm", "chat", headers=(f"Authorization: Bearer sk-{KEY}",), behind=STUB),
+        GatewaySubject(
+            "portkey", "chat", headers=("Authorization: Bearer none", "x-portkey-provider: openai"), behind=STUB
+        ),
+        GatewaySubject("litellm", "chat", headers=(f"Authorization: Bearer sk-{KEY}",), behind=STUB),
     )
 }
 
 
-class Row(msgspec.Struct, frozen=True):
+class GatewayRow(msgspec.Struct, frozen=True):
     """One subject under one number of clients. Milliseconds; CPU over all its processes but Redis."""
 
     subject: str
@@ -62,7 +64,7 @@ class Row(msgspec.Struct, frozen=True):
     errors: int
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def table(rows: Sequence[GatewayRow]) -> list[str]:
     """Markdown: what each adds to the stub's own latency, and what it costs."""
     lines = [
         "| clients | subject | first token p50 / p95 / p99 (ms) | added p50 (ms) | turns/s | events/s | "
@@ -88,7 +90,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
+def plot(rows: Sequence[GatewayRow], path: Path) -> None:
     """First tokens over the number of clients, and turns per second of one core."""
     import matplotlib
 

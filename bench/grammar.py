@@ -107,7 +107,7 @@ class StepRow(msgspec.Struct, frozen=True):
     """Over the step without grammars."""
 
 
-class Record(msgspec.Struct, frozen=True):
+class GrammarRecord(msgspec.Struct, frozen=True):
     """All that was measured."""
 
     environment: Environment
@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         info = msgspec.structs.replace(runner.info, vocabulary=arguments.vocabulary, eos_token_ids=tuple(arguments.eos))
         bench = _Masks(arguments.tokenizer, info, None)
-    record = Record(
+    record = GrammarRecord(
         environment=Environment.here(),
         vocabulary=bench.info.vocabulary,
         first_seconds=bench.first_seconds,
@@ -269,7 +269,7 @@ def _steps(model: Path, runner: ModelRunner, arguments: argparse.Namespace) -> l
     return rows
 
 
-def markdown(record: Record, arguments: argparse.Namespace) -> str:
+def markdown(record: GrammarRecord, arguments: argparse.Namespace) -> str:
     """The tables, and what they were measured on."""
     environment = record.environment
     lines = [

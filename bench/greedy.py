@@ -37,7 +37,7 @@ _RESULTS = Path(__file__).parent / "results"
 _START_SECONDS = 120.0
 
 
-class Sizes(msgspec.Struct, frozen=True):
+class GreedySizes(msgspec.Struct, frozen=True):
     """The load, in requests and tokens."""
 
     greedy: int = 200
@@ -51,7 +51,7 @@ class Sizes(msgspec.Struct, frozen=True):
     step_tokens: int = 256
 
 
-class Row(msgspec.Struct, frozen=True):
+class GreedyRow(msgspec.Struct, frozen=True):
     """One policy; seconds until the first token."""
 
     policy: str
@@ -64,10 +64,10 @@ class Row(msgspec.Struct, frozen=True):
     """p99 beside over p99 alone."""
 
 
-class Load:
+class GreedyLoad:
     """Sends the requests of both tenants to one engine."""
 
-    def __init__(self, engine: EngineClient, sizes: Sizes, seed: int) -> None:
+    def __init__(self, engine: EngineClient, sizes: GreedySizes, seed: int) -> None:
         self._engine = engine
         self._sizes = sizes
         self._random = random.Random(seed)
@@ -116,7 +116,7 @@ class Load:
         return first
 
 
-async def measure(model: Path, policy: str, sizes: Sizes, threads: int) -> Row:
+async def measure(model: Path, policy: str, sizes: GreedySizes, threads: int) -> GreedyRow:
     """All rounds under one policy, in an engine process of its own."""
     alone: list[float] = []
     beside: list[float] = []
@@ -124,13 +124,13 @@ async def measure(model: Path, policy: str, sizes: Sizes, threads: int) -> Row:
     async with _engine(model, policy, sizes, threads) as address, EngineClient(address) as engine:
         async with asyncio.timeout(_START_SECONDS):
             await engine.wait_connected()
-        await Load(engine, sizes, seed=-1)._polite()  # warms up
+        await GreedyLoad(engine, sizes, seed=-1)._polite()  # warms up
         for number in range(sizes.rounds):
             answers = number * sizes.greedy // (2 * sizes.rounds)
-            results = await Load(engine, sizes, seed=number).round(answers)
+            results = await GreedyLoad(engine, sizes, seed=number).round(answers)
             for collected, new in zip((alone, beside, greedy), results, strict=True):
                 collected += new
-    return Row(
+    return GreedyRow(
         policy=policy,
         alone_p50=statistics.median(alone),
         alone_p99=p99(alone),
@@ -142,7 +142,7 @@ async def measure(model: Path, policy: str, sizes: Sizes, threads: int) -> Row:
 
 
 @contextlib.asynccontextmanager
-async def _engine(model: Path, policy: str, sizes: Sizes, threads: int) -> AsyncIterator[str]:
+async def _engine(model: Path, policy: str, sizes: GreedySizes, threads: int) -> AsyncIterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         options = {
             "model": str(model),
@@ -170,7 +170,7 @@ async def _engine(model: Path, policy: str, sizes: Sizes, threads: int) -> Async
             await process.wait()
 
 
-def markdown(rows: Sequence[Row], sizes: Sizes, model: str, environment: Environment) -> str:
+def markdown(rows: Sequence[GreedyRow], sizes: GreedySizes, model: str, environment: Environment) -> str:
     lines = [
         "# A greedy tenant beside a polite one",
         "",
@@ -198,13 +198,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", type=Path, default=MODEL, help="directory of a checkpoint")
     parser.add_argument("--policy", choices=POLICIES, action="append", help="only this one; may be repeated")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=Sizes().rounds)
+    parser.add_argument("--rounds", type=int, default=GreedySizes().rounds)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--output", type=Path, default=_RESULTS, help="folder of the results")
     arguments = parser.parse_args(argv)
-    sizes = Sizes(rounds=arguments.rounds)
+    sizes = GreedySizes(rounds=arguments.rounds)
     if arguments.quick:
-        sizes = Sizes(12, greedy_prompt=20, greedy_output=10, polite=2, polite_prompt=20, rounds=2, max_running=4)
+        sizes = GreedySizes(12, greedy_prompt=20, greedy_output=10, polite=2, polite_prompt=20, rounds=2, max_running=4)
     rows = [
         asyncio.run(measure(arguments.model, policy, sizes, arguments.threads))
         for policy in arguments.policy or POLICIES

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from tqdm import tqdm
 
-from bench.host_kv_report import Comparison, Copies, Known, Line, markdown, plot
+from bench.host_kv_report import Copies, HostKvComparison, HostKvLine, Known, markdown, plot
 from bench.report import Environment, publish
 from engine.cache.blocks import BLOCK_SIZE
 from engine.wire import Generate, Output, SamplingParams
@@ -46,14 +46,14 @@ _TIMEOUT = 60
 """Seconds after which a load is lost."""
 
 
-class Turn(msgspec.Struct, frozen=True):
+class QuestionTurn(msgspec.Struct, frozen=True):
     """One question of one conversation."""
 
     conversation: int
     question: list[int]
 
 
-class Run(msgspec.Struct, frozen=True):
+class HostKvRun(msgspec.Struct, frozen=True):
     """One setup, one repeat."""
 
     seconds: float
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     plot(comparison, arguments.output / "host-kv.png")
 
 
-def _measure(arguments: argparse.Namespace) -> Comparison:
+def _measure(arguments: argparse.Namespace) -> HostKvComparison:
     import torch
 
     from engine.execution.runner import ModelRunner
@@ -102,7 +102,7 @@ def _measure(arguments: argparse.Namespace) -> Comparison:
         "with host memory": (small, large * _block_bytes(runner)),
         "KV cache that holds all": (large, 0),
     }
-    runs: dict[str, list[Run]] = {name: [] for name in setups}
+    runs: dict[str, list[HostKvRun]] = {name: [] for name in setups}
     with tqdm(total=arguments.repeats * len(setups), unit="run", disable=None) as progress:
         for repeat in range(arguments.repeats):
             names = list(setups)
@@ -111,7 +111,7 @@ def _measure(arguments: argparse.Namespace) -> Comparison:
                 runs[name].append(_serve(runner, turns, *setups[name], arguments))
                 progress.update()
     *_, full = runs.values()
-    return Comparison(
+    return HostKvComparison(
         model=arguments.model.resolve().name,
         dtype=runner.info.dtype,
         conversations=arguments.conversations,
@@ -132,19 +132,19 @@ def _block_bytes(runner: ModelRunner) -> int:
     return 2 * config.layers * config.kv_heads * config.head_dim * BLOCK_SIZE * element
 
 
-def _turns(arguments: argparse.Namespace) -> list[Turn]:
+def _turns(arguments: argparse.Namespace) -> list[QuestionTurn]:
     """One of each conversation, which opens it, then those that are counted."""
     chance = random.Random(1)
 
     def tokens(least: int, most: int) -> list[int]:
         return [chance.randrange(100, 1000) for _ in range(chance.randint(least, most))]
 
-    turns = [Turn(index, tokens(*arguments.opening)) for index in range(arguments.conversations)]
+    turns = [QuestionTurn(index, tokens(*arguments.opening)) for index in range(arguments.conversations)]
     recent: deque[int] = deque(maxlen=arguments.at_once)  # who has just asked is not the next to ask
     for _ in range(arguments.turns):
         index = chance.choice([index for index in range(arguments.conversations) if index not in recent])
         recent.append(index)
-        turns.append(Turn(index, tokens(16, 48)))
+        turns.append(QuestionTurn(index, tokens(16, 48)))
     return turns
 
 
@@ -227,8 +227,8 @@ def _copies(runner: ModelRunner, blocks: int) -> Copies:
 
 
 def _serve(
-    runner: ModelRunner, turns: Sequence[Turn], blocks: int, host_bytes: int, arguments: argparse.Namespace
-) -> Run:
+    runner: ModelRunner, turns: Sequence[QuestionTurn], blocks: int, host_bytes: int, arguments: argparse.Namespace
+) -> HostKvRun:
     """All turns, so many at a time."""
     core = _core(runner, blocks, host_bytes)
     histories: list[list[int]] = [[] for _ in range(arguments.conversations)]
@@ -271,7 +271,7 @@ def _serve(
         seconds = time.perf_counter() - begun
         after = core.load()
     said = [answers[f"True-{number}"] for number in range(len(turns) - len(histories))]
-    return Run(
+    return HostKvRun(
         seconds=seconds,
         prompt_tokens=prompt_tokens,
         cached_tokens=cached_tokens,
@@ -285,7 +285,7 @@ def _serve(
     )
 
 
-def _line(name: str, setup: tuple[int, int], runs: Sequence[Run], full: Sequence[Run]) -> Line:
+def _line(name: str, setup: tuple[int, int], runs: Sequence[HostKvRun], full: Sequence[HostKvRun]) -> HostKvLine:
     def total(field: str) -> int:
         return sum(getattr(run, field) for run in runs)
 
@@ -294,7 +294,7 @@ def _line(name: str, setup: tuple[int, int], runs: Sequence[Run], full: Sequence
         for run, reference in zip(runs, full, strict=True)
         for one, other in zip(run.answers, reference.answers, strict=True)
     ]
-    return Line(
+    return HostKvLine(
         setup=name,
         kv_tokens=setup[0] * BLOCK_SIZE,
         host_bytes=setup[1],

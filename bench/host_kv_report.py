@@ -31,7 +31,7 @@ class Known(msgspec.Struct, frozen=True):
     """In the KV cache."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class HostKvLine(msgspec.Struct, frozen=True):
     """One setup."""
 
     setup: str
@@ -54,7 +54,7 @@ class Line(msgspec.Struct, frozen=True):
     """Share of answers that are those of the setup that holds all."""
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class HostKvComparison(msgspec.Struct, frozen=True):
     """All that was measured."""
 
     model: str
@@ -66,7 +66,7 @@ class Comparison(msgspec.Struct, frozen=True):
     repeats: int
     copies: Copies
     known: list[Known]
-    lines: list[Line]
+    lines: list[HostKvLine]
 
 
 def break_even(known: Sequence[Known]) -> int | None:
@@ -88,7 +88,7 @@ def percentile(ascending: Sequence[float], share: float) -> float:
     return ascending[max(0, math.ceil(share * len(ascending)) - 1)]
 
 
-def markdown(comparison: Comparison, environment: Environment) -> str:
+def markdown(comparison: HostKvComparison, environment: Environment) -> str:
     """The tables, and what they were measured on."""
     lines = [
         f"# KV in host memory, {comparison.model} model, {comparison.dtype}, {environment.date}",
@@ -119,7 +119,7 @@ def markdown(comparison: Comparison, environment: Environment) -> str:
     return "\n".join(lines)
 
 
-def _prefixes(comparison: Comparison) -> list[str]:
+def _prefixes(comparison: HostKvComparison) -> list[str]:
     copies = comparison.copies
     computing, loading = block_seconds(comparison.known)
     least = break_even(comparison.known)
@@ -150,7 +150,7 @@ def _prefixes(comparison: Comparison) -> list[str]:
     ]
 
 
-def _line(line: Line) -> str:
+def _line(line: HostKvLine) -> str:
     from_host = line.host_share / line.hit_share if line.hit_share else 0.0
     cells = (
         line.setup,
@@ -166,7 +166,7 @@ def _line(line: Line) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _gain(alone: Line, host: Line, full: Line) -> str:
+def _gain(alone: HostKvLine, host: HostKvLine, full: HostKvLine) -> str:
     ratio = percentile(alone.ttfts, 0.5) / percentile(host.ttfts, 0.5)
     speed = host.tokens_per_second / alone.tokens_per_second
     return (
@@ -182,7 +182,7 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f}" if seconds < 0.1 else f"{1e3 * seconds:,.0f}"
 
 
-def plot(comparison: Comparison, path: Path) -> None:
+def plot(comparison: HostKvComparison, path: Path) -> None:
     """A prefix computed and loaded, and what the turns of the setups waited."""
     import matplotlib
 

@@ -27,8 +27,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench.gateway import RESULTS, ROOT, Stage, conditions, console
-from bench.gateway_report import SUBJECTS, Subject
+from bench.gateway import RESULTS, ROOT, GatewayStage, conditions, console
+from bench.gateway_report import SUBJECTS, GatewaySubject
 
 LIMIT_MB = 150.0
 """What 5,000 idle sockets may take."""
@@ -36,7 +36,7 @@ SETTLE_SECONDS = 3.0
 _MB = 1_000_000
 
 
-class Row(msgspec.Struct, frozen=True):
+class SocketRow(msgspec.Struct, frozen=True):
     """One subject, in megabytes."""
 
     subject: str
@@ -49,7 +49,7 @@ class Row(msgspec.Struct, frozen=True):
     """Gained once each has had an answer; None where there are none."""
 
 
-def measure(stage: Stage, subject: Subject, sockets: int) -> Row:
+def measure(stage: GatewayStage, subject: GatewaySubject, sockets: int) -> SocketRow:
     """Open the sockets, have each answered once, and see what the process has gained."""
     with stage.run(subject) as (port, [pid]):
         with clients(subject, port, 1) as one:  # what is made once is not a socket's
@@ -61,7 +61,7 @@ def measure(stage: Stage, subject: Subject, sockets: int) -> Row:
             if subject.name.startswith("roundhouse"):
                 tell(many, "ask")
                 answered = resident(pid) - before
-    return Row(subject.name, sockets, before / _MB, opened / _MB, answered and answered / _MB)
+    return SocketRow(subject.name, sockets, before / _MB, opened / _MB, answered and answered / _MB)
 
 
 def resident(pid: int) -> int:
@@ -72,7 +72,7 @@ def resident(pid: int) -> int:
 
 
 @contextlib.contextmanager
-def clients(subject: Subject, port: int, sockets: int) -> Iterator[subprocess.Popen[str]]:
+def clients(subject: GatewaySubject, port: int, sockets: int) -> Iterator[subprocess.Popen[str]]:
     """A process that holds so many sockets open until the block ends."""
     command = [sys.executable, "-m", "bench.idle_sockets", "--hold", str(sockets), str(port), subject.path]
     started = subprocess.Popen(
@@ -142,7 +142,7 @@ def ask(opened: socket.socket) -> None:
         seen = seen[-64:] + received
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def table(rows: Sequence[SocketRow]) -> list[str]:
     """Markdown."""
     lines = [
         "| subject | idle sockets | process before (MB) | gained, opened (MB) | KB per socket | "
@@ -177,7 +177,7 @@ def main() -> None:
     os.environ["ROUNDHOUSE_SERVER_FIRST_MESSAGE_TIMEOUT"] = "600"
     rows = []
     with tempfile.TemporaryDirectory(prefix="rh-idle-") as folder, contextlib.ExitStack() as stack:
-        stage = Stage(Path(folder), stack)
+        stage = GatewayStage(Path(folder), stack)
         for name in ("starlette, socket", "roundhouse, socket"):
             console.print(f"{name} ...")
             rows.append(measure(stage, SUBJECTS[name], arguments.sockets))

@@ -29,7 +29,7 @@ _CACHED_BYTES = 1 << 24
 """What stays in caches from one call to the next."""
 
 
-class Case(msgspec.Struct, frozen=True):
+class CpuCase(msgspec.Struct, frozen=True):
     """One op at one size."""
 
     op: str
@@ -45,10 +45,10 @@ class Case(msgspec.Struct, frozen=True):
     """What its FLOPs are limited by: the products of a type."""
 
 
-Cases = Callable[[], Iterator[Case]]
+Cases = Callable[[], Iterator[CpuCase]]
 
 
-def linear() -> Iterator[Case]:
+def linear() -> Iterator[CpuCase]:
     """Products with weights: the layers of TinyLlama's shape from memory, and those of the small model from caches."""
     large = [(2560, 2048), (11264, 2048), (2048, 5632), (32000, 2048)]
     small = [(864, 288), (288, 288), (3072, 288), (288, 1536), (8192, 288)]
@@ -67,7 +67,7 @@ def linear() -> Iterator[Case]:
                     cost = OPS["linear"].cost(rows, outputs, inputs, 2)
                 else:
                     cost = OPS[f"linear_{quantize}"].cost(rows, outputs, inputs)
-                yield Case(
+                yield CpuCase(
                     f"linear {quantize or 'bf16'}",
                     f"{rows} x {inputs} -> {outputs}",
                     cost.bytes if from_memory else 0,
@@ -102,23 +102,23 @@ def _theirs(x: torch.Tensor, weights: Iterator[torch.Tensor]) -> torch.Tensor:
     return result
 
 
-def activation() -> Iterator[Case]:
+def activation() -> Iterator[CpuCase]:
     """The gate between the two products of a feed-forward layer, and the embedding of a step's tokens."""
     for rows, width in ((1, 5632), (32, 5632), (2048, 5632), (32, 1536)):
         x = torch.randn(rows, 2 * width).bfloat16()
         cost = OPS["silu_and_mul"].cost(rows, width, 2)
         memory = cost.bytes if cost.bytes > _CACHED_BYTES else 0
         run, peer = partial(kernels.silu_and_mul, x), partial(reference.silu_and_mul, x)
-        yield Case("silu_and_mul", f"{rows} x {width}", memory, cost.flops, run, peer, "float32")
+        yield CpuCase("silu_and_mul", f"{rows} x {width}", memory, cost.flops, run, peer, "float32")
     table = torch.randn(32000, 2048).bfloat16()
     for rows in (1, 32, 2048):
         tokens = torch.randint(len(table), (rows,))
         cost = OPS["embedding"].cost(rows, 2048, 2)
         run, peer = partial(kernels.embedding, tokens, table), partial(reference.embedding, tokens, table)
-        yield Case("embedding", f"{rows} of 32000 x 2048", 0, cost.flops, run, peer)
+        yield CpuCase("embedding", f"{rows} of 32000 x 2048", 0, cost.flops, run, peer)
 
 
-def sampling() -> Iterator[Case]:
+def sampling() -> Iterator[CpuCase]:
     """From logits to tokens. Logits have just been computed, so that they are in caches."""
     draws = {"greedy": (0, 0, 1, 0), "all": (1, 0, 1, 0), "top-k 50": (1, 50, 1, 0), "top-p 0.9": (1, 0, 0.9, 0)}
     for vocabulary in (8192, 32000, 128256):
@@ -127,7 +127,7 @@ def sampling() -> Iterator[Case]:
         for name, draw in draws.items():
             table = torch.tensor([(*draw, 0.3)] * 32, dtype=torch.float64)
             run, peer = partial(kernels.sample, logits, table), partial(reference.sample, logits, table)
-            yield Case(f"sample, {name}", f"32 x {vocabulary}", 0, cost.flops, run, peer, "float32")
+            yield CpuCase(f"sample, {name}", f"32 x {vocabulary}", 0, cost.flops, run, peer, "float32")
 
 
 def stacked_layout(width: int, sizes: Sequence[int], rank: int) -> kernels.LoraLayout:
@@ -142,7 +142,7 @@ def stacked_layout(width: int, sizes: Sequence[int], rank: int) -> kernels.LoraL
     return kernels.LoraLayout({"qkv": kernels.LoraSite(width, sum(sizes), parts)}, elements, 0, None, elements)
 
 
-def lora() -> Iterator[Case]:
+def lora() -> Iterator[CpuCase]:
     """A decode step's 32 rows through adapters of rank 8 for q, k and v of TinyLlama's shape, read from memory."""
     width, sizes, rank = 2048, (2048, 256, 256), 8
     layout = stacked_layout(width, sizes, rank)
@@ -158,7 +158,7 @@ def lora() -> Iterator[Case]:
             plans.append(workspace.plan(people, np.ones(32, np.int64)))
         calls = itertools.cycle([partial(kernels.adapt_linear, x, out, plan, "qkv") for plan in plans if plan])
         cost = OPS["adapt_linear"].cost(distinct, 32, 3 * rank, width, rank * sum(sizes), sum(sizes), 2)
-        yield Case(
+        yield CpuCase(
             "adapt_linear", f"{distinct} adapters", cost.bytes, cost.flops, partial(_call_next, calls), rate="float32"
         )
 
@@ -167,7 +167,7 @@ def _call_next(calls: Iterator[Callable[[], object]]) -> None:
     next(calls)()
 
 
-def moe() -> Iterator[Case]:
+def moe() -> Iterator[CpuCase]:
     """A layer of eight experts, two for each token, with a quarter of Mixtral's weights, from memory."""
     experts, chosen, width, inner = 8, 2, 2048, 7168
     router = torch.randn(experts, width).bfloat16() / width**0.5
@@ -183,7 +183,7 @@ def moe() -> Iterator[Case]:
             x = torch.randn(rows, width).bfloat16()
             hit = len(set(reference.route_tokens(F.linear(x, router), chosen).experts.flatten().tolist()))
             calls = itertools.cycle([partial(kernels.moe, x, packed, *layer, chosen) for layer in layers])
-            yield Case(
+            yield CpuCase(
                 f"experts {quantize or 'bf16'}",
                 f"{rows} x {width} -> {inner}, {hit} of {experts}",
                 nbytes * hit // experts + 4 * rows * width,
@@ -225,7 +225,7 @@ def _caches(
     return pair[0], pair[1], tuple(scales)
 
 
-def attention() -> Iterator[Case]:
+def attention() -> Iterator[CpuCase]:
     """Decodes, prompts and chunks over a paged cache, beside torch's attention over keys that lie side by side."""
     shapes = [
         ("decode", 32, 2047, 1, 32, 4, 64),
@@ -251,7 +251,7 @@ def attention() -> Iterator[Case]:
             cost = OPS["paged_attention"].cost(
                 [start] * rows, [count] * rows, heads, kv_heads, dim, dtype.itemsize, None, stored.itemsize
             )
-            yield Case(
+            yield CpuCase(
                 f"attention {name}",
                 f"{kind} {rows} x {start + count}, {heads}/{kv_heads} heads of {dim}",
                 cost.bytes,
@@ -276,7 +276,7 @@ def _torch_attention(query: torch.Tensor, rows: int, start: int, kv_heads: int) 
     return partial(F.scaled_dot_product_attention, by_head, keys, values, attn_mask=mask, enable_gqa=grouped)
 
 
-def rotary() -> Iterator[Case]:
+def rotary() -> Iterator[CpuCase]:
     """The rotation of queries and keys, and the way of keys and values into the cache."""
     heads, kv_heads, dim = 32, 4, 64
     for tokens in (1, 32, 512):
@@ -289,7 +289,7 @@ def rotary() -> Iterator[Case]:
             table = torch.cat([angles.cos(), angles.sin()], -1)
             places = torch.arange(tokens)
             cost = OPS["rope_and_store"].cost(tokens, heads, kv_heads, dim, dtype.itemsize)
-            yield Case(
+            yield CpuCase(
                 f"rope_and_store {name}",
                 f"{tokens} x {heads}/{kv_heads} heads of {dim}",
                 0,

@@ -21,7 +21,7 @@ from kernels import reference
 from kernels.registry import OPS, Cost
 
 
-class Sizes(msgspec.Struct, frozen=True):
+class CudaSizes(msgspec.Struct, frozen=True):
     """How large the inputs are."""
 
     tokens: int
@@ -36,12 +36,12 @@ class Sizes(msgspec.Struct, frozen=True):
     """Of calls in a graph, about."""
 
 
-FULL = Sizes(16384, 1 << 28, 4096, 1 << 30, 8192, 2e-3)
-QUICK = Sizes(3, 1, 40, 1 << 16, 32, 0.0)
+FULL = CudaSizes(16384, 1 << 28, 4096, 1 << 30, 8192, 2e-3)
+QUICK = CudaSizes(3, 1, 40, 1 << 16, 32, 0.0)
 """Shows that all works."""
 
 
-class Case(msgspec.Struct, frozen=True):
+class CudaCase(msgspec.Struct, frozen=True):
     """One op at one size."""
 
     op: str
@@ -62,11 +62,11 @@ _NAMES = {None: "bf16", "int8": "W8A8", "w8a16": "W8A16", "int4": "W4A16"}
 class CudaCases:
     """Cases on one device."""
 
-    def __init__(self, device: torch.device, sizes: Sizes) -> None:
+    def __init__(self, device: torch.device, sizes: CudaSizes) -> None:
         self._device = device
         self._sizes = sizes
 
-    def by_op(self) -> dict[str, Callable[[], Iterator[Case]]]:
+    def by_op(self) -> dict[str, Callable[[], Iterator[CudaCase]]]:
         return {
             "norm": self.norm,
             "activation": self.activation,
@@ -85,27 +85,27 @@ class CudaCases:
         """Numbers of as many copies of `size` bytes as the caches do not hold."""
         return range(max(1, -(-self._sizes.cached // size)))
 
-    def norm(self) -> Iterator[Case]:
+    def norm(self) -> Iterator[CudaCase]:
         tokens = self._sizes.tokens
         for width in (4096, 8192):
             weight, cost = self._random(width), OPS["rms_norm"].cost(tokens, width, 2)
             xs = [self._random(tokens, width) for _ in self._copies(cost.bytes)]
             ours = [partial(kernels.rms_norm, x, weight, 1e-5) for x in xs]
             theirs = [partial(F.rms_norm, x, (width,), weight, 1e-5) for x in xs]
-            yield Case("rms_norm", f"{tokens} x {width}", cost, ours, theirs, 0.85)
+            yield CudaCase("rms_norm", f"{tokens} x {width}", cost, ours, theirs, 0.85)
             cost = OPS["add_rms_norm"].cost(tokens, width, 2)
             residual = self._random(tokens, width)
             ours = [partial(kernels.add_rms_norm, x, residual, weight, 1e-5) for x in xs]
-            yield Case("add_rms_norm", f"{tokens} x {width}", cost, ours, (), 0.85)
+            yield CudaCase("add_rms_norm", f"{tokens} x {width}", cost, ours, (), 0.85)
 
-    def activation(self) -> Iterator[Case]:
+    def activation(self) -> Iterator[CudaCase]:
         tokens = self._sizes.tokens
         for width in (11008, 28672):
             cost = OPS["silu_and_mul"].cost(tokens, width, 2)
             xs = [self._random(tokens, 2 * width) for _ in self._copies(cost.bytes)]
             ours = [partial(kernels.silu_and_mul, x) for x in xs]
             theirs = [partial(reference.silu_and_mul, x) for x in xs]
-            yield Case("silu_and_mul", f"{tokens} x {width}", cost, ours, theirs, 0.85)
+            yield CudaCase("silu_and_mul", f"{tokens} x {width}", cost, ours, theirs, 0.85)
 
     def _caches(
         self, blocks: int, kv_heads: int, dim: int, stored: torch.dtype
@@ -122,7 +122,7 @@ class CudaCases:
         scales = [torch.full(shape[:3], 0.02, device=self._device).transpose(1, 2) for _ in range(2)]
         return pair[0], pair[1], tuple(scales) if stored == torch.int8 else ()
 
-    def rotary(self) -> Iterator[Case]:
+    def rotary(self) -> Iterator[CudaCase]:
         tokens, heads, dim = self._sizes.tokens, 32, 128
         for kv_heads in (32, 8):
             for name, stored in _STORED.items():
@@ -140,9 +140,9 @@ class CudaCases:
                     arguments = (query, key, value, table, places, keys, values, places, *scales)
                     calls.append(partial(kernels.rope_and_store, *arguments))
                 shape = f"{tokens} x {heads}/{kv_heads} heads of {dim}"
-                yield Case(f"rope_and_store {name}", shape, cost, calls, (), 0.85 if name == "bf16" else None)
+                yield CudaCase(f"rope_and_store {name}", shape, cost, calls, (), 0.85 if name == "bf16" else None)
 
-    def attention(self) -> Iterator[Case]:
+    def attention(self) -> Iterator[CudaCase]:
         """Decodes over 100 MB of keys and values and more, and prompts."""
         context = self._sizes.context
         shapes = [
@@ -177,7 +177,7 @@ class CudaCases:
                     calls.append(partial(kernels.paged_attention, query, keys, values, plan, *scales))
                 peers = [self._torch_attention(query, rows, length, kv_heads) for _ in copies] if name == "bf16" else []
                 shape = f"{kind} {rows} x {length}, {heads}/{kv_heads} heads of {dim}"
-                yield Case(f"attention {name}", shape, cost, calls, peers, 0.85 if kind == "decode" else None)
+                yield CudaCase(f"attention {name}", shape, cost, calls, peers, 0.85 if kind == "decode" else None)
 
     def _torch_attention(self, query: torch.Tensor, rows: int, length: int, kv_heads: int) -> Callable[[], object]:
         """torch's, over keys and values that lie side by side."""
@@ -190,7 +190,7 @@ class CudaCases:
         grouped = heads != kv_heads
         return partial(F.scaled_dot_product_attention, by_head, keys, values, is_causal=True, enable_gqa=grouped)
 
-    def linear(self) -> Iterator[Case]:
+    def linear(self) -> Iterator[CudaCase]:
         """The layers of the 7B and 70B shapes, quantised and as they are, beside torch's product in bf16."""
         shapes = [(12288, 4096), (22016, 4096), (4096, 11008), (10240, 8192), (57344, 8192), (8192, 28672)]
         if self._sizes is QUICK:
@@ -208,9 +208,11 @@ class CudaCases:
                     ours = [partial(each, x) for each in packed]
                     theirs = [partial(F.linear, x, each) for each in plain]
                     aim = 0.7 if quantize == "int4" and rows <= 16 else None
-                    yield Case(f"linear {_NAMES[quantize]}", f"{rows} x {inputs} -> {outputs}", cost, ours, theirs, aim)
+                    yield CudaCase(
+                        f"linear {_NAMES[quantize]}", f"{rows} x {inputs} -> {outputs}", cost, ours, theirs, aim
+                    )
 
-    def lora(self) -> Iterator[Case]:
+    def lora(self) -> Iterator[CudaCase]:
         """A step's 64 rows through adapters for q, k and v of the 7B shape, beside batched products of their own."""
         rows, width, rank = (64, 4096, 16) if self._sizes is not QUICK else (16, 64, 8)
         layout = stacked_layout(width, (width,) * 3, rank)
@@ -230,9 +232,9 @@ class CudaCases:
                 ours.append(partial(kernels.adapt_linear, x, out, plan, "qkv"))
                 downs, ups = self._random(3, distinct, width, rank), self._random(3, distinct, rank, width)
                 theirs.append(partial(_torch_lora, x, out, downs, ups))
-            yield Case("adapt_linear", f"{rows} x {width} -> 3 x {width}, {distinct} adapters", cost, ours, theirs)
+            yield CudaCase("adapt_linear", f"{rows} x {width} -> 3 x {width}, {distinct} adapters", cost, ours, theirs)
 
-    def moe(self) -> Iterator[Case]:
+    def moe(self) -> Iterator[CudaCase]:
         """A layer of Mixtral 8x7B, two experts for each token."""
         experts, chosen = 8, 2
         width, inner = (4096, 14336) if self._sizes is not QUICK else (64, 32)
@@ -248,7 +250,7 @@ class CudaCases:
                 hit = len(set(reference.route_tokens(F.linear(x, router), chosen).experts.flatten().tolist()))
                 cost = Cost(hit * nbytes + 4 * rows * width, 6 * rows * chosen * width * inner)
                 theirs = [partial(reference.moe, x, router, gate_up, down, chosen)] if quantize is None else []
-                yield Case(
+                yield CudaCase(
                     f"experts {_NAMES[quantize]}",
                     f"{rows} x {width} -> {inner}, {hit} of {experts}",
                     cost,
@@ -256,7 +258,7 @@ class CudaCases:
                     theirs,
                 )
 
-    def sampling(self) -> Iterator[Case]:
+    def sampling(self) -> Iterator[CudaCase]:
         """From a step's logits to tokens."""
         rows, vocabulary = (64, 128256) if self._sizes is not QUICK else (3, 300)
         cost = OPS["sample"].cost(rows, vocabulary, 2)
@@ -265,7 +267,7 @@ class CudaCases:
             draws = torch.tensor([(*draw, 0.3)] * rows, dtype=torch.float64, device=self._device)
             logits = [4 * self._random(rows, vocabulary) for _ in self._copies(cost.bytes)]
             calls = [partial(kernels.sample, each, draws) for each in logits]
-            yield Case(f"sample, {name}", f"{rows} x {vocabulary}", cost, calls)
+            yield CudaCase(f"sample, {name}", f"{rows} x {vocabulary}", cost, calls)
 
 
 def _linear_cost(quantize: kernels.Quantization | None, rows: int, outputs: int, inputs: int) -> Cost:

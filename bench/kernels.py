@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from bench import kernels_cuda
-from bench.kernel_cases import CASES, READ_BYTES, Case
+from bench.kernel_cases import CASES, READ_BYTES, CpuCase
 from bench.measure import probe
 from bench.report import Environment, publish
 from kernels import library
@@ -27,7 +27,7 @@ _SECONDS = 0.15
 """For each figure."""
 
 
-class Limits(msgspec.Struct, frozen=True):
+class CpuLimits(msgspec.Struct, frozen=True):
     """What the machine can do with all threads."""
 
     read_bandwidth: float
@@ -36,7 +36,7 @@ class Limits(msgspec.Struct, frozen=True):
     """FLOP per second of a square product, by type."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class CpuKernelRow(msgspec.Struct, frozen=True):
     """What was measured. Times in seconds."""
 
     op: str
@@ -61,21 +61,21 @@ def best(run: Callable[[], object], seconds: float = _SECONDS) -> float:
     return min(times)
 
 
-def measure_limits() -> Limits:
+def measure_limits() -> CpuLimits:
     machines = {dtype: probe(dtype, READ_BYTES) for dtype in ("bfloat16", "float32")}
     bandwidth = max(machine.read_bandwidth for machine in machines.values())
     numbers = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=torch.int8)
     int8 = 2 * _PROBE_SIZE**3 / best(lambda: torch._int_mm(numbers, numbers.T))
-    return Limits(bandwidth, {dtype: machine.matmul for dtype, machine in machines.items()} | {"int8": int8})
+    return CpuLimits(bandwidth, {dtype: machine.matmul for dtype, machine in machines.items()} | {"int8": int8})
 
 
-def measure(case: Case, limits: Limits) -> Row:
+def measure(case: CpuCase, limits: CpuLimits) -> CpuKernelRow:
     ours, theirs = best(case.run), None if case.peer is None else best(case.peer)
     least = max(case.bytes / limits.read_bandwidth, case.flops / limits.rates[case.rate])
-    return Row(case.op, case.shape, ours, case.bytes, case.flops, least / ours, theirs)
+    return CpuKernelRow(case.op, case.shape, ours, case.bytes, case.flops, least / ours, theirs)
 
 
-def markdown(rows: list[Row], limits: Limits, environment: Environment, body: str, threads: int) -> str:
+def markdown(rows: list[CpuKernelRow], limits: CpuLimits, environment: Environment, body: str, threads: int) -> str:
     rates = ", ".join(f"{dtype} products {rate / 1e12:.2f} TFLOP/s" for dtype, rate in limits.rates.items())
     lines = [
         "### Kernels on the CPU",

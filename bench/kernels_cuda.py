@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 import torch
 
-from bench.kernel_cases_cuda import FULL, QUICK, Case, CudaCases, Sizes
+from bench.kernel_cases_cuda import FULL, QUICK, CudaCase, CudaCases, CudaSizes
 from bench.report import Environment, publish
 from kernels import library
 from kernels.registry import Cost
@@ -26,7 +26,7 @@ _REPLAYS = 7
 """Of which the fastest counts."""
 
 
-class Limits(msgspec.Struct, frozen=True):
+class CudaLimits(msgspec.Struct, frozen=True):
     copy_bandwidth: float
     """Bytes read and written per second by a copy within the device's memory."""
     matmul: float
@@ -37,7 +37,7 @@ class Limits(msgspec.Struct, frozen=True):
         return max(cost.bytes / self.copy_bandwidth, cost.flops / self.matmul)
 
 
-class Row(msgspec.Struct, frozen=True):
+class CudaKernelRow(msgspec.Struct, frozen=True):
     """What was measured. Times in seconds."""
 
     op: str
@@ -51,26 +51,26 @@ class Row(msgspec.Struct, frozen=True):
     aim: float | None
 
 
-class Bench:
+class CudaBench:
     """Measures on one device."""
 
-    def __init__(self, device: torch.device, sizes: Sizes) -> None:
+    def __init__(self, device: torch.device, sizes: CudaSizes) -> None:
         self._device = device
         self._sizes = sizes
 
-    def limits(self) -> Limits:
+    def limits(self) -> CudaLimits:
         size = self._sizes.probe_size
         source = torch.ones(self._sizes.probe_bytes, dtype=torch.uint8, device=self._device)
         target = torch.empty_like(source)
         matrix = torch.randn(size, size, device=self._device).bfloat16()
         copying = self.time([partial(target.copy_, source)])
-        return Limits(2 * len(source) / copying, 2 * size**3 / self.time([partial(torch.matmul, matrix, matrix)]))
+        return CudaLimits(2 * len(source) / copying, 2 * size**3 / self.time([partial(torch.matmul, matrix, matrix)]))
 
-    def measure(self, case: Case, limits: Limits) -> Row:
+    def measure(self, case: CudaCase, limits: CudaLimits) -> CudaKernelRow:
         ours = self.time(case.calls)
         theirs = self.time(case.peers) if case.peers else None
         share = limits.least(case.cost) / ours
-        return Row(case.op, case.shape, ours, case.cost.bytes, case.cost.flops, share, theirs, case.aim)
+        return CudaKernelRow(case.op, case.shape, ours, case.cost.bytes, case.cost.flops, share, theirs, case.aim)
 
     @torch.inference_mode()
     def time(self, calls: Sequence[Callable[[], object]]) -> float:
@@ -114,7 +114,9 @@ def _replayed(calls: Sequence[Callable[[], object]]) -> float:
     return min(times)
 
 
-def markdown(rows: Sequence[Row], limits: Limits, environment: Environment, device: str, body: str) -> str:
+def markdown(
+    rows: Sequence[CudaKernelRow], limits: CudaLimits, environment: Environment, device: str, body: str
+) -> str:
     lines = [
         "### Kernels on CUDA",
         "",
@@ -149,11 +151,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Of `bench.kernels`' options: device, ops (all unless given), quick, out."""
     device = torch.device(arguments.device)
     sizes = QUICK if arguments.quick else FULL
-    bench = Bench(device, sizes)
+    bench = CudaBench(device, sizes)
     cases = CudaCases(device, sizes).by_op()
     torch.manual_seed(0)
     limits = bench.limits()
-    rows: list[Row] = []
+    rows: list[CudaKernelRow] = []
     failures: list[str] = []
     for op in arguments.ops.split(",") if arguments.ops else cases:
         for case in cases[op]():

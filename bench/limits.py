@@ -46,7 +46,7 @@ from engine.wire import PROTOCOL_VERSION, Generate, Load, ModelInfo, Output, Rea
 from engine.wire import decode_client_frame as decode
 from engine.wire import encode as frame
 from gateway.config.settings import DEMO
-from gateway.limits.counters import Amounts, Subject
+from gateway.limits.counters import Amounts, LimitSubject
 from gateway.limits.script import SCRIPT, arguments, keys
 from gateway.processes.redis_server import binary
 from gateway.records.quota import Quota
@@ -62,7 +62,7 @@ _IDLE = Load(0, 0, 0, 1024, 1024, 0, 0, 0, 0, 0, 0.0)
 console = Console(stderr=True)
 
 
-class Outcome(msgspec.Struct):
+class LimitsOutcome(msgspec.Struct):
     """What the clients of one run saw."""
 
     subject: str
@@ -119,7 +119,7 @@ async def serve_upstream(port: int, path: str) -> None:
         await uvicorn.Server(config).serve()
 
 
-class Stage:
+class LimitsStage:
     """Where subjects run."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack, limit: int) -> None:
@@ -177,7 +177,7 @@ class Stage:
             yield port
 
 
-async def load(port: int, outcome: Outcome, clients: int, seconds: float) -> float:
+async def load(port: int, outcome: LimitsOutcome, clients: int, seconds: float) -> float:
     """Ask until the time is over; returns how long it took until the last answer."""
     body: dict[str, object] = {"model": "auto", "messages": [{"role": "user", "content": "How far can we go?"}]}
     if outcome.named:
@@ -201,7 +201,9 @@ async def load(port: int, outcome: Outcome, clients: int, seconds: float) -> flo
     return time.monotonic() - began
 
 
-def run(stage: Stage, subjects: Sequence[str], limit: int, clients: int, seconds: float) -> Iterator[Outcome]:
+def run(
+    stage: LimitsStage, subjects: Sequence[str], limit: int, clients: int, seconds: float
+) -> Iterator[LimitsOutcome]:
     """Every subject twice, each time as a new process."""
     for subject in subjects:
         if subject == "litellm" and not (PEERS / "litellm" / "bin" / "litellm").exists():
@@ -211,7 +213,7 @@ def run(stage: Stage, subjects: Sequence[str], limit: int, clients: int, seconds
             with redis.Redis(unix_socket_path=str(stage.redis)) as client:
                 client.flushall()
             with getattr(stage, subject)() as port:
-                outcome = Outcome(subject, named)
+                outcome = LimitsOutcome(subject, named)
                 took = asyncio.run(load(port, outcome, clients, seconds))
             outcome.allowed = limit + (int(limit * took / 60) if subject == "roundhouse" else 0)
             yield outcome
@@ -228,7 +230,7 @@ def redis_time(path: Path, subjects: int, turns: int) -> float:
         spend_per_month=10**12,
     )
     names = ["tenant", "key:ci", "user:ann", "model:llama-7b", "adapter:law"][:subjects]
-    limited = [Subject(name, quota) for name in names]
+    limited = [LimitSubject(name, quota) for name in names]
     wanted = Amounts(requests=1, turns=1, input_tokens=400, output_tokens=1000, spend=900)
     used = Amounts(input_tokens=400, output_tokens=300, spend=300)
     with redis.Redis(unix_socket_path=str(path)) as client:
@@ -241,7 +243,7 @@ def redis_time(path: Path, subjects: int, turns: int) -> float:
         return float(client.info("commandstats")["cmdstat_evalsha"]["usec_per_call"])
 
 
-def table(outcomes: Sequence[Outcome], clients: int, seconds: float) -> list[str]:
+def table(outcomes: Sequence[LimitsOutcome], clients: int, seconds: float) -> list[str]:
     """Markdown."""
     lines = [
         f"# Limits: {clients} clients at once for {seconds:g} s",
@@ -274,7 +276,7 @@ def main() -> None:
         asyncio.run(serve_upstream(int(options.upstream[0]), options.upstream[1]))
         return
     with contextlib.ExitStack() as stack:
-        stage = Stage(Path(stack.enter_context(tempfile.TemporaryDirectory())), stack, options.limit)
+        stage = LimitsStage(Path(stack.enter_context(tempfile.TemporaryDirectory())), stack, options.limit)
         outcomes = list(run(stage, options.subject or SUBJECTS, options.limit, options.clients, options.seconds))
         times = {subjects: redis_time(stage.redis, subjects, options.turns) for subjects in (1, 5)}
     lines = table(outcomes, options.clients, options.seconds)

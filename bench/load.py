@@ -30,7 +30,7 @@ from engine.wire import Generate, SamplingParams, Step, decode_server_frame, enc
 Dialect = Literal["chat", "responses", "echo", "frames"]
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class LoadOutcome(msgspec.Struct, frozen=True):
     """What the clients saw. Times in seconds."""
 
     ttft: list[float]
@@ -41,7 +41,7 @@ class Outcome(msgspec.Struct, frozen=True):
     errors: int
 
 
-class Plan(msgspec.Struct, frozen=True):
+class LoadPlan(msgspec.Struct, frozen=True):
     """What to send, and where."""
 
     dialect: Dialect
@@ -61,7 +61,7 @@ class Http:
 
     first = b'"content":'
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: LoadPlan) -> None:
         self._plan = plan
 
     async def open(self) -> None:
@@ -105,7 +105,7 @@ class Http:
 class WebSocket:
     """One WebSocket: RFC 6455 as far as an answering server needs it of its client."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: LoadPlan) -> None:
         self._plan = plan
 
     async def open(self) -> None:
@@ -202,7 +202,7 @@ class Frames(WebSocket):
                 return
 
 
-MAKE: dict[Dialect, Callable[[Plan], Http | WebSocket]] = {
+MAKE: dict[Dialect, Callable[[LoadPlan], Http | WebSocket]] = {
     "chat": Http,
     "responses": WebSocket,
     "echo": WebSocket,
@@ -210,7 +210,7 @@ MAKE: dict[Dialect, Callable[[Plan], Http | WebSocket]] = {
 }
 
 
-async def run(plan: Plan) -> Outcome:
+async def run(plan: LoadPlan) -> LoadOutcome:
     """Send all turns and wait for their ends."""
     make = MAKE[plan.dialect]
     connections = [make(plan) for _ in range(plan.clients)]
@@ -267,7 +267,7 @@ async def run(plan: Plan) -> Outcome:
     seconds = time.perf_counter() - begun
     for each in connections:
         each.close()
-    return Outcome(ttft, seconds, events, errors)
+    return LoadOutcome(ttft, seconds, events, errors)
 
 
 def main() -> None:
@@ -283,7 +283,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, help="turns per second; without it every client is always busy")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    plan = Plan(
+    plan = LoadPlan(
         dialect=arguments.dialect,
         port=arguments.port,
         clients=arguments.clients,

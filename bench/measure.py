@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench.checkpoints import Shape
-from bench.subjects.interface import Batch, Precision, Trace
+from bench.checkpoints import LlamaSizes
+from bench.subjects.interface import Precision, RequestBatch, Trace
 
 _WEIGHT_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5625}
 """Of one weight; int4 with a scale of 16 bits per 32 weights, as most formats have it or nearly so."""
@@ -22,7 +22,7 @@ _TRIAL_SIZE = 256
 _PROBE_REPEATS = 5
 
 
-class Machine(msgspec.Struct, frozen=True):
+class MachineLimits(msgspec.Struct, frozen=True):
     """The machine's limits at one moment, with all threads."""
 
     read_bandwidth: float
@@ -49,7 +49,7 @@ class Measurement(msgspec.Struct, frozen=True):
     """Share of the decode roofline: the time that a step needs at the least, over the median ITL."""
     prefill: float
     """Share of the matmul limit while the prompts ran: their FLOPs over the time until all had their first token."""
-    machine: Machine
+    machine: MachineLimits
     """Mean of the probes before and after."""
 
     @property
@@ -64,7 +64,7 @@ def prompts(count: int, length: int, vocabulary: int, seed: int) -> list[list[in
 
 
 def summarise(
-    traces: Sequence[Trace], batch: Batch, shape: Shape, precision: Precision, machine: Machine
+    traces: Sequence[Trace], batch: RequestBatch, shape: LlamaSizes, precision: Precision, machine: MachineLimits
 ) -> dict[str, float]:
     """The figures of one run, by the names that `Measurement` has for them."""
     firsts = [trace.times[0] for trace in traces]
@@ -97,7 +97,7 @@ def median(runs: Sequence[Measurement]) -> Measurement:
         for name in Measurement.__struct_fields__
         if isinstance(getattr(runs[0], name), (int, float))
     }
-    machine = Machine(
+    machine = MachineLimits(
         statistics.median(run.machine.read_bandwidth for run in runs),
         statistics.median(run.machine.matmul for run in runs),
     )
@@ -105,8 +105,8 @@ def median(runs: Sequence[Measurement]) -> Measurement:
     return msgspec.structs.replace(runs[0], **values, machine=machine)
 
 
-def mean(before: Machine, after: Machine) -> Machine:
-    return Machine((before.read_bandwidth + after.read_bandwidth) / 2, (before.matmul + after.matmul) / 2)
+def mean(before: MachineLimits, after: MachineLimits) -> MachineLimits:
+    return MachineLimits((before.read_bandwidth + after.read_bandwidth) / 2, (before.matmul + after.matmul) / 2)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -115,7 +115,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
 
 
-def probe(dtype: str, size: int) -> Machine:
+def probe(dtype: str, size: int) -> MachineLimits:
     """Measure the machine: reading `size` bytes, and a square matrix product; the best of a few tries each.
 
     `size` should exceed the last-level cache. Where the CPU has no instructions for `dtype`, torch's products in it are
@@ -131,7 +131,7 @@ def probe(dtype: str, size: int) -> Machine:
     # numpy asks for huge pages, torch does not.
     data = torch.from_numpy(np.ones(size // 4, np.int32))
     faster = min((getattr(torch, dtype), torch.float32), key=lambda each: _best(product(each, _TRIAL_SIZE)))
-    return Machine(size / _best(data.amax), 2 * _PROBE_SIZE**3 / _best(product(faster, _PROBE_SIZE)))
+    return MachineLimits(size / _best(data.amax), 2 * _PROBE_SIZE**3 / _best(product(faster, _PROBE_SIZE)))
 
 
 def _best(run: Callable[[], object]) -> float:

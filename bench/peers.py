@@ -22,7 +22,7 @@ from bench.checkpoints import cache_folder
 _FILE = Path(__file__).with_name("peers.toml")
 
 
-class Environment(msgspec.Struct, frozen=True):
+class PeerEnvironment(msgspec.Struct, frozen=True):
     """One section of the file."""
 
     requirements: list[str]
@@ -35,9 +35,9 @@ class Environment(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
 
 
-def environments() -> dict[str, Environment]:
+def environments() -> dict[str, PeerEnvironment]:
     """All peers of the file, by name."""
-    return msgspec.convert(tomllib.loads(_FILE.read_text()), dict[str, Environment])
+    return msgspec.convert(tomllib.loads(_FILE.read_text()), dict[str, PeerEnvironment])
 
 
 def folder(name: str, cache: Path) -> Path:

@@ -17,14 +17,14 @@ from typing import Self, TypeVar
 import msgspec
 
 from bench.peers import python_of
-from bench.subjects.interface import Setup
+from bench.subjects.interface import SubjectSetup
 from bench.subjects.registry import SUBJECTS
-from bench.worker import Loaded, Result, Run
+from bench.worker import RunCommand, RunResult, SubjectLoaded
 
 _ROOT = Path(__file__).parent.parent
 _SHOWN = 4000
 """Characters of a failed subject's last words."""
-Answer = TypeVar("Answer", Loaded, Result)
+Answer = TypeVar("Answer", SubjectLoaded, RunResult)
 
 
 class SubjectFailed(Exception):
@@ -37,7 +37,7 @@ class SubjectProcess:
     `limit`: seconds that loading, and each run, may take.
     """
 
-    def __init__(self, name: str, setup: Setup, cache: Path, limit: float, *arguments: str) -> None:
+    def __init__(self, name: str, setup: SubjectSetup, cache: Path, limit: float, *arguments: str) -> None:
         self._name = name
         self._limit = limit
         self._buffer = b""
@@ -84,9 +84,9 @@ class SubjectProcess:
 
     def loaded(self) -> float:
         """Wait for the model; seconds that loading it took."""
-        return self._read(Loaded).seconds
+        return self._read(SubjectLoaded).seconds
 
-    def measure(self, run: Run) -> Result:
+    def measure(self, run: RunCommand) -> RunResult:
         """Have the subject run a batch.
 
         Raises:
@@ -98,7 +98,7 @@ class SubjectProcess:
             self._process.stdin.flush()
         except BrokenPipeError:
             raise SubjectFailed(self._last_words()) from None
-        return self._read(Result)
+        return self._read(RunResult)
 
     def _read(self, kind: type[Answer]) -> Answer:
         assert self._process.stdout is not None
@@ -122,7 +122,7 @@ class SubjectProcess:
         return f"{self._name} ended with status {status}:\n{self._errors.read().decode(errors='replace')[-_SHOWN:]}"
 
 
-def convert(name: str, setup: Setup, directory: Path, cache: Path, limit: float) -> None:
+def convert(name: str, setup: SubjectSetup, directory: Path, cache: Path, limit: float) -> None:
     """Have a subject write its own format of a checkpoint.
 
     Raises:

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from bench.checkpoints import SHAPES, cache_folder, checkpoint
 from bench.measure import prompts
 from bench.report import Environment, publish
-from deploy.demo.conversations import Question, build_exam
+from deploy.demo.conversations import ExamQuestion, build_exam
 from deploy.demo.corpus import HERE, load_intents, split_corpus
 from deploy.demo.tokenizer import Encoder
 from engine.cache.blocks import BLOCK_SIZE
@@ -37,7 +37,7 @@ _RANDOM_PROMPTS = (4, 32)
 """How many, and of how many tokens."""
 
 
-class Variant(msgspec.Struct, frozen=True):
+class QuantizedVariant(msgspec.Struct, frozen=True):
     """What a model in bf16 is served in."""
 
     quantize: Quantization | None = None
@@ -52,14 +52,14 @@ class Variant(msgspec.Struct, frozen=True):
 
 
 VARIANTS = (
-    Variant(),
-    Variant("int8"),
-    Variant("w8a16"),
-    Variant("int4"),
-    Variant(None, "fp8"),
-    Variant(None, "int8"),
-    Variant("int8", "int8"),
-    Variant("int4", "fp8"),
+    QuantizedVariant(),
+    QuantizedVariant("int8"),
+    QuantizedVariant("w8a16"),
+    QuantizedVariant("int4"),
+    QuantizedVariant(None, "fp8"),
+    QuantizedVariant(None, "int8"),
+    QuantizedVariant("int8", "int8"),
+    QuantizedVariant("int4", "fp8"),
 )
 
 
@@ -67,7 +67,7 @@ class Exam(msgspec.Struct, frozen=True):
     """How a demo model did."""
 
     model: str
-    variant: Variant
+    variant: QuantizedVariant
     asked: int
     right: int
     held_back_asked: int
@@ -80,7 +80,7 @@ class Distance(msgspec.Struct, frozen=True):
     """A random model, from its own log-probabilities in fp32."""
 
     model: str
-    variant: Variant
+    variant: QuantizedVariant
     relative: float
     """Norm of the difference over that of what differs from token to token."""
     divergence: float
@@ -107,8 +107,8 @@ def run(runner: ModelRunner, texts: Sequence[list[int]], sampling: SamplingParam
 
 
 def read(
-    runner: ModelRunner, encoder: Encoder, questions: Sequence[Question]
-) -> Iterator[tuple[Question, bool, float]]:
+    runner: ModelRunner, encoder: Encoder, questions: Sequence[ExamQuestion]
+) -> Iterator[tuple[ExamQuestion, bool, float]]:
     """Every question, whether greedy decoding gives its answer token by token, and the answer's mean loss in nats."""
     answers = [encoder.tokenizer.encode(question.answer + "<|end|>").ids for question in questions]
     texts = [encoder.prompt(question.messages) + answer for question, answer in zip(questions, answers, strict=True)]
@@ -131,7 +131,7 @@ def logprobs(runner: ModelRunner, texts: Sequence[list[int]]) -> torch.Tensor:
     return found.flatten(0, 1)
 
 
-def sit(models: Path, size: str, variant: Variant, questions: Sequence[Question]) -> Exam:
+def sit(models: Path, size: str, variant: QuantizedVariant, questions: Sequence[ExamQuestion]) -> Exam:
     encoder = Encoder(Tokenizer.from_file(str(models / size / "tokenizer.json")))
     results = list(read(variant.load(models / size), encoder, questions))
     held_back = [right for question, right, _ in results if question.section == "held-back"]
@@ -141,7 +141,7 @@ def sit(models: Path, size: str, variant: Variant, questions: Sequence[Question]
     )
 
 
-def compare(model: str, directory: Path, variants: Sequence[Variant] = VARIANTS) -> Iterator[Distance]:
+def compare(model: str, directory: Path, variants: Sequence[QuantizedVariant] = VARIANTS) -> Iterator[Distance]:
     exact = ModelRunner(directory, blocks=_BLOCKS, dtype="float32")
     texts = prompts(*_RANDOM_PROMPTS, exact.info.vocabulary, seed=0)
     expected = logprobs(exact, texts)

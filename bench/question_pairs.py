@@ -38,7 +38,7 @@ class Pair(msgspec.Struct):
     same: bool
 
 
-class Pool(msgspec.Struct):
+class QuestionPool(msgspec.Struct):
     """The questions of one part."""
 
     texts: list[str]
@@ -52,7 +52,7 @@ class Pool(msgspec.Struct):
     """The questions that nothing is the same as."""
 
 
-class Stream(msgspec.Struct, frozen=True, kw_only=True):
+class QuestionStream(msgspec.Struct, frozen=True, kw_only=True):
     """How requests are drawn."""
 
     requests: int = 20_000
@@ -83,7 +83,7 @@ def read(path: Path) -> list[Pair]:
     return [pair for pair in pairs if max(len(pair.a), len(pair.b)) <= MAX_CHARACTERS]
 
 
-def split(pairs: Sequence[Pair], part: Part, embed: Callable[[Sequence[str]], Vectors]) -> Pool:
+def split(pairs: Sequence[Pair], part: Part, embed: Callable[[Sequence[str]], Vectors]) -> QuestionPool:
     """The questions of one part, with their nearest others."""
     every = sorted({text for pair in pairs for text in (pair.a, pair.b)})
     place = {text: index for index, text in enumerate(every)}
@@ -100,7 +100,7 @@ def split(pairs: Sequence[Pair], part: Part, embed: Callable[[Sequence[str]], Ve
     members: dict[int, list[int]] = defaultdict(list)
     for number, index in enumerate(chosen):
         members[clusters[index]].append(number)
-    return Pool(
+    return QuestionPool(
         texts=texts,
         clusters=[clusters[index] for index in chosen],
         components=[components[index] for index in chosen],
@@ -110,7 +110,7 @@ def split(pairs: Sequence[Pair], part: Part, embed: Callable[[Sequence[str]], Ve
     )
 
 
-def draw(pool: Pool, stream: Stream, seed: int) -> list[int]:
+def draw(pool: QuestionPool, stream: QuestionStream, seed: int) -> list[int]:
     """Requests in the order of time, as numbers of questions; fewer where the questions run out.
 
     No question comes twice in the same words: that is the exact cache's part, which stands in front.

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from router.features import Message, extract
+from router.features import PromptMessage, extract
 from router.fit import Examples
 from router.success import vector
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 CHARACTERS_PER_TOKEN = 4.0
 
 
-class Question(msgspec.Struct):
+class LabelledQuestion(msgspec.Struct):
     """One question."""
 
     id: int
@@ -90,11 +90,11 @@ def path_of(name: str = FILE) -> Path:
 
 def read(path: Path) -> Questions:
     """Questions of a file, with embeddings."""
-    decode = msgspec.json.Decoder(Question).decode
+    decode = msgspec.json.Decoder(LabelledQuestion).decode
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         rows = [decode(line) for line in lines]
     prompts = [row.prompt for row in rows]
-    vectors = np.stack([vector(extract([Message("user", prompt)])) for prompt in prompts])
+    vectors = np.stack([vector(extract([PromptMessage("user", prompt)])) for prompt in prompts])
     outcomes = np.array([[row.correct[tier] for tier in TIERS] for row in rows], np.float32)
     return Questions(
         examples=Examples(vectors, embed(prompts), outcomes),

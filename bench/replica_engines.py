@@ -22,7 +22,7 @@ from time import monotonic
 
 import msgspec
 
-from bench.replica_simulation import Arrival, Node, Pool, Rule, ceiling
+from bench.replica_simulation import Node, ReplicaArrival, ReplicaPool, Rule, ceiling
 from bench.replica_workload import Service, made_up
 from cache.prefix import PrefixIndex
 from engine.cache.prefix_keys import BLOCK_SIZE, block_numbers, chain_root, unpack_numbers
@@ -48,7 +48,7 @@ SERVICE = Service(
 )
 
 
-class Line(msgspec.Struct):
+class RuleLine(msgspec.Struct):
     """What one rule did."""
 
     rule: str
@@ -64,7 +64,7 @@ class Measured(msgspec.Struct):
     engines: int
     requests: int
     ceiling: float
-    lines: list[Line]
+    lines: list[RuleLine]
 
     def markdown(self) -> list[str]:
         return [
@@ -79,7 +79,7 @@ class Measured(msgspec.Struct):
         ]
 
 
-def table(lines: Sequence[Line]) -> list[str]:
+def table(lines: Sequence[RuleLine]) -> list[str]:
     """In Markdown."""
     return [
         "| rule | prompt tokens cached | imbalance | TTFT p50 (ms) | TTFT p99 (ms) |",
@@ -129,25 +129,27 @@ async def measure(
         clients = [await stack.enter_async_context(EngineClient(address)) for address in addresses]
         for client in clients:
             await client.wait_connected()
-        runs: dict[str, list[Line]] = {name: [] for name in rules}
+        runs: dict[str, list[RuleLine]] = {name: [] for name in rules}
         for turn in range(repeats):
             for name, make in rules.items():
                 runs[name].append(await _run(name, f"{name} {turn}", make(), clients, arrivals))
     return Measured(count, len(arrivals), ceiling(arrivals), [median(lines) for lines in runs.values()])
 
 
-def median(lines: Sequence[Line]) -> Line:
+def median(lines: Sequence[RuleLine]) -> RuleLine:
     """Of several runs with one rule, figure by figure."""
 
     def of(field: str) -> float:
         return float(statistics.median(getattr(line, field) for line in lines))
 
-    return Line(lines[0].rule, of("cached"), of("imbalance"), of("ttft_p50"), of("ttft_p99"))
+    return RuleLine(lines[0].rule, of("cached"), of("imbalance"), of("ttft_p50"), of("ttft_p99"))
 
 
-async def _run(name: str, run: str, rule: Rule, clients: Sequence[EngineClient], arrivals: Sequence[Arrival]) -> Line:
+async def _run(
+    name: str, run: str, rule: Rule, clients: Sequence[EngineClient], arrivals: Sequence[ReplicaArrival]
+) -> RuleLine:
     nodes = [Node(f"node-{number}") for number in range(len(clients))]
-    pool = Pool(nodes, PrefixIndex(), BLOCK_SIZE)
+    pool = ReplicaPool(nodes, PrefixIndex(), BLOCK_SIZE)
     for node, client in zip(nodes, clients, strict=True):
         client.follow_blocks(partial(_told, pool.index, node.name))
     chance = random.Random(1)
@@ -156,14 +158,14 @@ async def _run(name: str, run: str, rule: Rule, clients: Sequence[EngineClient],
     sent = [0] * len(nodes)
     began = monotonic()
 
-    async def send(arrival: Arrival) -> None:
+    async def send(arrival: ReplicaArrival) -> None:
         nonlocal prompt_tokens, cached_tokens
         await asyncio.sleep(began + arrival.at - monotonic())
         info = clients[0].info
         assert info is not None
         prompt, salt = _prompt(arrival), run.encode()
         blocks = tuple(block_numbers(chain_root(info, len(prompt), None, salt), prompt, most=len(prompt)))
-        known = Arrival(arrival.at, blocks, arrival.prompt, arrival.answer)
+        known = ReplicaArrival(arrival.at, blocks, arrival.prompt, arrival.answer)
         at = rule(pool, known, chance)
         sent[at] += 1
         matched = pool.matched(known).get(nodes[at].name, 0)
@@ -185,7 +187,7 @@ async def _run(name: str, run: str, rule: Rule, clients: Sequence[EngineClient],
             tasks.create_task(send(arrival))
     for client in clients:
         client.follow_blocks(None)
-    return Line(
+    return RuleLine(
         rule=name,
         cached=cached_tokens / prompt_tokens,
         imbalance=max(sent) * len(sent) / sum(sent),
@@ -201,7 +203,7 @@ def _told(index: PrefixIndex, name: str, news: Blocks) -> None:
     index.stored(name, unpack_numbers(news.stored))
 
 
-def _prompt(arrival: Arrival) -> list[int]:
+def _prompt(arrival: ReplicaArrival) -> list[int]:
     """Equal blocks are equal tokens."""
     tokens: list[int] = []
     for block in arrival.blocks:

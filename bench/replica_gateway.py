@@ -24,8 +24,8 @@ import msgspec
 
 from bench.gateway import free_port, process, wait_for
 from bench.measure import quantile
-from bench.replica_engines import KV_TOKENS, MODEL, Line, engine_process, median, table
-from bench.replica_simulation import Arrival, ceiling
+from bench.replica_engines import KV_TOKENS, MODEL, RuleLine, engine_process, median, table
+from bench.replica_simulation import ReplicaArrival, ceiling
 from bench.replica_workload import TRACE_BLOCK
 from engine.cache.prefix_keys import BLOCK_SIZE
 from engine.text.processor import TextProcessor
@@ -47,12 +47,12 @@ SCALE = TRACE_BLOCK // BLOCK_SIZE
 _KEY = "bench"
 
 
-class Served(msgspec.Struct):
+class ServedReplicas(msgspec.Struct):
     engines: int
     requests: int
     ceiling: float
     runs: int
-    lines: list[Line]
+    lines: list[RuleLine]
 
     def markdown(self) -> list[str]:
         return [
@@ -69,29 +69,31 @@ class Served(msgspec.Struct):
         ]
 
 
-def scaled(arrivals: Sequence[Arrival], parts: int = PARTS, seconds: float = SECONDS) -> list[Arrival]:
+def scaled(arrivals: Sequence[ReplicaArrival], parts: int = PARTS, seconds: float = SECONDS) -> list[ReplicaArrival]:
     """Some conversations of the trace: those that begin alike are one."""
     taken = [each for each in arrivals if len(each.blocks) <= MOST_BLOCKS and _part(each, parts) == 0]
     span = max(each.at for each in taken) or 1.0
     return [
-        Arrival(each.at * seconds / span, each.blocks, max(1, each.prompt // SCALE), max(1, each.answer // SCALE))
+        ReplicaArrival(
+            each.at * seconds / span, each.blocks, max(1, each.prompt // SCALE), max(1, each.answer // SCALE)
+        )
         for each in taken
     ]
 
 
-def _part(arrival: Arrival, parts: int) -> int:
+def _part(arrival: ReplicaArrival, parts: int) -> int:
     start = arrival.blocks[:2][-1]  # the first block is the same in most of them
     return int.from_bytes(hashlib.blake2b(b"%d" % start, digest_size=4).digest(), "little") % parts
 
 
 async def measure(
-    count: int, arrivals: Sequence[Arrival], repeats: int = 3, rules: Mapping[str, Mapping[str, float]] = RULES
-) -> Served:
+    count: int, arrivals: Sequence[ReplicaArrival], repeats: int = 3, rules: Mapping[str, Mapping[str, float]] = RULES
+) -> ServedReplicas:
     """Serve the arrivals with each rule in turn, so many times; the medians."""
     text = TextProcessor.from_directory(MODEL)
     size = json.loads((MODEL / "config.json").read_text("utf-8"))["vocab_size"]
     words = [word for token in range(size) if (word := _word(text, token)) is not None]
-    runs: dict[str, list[Line]] = {name: [] for name in rules}
+    runs: dict[str, list[RuleLine]] = {name: [] for name in rules}
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rh-bench-")))
         redis = [
@@ -115,7 +117,7 @@ async def measure(
                 with _gateway(folder, addresses, rules[name]) as port:
                     runs[name].append(await _run(name, f"{name} {turn}", port, count, arrivals, words))
     lines = [median(each) for each in runs.values()]
-    return Served(count, len(arrivals), ceiling(arrivals), repeats, lines)
+    return ServedReplicas(count, len(arrivals), ceiling(arrivals), repeats, lines)
 
 
 def _word(text: TextProcessor, token: int) -> str | None:
@@ -163,12 +165,14 @@ def _gateway(folder: Path, addresses: Sequence[str], router: Mapping[str, float]
         yield port
 
 
-async def _run(name: str, run: str, port: int, engines: int, arrivals: Sequence[Arrival], words: Sequence[str]) -> Line:
+async def _run(
+    name: str, run: str, port: int, engines: int, arrivals: Sequence[ReplicaArrival], words: Sequence[str]
+) -> RuleLine:
     sent: Counter[str] = Counter()
     ttfts: list[float] = []
     prompt_tokens = cached_tokens = 0
 
-    async def send(client: httpx2.AsyncClient, arrival: Arrival) -> None:
+    async def send(client: httpx2.AsyncClient, arrival: ReplicaArrival) -> None:
         nonlocal prompt_tokens, cached_tokens
         await asyncio.sleep(began + arrival.at - monotonic())
         body = {
@@ -208,7 +212,7 @@ async def _run(name: str, run: str, port: int, engines: int, arrivals: Sequence[
         async with asyncio.TaskGroup() as tasks:
             for arrival in arrivals:
                 tasks.create_task(send(client, arrival))
-    return Line(
+    return RuleLine(
         rule=name,
         cached=cached_tokens / prompt_tokens,
         imbalance=max(sent.values()) * engines / sum(sent.values()),
@@ -217,7 +221,7 @@ async def _run(name: str, run: str, port: int, engines: int, arrivals: Sequence[
     )
 
 
-def _prompt(run: str, arrival: Arrival, words: Sequence[str]) -> str:
+def _prompt(run: str, arrival: ReplicaArrival, words: Sequence[str]) -> str:
     """Equal blocks are equal words, one a token."""
     said: list[str] = []
     for block in arrival.blocks:

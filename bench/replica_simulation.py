@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cache.prefix import PrefixIndex
-from router.flight import Flight, InFlight
+from router.flight import InFlightLoad, InFlightRequest
 from router.replica import Replica, ReplicaPolicy, choose
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class ReplicaArrival:
     """One request."""
 
     at: float
@@ -36,7 +36,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ReplicaCost:
     """What a replica can do."""
 
     prefill: float = 8000.0
@@ -46,8 +46,8 @@ class Cost:
 
 
 @dataclass(slots=True)
-class Outcome:
-    arrival: Arrival
+class ReplicaOutcome:
+    arrival: ReplicaArrival
     replica: int
     hits: int = 0
     """Blocks found in the prefix cache."""
@@ -55,10 +55,10 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Run:
+class ReplicaRun:
     """What came of one rule."""
 
-    outcomes: list[Outcome]
+    outcomes: list[ReplicaOutcome]
     replicas: int
     block: int
 
@@ -86,7 +86,7 @@ class Run:
     def ttfts(self) -> list[float]:
         return [each.first_token - each.arrival.at for each in self.outcomes]
 
-    def _computed(self, each: Outcome) -> int:
+    def _computed(self, each: ReplicaOutcome) -> int:
         return missing(each.arrival, each.hits, self.block)
 
     def _imbalance(self, amounts: Sequence[int]) -> float:
@@ -96,7 +96,7 @@ class Run:
         return max(totals) * self.replicas / sum(totals)
 
 
-def missing(arrival: Arrival, hits: int, block: int) -> int:
+def missing(arrival: ReplicaArrival, hits: int, block: int) -> int:
     """Prompt tokens to be computed; the last one always is."""
     return max(1, arrival.prompt - hits * block)
 
@@ -106,13 +106,13 @@ class Node:
     """One simulated replica."""
 
     name: str
-    in_flight: InFlight = field(default_factory=InFlight)
+    in_flight: InFlightLoad = field(default_factory=InFlightLoad)
     cache: OrderedDict[int, None] = field(default_factory=OrderedDict)
     waiting: deque[_Job] = field(default_factory=deque)
     busy: bool = False
 
 
-class Pool:
+class ReplicaPool:
     """What a rule may look at."""
 
     def __init__(self, nodes: list[Node], index: PrefixIndex, block: int) -> None:
@@ -120,19 +120,19 @@ class Pool:
         self.index = index
         self.block = block
 
-    def matched(self, arrival: Arrival) -> dict[str, int]:
+    def matched(self, arrival: ReplicaArrival) -> dict[str, int]:
         """Tokens of the prompt that replicas hold, as far as anybody has been told."""
         found = self.index.match(arrival.blocks)
         return {name: min(blocks * self.block, arrival.prompt) for name, blocks in found.items()}
 
 
-Rule = Callable[[Pool, Arrival, random.Random], int]
+Rule = Callable[[ReplicaPool, ReplicaArrival, random.Random], int]
 
 
 def round_robin() -> Rule:
     count = -1
 
-    def rule(pool: Pool, arrival: Arrival, chance: random.Random) -> int:
+    def rule(pool: ReplicaPool, arrival: ReplicaArrival, chance: random.Random) -> int:
         nonlocal count
         count += 1
         return count % len(pool.nodes)
@@ -140,15 +140,15 @@ def round_robin() -> Rule:
     return rule
 
 
-def power_of_two(pool: Pool, arrival: Arrival, chance: random.Random) -> int:
+def power_of_two(pool: ReplicaPool, arrival: ReplicaArrival, chance: random.Random) -> int:
     return min(chance.sample(range(len(pool.nodes)), 2), key=lambda at: pool.nodes[at].in_flight.tokens)
 
 
-def least_loaded(pool: Pool, arrival: Arrival, chance: random.Random) -> int:
+def least_loaded(pool: ReplicaPool, arrival: ReplicaArrival, chance: random.Random) -> int:
     return min(range(len(pool.nodes)), key=lambda at: (pool.nodes[at].in_flight.tokens, chance.random()))
 
 
-def longest_prefix(pool: Pool, arrival: Arrival, chance: random.Random) -> int:
+def longest_prefix(pool: ReplicaPool, arrival: ReplicaArrival, chance: random.Random) -> int:
     matched = pool.matched(arrival)
     return max(range(len(pool.nodes)), key=lambda at: matched.get(pool.nodes[at].name, 0))
 
@@ -156,7 +156,7 @@ def longest_prefix(pool: Pool, arrival: Arrival, chance: random.Random) -> int:
 def by_score(policy: ReplicaPolicy) -> Rule:
     """The gateway's own rule."""
 
-    def rule(pool: Pool, arrival: Arrival, chance: random.Random) -> int:
+    def rule(pool: ReplicaPool, arrival: ReplicaArrival, chance: random.Random) -> int:
         matched = pool.matched(arrival)
         replicas = [
             Replica(name=node.name, load=node.in_flight.tokens, matched_tokens=matched.get(node.name, 0))
@@ -170,16 +170,16 @@ def by_score(policy: ReplicaPolicy) -> Rule:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    outcome: Outcome
+    outcome: ReplicaOutcome
     expected: Sequence[int]
     carry: object
-    flight: Flight
+    flight: InFlightRequest
 
 
 class _Simulation:
     """Replicas that each prefill and decode one request at a time, and what will happen when."""
 
-    def __init__(self, pool: Pool, capacity: int, cost: Cost) -> None:
+    def __init__(self, pool: ReplicaPool, capacity: int, cost: ReplicaCost) -> None:
         self._pool = pool
         self._capacity = capacity
         self._cost = cost
@@ -234,15 +234,15 @@ class _Simulation:
 
 
 def simulate(
-    arrivals: Sequence[Arrival],
+    arrivals: Sequence[ReplicaArrival],
     rule: Rule,
     *,
     replicas: int = 8,
     capacity: int = 3000,
     block: int = 512,
-    cost: Cost | None = None,
+    cost: ReplicaCost | None = None,
     seed: int = 1,
-) -> Run:
+) -> ReplicaRun:
     """Serve all arrivals, which come in order.
 
     Args:
@@ -250,15 +250,15 @@ def simulate(
         block: tokens per block.
     """
     chance = random.Random(seed)
-    pool = Pool([Node(f"node-{at}") for at in range(replicas)], PrefixIndex(blocks=2 * capacity), block)
-    run, simulation = Run([], replicas, block), _Simulation(pool, capacity, cost or Cost())
+    pool = ReplicaPool([Node(f"node-{at}") for at in range(replicas)], PrefixIndex(blocks=2 * capacity), block)
+    run, simulation = ReplicaRun([], replicas, block), _Simulation(pool, capacity, cost or ReplicaCost())
     for arrival in arrivals:
         simulation.advance(arrival.at)
         chosen = rule(pool, arrival, chance)
         node = pool.nodes[chosen]
         hits = pool.matched(arrival).get(node.name, 0) // block
         carry = node.in_flight.carry(missing(arrival, hits, block), arrival.answer)
-        outcome = Outcome(arrival, chosen)
+        outcome = ReplicaOutcome(arrival, chosen)
         run.outcomes.append(outcome)
         job = _Job(outcome, pool.index.expect(node.name, arrival.blocks), carry, carry.__enter__())
         simulation.arrive(node, job, arrival.at)
@@ -266,7 +266,7 @@ def simulate(
     return run
 
 
-def ceiling(arrivals: Sequence[Arrival]) -> float:
+def ceiling(arrivals: Sequence[ReplicaArrival]) -> float:
     """The hit ratio of one cache without end that all requests share."""
     seen: set[int] = set()
     hits = 0

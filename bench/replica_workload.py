@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 
 from bench.fairness import read
-from bench.replica_simulation import Arrival
+from bench.replica_simulation import ReplicaArrival
 
 TRACE_BLOCK = 512
 """Tokens that a trace's numbers stand for."""
@@ -45,15 +45,15 @@ class Service:
     block: int = 64
 
 
-def trace(path: Path, requests: int, *, speed: float = 1.0) -> list[Arrival]:
+def trace(path: Path, requests: int, *, speed: float = 1.0) -> list[ReplicaArrival]:
     """The first requests of a trace; `speed` is how much faster than recorded time passes."""
     return [
-        Arrival(entry.timestamp / 1000 / speed, tuple(entry.hash_ids), entry.input_length, entry.output_length)
+        ReplicaArrival(entry.timestamp / 1000 / speed, tuple(entry.hash_ids), entry.input_length, entry.output_length)
         for entry in read(path, requests)
     ]
 
 
-def made_up(service: Service, seed: int) -> list[Arrival]:
+def made_up(service: Service, seed: int) -> list[ReplicaArrival]:
     """All requests of a service's conversations, in order."""
     chance = random.Random(seed)
     fresh = count()
@@ -62,7 +62,7 @@ def made_up(service: Service, seed: int) -> list[Arrival]:
         [_blocks(chance.randint(*service.system_tokens), service.block, fresh) for _ in range(service.prompts)]
         for _ in range(service.tenants)
     ]
-    arrivals: list[Arrival] = []
+    arrivals: list[ReplicaArrival] = []
     began = 0.0
     while (began := began + chance.expovariate(service.conversations)) < service.seconds:
         prompts = chance.choices(systems, weights)[0]
@@ -73,7 +73,7 @@ def made_up(service: Service, seed: int) -> list[Arrival]:
 
 def _conversation(
     service: Service, chance: random.Random, at: float, blocks: tuple[int, ...], tokens: int, fresh: Iterator[int]
-) -> Iterator[Arrival]:
+) -> Iterator[ReplicaArrival]:
     while True:
         said = _length(chance, service.question_tokens)
         if chance.random() < service.documents:
@@ -82,7 +82,7 @@ def _conversation(
         tokens += said
         # A block that was not full is another block once more tokens are in it.
         blocks = (*blocks[: (tokens - said) // service.block], *_new(tokens, tokens - said, service.block, fresh))
-        yield Arrival(at, blocks, tokens, answer)
+        yield ReplicaArrival(at, blocks, tokens, answer)
         if chance.random() < 1 / service.turns:
             return
         blocks = (*blocks[: tokens // service.block], *_new(tokens + answer, tokens, service.block, fresh))

@@ -24,12 +24,12 @@ import msgspec
 
 from bench import replica_gateway
 from bench.replica_engines import Measured, measure
-from bench.replica_gateway import Served, scaled
+from bench.replica_gateway import ServedReplicas, scaled
 from bench.replica_simulation import (
-    Arrival,
-    Cost,
+    ReplicaArrival,
+    ReplicaCost,
+    ReplicaRun,
     Rule,
-    Run,
     by_score,
     ceiling,
     least_loaded,
@@ -71,7 +71,7 @@ class Figure(msgspec.Struct):
         return cls(statistics.fmean(values), min(values), max(values))
 
 
-class Row(msgspec.Struct):
+class ReplicaRow(msgspec.Struct):
     """What one rule did with one workload."""
 
     rule: str
@@ -91,28 +91,28 @@ class Workload(msgspec.Struct):
     requests: int
     ceiling: float
     """Hit ratio of one cache without end that all share."""
-    rows: list[Row]
+    rows: list[ReplicaRow]
 
 
-class Result(msgspec.Struct):
+class ReplicaResult(msgspec.Struct):
     workloads: list[Workload]
-    sensitivity: dict[str, list[tuple[float, float, Row]]]
+    sensitivity: dict[str, list[tuple[float, float, ReplicaRow]]]
     """By workload: beta, window and what came of them."""
-    speeds: dict[str, list[tuple[float, list[Row]]]]
+    speeds: dict[str, list[tuple[float, list[ReplicaRow]]]]
     """By workload: how much faster requests come, and what came of them."""
     measured: Measured | None = None
-    served: Served | None = None
+    served: ServedReplicas | None = None
 
 
-class Source(msgspec.Struct):
+class WorkloadSource(msgspec.Struct):
     """How a workload is served."""
 
-    arrivals: Callable[[int], list[Arrival]]
+    arrivals: Callable[[int], list[ReplicaArrival]]
     """By seed."""
     capacity: int
     block: int
 
-    def row(self, name: str, rule: Callable[[], Rule], seeds: int) -> Row:
+    def row(self, name: str, rule: Callable[[], Rule], seeds: int) -> ReplicaRow:
         runs = [
             simulate(
                 self.arrivals(seed), rule(), replicas=REPLICAS, capacity=self.capacity, block=self.block, seed=seed
@@ -122,13 +122,13 @@ class Source(msgspec.Struct):
         return _row(name, runs)
 
 
-def run(path: Path, requests: int, seeds: int) -> tuple[Result, dict[str, dict[str, list[float]]]]:
+def run(path: Path, requests: int, seeds: int) -> tuple[ReplicaResult, dict[str, dict[str, list[float]]]]:
     """All tables, and for the plot the times to first token by workload and rule."""
     recorded = trace(path, requests)
     service = Service(seconds=600.0 * min(1.0, requests / 12_031))
     sources = {
-        "the trace": Source(lambda seed: recorded, 3000, TRACE_BLOCK),
-        "the made-up service": Source(lambda seed: made_up(service, seed), 6000, service.block),
+        "the trace": WorkloadSource(lambda seed: recorded, 3000, TRACE_BLOCK),
+        "the made-up service": WorkloadSource(lambda seed: made_up(service, seed), 6000, service.block),
     }
     workloads, sensitivity, times = [], {}, {}
     for name, source in sources.items():
@@ -144,23 +144,23 @@ def run(path: Path, requests: int, seeds: int) -> tuple[Result, dict[str, dict[s
             rule: simulate(first, make(), replicas=REPLICAS, capacity=source.capacity, block=source.block).ttfts
             for rule, make in RULES.items()
         }
-    speeds: dict[str, list[tuple[float, list[Row]]]] = {name: [] for name in sources}
+    speeds: dict[str, list[tuple[float, list[ReplicaRow]]]] = {name: [] for name in sources}
     for speed in SPEEDS:
         recorded = trace(path, requests, speed=speed)
         busy = dataclasses.replace(service, conversations=speed * service.conversations)
         for name, source in sources.items():
             arrivals = recorded if name == "the trace" else made_up(busy, seed=1)
-            at_speed = Source(lambda seed, arrivals=arrivals: arrivals, source.capacity, source.block)  # type: ignore[misc]
+            at_speed = WorkloadSource(lambda seed, arrivals=arrivals: arrivals, source.capacity, source.block)  # type: ignore[misc]
             rows = [at_speed.row(rule, RULES[rule], 1) for rule in ("power of two", "least loaded", OURS)]
             speeds[name].append((speed, rows))
-    return Result(workloads, sensitivity, speeds), times
+    return ReplicaResult(workloads, sensitivity, speeds), times
 
 
-def _row(name: str, runs: Sequence[Run]) -> Row:
-    def figure(of: Callable[[Run], float]) -> Figure:
+def _row(name: str, runs: Sequence[ReplicaRun]) -> ReplicaRow:
+    def figure(of: Callable[[ReplicaRun], float]) -> Figure:
         return Figure.of([of(run) for run in runs])
 
-    return Row(
+    return ReplicaRow(
         rule=name,
         hit_ratio=figure(lambda run: run.hit_ratio),
         imbalance=figure(lambda run: run.imbalance),
@@ -175,8 +175,8 @@ def p99(values: Sequence[float]) -> float:
     return sorted(values)[math.ceil(0.99 * len(values)) - 1]
 
 
-def markdown(result: Result) -> str:
-    cost = Cost()
+def markdown(result: ReplicaResult) -> str:
+    cost = ReplicaCost()
     lines = [
         "# Which replica gets a request",
         "",
@@ -237,7 +237,7 @@ def markdown(result: Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(row: Row) -> str:
+def _line(row: ReplicaRow) -> str:
     name = f"**{row.rule}**" if row.rule == OURS else row.rule
     computed = Figure(*(value / 1e6 for value in (row.computed.mean, row.computed.low, row.computed.high)))
     cells = (

@@ -36,8 +36,8 @@ from bench.report import publish
 from bench.spending import BUDGET, COSTS, KNOB, budget_table, budgets, knob, knob_table
 from router import evaluation
 from router.complexity import score
-from router.evaluation import Interval, Routed, Values, interval
-from router.features import Message, extract
+from router.evaluation import Interval, RoutingCurve, Values, interval
+from router.features import PromptMessage, extract
 from router.fit import trained
 from router.success import Array, neighbours, shipped, vector
 
@@ -81,7 +81,7 @@ def probabilities(questions: Questions, splits: Iterator[tuple[Rows, Rows]], nam
     examples, size = questions.examples, len(questions)
     outcomes = examples.outcomes.astype(np.float64)
     lengths = np.log1p(questions.prompt_tokens)[:, None]
-    complexities = np.array([[score(extract([Message("user", text)])).score] for text in questions.prompts])
+    complexities = np.array([[score(extract([PromptMessage("user", text)])).score] for text in questions.prompts])
     methods = {method: Believed(np.zeros_like(outcomes), note) for method, note in METHODS.items()}
     expected, familiar = np.zeros_like(outcomes), np.zeros((size, 2))
     for rest, fold in splits:
@@ -123,7 +123,7 @@ def costs_of(questions: Questions, output_tokens: Values) -> Values:
     return np.asarray((questions.prompt_tokens[:, None] + output_tokens) * np.array(COSTS))
 
 
-class Line(msgspec.Struct):
+class RouterLine(msgspec.Struct):
     """One method in one split."""
 
     method: str
@@ -142,7 +142,7 @@ class Line(msgspec.Struct):
 SHARES = (1.0, 0.95, 0.9)
 
 
-def judge(questions: Questions, split: Split, drawn: Values) -> tuple[list[Line], dict[str, Routed]]:
+def judge(questions: Questions, split: Split, drawn: Values) -> tuple[list[RouterLine], dict[str, RoutingCurve]]:
     """Figures of every method, and their curves."""
     outcomes = questions.examples.outcomes.astype(np.float64)
     costs = costs_of(questions, questions.output_tokens)
@@ -163,7 +163,7 @@ def judge(questions: Questions, split: Split, drawn: Values) -> tuple[list[Line]
             ends = outcomes[:, a], outcomes[:, b]
             apgr.append(interval(evaluation.apgr(gain, *ends), evaluation.apgr(gain, *ends, drawn)))
         lines.append(
-            Line(
+            RouterLine(
                 method=name,
                 note=known.note if known else "small or large by the toss of a coin",
                 area=interval(*area),
@@ -183,7 +183,7 @@ def judge(questions: Questions, split: Split, drawn: Values) -> tuple[list[Line]
     return lines, curves
 
 
-def table(lines: Sequence[Line], outcomes: Values | Array) -> str:
+def table(lines: Sequence[RouterLine], outcomes: Values | Array) -> str:
     """One split as Markdown."""
     text = [
         "| method | area | ours less it | APGR small→large | small→medium | medium→large | Brier | ECE s/m/l |",
@@ -207,7 +207,7 @@ def table(lines: Sequence[Line], outcomes: Values | Array) -> str:
     return "\n".join([f"{len(outcomes)} questions; right answers: {means}.", "", *text])
 
 
-def notes(lines: Sequence[Line]) -> str:
+def notes(lines: Sequence[RouterLine]) -> str:
     return "\n".join(f"- {line.method}: {line.note}" for line in lines if line.note)
 
 
@@ -221,7 +221,7 @@ def familiarity(questions: Questions, splits: Sequence[Split]) -> str:
         return "\n".join(rows)
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         texts = [json.loads(line)["a"] for _, line in zip(range(CHAT_QUESTIONS), lines, strict=False)]
-    vectors = np.stack([vector(extract([Message("user", text)])) for text in texts])
+    vectors = np.stack([vector(extract([PromptMessage("user", text)])) for text in texts])
     model = shipped()
     shares = [
         float(np.mean([each.probabilities is not None for each in model.predict_all(vectors, embeddings)]))
@@ -238,7 +238,7 @@ def _pair(shares: Sequence[float] | Values) -> str:
     return " | ".join(f"{share:.1%}" for share in shares)
 
 
-def plot(curves: Mapping[str, Routed], believed: Values, outcomes: Values, title: str, path: Path) -> None:
+def plot(curves: Mapping[str, RoutingCurve], believed: Values, outcomes: Values, title: str, path: Path) -> None:
     """Quality over cost, and reliability."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 5.5))
     for name, curve in curves.items():

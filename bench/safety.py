@@ -16,10 +16,10 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from gateway.config.safety import Safety
+from gateway.config.safety import SafetySettings
 from gateway.recognisers.recogniser import Recogniser
 from gateway.safety.hook import recognisers
-from gateway.safety.stream import Rule, TextFilter, filter_text
+from gateway.safety.stream import FilterRule, TextFilter, filter_text
 
 RULES = ("private_key", "api_key", "email", "card", "iban", "phone", "ip_address")
 DEFAULT = RULES[:-1]
@@ -246,8 +246,8 @@ def prose(seed: int, size: int) -> str:
 
 def accuracy(count: int, seed: int = 1) -> list[tuple[str, int, float, float]]:
     """By rule: how many there were, recall, precision. A finding counts if it is exactly what was put there."""
-    known = recognisers(Safety(), {}, b"")
-    rules = [Rule(name, known[name], f"[{name}]") for name in known]
+    known = recognisers(SafetySettings(), {}, b"")
+    rules = [FilterRule(name, known[name], f"[{name}]") for name in known]
     wanted: Counter[str] = Counter()
     right: Counter[str] = Counter()
     found: Counter[str] = Counter()
@@ -277,7 +277,7 @@ HOSTILE: Mapping[str, str] = {
 
 def speed(text: str, known: Mapping[str, Recogniser]) -> float:
     """Megabytes per second."""
-    rules = [Rule(name, recogniser, f"[{name}]") for name, recogniser in known.items()]
+    rules = [FilterRule(name, recogniser, f"[{name}]") for name, recogniser in known.items()]
     best = 0.0
     for _ in range(3):
         began = time.perf_counter()
@@ -288,7 +288,7 @@ def speed(text: str, known: Mapping[str, Recogniser]) -> float:
 
 def per_delta(text: str, known: Mapping[str, Recogniser], size: int = 4) -> float:
     """Microseconds that one delta of an answer costs."""
-    rules = [Rule(name, recogniser, f"[{name}]") for name, recogniser in known.items()]
+    rules = [FilterRule(name, recogniser, f"[{name}]") for name, recogniser in known.items()]
     filter = TextFilter(rules, lambda rule, secret: None)
     chunks = [text[at : at + size] for at in range(0, len(text), size)]
     began = time.perf_counter()
@@ -302,7 +302,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=20_000, help="labelled texts")
     parser.add_argument("--bytes", type=int, default=1_000_000, help="size of the texts for speed")
     arguments = parser.parse_args()
-    known = recognisers(Safety(), {}, b"")
+    known = recognisers(SafetySettings(), {}, b"")
     default = {name: known[name] for name in DEFAULT}
     print("| rule | generated | recall | precision |\n|---|---|---|---|")
     for rule, count, recall, precision in accuracy(arguments.texts):

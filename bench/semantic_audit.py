@@ -20,9 +20,17 @@ import msgspec
 import numpy as np
 
 from bench import question_pairs
-from bench.question_pairs import Pool, Stream
-from bench.semantic_policies import GlobalThreshold, Outcome, Policy, Profiles, Roundhouse, same, simulate
-from bench.semantic_report import Truth, Verdict
+from bench.question_pairs import QuestionPool, QuestionStream
+from bench.semantic_policies import (
+    GlobalThreshold,
+    Profiles,
+    Roundhouse,
+    SemanticOutcome,
+    SemanticPolicy,
+    same,
+    simulate,
+)
+from bench.semantic_report import ReaderVerdict, Truth
 from cache.semantic.guards import guard
 from cache.semantic.model import shipped
 
@@ -45,7 +53,7 @@ class Reading(msgspec.Struct, frozen=True):
 class Audit:
     """What reading a sample says of whatever was served from a pool."""
 
-    def __init__(self, pool: Pool, profiles: Profiles, verdicts: Iterable[Verdict]) -> None:
+    def __init__(self, pool: QuestionPool, profiles: Profiles, verdicts: Iterable[ReaderVerdict]) -> None:
         self._pool = pool
         self._profiles = profiles
         self._known: dict[tuple[int, int], str] = {}
@@ -65,7 +73,7 @@ class Audit:
             self._known[pair] = f"{label} {'refused' if refused else 'passed'} {place}"
         return self._known[pair]
 
-    def truth(self, outcomes: Sequence[Outcome]) -> Truth:
+    def truth(self, outcomes: Sequence[SemanticOutcome]) -> Truth:
         """Wrong answers per request: each stratum's share of wrong ones, with half a wrong one added to keep an empty
         one from being sure, times how often it was served."""
         served = Counter(self.stratum(*pair) for outcome in outcomes for pair in outcome.served)
@@ -80,13 +88,15 @@ class Audit:
         return Truth(error / requests, max(0.0, error - half) / requests, (error + half) / requests)
 
 
-def sample(pool: Pool, streams: Sequence[list[int]], deltas: Sequence[float], each: int, seed: int) -> list[Reading]:
+def sample(
+    pool: QuestionPool, streams: Sequence[list[int]], deltas: Sequence[float], each: int, seed: int
+) -> list[Reading]:
     """Pairs to be read: up to `each` of every stratum."""
     profiles, model = Profiles(pool.texts), shipped()
     audit = Audit(pool, profiles, ())
     pairs: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for number, requests in enumerate(streams):
-        policies: list[Policy] = [
+        policies: list[SemanticPolicy] = [
             *(Roundhouse(model, profiles, delta=delta, seed=number) for delta in deltas),
             *(GlobalThreshold(threshold) for threshold in _SAMPLED_THRESHOLDS),
         ]
@@ -111,9 +121,9 @@ def digest(asked: str, answered: str) -> str:
     return hashlib.sha256(f"{asked}\0{answered}".encode()).hexdigest()[:16]
 
 
-def known() -> list[Verdict]:
+def known() -> list[ReaderVerdict]:
     """What was found so far."""
-    return msgspec.json.decode(VERDICTS.read_bytes(), type=list[Verdict]) if VERDICTS.is_file() else []
+    return msgspec.json.decode(VERDICTS.read_bytes(), type=list[ReaderVerdict]) if VERDICTS.is_file() else []
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -128,14 +138,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.what == "sample":
         pairs = question_pairs.read(question_pairs.find(arguments.pairs))
         pool = question_pairs.split(pairs, "test", question_pairs.embed)
-        streams = [question_pairs.draw(pool, Stream(), seed) for seed in range(arguments.seeds)]
+        streams = [question_pairs.draw(pool, QuestionStream(), seed) for seed in range(arguments.seeds)]
         readings = sample(pool, streams, (0.005, 0.01, 0.02, 0.05), arguments.each, 0)
         arguments.file.write_bytes(b"\n".join(map(msgspec.json.encode, readings)) + b"\n")
         print(f"wrote {len(readings)} pairs to {arguments.file}")
         return
     readings = [msgspec.json.decode(line, type=Reading) for line in arguments.file.read_bytes().splitlines()]
     unfit = set(arguments.unfit)
-    found = [Verdict(each.pair, each.stratum, each.number not in unfit) for each in readings]
+    found = [ReaderVerdict(each.pair, each.stratum, each.number not in unfit) for each in readings]
     VERDICTS.write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, found)) + b"\n]\n")
     print(f"wrote {len(found)} verdicts to {VERDICTS}")
 

@@ -18,26 +18,44 @@ import numpy as np
 
 from bench import question_pairs
 from bench.question_edits import KINDS, edits
-from bench.question_pairs import Pool, Stream, Vectors
+from bench.question_pairs import QuestionPool, QuestionStream, Vectors
 from bench.report import publish
 from bench.semantic_audit import Audit, known
 from bench.semantic_model import DELTAS, upper
-from bench.semantic_policies import GlobalThreshold, Outcome, PerEntry, Perfect, Policy, Profiles, Roundhouse, simulate
-from bench.semantic_report import Adversarial, Ceilings, Result, Row, Variant, Verdict, markdown, plot
-from cache.semantic.decision import Action, Candidate, Exploration, Terms, decide
+from bench.semantic_policies import (
+    GlobalThreshold,
+    PerEntry,
+    Perfect,
+    Profiles,
+    Roundhouse,
+    SemanticOutcome,
+    SemanticPolicy,
+    simulate,
+)
+from bench.semantic_report import (
+    Adversarial,
+    Ceilings,
+    ReaderVerdict,
+    SemanticResult,
+    SemanticRow,
+    TrafficVariant,
+    markdown,
+    plot,
+)
+from cache.semantic.decision import Action, Exploration, SemanticCandidate, Terms, decide
 from cache.semantic.entry import EntryState, Observation
-from cache.semantic.model import Model, offset_of, shipped
+from cache.semantic.model import CorrectnessModel, offset_of, shipped
 from cache.semantic.profile import profile
 
 THRESHOLDS = tuple(round(0.8 + 0.0025 * step, 4) for step in range(80))
 VARIANTS = {
-    "as above": Stream(),
-    "60 % one-off": Stream(one_off=0.6),
-    "80 % one-off": Stream(one_off=0.8),
-    "popularity falls off slowly (zipf 0.7)": Stream(zipf=0.7),
-    "popularity falls off fast (zipf 1.3)": Stream(zipf=1.3),
-    "popular by chance": Stream(bias=0.0),
-    "a quarter of the traffic": Stream(requests=5000),
+    "as above": QuestionStream(),
+    "60 % one-off": QuestionStream(one_off=0.6),
+    "80 % one-off": QuestionStream(one_off=0.8),
+    "popularity falls off slowly (zipf 0.7)": QuestionStream(zipf=0.7),
+    "popularity falls off fast (zipf 1.3)": QuestionStream(zipf=1.3),
+    "popular by chance": QuestionStream(bias=0.0),
+    "a quarter of the traffic": QuestionStream(requests=5000),
 }
 EDITED = 0.05
 """Share of edited questions in the stream with edits."""
@@ -45,12 +63,14 @@ _RESULTS = Path(__file__).parent / "results"
 _TRUSTED = tuple(Observation(1.0, True) for _ in range(20))
 
 
-def run(pool: Pool, streams: Sequence[list[int]], policy: Callable[[int], Policy]) -> list[Outcome]:
+def run(
+    pool: QuestionPool, streams: Sequence[list[int]], policy: Callable[[int], SemanticPolicy]
+) -> list[SemanticOutcome]:
     """A fresh policy's outcome on each stream."""
     return [simulate(pool, requests, policy(seed)) for seed, requests in enumerate(streams)]
 
 
-def calibrated_threshold(sweep: Callable[[float], list[Outcome]], delta: float) -> float:
+def calibrated_threshold(sweep: Callable[[float], list[SemanticOutcome]], delta: float) -> float:
     """The lowest threshold from which on the error stays within the bound, by the rule of our cutoffs."""
     best = 1.01
     for threshold in reversed(THRESHOLDS):
@@ -60,14 +80,16 @@ def calibrated_threshold(sweep: Callable[[float], list[Outcome]], delta: float) 
     return best
 
 
-def oracle_threshold(sweep: Callable[[float], list[Outcome]], error: float) -> float:
+def oracle_threshold(sweep: Callable[[float], list[SemanticOutcome]], error: float) -> float:
     """The threshold with the most hits among those whose error is at most that one, chosen on the test streams."""
     fitting = [threshold for threshold in THRESHOLDS if _share(sweep(threshold), "wrong") <= error]
     return max(fitting, key=lambda threshold: _share(sweep(threshold), "hits"), default=1.01)
 
 
 def hits_at(
-    sweep: Callable[[float], list[Outcome]], error: float, measure: Callable[[Sequence[Outcome]], float] | None = None
+    sweep: Callable[[float], list[SemanticOutcome]],
+    error: float,
+    measure: Callable[[Sequence[SemanticOutcome]], float] | None = None,
 ) -> float:
     """The hit rate of a threshold with just that error on the test streams, between the two nearest that were tried.
 
@@ -80,10 +102,15 @@ def hits_at(
 
 
 def compare(
-    pool: Pool, streams: Sequence[list[int]], calibration: Pool, model: Model, seeds: int, verdicts: Sequence[Verdict]
-) -> list[Row]:
+    pool: QuestionPool,
+    streams: Sequence[list[int]],
+    calibration: QuestionPool,
+    model: CorrectnessModel,
+    seeds: int,
+    verdicts: Sequence[ReaderVerdict],
+) -> list[SemanticRow]:
     """Every method at every bound."""
-    calibrating = [question_pairs.draw(calibration, Stream(), 100 + seed) for seed in range(seeds)]
+    calibrating = [question_pairs.draw(calibration, QuestionStream(), 100 + seed) for seed in range(seeds)]
     on_calibration = functools.cache(lambda t: run(calibration, calibrating, lambda _: GlobalThreshold(t)))
     on_test = functools.cache(lambda t: run(pool, streams, lambda _: GlobalThreshold(t)))
     profiles = Profiles(pool.texts)
@@ -96,22 +123,22 @@ def compare(
         same_error = oracle_threshold(on_test, error)
         bound = oracle_threshold(on_test, delta)
         learning = run(pool, streams, lambda seed, delta=delta: PerEntry(delta, seed))  # type: ignore[misc]
-        own = Row.of("ours", delta, ours, rival=hits_at(on_test, error))
+        own = SemanticRow.of("ours", delta, ours, rival=hits_at(on_test, error))
         own.estimate = float(np.mean(estimates))
         own.truth = audit.truth(ours)
         own.true_rival = hits_at(on_test, own.truth.error, lambda outcomes: audit.truth(outcomes).error)
         rows += [
             own,
-            Row.of("threshold, calibrated", delta, on_test(threshold), setting=threshold),
-            Row.of("threshold, best on test at our error", delta, on_test(same_error), setting=same_error),
-            Row.of("threshold, best on test at delta", delta, on_test(bound), setting=bound),
-            Row.of("per entry (vCache's way)", delta, learning),
+            SemanticRow.of("threshold, calibrated", delta, on_test(threshold), setting=threshold),
+            SemanticRow.of("threshold, best on test at our error", delta, on_test(same_error), setting=same_error),
+            SemanticRow.of("threshold, best on test at delta", delta, on_test(bound), setting=bound),
+            SemanticRow.of("per entry (vCache's way)", delta, learning),
         ]
         print(*rows[-5:], sep="\n")
     return rows
 
 
-def ceilings(pool: Pool, streams: Sequence[list[int]]) -> Ceilings:
+def ceilings(pool: QuestionPool, streams: Sequence[list[int]]) -> Ceilings:
     """What no verifier of the five nearest candidates can exceed."""
     profiles = Profiles(pool.texts)
     return Ceilings(
@@ -121,15 +148,15 @@ def ceilings(pool: Pool, streams: Sequence[list[int]]) -> Ceilings:
 
 
 def ours_on(
-    pool: Pool,
+    pool: QuestionPool,
     streams: Sequence[list[int]],
-    model: Model,
+    model: CorrectnessModel,
     profiles: Profiles,
     delta: float,
     *,
     mistakes: float = 0.0,
     exploration: Exploration = Exploration(),  # noqa: B008  frozen
-) -> tuple[list[Outcome], list[float]]:
+) -> tuple[list[SemanticOutcome], list[float]]:
     """Ours, with what its monitor made of the error of each stream."""
     made: list[Roundhouse] = []
 
@@ -142,8 +169,8 @@ def ours_on(
 
 
 def with_edits(
-    pool: Pool, streams: Sequence[list[int]], embed: Callable[[Sequence[str]], Vectors]
-) -> tuple[Pool, list[list[int]]]:
+    pool: QuestionPool, streams: Sequence[list[int]], embed: Callable[[Sequence[str]], Vectors]
+) -> tuple[QuestionPool, list[list[int]]]:
     """The pool and the streams with edited questions among the later requests, each some time after its source."""
     texts, components, clusters = list(pool.texts), list(pool.components), list(pool.clusters)
     longer = []
@@ -171,12 +198,16 @@ def with_edits(
         longer.append([question for _, question in sorted(timed)])
     added = embed(texts[len(pool.texts) :])
     neighbours = question_pairs.nearest(np.concatenate([embed(pool.texts), added]))
-    bigger = Pool(texts, clusters, components, neighbours, pool.phrasings, pool.singles)
+    bigger = QuestionPool(texts, clusters, components, neighbours, pool.phrasings, pool.singles)
     return bigger, longer
 
 
 def adversarial(
-    pool: Pool, model: Model, embed: Callable[[Sequence[str]], Vectors], thresholds: dict[float, float], count: int
+    pool: QuestionPool,
+    model: CorrectnessModel,
+    embed: Callable[[Sequence[str]], Vectors],
+    thresholds: dict[float, float],
+    count: int,
 ) -> list[Adversarial]:
     """How many edits are answered by their source, at the loosest bound, even if the source is trusted for years."""
     rows = []
@@ -187,7 +218,7 @@ def adversarial(
         cosines = (vectors[::2] * vectors[1::2]).sum(axis=1)
         served = 0
         for edit, cosine in zip(made, cosines, strict=True):
-            source = Candidate(
+            source = SemanticCandidate(
                 id="source",
                 answer="source",
                 similarity=float(cosine),
@@ -215,7 +246,9 @@ def adversarial(
     return rows
 
 
-def sensitivity(pool: Pool, model: Model, seeds: int, delta: float, threshold: float) -> list[Variant]:
+def sensitivity(
+    pool: QuestionPool, model: CorrectnessModel, seeds: int, delta: float, threshold: float
+) -> list[TrafficVariant]:
     """Ours and the calibrated threshold on other kinds of traffic, and ours with a worse comparison of answers."""
     profiles = Profiles(pool.texts)
     rows = []
@@ -223,16 +256,22 @@ def sensitivity(pool: Pool, model: Model, seeds: int, delta: float, threshold: f
         streams = [question_pairs.draw(pool, stream, seed) for seed in range(seeds)]
         ours, _ = ours_on(pool, streams, model, profiles, delta)
         fixed = run(pool, streams, lambda _: GlobalThreshold(threshold))
-        rows.append(Variant(name, Row.of("ours", delta, ours), Row.of("threshold, calibrated", delta, fixed)))
-    streams = [question_pairs.draw(pool, Stream(), seed) for seed in range(seeds)]
+        rows.append(
+            TrafficVariant(
+                name, SemanticRow.of("ours", delta, ours), SemanticRow.of("threshold, calibrated", delta, fixed)
+            )
+        )
+    streams = [question_pairs.draw(pool, QuestionStream(), seed) for seed in range(seeds)]
     fixed_row = rows[0].threshold
     for mistakes in (0.02, 0.05):
         ours, _ = ours_on(pool, streams, model, profiles, delta, mistakes=mistakes)
-        rows.append(Variant(f"{mistakes:.0%} of comparisons wrong", Row.of("ours", delta, ours), fixed_row))
+        rows.append(
+            TrafficVariant(f"{mistakes:.0%} of comparisons wrong", SemanticRow.of("ours", delta, ours), fixed_row)
+        )
     return rows
 
 
-def _share(outcomes: Sequence[Outcome], what: str) -> float:
+def _share(outcomes: Sequence[SemanticOutcome], what: str) -> float:
     return float(sum(getattr(outcome, what) for outcome in outcomes) / sum(outcome.requests for outcome in outcomes))
 
 
@@ -248,13 +287,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     pairs = question_pairs.read(question_pairs.find(arguments.pairs))
     calibration = question_pairs.split(pairs, "calibration", question_pairs.embed)
     pool = question_pairs.split(pairs, "test", question_pairs.embed)
-    streams = [question_pairs.draw(pool, Stream(requests=arguments.requests), seed) for seed in range(arguments.seeds)]
+    streams = [
+        question_pairs.draw(pool, QuestionStream(requests=arguments.requests), seed) for seed in range(arguments.seeds)
+    ]
     verdicts = known()
     rows = compare(pool, streams, calibration, model, arguments.seeds, verdicts)
     thresholds = {row.delta: row.setting or 1.01 for row in rows if row.method == "threshold, calibrated"}
     edited_pool, edited_streams = with_edits(pool, streams[:3], question_pairs.embed)
     edited = compare_edited(edited_pool, edited_streams, model)
-    result = Result(
+    result = SemanticResult(
         pairs=len(pairs),
         questions=len(pool.texts),
         streams=len(streams),
@@ -270,7 +311,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     plot(result, arguments.output / "semantic-cache.png")
 
 
-def compare_edited(pool: Pool, streams: Sequence[list[int]], model: Model) -> list[Row]:
+def compare_edited(pool: QuestionPool, streams: Sequence[list[int]], model: CorrectnessModel) -> list[SemanticRow]:
     """Ours on the stream with edits, beside the threshold that is best there at our error."""
     on_test = functools.cache(lambda t: run(pool, streams, lambda _: GlobalThreshold(t)))
     profiles = Profiles(pool.texts)
@@ -280,8 +321,8 @@ def compare_edited(pool: Pool, streams: Sequence[list[int]], model: Model) -> li
         error = _share(ours, "wrong")
         same_error = oracle_threshold(on_test, error)
         rows += [
-            Row.of("ours", delta, ours, rival=hits_at(on_test, error)),
-            Row.of("threshold, best on test at our error", delta, on_test(same_error), setting=same_error),
+            SemanticRow.of("ours", delta, ours, rival=hits_at(on_test, error)),
+            SemanticRow.of("threshold, best on test at our error", delta, on_test(same_error), setting=same_error),
         ]
         print(*rows[-2:], sep="\n")
     return rows

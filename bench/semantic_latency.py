@@ -38,7 +38,7 @@ _EMBEDDER_SECONDS = 120.0
 _BUCKET = re.compile(METRIC + r'_bucket\{le="([^"]+)"\} (\S+)')
 
 
-class Asked(msgspec.Struct):
+class TimedTurn(msgspec.Struct):
     """One turn as its client saw it."""
 
     seconds: float
@@ -47,7 +47,7 @@ class Asked(msgspec.Struct):
     """The header `x-roundhouse-cache-reason`."""
 
 
-class Result(msgspec.Struct):
+class LatencyResult(msgspec.Struct):
     """All in milliseconds."""
 
     look_ups: int
@@ -66,7 +66,7 @@ class Result(msgspec.Struct):
     """Turns without a look-up: not eligible, or the embedding came too late."""
 
 
-def ask(port: int, question: str) -> Asked:
+def ask(port: int, question: str) -> TimedTurn:
     """Ask the small demo model.
 
     Raises:
@@ -93,7 +93,7 @@ def ask(port: int, question: str) -> Asked:
             if choices and choices[0]["delta"].get("content"):
                 seconds = time.perf_counter() - began
     connection.close()
-    return Asked(seconds or time.perf_counter() - began, response.headers["x-roundhouse-cache-reason"] or "")
+    return TimedTurn(seconds or time.perf_counter() - began, response.headers["x-roundhouse-cache-reason"] or "")
 
 
 def buckets(port: int) -> dict[float, float]:
@@ -112,7 +112,7 @@ def within(counts: dict[float, float], share: float) -> float:
 
 def run(
     folder: Path, first: Sequence[str], then: Sequence[str], *, enabled: bool, pause: float
-) -> tuple[list[Asked], dict[float, float]]:
+) -> tuple[list[TimedTurn], dict[float, float]]:
     """Have `first` stored, then ask `then`; what was asked then, and its look-ups."""
     port = free_port()
     folder.mkdir()
@@ -158,12 +158,12 @@ def questions(pairs: Sequence[question_pairs.Pair], count: int, seed: int) -> tu
     return [pair.a for pair in chosen], [then[place] for place in random.permutation(len(then))]
 
 
-def summarise(asked: Sequence[Asked], look_ups: dict[float, float], without: Sequence[Asked]) -> Result:
+def summarise(asked: Sequence[TimedTurn], look_ups: dict[float, float], without: Sequence[TimedTurn]) -> LatencyResult:
     reasons = Counter(each.reason for each in asked)
     hits = [1000 * each.seconds for each in asked if each.reason == "similar"] or [float("nan")]
     misses = [1000 * each.seconds for each in asked if each.reason in ("absent", "checked", "different")]
     plain = [1000 * each.seconds for each in without]
-    return Result(
+    return LatencyResult(
         look_ups=int(look_ups[float("inf")]),
         look_up_p50=1000 * within(look_ups, 0.5),
         look_up_p99=1000 * within(look_ups, 0.99),
@@ -179,7 +179,7 @@ def summarise(asked: Sequence[Asked], look_ups: dict[float, float], without: Seq
     )
 
 
-def markdown(result: Result, where: str) -> str:
+def markdown(result: LatencyResult, where: str) -> str:
     """The table, and the share of the time to the first token."""
     rows = (
         ("look-up: embedding, hints, entry, decision", result.look_ups, result.look_up_p50, result.look_up_p99),

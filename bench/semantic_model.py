@@ -24,21 +24,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import question_pairs
-from bench.question_pairs import Pool, Stream
-from bench.semantic_policies import Compare, Near, Outcome, Profiles, Roundhouse, simulate
+from bench.question_pairs import QuestionPool, QuestionStream
+from bench.semantic_policies import Compare, Near, Profiles, Roundhouse, SemanticOutcome, simulate
 from cache.semantic.entry import Observation
 from cache.semantic.guards import guard
-from cache.semantic.model import FEATURES, VERSION, Cutoff, Model, decode, features_of, offset_of
+from cache.semantic.model import FEATURES, VERSION, CorrectnessModel, Cutoff, decode, features_of, offset_of
 
 DELTAS = (0.005, 0.01, 0.02, 0.05)
 ARTEFACT = Path(__file__).parents[1] / "cache" / "semantic" / "model.json"
 SIGMAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-STREAMS = (Stream(), Stream(one_off=0.6), Stream(one_off=0.8), Stream(bias=0.0))
+STREAMS = (QuestionStream(), QuestionStream(one_off=0.6), QuestionStream(one_off=0.8), QuestionStream(bias=0.0))
 """The weights are fitted on several kinds of traffic, so that they do not lean on one."""
 _Z = 1.645
 
 
-class Seen(msgspec.Struct):
+class JudgedCandidate(msgspec.Struct):
     """A candidate that a look-up met."""
 
     features: tuple[float, ...]
@@ -50,9 +50,9 @@ class Seen(msgspec.Struct):
 class _Recorder:
     """Lets the model answer everything and checks everything; keeps what it saw."""
 
-    def __init__(self, pool: Pool, profiles: Profiles) -> None:
+    def __init__(self, pool: QuestionPool, profiles: Profiles) -> None:
         self.stored: set[int] = set()
-        self.seen: list[Seen] = []
+        self.seen: list[JudgedCandidate] = []
         self._pool = pool
         self._profiles = profiles
         self._answer_of: dict[int, int] = {}
@@ -60,7 +60,7 @@ class _Recorder:
 
     def handle(self, question: int, near: Near, compare: Compare) -> int | None:
         answers = [self._answer_of[other] for other, _ in near]
-        met: dict[int, Seen] = {}
+        met: dict[int, JudgedCandidate] = {}
         for (other, cosine), answer in zip(near, answers, strict=True):
             if answer in met or guard(self._profiles[question], self._profiles[other]) is not None:
                 continue
@@ -73,7 +73,7 @@ class _Recorder:
                 agreement=answers.count(answer) - 1,
                 support=self._support[answer],
             )
-            met[answer] = Seen(features, compare(answer), answer, len(self.seen))
+            met[answer] = JudgedCandidate(features, compare(answer), answer, len(self.seen))
         self.seen += met.values()
         first = next(iter(met.values()), None)
         self.stored.add(question)
@@ -84,7 +84,9 @@ class _Recorder:
         return None
 
 
-def record(pool: Pool, profiles: Profiles, streams: Sequence[Stream], seeds: Sequence[int]) -> list[list[Seen]]:
+def record(
+    pool: QuestionPool, profiles: Profiles, streams: Sequence[QuestionStream], seeds: Sequence[int]
+) -> list[list[JudgedCandidate]]:
     """What look-ups met, per stream and seed."""
     recorded = []
     for stream in streams:
@@ -95,7 +97,9 @@ def record(pool: Pool, profiles: Profiles, streams: Sequence[Stream], seeds: Seq
     return recorded
 
 
-def fit(recorded: Sequence[Sequence[Seen]], *, pairs: int, data: str, ridge: float = 1.0) -> Model:
+def fit(
+    recorded: Sequence[Sequence[JudgedCandidate]], *, pairs: int, data: str, ridge: float = 1.0
+) -> CorrectnessModel:
     """The model without cutoffs. `ridge`: penalty on the standardised weights."""
     from sklearn.linear_model import LogisticRegression
 
@@ -111,7 +115,7 @@ def fit(recorded: Sequence[Sequence[Seen]], *, pairs: int, data: str, ridge: flo
     probabilities = 1 / (1 + np.exp(-logits))
     # Laplace: the inverse of the curvature. Streams of one pool repeat its questions, so they count as one.
     curvature = (x * (probabilities * (1 - probabilities))[:, None]).T @ x / len(recorded) + ridge * np.eye(x.shape[1])
-    return Model(
+    return CorrectnessModel(
         version=VERSION,
         embedder=question_pairs.EMBEDDER,
         features=FEATURES,
@@ -129,7 +133,7 @@ def fit(recorded: Sequence[Sequence[Seen]], *, pairs: int, data: str, ridge: flo
     )
 
 
-def spread(recorded: Sequence[Sequence[Seen]], logits: NDArray[np.float64]) -> float:
+def spread(recorded: Sequence[Sequence[JudgedCandidate]], logits: NDArray[np.float64]) -> float:
     """The standard deviation of answers' offsets under which each check is likeliest, given the ones before it."""
     loss = dict.fromkeys(SIGMAS, 0.0)
     place = 0
@@ -150,7 +154,7 @@ MARGIN = 1.1
 """What the error is multiplied by, because the questions to come are others than those of the calibration."""
 
 
-def upper(outcomes: Sequence[Outcome]) -> float:
+def upper(outcomes: Sequence[SemanticOutcome]) -> float:
     """The upper 95 % limit of wrong answers per request in one stream like these, the margin included."""
     share = MARGIN * sum(outcome.wrong for outcome in outcomes) / sum(outcome.requests for outcome in outcomes)
     return share + 1.645 * math.sqrt(share * (1 - share) / outcomes[0].requests)
@@ -167,7 +171,9 @@ GRID = tuple(round(1 / (1 + math.exp(4.5 - 0.1 * step)), 4) for step in range(10
 """Cutoffs that are tried: evenly spaced in logits."""
 
 
-def calibrate(model: Model, pool: Pool, profiles: Profiles, seeds: Sequence[int], stream: Stream) -> Model:
+def calibrate(
+    model: CorrectnessModel, pool: QuestionPool, profiles: Profiles, seeds: Sequence[int], stream: QuestionStream
+) -> CorrectnessModel:
     """The model with its cutoffs, found in closed loop: what is served is not checked, so what is learned depends on
     the cutoff."""
     requests = {seed: question_pairs.draw(pool, stream, seed) for seed in seeds}
@@ -204,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     recorded = record(pool, profiles, STREAMS, seeds)
     model = fit(recorded, pairs=len(pairs), data=hashlib.sha256(path.read_bytes()).hexdigest())
     print({name: round(weight, 2) for name, weight in zip(FEATURES, model.weights, strict=True)}, "sigma", model.sigma)
-    model = calibrate(model, pool, profiles, seeds, Stream())
+    model = calibrate(model, pool, profiles, seeds, QuestionStream())
     encoded = msgspec.json.format(msgspec.json.encode(model), indent=1) + b"\n"
     decode(encoded)
     arguments.output.write_bytes(encoded)

@@ -16,11 +16,11 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from bench.question_pairs import Pool
-from cache.semantic.decision import Action, Candidate, Decision, Exploration, Terms, decide
+from bench.question_pairs import QuestionPool
+from cache.semantic.decision import Action, Exploration, SemanticCandidate, SemanticDecision, Terms, decide
 from cache.semantic.entry import EntryState, Observation, Thresholds, after_check
 from cache.semantic.guards import guard
-from cache.semantic.model import Model, Offset, offset_of
+from cache.semantic.model import CorrectnessModel, Offset, offset_of
 from cache.semantic.monitor import Control, Mode, Monitor
 from cache.semantic.monitor import after_check as monitor_after
 from cache.semantic.profile import Profile, profile
@@ -31,7 +31,7 @@ Compare = Callable[[int], bool]
 """Whether the answer to this earlier question serves the present one too."""
 
 
-class Policy(Protocol):
+class SemanticPolicy(Protocol):
     """One way to decide."""
 
     stored: set[int]
@@ -47,7 +47,7 @@ class Policy(Protocol):
         ...
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class SemanticOutcome(msgspec.Struct, kw_only=True):
     """What a policy did with a stream."""
 
     requests: int = 0
@@ -62,9 +62,9 @@ class Outcome(msgspec.Struct, kw_only=True):
     """Per hit the question and the one whose answer it got."""
 
 
-def simulate(pool: Pool, requests: Sequence[int], policy: Policy) -> Outcome:
+def simulate(pool: QuestionPool, requests: Sequence[int], policy: SemanticPolicy) -> SemanticOutcome:
     """A policy's outcome on a stream. It begins with nothing stored."""
-    outcome = Outcome(requests=len(requests))
+    outcome = SemanticOutcome(requests=len(requests))
     answered: set[int] = set()
     for question in requests:
         if question in answered:
@@ -88,7 +88,7 @@ def simulate(pool: Pool, requests: Sequence[int], policy: Policy) -> Outcome:
     return outcome
 
 
-def same(pool: Pool, left: int, right: int) -> bool:
+def same(pool: QuestionPool, left: int, right: int) -> bool:
     return pool.clusters[left] == pool.clusters[right]
 
 
@@ -113,7 +113,7 @@ class Perfect:
         profiles: those of the questions, if the guards stand in front.
     """
 
-    def __init__(self, pool: Pool, profiles: Profiles | None = None) -> None:
+    def __init__(self, pool: QuestionPool, profiles: Profiles | None = None) -> None:
         self.stored: set[int] = set()
         self._pool = pool
         self._profiles = profiles
@@ -197,7 +197,7 @@ def fit_curve(seen: Sequence[tuple[float, bool]]) -> tuple[float, float, float]:
     return slope, threshold, math.sqrt(max(0.0, variance))
 
 
-class Answer(msgspec.Struct):
+class SimulatedAnswer(msgspec.Struct):
     """A stored answer in the simulation."""
 
     state: EntryState = EntryState.PROBATION
@@ -224,7 +224,7 @@ class Roundhouse:
 
     def __init__(
         self,
-        model: Model,
+        model: CorrectnessModel,
         profiles: Profiles,
         *,
         delta: float,
@@ -240,7 +240,7 @@ class Roundhouse:
         self.stored: set[int] = set()
         self.monitor = Monitor()
         self.decisions: Counter[str] = Counter()
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, SimulatedAnswer] = {}
         self._model = model
         self._profiles = profiles
         self._delta = delta
@@ -273,10 +273,10 @@ class Roundhouse:
         self._answer_of[question] = int(decision.answer or 0) if right else question
         return None
 
-    def _candidate(self, other: int, cosine: float) -> Candidate:
+    def _candidate(self, other: int, cosine: float) -> SemanticCandidate:
         place = self._answer_of[other]
-        answer = self.answers.get(place) or Answer()
-        return Candidate(
+        answer = self.answers.get(place) or SimulatedAnswer()
+        return SemanticCandidate(
             id=str(other),
             answer=str(place),
             similarity=cosine,
@@ -286,11 +286,11 @@ class Roundhouse:
             support=answer.support,
         )
 
-    def _check(self, decision: Decision, compare: Compare) -> bool:
+    def _check(self, decision: SemanticDecision, compare: Compare) -> bool:
         assert decision.judgement is not None
         place = int(decision.answer or 0)
         right = compare(place) != (self._random.random() < self._mistakes)
-        answer = self.answers.setdefault(place, Answer())
+        answer = self.answers.setdefault(place, SimulatedAnswer())
         answer.observations = [*answer.observations, Observation(decision.judgement.logit, right)][-64:]
         answer.offset = offset_of(answer.observations, self._model.sigma)
         answer.support += right

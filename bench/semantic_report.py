@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from bench.semantic_policies import Outcome
+from bench.semantic_policies import SemanticOutcome
 
 Interval = tuple[float, float]
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ReaderVerdict(msgspec.Struct, frozen=True):
     """What a reader found."""
 
     pair: str
@@ -31,7 +31,7 @@ class Truth(msgspec.Struct, frozen=True):
     high: float
 
 
-class Row(msgspec.Struct, kw_only=True):
+class SemanticRow(msgspec.Struct, kw_only=True):
     """What one method did at one bound, over all streams."""
 
     method: str
@@ -63,11 +63,11 @@ class Row(msgspec.Struct, kw_only=True):
         cls,
         method: str,
         delta: float,
-        outcomes: Sequence[Outcome],
+        outcomes: Sequence[SemanticOutcome],
         *,
         setting: float | None = None,
         rival: float | None = None,
-    ) -> Row:
+    ) -> SemanticRow:
         """Sums over streams. Streams of one pool repeat its questions, so that intervals are those of one of them."""
         count = len(outcomes)
         requests = sum(outcome.requests for outcome in outcomes)
@@ -101,12 +101,12 @@ class Adversarial(msgspec.Struct, kw_only=True):
     """By delta, at the calibrated threshold."""
 
 
-class Variant(msgspec.Struct):
+class TrafficVariant(msgspec.Struct):
     """Another kind of traffic."""
 
     name: str
-    ours: Row
-    threshold: Row
+    ours: SemanticRow
+    threshold: SemanticRow
 
 
 class Ceilings(msgspec.Struct, frozen=True):
@@ -117,17 +117,17 @@ class Ceilings(msgspec.Struct, frozen=True):
     """Behind the guards."""
 
 
-class Result(msgspec.Struct, kw_only=True):
+class SemanticResult(msgspec.Struct, kw_only=True):
     pairs: int
     questions: int
     streams: int
     requests: int
-    rows: list[Row]
+    rows: list[SemanticRow]
     ceilings: Ceilings
-    verdicts: list[Verdict]
-    edited: list[Row]
+    verdicts: list[ReaderVerdict]
+    edited: list[SemanticRow]
     adversarial: list[Adversarial]
-    sensitivity: list[Variant]
+    sensitivity: list[TrafficVariant]
 
 
 def wilson(successes: float, trials: float, z: float = 1.96) -> Interval:
@@ -140,7 +140,7 @@ def wilson(successes: float, trials: float, z: float = 1.96) -> Interval:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def markdown(result: Result) -> str:
+def markdown(result: SemanticResult) -> str:
     """The tables, with what they show."""
     ours = {row.delta: row for row in result.rows if row.method == "ours"}
     lines = [
@@ -178,7 +178,7 @@ def markdown(result: Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(rows: Sequence[Row]) -> list[str]:
+def _table(rows: Sequence[SemanticRow]) -> list[str]:
     return [
         "| delta | method | threshold | hits | wrong per request | wrong per hit | of the wrong: unlabelled |",
         "|--:|---|--:|--:|--:|--:|--:|",
@@ -206,7 +206,7 @@ def _edited_alone(adversarial: Sequence[Adversarial], deltas: Sequence[float]) -
     ]
 
 
-def _other_traffic(variants: Sequence[Variant]) -> list[str]:
+def _other_traffic(variants: Sequence[TrafficVariant]) -> list[str]:
     return [
         "## Other traffic",
         "",
@@ -223,7 +223,7 @@ def _other_traffic(variants: Sequence[Variant]) -> list[str]:
     ]
 
 
-def _ceilings(rows: Sequence[Row], ceilings: Ceilings) -> list[str]:
+def _ceilings(rows: Sequence[SemanticRow], ceilings: Ceilings) -> list[str]:
     limits = (
         f"{(ceilings.alone + row.error) / row.rival:.2f} ({(ceilings.guarded + row.error) / row.rival:.2f} behind the "
         f"guards) at {_percent(row.delta)}"
@@ -238,7 +238,7 @@ def _ceilings(rows: Sequence[Row], ceilings: Ceilings) -> list[str]:
     ]
 
 
-def _reading(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
+def _reading(rows: Sequence[SemanticRow], verdicts: Sequence[ReaderVerdict]) -> list[str]:
     if not verdicts:
         return []
 
@@ -277,12 +277,12 @@ def _reading(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def _ratios(rows: Sequence[Row]) -> str:
+def _ratios(rows: Sequence[SemanticRow]) -> str:
     ratios = (f"{row.hit_rate / row.rival:.2f} at {_percent(row.delta)}" for row in rows if row.rival)
     return f"Hits of ours per hit of a threshold with the same error, chosen on these streams: {', '.join(ratios)}."
 
 
-def _line(row: Row) -> str:
+def _line(row: SemanticRow) -> str:
     setting = "" if row.setting is None else "none" if row.setting > 1 else f"{row.setting:.4g}"
     return (
         f"| {_percent(row.delta)} | {row.method} | {setting} | {_percent(row.hit_rate)} {_between(row.hit_interval)} "
@@ -300,7 +300,7 @@ def _between(interval: Interval) -> str:
     return f"({100 * interval[0]:.2f} to {100 * interval[1]:.2f})"
 
 
-def plot(result: Result, path: Path) -> None:
+def plot(result: SemanticResult, path: Path) -> None:
     """Hits over wrong answers, with and without edited questions."""
     import matplotlib
 

@@ -36,7 +36,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class StepCost:
     """Seconds of a step: `base + token * tokens + row * rows`."""
 
     base: float
@@ -48,7 +48,7 @@ class Cost:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ArrivalOutcome:
     """What became of an arrival. Times are absolute, None for what did not happen."""
 
     arrival: Arrival
@@ -79,7 +79,7 @@ class Outcome:
 class Simulation:
     """One run."""
 
-    outcomes: list[Outcome]
+    outcomes: list[ArrivalOutcome]
     seconds: float = 0.0
     tokens: int = 0
     """All that were run, those that were run again included."""
@@ -112,7 +112,7 @@ def jain(values: Sequence[float]) -> float:
 def simulate(
     arrivals: Iterable[Arrival],
     config: SchedulerConfig,
-    cost: Cost,
+    cost: StepCost,
     *,
     context: int = 1_000_000,
     window: float = 1.0,
@@ -128,9 +128,9 @@ def simulate(
     model = ModelInfo("simulated", "r", context, 1 << 31, (), BLOCK_SIZE, "none", "none")
     scheduler, deadlines = Scheduler(config, model), Deadlines()
     coming = sorted(arrivals, key=lambda arrival: arrival.at)
-    outcomes = [Outcome(arrival) for arrival in coming]
+    outcomes = [ArrivalOutcome(arrival) for arrival in coming]
     run = Simulation(outcomes)
-    requests: dict[str, tuple[Request, Outcome]] = {}
+    requests: dict[str, tuple[Request, ArrivalOutcome]] = {}
     services = _Services(window)
     now, index = 0.0, 0
     while index < len(coming) or len(scheduler):

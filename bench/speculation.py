@@ -26,7 +26,7 @@ import msgspec
 from tqdm import tqdm
 
 from bench.report import Environment, publish
-from deploy.demo.conversations import Question, build_exam
+from deploy.demo.conversations import ExamQuestion, build_exam
 from deploy.demo.corpus import HERE, load_intents, split_corpus
 from engine.core import EngineCore, Features, SchedulerConfig
 from engine.execution.draft_model import DraftModel
@@ -42,7 +42,7 @@ _SHORTEST = 80
 _WORKLOADS = ("questions", "questions, sampled", "repetitive text")
 
 
-class Row(msgspec.Struct, frozen=True):
+class SpeculationRow(msgspec.Struct, frozen=True):
     """One way to speculate, on one workload at one concurrency."""
 
     target: str
@@ -61,7 +61,7 @@ class Row(msgspec.Struct, frozen=True):
     """Share of requests with the same tokens as without speculation."""
 
 
-class Run(msgspec.Struct, frozen=True):
+class SpeculationRun(msgspec.Struct, frozen=True):
     """Some requests through one engine."""
 
     seconds: float
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.quick:
         arguments.target, arguments.draft, arguments.repeats = ["medium"], ["small"], 1
         arguments.concurrency, arguments.requests, arguments.new_tokens = [1, 2], 2, 12
-    rows: list[Row] = []
+    rows: list[SpeculationRow] = []
     for target in arguments.target or ["medium", "large"]:
         for draft in arguments.draft or {"medium": ["small"]}.get(target, ["small", "medium"]):
             rows += _compare(target, draft, arguments)
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     publish(arguments.output / "speculation", markdown(rows, arguments, environment), record)
 
 
-def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[Row]:
+def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[SpeculationRow]:
     """All workloads and concurrencies of one pair of models."""
     models = HERE / "models"
     dtype: Dtype = arguments.dtype
@@ -110,7 +110,7 @@ def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[Row
     for workload in _WORKLOADS:
         for concurrency in arguments.concurrency:
             cores = {way: _core(runner, make()) for way, make in ways.items()}
-            runs: dict[str, list[Run]] = {way: [] for way in ways}
+            runs: dict[str, list[SpeculationRun]] = {way: [] for way in ways}
             order = list(ways)
             title = f"{target} with {draft}, {workload}, {concurrency} at once"
             for repeat in tqdm(range(1 + arguments.repeats), title, leave=False):
@@ -128,7 +128,7 @@ def _core(runner: ModelRunner, speculator: Speculator | None) -> tuple[EngineCor
 
 
 @cache
-def _questions() -> list[Question]:
+def _questions() -> list[ExamQuestion]:
     return [one for one in build_exam(split_corpus(load_intents())) if len(one.answer) > _SHORTEST]
 
 
@@ -149,7 +149,7 @@ def _requests(workload: str, count: int, new_tokens: int, texts: TextProcessor, 
 
 def _serve(
     core: EngineCore, speculator: Speculator | None, asked: Sequence[Generate], concurrency: int, repeat: int
-) -> Run:
+) -> SpeculationRun:
     """So many requests at a time; the next one comes when one has ended. Nobody finds a prefix of an earlier repeat."""
     before = (speculator.drafted, speculator.accepted) if speculator else (0, 0)
     waiting = [msgspec.structs.replace(request, salt=bytes([repeat])) for request in reversed(asked)]
@@ -165,10 +165,12 @@ def _serve(
             live -= output.finish is not None
     seconds = time.perf_counter() - begun
     after = (speculator.drafted, speculator.accepted) if speculator else (0, 0)
-    return Run(seconds, list(tokens.values()), after[0] - before[0], after[1] - before[1])
+    return SpeculationRun(seconds, list(tokens.values()), after[0] - before[0], after[1] - before[1])
 
 
-def _row(target: str, draft: str, workload: str, concurrency: int, way: str, runs: dict[str, list[Run]]) -> Row:
+def _row(
+    target: str, draft: str, workload: str, concurrency: int, way: str, runs: dict[str, list[SpeculationRun]]
+) -> SpeculationRow:
     counted, plain = runs[way][1:], runs["off"][1:]
     said = [sum(map(len, run.tokens)) for run in counted]
     rates = [count / run.seconds for count, run in zip(said, counted, strict=True)]
@@ -179,7 +181,7 @@ def _row(target: str, draft: str, workload: str, concurrency: int, way: str, run
         for run, off in zip(counted, plain, strict=True)
         for one, other in zip(run.tokens, off.tokens, strict=True)
     ]
-    return Row(
+    return SpeculationRow(
         target=target,
         draft="-" if way in ("off", "ngram") else draft,
         workload=workload,
@@ -193,7 +195,7 @@ def _row(target: str, draft: str, workload: str, concurrency: int, way: str, run
     )
 
 
-def markdown(rows: Sequence[Row], arguments: argparse.Namespace, environment: Environment) -> str:
+def markdown(rows: Sequence[SpeculationRow], arguments: argparse.Namespace, environment: Environment) -> str:
     """The table, and what it was measured on."""
     lines = [
         f"# Speculative decoding, {arguments.dtype}, {environment.date}",

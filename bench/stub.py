@@ -85,7 +85,7 @@ class Upstream(asyncio.Protocol):
         self._transport.write(b"%x\r\n%s\r\n" % (len(data), data))
 
 
-class Engine:
+class StubEngine:
     """One connection of a gateway to an engine whose steps take no time."""
 
     def __init__(self, chunks: int, token: int) -> None:
@@ -144,7 +144,7 @@ async def serve(chunks: int, http: int, frames: Path, token: int) -> None:
         for tier in TIERS:
 
             async def handle(connection: ServerConnection) -> None:
-                await Engine(chunks, token).serve(connection)
+                await StubEngine(chunks, token).serve(connection)
 
             await stack.enter_async_context(
                 unix_serve(handle, str(frames / f"{tier}.sock"), compression=None, ping_interval=None, backlog=BACKLOG)

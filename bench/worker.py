@@ -1,4 +1,4 @@
-"""The process of one subject: it loads the model, then answers a `Batch` per line with a `Result`.
+"""The process of one subject: it loads the model, then answers a `RequestBatch` per line with a `RunResult`.
 
 `bench.process` starts it, in the subject's own environment. Standard output carries answers only: whatever a library
 prints goes to standard error. With `--convert` it writes what the subject loads instead.
@@ -19,24 +19,24 @@ from typing import BinaryIO
 import msgspec
 
 from bench.measure import ResidentMemory
-from bench.subjects.interface import Batch, Setup, Trace
+from bench.subjects.interface import RequestBatch, SubjectSetup, Trace
 from bench.subjects.registry import SUBJECTS
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class SubjectLoaded(msgspec.Struct, frozen=True):
     """The model is ready, or converted."""
 
     seconds: float
 
 
-class Run(msgspec.Struct, frozen=True):
+class RunCommand(msgspec.Struct, frozen=True):
     """What to measure, after `warm_up` has run."""
 
-    batch: Batch
-    warm_up: Batch
+    batch: RequestBatch
+    warm_up: RequestBatch
 
 
-class Result(msgspec.Struct, frozen=True):
+class RunResult(msgspec.Struct, frozen=True):
     """What came of it."""
 
     traces: list[Trace]
@@ -44,7 +44,7 @@ class Result(msgspec.Struct, frozen=True):
     """Bytes resident in the subject's processes, less what this one had before it loaded the model."""
 
 
-def serve(name: str, setup: Setup, requests: BinaryIO, answers: BinaryIO) -> None:
+def serve(name: str, setup: SubjectSetup, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer until `requests` ends."""
     kind = SUBJECTS[name]
     for library in kind.libraries:
@@ -52,10 +52,10 @@ def serve(name: str, setup: Setup, requests: BinaryIO, answers: BinaryIO) -> Non
     idle = ResidentMemory().now()
     begun = time.perf_counter()
     with kind.loaded(setup) as subject:
-        _answer(answers, Loaded(time.perf_counter() - begun))
+        _answer(answers, SubjectLoaded(time.perf_counter() - begun))
         memories = [ResidentMemory(pid) for pid in subject.pids]
         for line in requests:
-            run = msgspec.json.decode(line, type=Run)
+            run = msgspec.json.decode(line, type=RunCommand)
             subject.run(run.warm_up)
             for memory in memories:
                 memory.reset_peak()
@@ -63,10 +63,10 @@ def serve(name: str, setup: Setup, requests: BinaryIO, answers: BinaryIO) -> Non
             wrong = {len(trace.tokens) for trace in traces} - {run.batch.new_tokens}
             if wrong:
                 raise RuntimeError(f"{name} gave {sorted(wrong)} tokens where {run.batch.new_tokens} were asked for")
-            _answer(answers, Result(traces, sum(memory.peak() for memory in memories) - idle))
+            _answer(answers, RunResult(traces, sum(memory.peak() for memory in memories) - idle))
 
 
-def convert(name: str, setup: Setup, directory: Path) -> None:
+def convert(name: str, setup: SubjectSetup, directory: Path) -> None:
     """Write what the subject loads; the directory is whole or not there."""
     partial = directory.with_name(f"{directory.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -83,16 +83,16 @@ def _answer(answers: BinaryIO, message: msgspec.Struct) -> None:
 def main(argv: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.worker", description=__doc__)
     parser.add_argument("subject", choices=list(SUBJECTS))
-    parser.add_argument("setup", help="a `Setup` as JSON")
+    parser.add_argument("setup", help="a `SubjectSetup` as JSON")
     parser.add_argument("--convert", type=Path, metavar="DIRECTORY")
     arguments = parser.parse_args(None if argv is None else list(argv))
-    setup = msgspec.json.decode(arguments.setup, type=Setup)
+    setup = msgspec.json.decode(arguments.setup, type=SubjectSetup)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     if arguments.convert is not None:
         begun = time.perf_counter()
         convert(arguments.subject, setup, arguments.convert)
-        _answer(answers, Loaded(time.perf_counter() - begun))
+        _answer(answers, SubjectLoaded(time.perf_counter() - begun))
     else:
         serve(arguments.subject, setup, sys.stdin.buffer, answers)
 

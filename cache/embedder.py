@@ -24,7 +24,7 @@ import click
 
 from cache.embedding.model import DEFAULT_NAME, ModelError, SentenceModel, directory_of
 from cache.embedding.server import EmbedderServer
-from cache.embedding.wire import Hello
+from cache.embedding.wire import EmbedderInfo
 
 CONFIGURATION_ERROR = 2
 """Exit status when it cannot run with what it was given; trying again would not help."""
@@ -57,7 +57,9 @@ def main(model: str, name: str, listen: str, device: str, threads: int, queue: i
         loaded.encode(["What is a roundhouse?"])  # the first one takes longer
     except ModelError as error:
         _fail(str(error))
-    hello = Hello(name or Path(model).name or DEFAULT_NAME, loaded.revision, loaded.dimensions, loaded.max_tokens)
+    hello = EmbedderInfo(
+        name or Path(model).name or DEFAULT_NAME, loaded.revision, loaded.dimensions, loaded.max_tokens
+    )
     gc.collect()
     gc.freeze()  # what was loaded lives as long as the process
     try:
@@ -66,7 +68,7 @@ def main(model: str, name: str, listen: str, device: str, threads: int, queue: i
         _fail(f"cannot listen at {listen}: {error}")
 
 
-async def _serve(server: EmbedderServer, path: Path, hello: Hello) -> None:
+async def _serve(server: EmbedderServer, path: Path, hello: EmbedderInfo) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -13,7 +13,7 @@ from cache.keys import bytes_key, epochs_key, index_key, response_key
 _SHOWN = ("model", "tier", "scope", "tags", "input_tokens", "output_tokens", "created", "epochs")
 
 
-class Stored(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoredAnswerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One stored answer, without its text."""
 
     digest: str
@@ -42,7 +42,7 @@ class Holding(Struct, frozen=True):
     entries: int
     bytes: int
     """As counted for the cap: fields of answers, without Redis' own overhead."""
-    data: list[Stored]
+    data: list[StoredAnswerInfo]
     """The newest of them."""
 
 
@@ -71,7 +71,7 @@ async def holding(redis: Redis, tenant: str, *, limit: int) -> Holding:
     return Holding(count, int(size or 0), [stored for stored in listed if stored is not None])
 
 
-async def stored(redis: Redis, tenant: str, digest: str) -> Stored | None:
+async def stored(redis: Redis, tenant: str, digest: str) -> StoredAnswerInfo | None:
     """One stored answer with its text; None if there is none.
 
     Raises:
@@ -93,12 +93,12 @@ async def stored(redis: Redis, tenant: str, digest: str) -> Stored | None:
 
 def _stored(
     digest: str, fields: list[bytes | None], epochs: dict[bytes, bytes], size: int, expires: float
-) -> Stored | None:
+) -> StoredAnswerInfo | None:
     values = [None if value is None else value.decode() for value in fields]
     if None in values:
         return None  # evicted by Redis, or written by another version
     model, tier, scope, tags, input_tokens, output_tokens, created, begun = cast("list[str]", values)
-    return Stored(
+    return StoredAnswerInfo(
         digest=digest,
         model=model,
         tier=tier,

@@ -70,7 +70,7 @@ class Scope(enum.StrEnum):
     """Everybody of the tenant."""
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class RequestTraits(Struct, frozen=True, kw_only=True):
     """What the policy must know of a request."""
 
     deterministic: bool
@@ -87,7 +87,7 @@ class Question(Struct, frozen=True, kw_only=True):
     trial: bool = False
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class AnswerTraits(Struct, frozen=True, kw_only=True):
     """What the policy must know of an answer."""
 
     finished: bool
@@ -108,7 +108,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     """Bytes of what would be stored."""
 
 
-def may_look_up(question: Question, *, enabled: bool = True) -> Bypass | None:
+def may_look_up(question: RequestTraits, *, enabled: bool = True) -> Bypass | None:
     """None if the cache may be asked for this request (and its answer perhaps stored), else the reason why not."""
     if not enabled:
         return Bypass.DISABLED
@@ -126,7 +126,7 @@ def may_look_up(question: Question, *, enabled: bool = True) -> Bypass | None:
     return next((reason for stands, reason in obstacles if stands), None)
 
 
-def may_store(answer: Answer, *, max_bytes: int) -> Reject | None:
+def may_store(answer: AnswerTraits, *, max_bytes: int) -> Reject | None:
     """None if the answer to a request that was looked up may be stored, else the reason why not."""
     obstacles = (
         (answer.blocked, Reject.BLOCKED),

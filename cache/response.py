@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from cache.keys import bytes_key, epochs_key, flight_key, index_key, response_key
 from cache.policy import Reject
-from cache.shape import Shape, decode, encode
+from cache.shape import DeltaShape, decode, encode
 
 log = logging.getLogger("roundhouse.cache")
 
@@ -37,7 +37,7 @@ ALL = "*"
 """What `invalidate` takes for all answers of a tenant; no tag."""
 
 
-class Outcome(enum.StrEnum):
+class LookupOutcome(enum.StrEnum):
     """What a look-up found."""
 
     HIT = "hit"
@@ -50,11 +50,11 @@ class Outcome(enum.StrEnum):
     """Nothing, and nobody waits."""
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class CachedAnswer(Struct, frozen=True, kw_only=True):
     """A stored answer."""
 
     text: str
-    shape: Shape
+    shape: DeltaShape
     """How it was streamed."""
     model: str
     """Public name of the model that answered."""
@@ -86,12 +86,12 @@ class Entry(Struct, frozen=True, kw_only=True):
 class Lookup(Struct, frozen=True):
     """What a look-up found, and why not more."""
 
-    outcome: Outcome
+    outcome: LookupOutcome
     reason: str
     """`stored`, `joined`; of a miss: `absent`, `refresh`, `stale`, `invalidated`, `unreadable`, `unavailable`."""
     epochs: str = ""
     """Goes back into `put`, so that an invalidation in between wins; empty: nothing may be stored."""
-    entry: Entry | None = None
+    entry: CachedAnswer | None = None
     leader: str | None = None
     """Id of the turn that is making the answer."""
 
@@ -155,22 +155,22 @@ class ResponseCache:
             rest: list[bytes] = found[3:]
         except (RedisError, OSError) as error:
             log.warning("response cache look-up failed", extra={"error": type(error).__name__})
-            return Lookup(Outcome.MISS, "unavailable")
-        match Outcome(outcome):
-            case Outcome.HIT:
+            return Lookup(LookupOutcome.MISS, "unavailable")
+        match LookupOutcome(outcome):
+            case LookupOutcome.HIT:
                 entry = read_entry(rest)
                 if entry is not None:
-                    return Lookup(Outcome.HIT, reason, epochs, entry)
+                    return Lookup(LookupOutcome.HIT, reason, epochs, entry)
                 # Written by something else: as good as absent. This answer will replace it, and nobody waits for it.
-                return Lookup(Outcome.MISS, "unreadable", epochs)
-            case Outcome.JOIN if wish.follow:
-                return Lookup(Outcome.JOIN, "joined", epochs, leader=rest[0].decode())
-            case Outcome.JOIN:
-                return Lookup(Outcome.MISS, reason, epochs)
+                return Lookup(LookupOutcome.MISS, "unreadable", epochs)
+            case LookupOutcome.JOIN if wish.follow:
+                return Lookup(LookupOutcome.JOIN, "joined", epochs, leader=rest[0].decode())
+            case LookupOutcome.JOIN:
+                return Lookup(LookupOutcome.MISS, reason, epochs)
             case other:
                 return Lookup(other, reason, epochs)
 
-    async def put(self, tenant: str, digest: str, entry: Entry, found: Lookup, turn: str = "") -> int | Reject:
+    async def put(self, tenant: str, digest: str, entry: CachedAnswer, found: Lookup, turn: str = "") -> int | Reject:
         """Store an answer, and let those who wait for turn `turn`, if it leads, find it; returns how many old answers
         it pushed out.
 
@@ -237,7 +237,7 @@ class ResponseCache:
         return bool(await self._remove(keys=keys, args=[digest]))
 
 
-def size_of(entry: Entry) -> int:
+def size_of(entry: CachedAnswer) -> int:
     """Bytes of an answer's fields."""
     return sum(len(str(value).encode()) for value in entry.fields.values())
 
@@ -254,13 +254,13 @@ def _script(name: str) -> str:
     return "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in ("epochs", name))
 
 
-def read_entry(flat: Sequence[bytes]) -> Entry | None:
+def read_entry(flat: Sequence[bytes]) -> CachedAnswer | None:
     """A stored answer from the fields and values of its hash; None if something else has written them."""
     try:
         fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
         if fields["format"] != FORMAT:
             return None
-        return Entry(
+        return CachedAnswer(
             text=fields["text"],
             shape=decode(fields["shape"], fields["text"]),
             model=fields["model"],

@@ -11,7 +11,7 @@ MAX_DELTAS = 256
 """Of one answer; neighbours of longer ones are merged."""
 
 
-class Shape(Struct, array_like=True, frozen=True):
+class DeltaShape(Struct, array_like=True, frozen=True):
     """The deltas of one answer."""
 
     lengths: tuple[int, ...]
@@ -21,22 +21,22 @@ class Shape(Struct, array_like=True, frozen=True):
     token_ids: tuple[int, ...]
 
 
-_decoder = msgspec.json.Decoder(Shape)
+_decoder = msgspec.json.Decoder(DeltaShape)
 
 
-def shape_of(lengths: Sequence[int], token_counts: Sequence[int], token_ids: Sequence[int]) -> Shape:
+def shape_of(lengths: Sequence[int], token_counts: Sequence[int], token_ids: Sequence[int]) -> DeltaShape:
     """The shape of an answer, in `MAX_DELTAS` deltas at most."""
     counts = token_counts or (0,) * len(lengths)
     step = -(-len(lengths) // MAX_DELTAS) or 1
-    return Shape(_merged(lengths, step), _merged(counts, step), tuple(token_ids))
+    return DeltaShape(_merged(lengths, step), _merged(counts, step), tuple(token_ids))
 
 
-def encode(shape: Shape) -> str:
+def encode(shape: DeltaShape) -> str:
     """As JSON."""
     return msgspec.json.encode(shape).decode()
 
 
-def decode(data: str, text: str) -> Shape:
+def decode(data: str, text: str) -> DeltaShape:
     """The shape of `text`, as `encode` wrote it.
 
     Raises:

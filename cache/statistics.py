@@ -63,7 +63,7 @@ def meaning(counter: str) -> str:
     return (REASONS.get(kind) if point else COUNTERS.get(counter)) or "not known to this version"
 
 
-class CacheStatistics:
+class CacheCounter:
     """Counts per tenant and hour, until `flush`."""
 
     def __init__(self, redis: Redis) -> None:

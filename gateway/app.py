@@ -17,7 +17,7 @@ from starlette.routing import Mount
 
 from cache.embedding.client import EmbedderClient
 from cache.response import ResponseCache
-from cache.statistics import CacheStatistics
+from cache.statistics import CacheCounter
 from engine.adapters.registry import Registry
 from gateway.access.directory.store import Directory
 from gateway.access.directory.view import View, configured
@@ -34,7 +34,7 @@ from gateway.background import Periodic, failure_reporter, observe_failure
 from gateway.billing.ledger import Ledger
 from gateway.config.configuration import WATCH_SECONDS, Apply, Configuration, Prepare
 from gateway.config.settings import Settings, SettingsError
-from gateway.engines.adapters import Adapters, registry_url
+from gateway.engines.adapters import AdapterNames, registry_url
 from gateway.engines.heartbeat import Heartbeat
 from gateway.engines.pools import Engines
 from gateway.errors import ApiError
@@ -65,7 +65,7 @@ from gateway.telemetry import logs
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turns
 from gateway.turns.mailbox import READ_TIMEOUT
-from gateway.ws.socket import Connections
+from gateway.ws.socket import SocketConnections
 
 
 def create_app(configuration: Configuration | Settings) -> Starlette:
@@ -166,13 +166,13 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     if tracer is not None:
         stack.push_async_callback(tracer.aclose)
 
-    statistics, violations, anomalies = CacheStatistics(redis), Violations(redis), Anomalies()
+    statistics, violations, anomalies = CacheCounter(redis), Violations(redis), Anomalies()
     await started(Periodic("cache statistics", statistics.flush, 1.0, at_end=statistics.flush))
     await started(Periodic("violations", violations.flush, 0.2, at_end=violations.flush))
     ledger = await started(Ledger(redis, settings.usage, Path(settings.redis.data, "usage")))
     metrics.redis.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
     engines = await started(await asyncio.to_thread(Engines, settings.pools, settings.router, tls))
-    adapters = await started(Adapters(Registry(registry_url(settings)), engines.pools, settings.adapters.poll))
+    adapters = await started(AdapterNames(Registry(registry_url(settings)), engines.pools, settings.adapters.poll))
     directory = Directory(redis, configured=configured(settings), secret=secret)
     view = await started(View(directory))
     limiter = await started(Limiter(redis, settings, gateways=lambda: presence.gateways))
@@ -220,7 +220,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     last_used, issuers = await started(LastUsed(redis)), await started(Issuers(settings.identity.issuers))
     identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used, issuers)
     tickets = Tickets(redis)
-    connections = Connections(settings, identity, tickets, turns, metrics, limiter, view)
+    connections = SocketConnections(settings, identity, tickets, turns, metrics, limiter, view)
     heartbeat = Heartbeat(presence.id, engines, metrics.activity)
     presence.facts = lambda: heartbeat.facts(turns.running, connections.open, draining=turns.draining)
     await started(presence)

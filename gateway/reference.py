@@ -16,9 +16,9 @@ import msgspec
 from engine.server.options import EngineOptions
 from gateway.admin.reference import endpoints_page
 from gateway.config.configuration import ALL, CHANGEABLE
-from gateway.config.identity import Issuer
+from gateway.config.identity import IssuerSettings
 from gateway.config.safety import SafetyPattern, SafetyPolicy
-from gateway.config.settings import ApiKey, Pool, Price, Section, Settings, Tenant
+from gateway.config.settings import ApiKeySettings, PoolSettings, PriceSettings, Section, Settings, TenantSettings
 from gateway.records.quota import Quota
 from gateway.telemetry.metrics.process import Metrics
 
@@ -92,13 +92,15 @@ def configuration() -> str:
         if isinstance(field.type, type) and issubclass(field.type, Section)
     ]
     parts.insert(1, _changeable())
-    lists: dict[str, type[Section]] = {"[tenants]": Tenant, "[pools]": Pool, "[prices]": Price}
+    lists: dict[str, type[Section]] = {"[tenants]": TenantSettings, "[pools]": PoolSettings, "[prices]": PriceSettings}
     for name, section in lists.items():
         parts.append(f"\n## `[{name}]`\n\n{_sentence(section)} One table each.\n\n{_table(section)}")
     parts.append(f"\n## `[[safety.patterns]]`\n\n{_sentence(SafetyPattern)} One table each.\n\n{_table(SafetyPattern)}")
     parts.append(f"\n## `[safety.tenants.<name>]`\n\n{_sentence(SafetyPolicy)}\n\n{_table(SafetyPolicy)}")
-    parts.append(f"\n## `[[identity.issuers]]`\n\n{_sentence(Issuer)} One table each.\n\n{_table(Issuer)}")
-    parts.append(f"\n### `keys` of a tenant\n\n{_sentence(ApiKey)}\n\n{_table(ApiKey)}")
+    parts.append(
+        f"\n## `[[identity.issuers]]`\n\n{_sentence(IssuerSettings)} One table each.\n\n{_table(IssuerSettings)}"
+    )
+    parts.append(f"\n### `keys` of a tenant\n\n{_sentence(ApiKeySettings)}\n\n{_table(ApiKeySettings)}")
     parts.append(f"\n### `limits` of a tenant\n\nThe fields of `[limits]` but the last three: {_names(Quota)}.\n")
     return "".join(parts)
 

@@ -19,7 +19,7 @@ from gateway.access.tickets import Tickets
 from gateway.billing.ledger import Ledger
 from gateway.config.configuration import Configuration
 from gateway.config.settings import Settings
-from gateway.engines.adapters import Adapters
+from gateway.engines.adapters import AdapterNames
 from gateway.engines.pools import Engines
 from gateway.limits.limiter import Limiter
 from gateway.pipeline.routing.decisions import DecisionLog
@@ -33,7 +33,7 @@ from gateway.turns import Turns
 
 
 class Sockets(Protocol):
-    """The open WebSockets of this process; `gateway.ws.socket.Connections` implements it."""
+    """The open WebSockets of this process; `gateway.ws.socket.SocketConnections` implements it."""
 
     draining: bool
 
@@ -59,7 +59,7 @@ class Gateway:
     tickets: Tickets
     limiter: Limiter
     engines: Engines
-    adapters: Adapters
+    adapters: AdapterNames
     turns: Turns
     connections: Sockets
     metrics: Metrics

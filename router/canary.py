@@ -29,7 +29,7 @@ RATIOS = (1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 """How many times as often a bad canary may fail: what the test looks for."""
 
 
-class Signal(enum.StrEnum):
+class CanarySignal(enum.StrEnum):
     """What may be wrong with an answer."""
 
     ERROR = "error"
@@ -40,7 +40,7 @@ class Signal(enum.StrEnum):
     """It was empty."""
 
 
-class Share(Struct, frozen=True):
+class WeightedTarget(Struct, frozen=True):
     """A target and its weight."""
 
     model: str
@@ -54,7 +54,7 @@ class Failures(Struct, frozen=True):
     canary: int = 0
 
 
-class Rule(Struct, frozen=True, kw_only=True):
+class CanaryRule(Struct, frozen=True, kw_only=True):
     """When a canary is taken out."""
 
     alpha: float = 0.01
@@ -65,18 +65,18 @@ class Rule(Struct, frozen=True, kw_only=True):
     """Failures of the canary before anything is decided."""
 
 
-class Verdict(Struct, frozen=True):
+class CanaryVerdict(Struct, frozen=True):
     """What is known of a canary."""
 
     out: bool
-    signal: Signal | None
+    signal: CanarySignal | None
     """The one with most evidence against it."""
     evidence: float
     """How many times likelier the failures are if it is worse; `threshold` takes it out."""
     threshold: float
 
 
-def split(route: str, tenant: str, conversation: bytes, shares: Sequence[Share]) -> str | None:
+def split(route: str, tenant: str, conversation: bytes, shares: Sequence[WeightedTarget]) -> str | None:
     """The target of a conversation; None if no target has a weight."""
     total = sum(share.weight for share in shares)
     if total == 0:
@@ -93,20 +93,20 @@ def split(route: str, tenant: str, conversation: bytes, shares: Sequence[Share])
     return next(share.model for share in reversed(shares) if share.weight)  # the sum of floats fell short
 
 
-def judge(canary: int, stable: int, failures: Mapping[Signal, Failures], rule: Rule) -> Verdict:
+def judge(canary: int, stable: int, failures: Mapping[CanarySignal, Failures], rule: CanaryRule) -> CanaryVerdict:
     """Whether a canary is taken out.
 
     Args:
         canary, stable: the weights that the two have had all the time. Both are above 0 if there are failures.
     """
-    threshold = len(Signal) / rule.alpha
+    threshold = len(CanarySignal) / rule.alpha
     worst, most = None, 0.0
     for signal, counted in failures.items():
         found = evidence(canary / (canary + stable), counted, rule.tolerance)
         if found > most:
             worst, most = signal, found
     out = worst is not None and most >= threshold and failures[worst].canary >= rule.least
-    return Verdict(out, worst, most, threshold)
+    return CanaryVerdict(out, worst, most, threshold)
 
 
 def evidence(share: float, failures: Failures, tolerance: float = 1.0) -> float:

@@ -16,7 +16,7 @@ import enum
 
 from msgspec import Struct
 
-from router.tier import TIERS, Choice, Source
+from router.tier import TIERS, TierChoice, ValueSource
 
 DEPENDENCE = 0.4
 """Where a tier fails, the share of cases in which the next one has its lead only; else its chances are the usual ones.
@@ -24,7 +24,7 @@ On the frozen suite 0.38 [0.26, 0.50] from small to medium, 0.37 [0.25, 0.50] fr
 `tests/router/test_cascade.py` measures it."""
 
 
-class Signal(enum.StrEnum):
+class CascadeSignal(enum.StrEnum):
     """What looks bad about an answer."""
 
     EMPTY = "empty"
@@ -37,12 +37,12 @@ class Signal(enum.StrEnum):
     """The mean log-probability of its tokens is low."""
 
 
-LEFT = {Signal.EMPTY: 0.0, Signal.SCHEMA: 0.0, Signal.REFUSAL: 0.25, Signal.DOUBT: 0.5}
+LEFT = {CascadeSignal.EMPTY: 0.0, CascadeSignal.SCHEMA: 0.0, CascadeSignal.REFUSAL: 0.25, CascadeSignal.DOUBT: 0.5}
 """Part of the probability of a good answer that each signal leaves. Judgement: no data with such signals is at hand."""
-OF_FORM = (Signal.EMPTY, Signal.SCHEMA)
+OF_FORM = (CascadeSignal.EMPTY, CascadeSignal.SCHEMA)
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class AnswerEvidence(Struct, frozen=True, kw_only=True):
     """What is seen of a whole answer."""
 
     empty: bool
@@ -56,7 +56,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 class Escalation(Struct, frozen=True, kw_only=True):
     """A decision, and everything it was made from."""
 
-    signal: Signal
+    signal: CascadeSignal
     tier: str
     """That has answered."""
     next: str
@@ -77,20 +77,20 @@ class Escalation(Struct, frozen=True, kw_only=True):
         return self.gain > self.paid
 
 
-def signal(seen: Seen, doubt_below: float | None) -> Signal | None:
+def signal(seen: AnswerEvidence, doubt_below: float | None) -> CascadeSignal | None:
     """The strongest signal. Args: doubt_below: mean log-probability; None: that is no signal."""
     if seen.empty:
-        return Signal.EMPTY
+        return CascadeSignal.EMPTY
     if not seen.valid:
-        return Signal.SCHEMA
+        return CascadeSignal.SCHEMA
     if seen.refusal:
-        return Signal.REFUSAL
+        return CascadeSignal.REFUSAL
     if doubt_below is not None and seen.logprob is not None and seen.logprob < doubt_below:
-        return Signal.DOUBT
+        return CascadeSignal.DOUBT
     return None
 
 
-def next_tier(choice: Choice) -> str | None:
+def next_tier(choice: TierChoice) -> str | None:
     """The tier above the chosen one. None if there is none, or if the choice was drawn to see how its tier does."""
     if choice.draw < choice.terms.explore:
         return None
@@ -98,14 +98,14 @@ def next_tier(choice: Choice) -> str | None:
     return above[0] if above else None
 
 
-def escalate(choice: Choice, next: str, found: Signal, typical: tuple[float, float, float]) -> Escalation:
+def escalate(choice: TierChoice, next: str, found: CascadeSignal, typical: tuple[float, float, float]) -> Escalation:
     """Whether to ask the tier `next`, too.
 
     Args:
         typical: probability that each tier answers well, of requests of which nothing is known.
     """
     prediction = choice.outlook.prediction
-    known = prediction.probabilities if prediction and choice.outlook.source is Source.LEARNT else None
+    known = prediction.probabilities if prediction and choice.outlook.source is ValueSource.LEARNT else None
     success = known or typical
     this, that = TIERS.index(choice.tier), TIERS.index(next)
     return decide(
@@ -120,7 +120,7 @@ def escalate(choice: Choice, next: str, found: Signal, typical: tuple[float, flo
 
 
 def decide(
-    found: Signal,
+    found: CascadeSignal,
     tiers: tuple[str, str],
     success: tuple[float, float],
     *,
@@ -167,10 +167,10 @@ def sentence(escalation: Escalation) -> str:
 
 
 _SAID = {
-    Signal.EMPTY: "was empty",
-    Signal.SCHEMA: "was not in the format that was asked for",
-    Signal.REFUSAL: "was a refusal",
-    Signal.DOUBT: "was of tokens that it found unlikely itself",
+    CascadeSignal.EMPTY: "was empty",
+    CascadeSignal.SCHEMA: "was not in the format that was asked for",
+    CascadeSignal.REFUSAL: "was a refusal",
+    CascadeSignal.DOUBT: "was of tokens that it found unlikely itself",
 }
 
 

@@ -31,7 +31,7 @@ class Interval(Struct, frozen=True):
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-class Routed(Struct, frozen=True):
+class RoutingCurve(Struct, frozen=True):
     """What each request gets at each price, cheapest routing first; arrays of shape (prices, requests)."""
 
     quality: Values
@@ -64,7 +64,7 @@ def prices(probabilities: Values, costs: Values, steps: int = STEPS) -> Values:
     return np.asarray(np.maximum(inner, 0.0))
 
 
-def route_all(probabilities: Values, outcomes: Values, expected: Values, costs: Values) -> Routed:
+def route_all(probabilities: Values, outcomes: Values, expected: Values, costs: Values) -> RoutingCurve:
     """Quality and cost of every request along the curve, from all-small to all-large.
 
     Args:
@@ -75,16 +75,16 @@ def route_all(probabilities: Values, outcomes: Values, expected: Values, costs: 
     taken += [choices(probabilities, expected, price) for price in prices(probabilities, expected)]
     taken.append(np.full(len(rows), outcomes.shape[1] - 1))
     quality = np.stack([outcomes[rows, tier] for tier in taken])
-    return Routed(quality, np.stack([costs[rows, tier] for tier in taken]))
+    return RoutingCurve(quality, np.stack([costs[rows, tier] for tier in taken]))
 
 
-def random_mixture(outcomes: Values, costs: Values) -> Routed:
+def random_mixture(outcomes: Values, costs: Values) -> RoutingCurve:
     """Requests sent to small or large by the toss of a coin: its expectation is the straight line between both."""
     ends = [0, outcomes.shape[1] - 1]
-    return Routed(outcomes.T[ends], costs.T[ends])
+    return RoutingCurve(outcomes.T[ends], costs.T[ends])
 
 
-def area(routed: Routed, drawn: Values | None = None) -> Values:
+def area(routed: RoutingCurve, drawn: Values | None = None) -> Values:
     """Area between all-small quality and the quality-cost curve, as a share of the box up to all-large.
 
     0.5 is a straight line between both, 1 all-large quality at all-small cost; an oracle may pass 1, because a small
@@ -126,7 +126,7 @@ def apgr(scores: Values, weak: Values, strong: Values, drawn: Values | None = No
     return np.asarray(whole / gained[:, -1])
 
 
-def cost_of_quality(routed: Routed, share: float, drawn: Values | None = None) -> Values:
+def cost_of_quality(routed: RoutingCurve, share: float, drawn: Values | None = None) -> Values:
     """The least cost, as a share of all-large cost, at which the curve reaches `share` of the gap from all-small to
     all-large quality; 1 where only all-large does."""
     weights = np.ones((1, routed.cost.shape[1])) if drawn is None else drawn

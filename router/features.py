@@ -60,7 +60,7 @@ _CAPITAL = re.compile(r"[A-Z]")
 _TERM = re.compile(r"\b(?=\w*[a-z])(?:\w*\d\w*|\w*_\w+|[a-z]\w*[A-Z]\w*|[A-Z]{2,}\w*|\w{10,}|\w+/\w+)\b")
 
 
-class Message(Struct, frozen=True):
+class PromptMessage(Struct, frozen=True):
     """One message of the conversation, oldest first."""
 
     role: str
@@ -116,7 +116,7 @@ class Features(Struct, frozen=True):
     """Estimated from the number of characters."""
 
 
-def extract(messages: Sequence[Message]) -> Features:
+def extract(messages: Sequence[PromptMessage]) -> Features:
     """Features of a conversation; all zero if it holds no user message."""
     newest = next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "user"), None)
     if newest is None:

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 
 
-class InFlight:
+class InFlightLoad:
     """The requests that one replica has from us."""
 
     def __init__(self) -> None:
@@ -18,26 +18,26 @@ class InFlight:
         self.requests = 0
 
     @contextlib.contextmanager
-    def carry(self, prompt: int, answer: int) -> Iterator[Flight]:
+    def carry(self, prompt: int, answer: int) -> Iterator[InFlightRequest]:
         """Count a request while the body runs.
 
         Args:
             prompt: tokens of its prompt that the replica has to compute.
             answer: tokens that its answer may have.
         """
-        flight = Flight(self, prompt, answer)
+        flight = InFlightRequest(self, prompt, answer)
         try:
             yield flight
         finally:
             flight._close()
 
 
-class Flight:
-    """One request in flight. Made by `InFlight.carry`, which also ends it."""
+class InFlightRequest:
+    """One request in flight. Made by `InFlightLoad.carry`, which also ends it."""
 
     __slots__ = ("_answer", "_in_flight", "_prompt", "computed")
 
-    def __init__(self, in_flight: InFlight, prompt: int, answer: int) -> None:
+    def __init__(self, in_flight: InFlightLoad, prompt: int, answer: int) -> None:
         self._in_flight = in_flight
         self._prompt = prompt
         self._answer = answer

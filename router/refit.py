@@ -69,7 +69,7 @@ class Suite(Struct, frozen=True):
         )
 
 
-class Verdict(Struct, frozen=True):
+class RefitVerdict(Struct, frozen=True):
     """A new model beside the one in use, on the frozen suite."""
 
     area: Interval
@@ -121,7 +121,7 @@ def _moved(opinions: Sequence[Opinion], steps: int = 50) -> tuple[float, float]:
     return float(at[0]), float(at[1])
 
 
-def judge(new: SuccessModel, old: SuccessModel, suite: Suite) -> Verdict:
+def judge(new: SuccessModel, old: SuccessModel, suite: Suite) -> RefitVerdict:
     """Both models on the same resamples of the suite."""
     costs = suite.tokens * np.array(relative(NOMINAL))
     drawn = resamples(len(suite.outcomes), RESAMPLES)
@@ -131,7 +131,7 @@ def judge(new: SuccessModel, old: SuccessModel, suite: Suite) -> Verdict:
         curve = route_all(believed, suite.outcomes, costs, costs)
         areas.append((area(curve), area(curve, drawn)))
         errors.append((brier(believed, suite.outcomes), brier(believed, suite.outcomes, drawn)))
-    return Verdict(*(interval(a[0] - b[0], a[1] - b[1]) for a, b in (areas, errors)))
+    return RefitVerdict(*(interval(a[0] - b[0], a[1] - b[1]) for a, b in (areas, errors)))
 
 
 def read_suite(model: SuccessModel, path: Path = SUITE) -> Suite:

@@ -54,7 +54,7 @@ class ReplicaPolicy(Struct, frozen=True, kw_only=True):
     """Error rate from which a replica gets nothing while there is another one."""
 
 
-class How(enum.StrEnum):
+class ReplicaReason(enum.StrEnum):
     """How a replica was chosen, in one word."""
 
     ONLY = "only"
@@ -77,18 +77,18 @@ class Score(Struct, frozen=True):
     total: float
 
 
-class Choice(Struct, frozen=True):
+class ReplicaChoice(Struct, frozen=True):
     """The order in which replicas are tried, and why."""
 
     order: tuple[str, ...]
-    how: How
+    how: ReplicaReason
     scores: dict[str, Score]
     """By replica."""
 
 
 def choose(
     replicas: Sequence[Replica], prompt_tokens: int, policy: ReplicaPolicy, draw: int, *, adapter: bool = False
-) -> Choice:
+) -> ReplicaChoice:
     """Put a pool's replicas in the order in which they are to be tried.
 
     Args:
@@ -98,7 +98,7 @@ def choose(
         adapter: whether the request needs one.
     """
     if len(replicas) == 1:
-        return Choice((replicas[0].name,), How.ONLY, {})
+        return ReplicaChoice((replicas[0].name,), ReplicaReason.ONLY, {})
     pressures = [(each.load + prompt_tokens) / each.weight for each in replicas]
     mean = sum(pressures) / len(pressures)
     scores = {
@@ -115,22 +115,26 @@ def choose(
     def rank(each: Replica) -> tuple[float, int]:
         return -scores[each.name].total, places[each.name]
 
-    how = How.PREFIX if any(scores[each.name].match or each.sticky for each in candidates) else How.LOAD
-    first = sorted(candidates if how is How.PREFIX else _two(candidates, draw), key=rank)
+    how = (
+        ReplicaReason.PREFIX
+        if any(scores[each.name].match or each.sticky for each in candidates)
+        else ReplicaReason.LOAD
+    )
+    first = sorted(candidates if how is ReplicaReason.PREFIX else _two(candidates, draw), key=rank)
     taken = {each.name for each in first}
     others = sorted((each for each in candidates if each.name not in taken), key=rank)
     taken |= {each.name for each in others}
     last = sorted((each for each in replicas if each.name not in taken), key=rank)
-    return Choice(tuple(each.name for each in (*first, *others, *last)), how, scores)
+    return ReplicaChoice(tuple(each.name for each in (*first, *others, *last)), how, scores)
 
 
-def explain(choice: Choice, prompt_tokens: int) -> str:
+def explain(choice: ReplicaChoice, prompt_tokens: int) -> str:
     """The grounds of a choice, for people."""
     chosen = choice.order[0]
-    if choice.how is How.ONLY:
+    if choice.how is ReplicaReason.ONLY:
         return f"{chosen} is the only replica"
     score = choice.scores[chosen]
-    if choice.how is How.LOAD:
+    if choice.how is ReplicaReason.LOAD:
         return f"no replica knows the prompt: {chosen} is the less loaded of two"
     return (
         f"{chosen} has {score.match:.0%} of the work on {prompt_tokens} prompt tokens behind it "

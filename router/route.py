@@ -18,12 +18,12 @@ from msgspec import Struct
 from router.complexity import Complexity
 from router.replica import Score
 from router.tier import TIERS as TIERS
-from router.tier import Choice, Source, sentences
+from router.tier import TierChoice, ValueSource, sentences
 
 AUTO = "auto"
 
 
-class Candidate(Struct, frozen=True, kw_only=True):
+class RouteCandidate(Struct, frozen=True, kw_only=True):
     """One engine replica as it was when the snapshot was taken."""
 
     replica: str
@@ -60,13 +60,13 @@ class RouteRequest(Struct, frozen=True, kw_only=True):
     adapter: str | None = None
     """Public name of an adapter of that model, if the request names one."""
     complexity: Complexity
-    choice: Choice | None = None
+    choice: TierChoice | None = None
     """The tier chosen for `auto`; None: by the policy's thresholds of complexity."""
     output_tokens: int = 1
     """Output tokens that must fit beside the prompt."""
 
 
-class Policy(Struct, frozen=True, kw_only=True):
+class RoutingPolicy(Struct, frozen=True, kw_only=True):
     """How `auto` picks a tier: thresholds of complexity, and what `router.tier` chooses by."""
 
     medium_from: float = 0.2
@@ -92,7 +92,7 @@ class Policy(Struct, frozen=True, kw_only=True):
         return hashlib.blake2b(msgspec.json.encode(self), digest_size=8).hexdigest()
 
 
-class Why(enum.StrEnum):
+class RouteReason(enum.StrEnum):
     """Why this tier, in one word."""
 
     REQUESTED = "requested"
@@ -109,15 +109,15 @@ class Why(enum.StrEnum):
     """The tier wanted has answered, and that looked bad."""
 
 
-class Decision(Struct, frozen=True, kw_only=True):
+class RouteDecision(Struct, frozen=True, kw_only=True):
     """Where a request goes."""
 
     tier: str
     model: str
     replica: str
-    why: Why
+    why: RouteReason
     complexity: float
-    choice: Choice | None = None
+    choice: TierChoice | None = None
     reasons: tuple[str, ...]
     """The grounds, for people."""
     fallbacks: tuple[str, ...]
@@ -144,7 +144,7 @@ class NoRoute(Exception):
         self.refusal = refusal
 
 
-def route(request: RouteRequest, candidates: Sequence[Candidate], policy: Policy) -> Decision:
+def route(request: RouteRequest, candidates: Sequence[RouteCandidate], policy: RoutingPolicy) -> RouteDecision:
     """Choose a replica and the order of fallbacks.
 
     A model's own name is a promise: only its replicas may answer. `auto` and tier names may fall back.
@@ -177,7 +177,7 @@ def route(request: RouteRequest, candidates: Sequence[Candidate], policy: Policy
     order = sorted(usable, key=lambda c: (_distance(wanted, c.tier), c.pressure, c.replica))
     chosen = order[0]
     why = _why(request, wanted, chosen, fitting)
-    return Decision(
+    return RouteDecision(
         tier=chosen.tier,
         model=chosen.model,
         replica=chosen.replica,
@@ -189,7 +189,7 @@ def route(request: RouteRequest, candidates: Sequence[Candidate], policy: Policy
     )
 
 
-def _allowed(name: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+def _allowed(name: str, candidates: Sequence[RouteCandidate]) -> list[RouteCandidate]:
     known = {c.model for c in candidates}
     if name in known:
         return [c for c in candidates if c.model == name]
@@ -201,7 +201,7 @@ def _allowed(name: str, candidates: Sequence[Candidate]) -> list[Candidate]:
     raise NoRoute(Refusal.UNKNOWN_MODEL, f"the model '{name}' does not exist; available: {names}")
 
 
-def _wanted_tier(request: RouteRequest, policy: Policy, allowed: Sequence[Candidate]) -> str:
+def _wanted_tier(request: RouteRequest, policy: RoutingPolicy, allowed: Sequence[RouteCandidate]) -> str:
     if request.model == AUTO:
         return request.choice.tier if request.choice else policy.tier(request.complexity.score)
     return request.model if request.model in TIERS else allowed[0].tier
@@ -213,35 +213,37 @@ def _distance(wanted: str, tier: str) -> int:
     return step if step >= 0 else len(TIERS) - step
 
 
-def _why(request: RouteRequest, wanted: str, chosen: Candidate, fitting: Sequence[Candidate]) -> Why:
+def _why(request: RouteRequest, wanted: str, chosen: RouteCandidate, fitting: Sequence[RouteCandidate]) -> RouteReason:
     if chosen.tier == wanted:
         if request.model != AUTO:
-            return Why.REQUESTED
-        return _SOURCES[request.choice.outlook.source] if request.choice else Why.COMPLEXITY
-    return Why.FALLBACK if any(c.tier == wanted for c in fitting) else Why.CONTEXT
+            return RouteReason.REQUESTED
+        return _SOURCES[request.choice.outlook.source] if request.choice else RouteReason.COMPLEXITY
+    return RouteReason.FALLBACK if any(c.tier == wanted for c in fitting) else RouteReason.CONTEXT
 
 
 _SOURCES = {
-    Source.LEARNT: Why.LEARNT,
-    Source.COMPLEXITY: Why.COMPLEXITY,
-    Source.UNCERTAIN: Why.UNCERTAIN,
+    ValueSource.LEARNT: RouteReason.LEARNT,
+    ValueSource.COMPLEXITY: RouteReason.COMPLEXITY,
+    ValueSource.UNCERTAIN: RouteReason.UNCERTAIN,
 }
 
 
-def _sentences(request: RouteRequest, wanted: str, chosen: Candidate, why: Why, *, full: bool) -> tuple[str, ...]:
+def _sentences(
+    request: RouteRequest, wanted: str, chosen: RouteCandidate, why: RouteReason, *, full: bool
+) -> tuple[str, ...]:
     if request.model == AUTO:
         score = request.complexity.score
         chosen_by = request.choice
         grounds = list(sentences(chosen_by)) if chosen_by else [f"complexity {score:.2f} asks for the {wanted} tier"]
-        if chosen_by is None or chosen_by.outlook.source is Source.COMPLEXITY:
+        if chosen_by is None or chosen_by.outlook.source is ValueSource.COMPLEXITY:
             grounds += [f"{reason.sentence} (+{reason.contribution:.2f})" for reason in request.complexity.reasons[:3]]
     else:
         grounds = [f"the request names {request.adapter or request.model}"]
         if request.adapter:
             grounds.append(f"it is an adapter of {request.model}")
-    if why is Why.FALLBACK:
+    if why is RouteReason.FALLBACK:
         state = "full" if full else "not available"
         grounds.append(f"the {wanted} tier is {state}, the {chosen.tier} tier stands in")
-    if why is Why.CONTEXT:
+    if why is RouteReason.CONTEXT:
         grounds.append(f"the prompt does not fit the {wanted} tier's context")
     return tuple(grounds)

@@ -6,7 +6,7 @@ budget and delay mean the same for every request. Where neither says anything, m
 not, unless the price is far from the middle.
 
 The price of cost is what the quality knob or a budget (`router.budget`) sets. Costs are relative to the dearest tier's.
-Pure, and made again from what it returns: `Choice` holds everything it was made from.
+Pure, and made again from what it returns: `TierChoice` holds everything it was made from.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CERTAIN = 4.0
 it as small, large is."""
 
 
-class Source(enum.StrEnum):
+class ValueSource(enum.StrEnum):
     """What the values of tiers rest on."""
 
     LEARNT = "learnt"
@@ -42,7 +42,7 @@ class Source(enum.StrEnum):
 class Outlook(Struct, frozen=True):
     """What is believed of a request before a price is known."""
 
-    source: Source
+    source: ValueSource
     complexity: float
     prediction: Prediction | None = None
     medium_from: float = 0.2
@@ -65,7 +65,7 @@ class Terms(Struct, frozen=True):
     """Share of requests whose tier is drawn, so that outcomes of other choices are seen."""
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class TierChoice(Struct, frozen=True, kw_only=True):
     """A tier, and everything it was chosen by."""
 
     tier: str
@@ -93,8 +93,8 @@ def choose(
     offered: tuple[str, ...] = TIERS,
     floor: str | None = None,
     draw: float = 1.0,
-) -> Choice:
-    """Choose a tier; of equally useful ones the cheaper. For the arguments see `Choice`.
+) -> TierChoice:
+    """Choose a tier; of equally useful ones the cheaper. For the arguments see `TierChoice`.
 
     Where no tier that is offered is as high as the floor, the highest is taken.
     """
@@ -110,7 +110,7 @@ def choose(
     explored = draw < terms.explore
     # The part of the draw below `explore` is uniform again.
     taken = open_tiers[int(draw / terms.explore * len(open_tiers))] if explored else best
-    return Choice(
+    return TierChoice(
         tier=TIERS[taken],
         outlook=outlook,
         terms=terms,
@@ -124,7 +124,7 @@ def choose(
     )
 
 
-def again(choice: Choice) -> Choice:
+def again(choice: TierChoice) -> TierChoice:
     """The same choice, made anew from what it holds."""
     return choose(
         choice.outlook,
@@ -136,7 +136,7 @@ def again(choice: Choice) -> Choice:
     )
 
 
-def sentences(choice: Choice) -> tuple[str, ...]:
+def sentences(choice: TierChoice) -> tuple[str, ...]:
     """Why this tier, for people: what its worth asks for, then what has changed that."""
     outlook, terms, prediction = choice.outlook, choice.terms, choice.outlook.prediction
     worth = [value - terms.price * cost for value, cost in zip(choice.values, terms.costs, strict=True)]
@@ -145,10 +145,10 @@ def sentences(choice: Choice) -> tuple[str, ...]:
     explored = choice.draw < terms.explore
     if explored:
         first = f"the {choice.tier} tier was drawn, to see how it does"
-    elif outlook.source is Source.LEARNT:
+    elif outlook.source is ValueSource.LEARNT:
         shown = ", ".join(f"{tier} {value:.0%}" for tier, value in zip(TIERS, choice.values, strict=True))
         first = f"expected to be answered well: {shown}; at this price of quality that asks for {wanted}"
-    elif outlook.source is Source.COMPLEXITY:
+    elif outlook.source is ValueSource.COMPLEXITY:
         price = "" if terms.price == terms.middle else "at this price of quality "
         first = f"complexity {outlook.complexity:.2f} {price}asks for the {wanted} tier"
     else:
@@ -173,11 +173,11 @@ def _best(tiers: Sequence[str], utilities: Sequence[float]) -> str:
 def values(outlook: Outlook, terms: Terms) -> tuple[float, float, float]:
     """What each tier is worth, in probability of a good answer; only differences count."""
     prediction = outlook.prediction
-    if outlook.source is Source.LEARNT and prediction is not None and prediction.probabilities is not None:
+    if outlook.source is ValueSource.LEARNT and prediction is not None and prediction.probabilities is not None:
         return prediction.probabilities
     small, medium, large = terms.costs
     first, second = terms.middle * (medium - small), terms.middle * (large - medium)
-    if outlook.source is Source.UNCERTAIN:
+    if outlook.source is ValueSource.UNCERTAIN:
         gains = first * CERTAIN, second / CERTAIN
     else:
         gains = (

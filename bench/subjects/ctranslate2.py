@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.subjects.interface import Batch, Clock, Precision, Setup, Subject, Trace
+from bench.subjects.interface import Clock, Precision, RequestBatch, Subject, SubjectSetup, Trace
 
 
 def convert(checkpoint: Path, precision: Precision, directory: Path) -> None:
@@ -19,14 +19,14 @@ def convert(checkpoint: Path, precision: Precision, directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def load(setup: Setup) -> Iterator[Subject]:
+def load(setup: SubjectSetup) -> Iterator[Subject]:
     """Its tokens are strings; they are looked up before the clock starts."""
     import ctranslate2
 
     generator = ctranslate2.Generator(setup.model, device="cpu", intra_threads=setup.threads, inter_threads=1)
     vocabulary = json.loads((Path(setup.model) / "vocabulary.json").read_text())
 
-    def run(batch: Batch) -> list[Trace]:
+    def run(batch: RequestBatch) -> list[Trace]:
         words = [[vocabulary[token] for token in prompt] for prompt in batch.prompts]
         arguments: dict[str, Any] = {}
         if batch.shared_tokens:

@@ -8,21 +8,21 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from bench.subjects.interface import Batch, Clock, Setup, Subject, Trace
+from bench.subjects.interface import Clock, RequestBatch, Subject, SubjectSetup, Trace
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 _PAGE = 256
 
 
 @contextlib.contextmanager
-def generate(setup: Setup) -> Iterator[Subject]:
+def generate(setup: SubjectSetup) -> Iterator[Subject]:
     """One static batch; a streamer notes the time of every step."""
     model = _model(setup)
     yield Subject.here(lambda batch: _generate(model, batch, {}))
 
 
 @contextlib.contextmanager
-def peft(setup: Setup) -> Iterator[Subject]:
+def peft(setup: SubjectSetup) -> Iterator[Subject]:
     """`generate` with a different adapter per row, by peft's `adapter_names`."""
     from peft import PeftModel
 
@@ -35,7 +35,7 @@ def peft(setup: Setup) -> Iterator[Subject]:
             model.load_adapter(folder, adapter_name=names[index])
     model.eval()
 
-    def run(batch: Batch) -> list[Trace]:
+    def run(batch: RequestBatch) -> list[Trace]:
         if batch.adapters == 0:
             with model.disable_adapter():
                 return _generate(model, batch, {})
@@ -46,7 +46,7 @@ def peft(setup: Setup) -> Iterator[Subject]:
 
 
 @contextlib.contextmanager
-def continuous_batching(setup: Setup) -> Iterator[Subject]:
+def continuous_batching(setup: SubjectSetup) -> Iterator[Subject]:
     """As `generate_batch` sets it up, but timed only once it is ready.
 
     Its cache is sized for the workload: by default it takes 60 % of all memory.
@@ -56,7 +56,7 @@ def continuous_batching(setup: Setup) -> Iterator[Subject]:
 
     model = _model(setup)
 
-    def run(batch: Batch) -> list[Trace]:
+    def run(batch: RequestBatch) -> list[Trace]:
         requests, length = len(batch.prompts), max(map(len, batch.prompts))
         sizes = ContinuousBatchingConfig(
             page_size=_PAGE,
@@ -87,7 +87,7 @@ def continuous_batching(setup: Setup) -> Iterator[Subject]:
     yield Subject.here(run)
 
 
-def _generate(model: Any, batch: Batch, arguments: dict[str, Any]) -> list[Trace]:
+def _generate(model: Any, batch: RequestBatch, arguments: dict[str, Any]) -> list[Trace]:
     import torch
     from transformers import GenerationConfig
     from transformers.generation.streamers import BaseStreamer
@@ -118,7 +118,7 @@ def _generate(model: Any, batch: Batch, arguments: dict[str, Any]) -> list[Trace
     return [Trace(row, moments.times[1:]) for row in output[:, ids.shape[1] :].tolist()]
 
 
-def _model(setup: Setup) -> Any:
+def _model(setup: SubjectSetup) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 

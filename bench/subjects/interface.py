@@ -18,7 +18,7 @@ Precision = Literal["fp32", "bf16", "int8", "int4"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
-class Setup(msgspec.Struct, frozen=True):
+class SubjectSetup(msgspec.Struct, frozen=True):
     """What a subject must be able to run."""
 
     model: str
@@ -38,7 +38,7 @@ class Setup(msgspec.Struct, frozen=True):
     """The checkpoint is a config.json alone; weights are made up on the device."""
 
 
-class Batch(msgspec.Struct, frozen=True):
+class RequestBatch(msgspec.Struct, frozen=True):
     """Requests that arrive together; each gets exactly `new_tokens` greedy tokens."""
 
     prompts: list[list[int]]
@@ -59,12 +59,12 @@ class Trace(msgspec.Struct, frozen=True):
 class Subject(msgspec.Struct, frozen=True):
     """A loaded model."""
 
-    run: Callable[[Batch], list[Trace]]
+    run: Callable[[RequestBatch], list[Trace]]
     pids: tuple[int, ...]
     """The processes whose memory counts."""
 
     @classmethod
-    def here(cls, run: Callable[[Batch], list[Trace]]) -> Subject:
+    def here(cls, run: Callable[[RequestBatch], list[Trace]]) -> Subject:
         """A model in this process."""
         return cls(run, (os.getpid(),))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.subjects.interface import Batch, Clock, Precision, Setup, Subject, Trace
+from bench.subjects.interface import Clock, Precision, RequestBatch, Subject, SubjectSetup, Trace
 
 _BATCH = 2048
 """Most tokens of a step; its default."""
@@ -81,7 +81,7 @@ def _write(checkpoint: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def load(setup: Setup) -> Iterator[Subject]:
+def load(setup: SubjectSetup) -> Iterator[Subject]:
     """Each request has a cache of its own, as in the server without `--kv-unified`."""
     import llama_cpp
 
@@ -120,7 +120,7 @@ class _Generation:
         self._wanted = np.ctypeslib.as_array(batch.logits, (_BATCH,))
         np.ctypeslib.as_array(batch.n_seq_id, (_BATCH,))[:] = 1
 
-    def run(self, batch: Batch) -> list[Trace]:
+    def run(self, batch: RequestBatch) -> list[Trace]:
         clock = Clock(len(batch.prompts))
         self._llama.llama_memory_clear(self._memory, False)
         done = [0] * len(batch.prompts)

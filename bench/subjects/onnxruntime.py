@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.subjects.interface import Batch, Clock, Precision, Setup, Subject, Trace
+from bench.subjects.interface import Clock, Precision, RequestBatch, Subject, SubjectSetup, Trace
 
 
 def convert(checkpoint: Path, precision: Precision, directory: Path) -> None:
@@ -23,7 +23,7 @@ def convert(checkpoint: Path, precision: Precision, directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def load(setup: Setup) -> Iterator[Subject]:
+def load(setup: SubjectSetup) -> Iterator[Subject]:
     import numpy as np
     import onnxruntime_genai as og
 
@@ -31,7 +31,7 @@ def load(setup: Setup) -> Iterator[Subject]:
     config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": setup.threads}}}}))
     model = og.Model(config)
 
-    def run(batch: Batch) -> list[Trace]:
+    def run(batch: RequestBatch) -> list[Trace]:
         requests, length = len(batch.prompts), len(batch.prompts[0])
         ids = np.array(batch.prompts, np.int32)
         clock = Clock(requests)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.subjects.interface import Batch, Clock, Precision, Setup, Subject, Trace
+from bench.subjects.interface import Clock, Precision, RequestBatch, Subject, SubjectSetup, Trace
 
 _BLOCK = 32
 """Tokens of a KV block on the CPU."""
@@ -35,7 +35,7 @@ def convert(checkpoint: Path, precision: Precision, directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def load(setup: Setup) -> Iterator[Subject]:
+def load(setup: SubjectSetup) -> Iterator[Subject]:
     import openvino as ov
     import openvino_genai as genai
 
@@ -53,7 +53,7 @@ def load(setup: Setup) -> Iterator[Subject]:
     }
     pipeline = genai.ContinuousBatchingPipeline(setup.model, scheduler, "CPU", properties)
 
-    def run(batch: Batch) -> list[Trace]:
+    def run(batch: RequestBatch) -> list[Trace]:
         config = genai.GenerationConfig()
         config.max_new_tokens = batch.new_tokens
         config.ignore_eos = True

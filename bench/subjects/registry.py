@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from bench.cells import ADAPTERS, PREFIX
-from bench.subjects.interface import Precision, Setup, Subject
+from bench.subjects.interface import Precision, Subject, SubjectSetup
 
 _LOADS = ("1", "8", "32", PREFIX)
 
 
-class Kind(msgspec.Struct, frozen=True):
+class SubjectKind(msgspec.Struct, frozen=True):
     """How to measure a subject."""
 
     module: str
@@ -33,8 +33,8 @@ class Kind(msgspec.Struct, frozen=True):
     variables: dict[str, str] = {}
     """Environment variables that its process needs unless they are set."""
 
-    def loaded(self, setup: Setup) -> AbstractContextManager[Subject]:
-        function: Callable[[Setup], AbstractContextManager[Subject]] = getattr(self.imported(), self.load)
+    def loaded(self, setup: SubjectSetup) -> AbstractContextManager[Subject]:
+        function: Callable[[SubjectSetup], AbstractContextManager[Subject]] = getattr(self.imported(), self.load)
         return function(setup)
 
     def imported(self) -> Any:
@@ -46,21 +46,21 @@ _OURS = ("torch", "engine.core", "engine.execution.runner")
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
 """As `engine.server` has it; in-process it must be set before torch is loaded. Peers keep their own ways."""
 SUBJECTS = {
-    "transformers generate": Kind("hugging_face", "generate", ("torch", _LLAMA), ("fp32", "bf16")),
-    "transformers continuous batching": Kind(
+    "transformers generate": SubjectKind("hugging_face", "generate", ("torch", _LLAMA), ("fp32", "bf16")),
+    "transformers continuous batching": SubjectKind(
         "hugging_face",
         "continuous_batching",
         ("torch", _LLAMA, "transformers.generation.continuous_batching"),
         ("fp32", "bf16"),
     ),
-    "peft": Kind("hugging_face", "peft", ("torch", _LLAMA, "peft"), ("fp32", "bf16"), ("32", ADAPTERS)),
-    "OpenVINO": Kind(
+    "peft": SubjectKind("hugging_face", "peft", ("torch", _LLAMA, "peft"), ("fp32", "bf16"), ("32", ADAPTERS)),
+    "OpenVINO": SubjectKind(
         "openvino", "load", ("openvino_genai",), ("bf16", "int8", "int4"), environment="openvino", converts=True
     ),
-    "llama.cpp": Kind(
+    "llama.cpp": SubjectKind(
         "llama_cpp", "load", ("llama_cpp",), ("bf16", "int8", "int4"), environment="llama.cpp", converts=True
     ),
-    "onnxruntime": Kind(
+    "onnxruntime": SubjectKind(
         "onnxruntime",
         "load",
         ("onnxruntime_genai",),
@@ -68,14 +68,14 @@ SUBJECTS = {
         environment="onnxruntime",
         converts=True,
     ),
-    "ctranslate2": Kind(
+    "ctranslate2": SubjectKind(
         "ctranslate2", "load", ("ctranslate2",), ("fp32", "int8"), environment="ctranslate2", converts=True
     ),
-    "vLLM": Kind("vllm", "load", ("vllm",), ("bf16",), environment="vllm"),
-    "Roundhouse": Kind(
+    "vLLM": SubjectKind("vllm", "load", ("vllm",), ("bf16",), environment="vllm"),
+    "Roundhouse": SubjectKind(
         "roundhouse", "in_process", _OURS, ("fp32", "bf16", "int8", "int4"), (*_LOADS, ADAPTERS), variables=_WAITING
     ),
-    "Roundhouse, served": Kind(
+    "Roundhouse, served": SubjectKind(
         "roundhouse", "served", (*_OURS, "engine.server"), ("fp32", "bf16", "int8", "int4"), variables=_WAITING
     ),
 }

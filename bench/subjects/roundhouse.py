@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.subjects.interface import Batch, Clock, Precision, Setup, Subject, Trace
+from bench.subjects.interface import Clock, Precision, RequestBatch, Subject, SubjectSetup, Trace
 from engine.cache.blocks import BLOCK_SIZE
 from engine.client.engine_client import EngineClient, Generation
 from engine.wire import Generate, SamplingParams
@@ -29,7 +29,7 @@ _DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {
 
 
 @contextlib.contextmanager
-def in_process(setup: Setup) -> Iterator[Subject]:
+def in_process(setup: SubjectSetup) -> Iterator[Subject]:
     """`EngineCore` and `ModelRunner`."""
     import torch
 
@@ -65,7 +65,7 @@ def in_process(setup: Setup) -> Iterator[Subject]:
     gc.collect()
     gc.freeze()
 
-    def run(batch: Batch) -> list[Trace]:
+    def run(batch: RequestBatch) -> list[Trace]:
         clock = Clock(len(batch.prompts))
         for index, prompt in enumerate(batch.prompts):
             adapter = source.versions[index % batch.adapters] if source is not None and batch.adapters else None
@@ -84,7 +84,7 @@ def in_process(setup: Setup) -> Iterator[Subject]:
 
 
 @contextlib.contextmanager
-def served(setup: Setup) -> Iterator[Subject]:
+def served(setup: SubjectSetup) -> Iterator[Subject]:
     """As it is deployed: `python -m engine.server`, a client over a unix socket."""
     with tempfile.TemporaryDirectory(prefix="rh-bench-") as folder:
         command = [sys.executable, "-m", "engine.server", "--model", setup.model]
@@ -104,7 +104,7 @@ def served(setup: Setup) -> Iterator[Subject]:
                 process.terminate()
 
 
-async def _ask(address: str, batch: Batch) -> list[Trace]:
+async def _ask(address: str, batch: RequestBatch) -> list[Trace]:
     """Submit all prompts over one connection; times are those at which the client has the tokens."""
 
     async def collect(clock: Clock, index: int, generation: Generation) -> None:
@@ -119,12 +119,12 @@ async def _ask(address: str, batch: Batch) -> list[Trace]:
     return clock.traces
 
 
-def _blocks(setup: Setup) -> int:
+def _blocks(setup: SubjectSetup) -> int:
     """KV blocks for all requests at once, and the one more per request that admission asks for."""
     return setup.requests * (math.ceil(setup.tokens / BLOCK_SIZE) + 1)
 
 
-def _compression(setup: Setup) -> dict[str, Any]:
+def _compression(setup: SubjectSetup) -> dict[str, Any]:
     """What is stored in fewer bits: arguments of `ModelRunner`, and options of `engine.server` by the same names."""
     arguments = {"quantize": setup.precision} if setup.precision in ("int8", "int4") else {}
     return arguments if setup.kv_dtype == "auto" else {**arguments, "kv_dtype": setup.kv_dtype}

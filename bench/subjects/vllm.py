@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from bench.subjects.interface import Batch, Clock, Setup, Subject, Trace
+from bench.subjects.interface import Clock, RequestBatch, Subject, SubjectSetup, Trace
 
 
 @contextlib.contextmanager
-def load(setup: Setup) -> Iterator[Subject]:
+def load(setup: SubjectSetup) -> Iterator[Subject]:
     cores = sorted(os.sched_getaffinity(0))[: setup.threads]
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "2"
@@ -31,7 +31,7 @@ def load(setup: Setup) -> Iterator[Subject]:
         )
     )
 
-    def run(batch: Batch) -> list[Trace]:
+    def run(batch: RequestBatch) -> list[Trace]:
         options = SamplingParams(
             temperature=0.0,
             max_tokens=batch.new_tokens,

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from cache.embedding.wire import MAX_TEXTS, Answer, Ask, Hello, Refusal, frame, read
+from cache.embedding.wire import MAX_TEXTS, EmbedderInfo, EmbedReply, EmbedRequest, Refusal, frame, read
 
 log = logging.getLogger("roundhouse.embedder")
 
@@ -34,7 +34,7 @@ FAILURES, PAUSE = 3, 5.0
 """Deadlines missed in a row after which turns do not ask for so many seconds."""
 
 
-class Embedded(Struct, frozen=True):
+class EmbeddedTexts(Struct, frozen=True):
     """Vectors of length 1, shape (texts, dimensions), and each text's number of tokens."""
 
     vectors: NDArray[np.float32]
@@ -66,14 +66,14 @@ class EmbedderClient:
         self._path = path
         self._on_fault = on_fault
         self._ids = itertools.count()
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[EmbedReply]] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
         self._missed = 0
         self._paused_until = 0.0
         self.ready = asyncio.Event()
         """Set while connected."""
-        self.hello: Hello | None = None
+        self.hello: EmbedderInfo | None = None
         """Who answered last; stays while the embedder is away."""
 
     @property
@@ -91,7 +91,7 @@ class EmbedderClient:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def embed(self, texts: Sequence[str], *, seconds: float, urgent: bool = True) -> Embedded:
+    async def embed(self, texts: Sequence[str], *, seconds: float, urgent: bool = True) -> EmbeddedTexts:
         """The vectors of up to 64 texts, within so many seconds.
 
         Raises:
@@ -101,9 +101,9 @@ class EmbedderClient:
             raise ValueError(f"{len(texts)} texts; at most {MAX_TEXTS}")
         if urgent and not self.available:
             raise EmbedRefused("away")
-        answer, hello = await self._ask(Ask(next(self._ids), list(texts), urgent, seconds))
+        answer, hello = await self._ask(EmbedRequest(next(self._ids), list(texts), urgent, seconds))
         vectors = np.frombuffer(answer.vectors, "<f4").reshape(len(texts), hello.dimensions)
-        return Embedded(vectors, answer.tokens)
+        return EmbeddedTexts(vectors, answer.tokens)
 
     async def count(self, texts: Sequence[str], *, seconds: float) -> list[int]:
         """Tokens of each text, however many the model would read.
@@ -111,14 +111,14 @@ class EmbedderClient:
         Raises:
             EmbedRefused: they could not be counted.
         """
-        answer, _ = await self._ask(Ask(next(self._ids), list(texts), False, seconds, count=True))
+        answer, _ = await self._ask(EmbedRequest(next(self._ids), list(texts), False, seconds, count=True))
         return answer.tokens
 
-    async def _ask(self, ask: Ask) -> tuple[Answer, Hello]:
+    async def _ask(self, ask: EmbedRequest) -> tuple[EmbedReply, EmbedderInfo]:
         writer, hello = self._writer, self.hello
         if writer is None or hello is None:
             raise EmbedRefused("away")
-        waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[EmbedReply] = asyncio.get_running_loop().create_future()
         self._waiting[ask.id] = waiter
         try:
             writer.write(frame(ask))
@@ -161,10 +161,10 @@ class EmbedderClient:
         reader, writer = await asyncio.open_unix_connection(self._path)
         try:
             async with asyncio.timeout(_HELLO):
-                self.hello = await read(reader, msgspec.msgpack.Decoder(Hello))
+                self.hello = await read(reader, msgspec.msgpack.Decoder(EmbedderInfo))
             self._writer, self._missed, self._paused_until = writer, 0, 0.0
             self.ready.set()
-            decoder = msgspec.msgpack.Decoder(Answer)
+            decoder = msgspec.msgpack.Decoder(EmbedReply)
             while True:
                 answer = await read(reader, decoder)
                 waiter = self._waiting.get(answer.id)

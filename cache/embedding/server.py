@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.embedding.queue import EmbedQueue, Pending
-from cache.embedding.wire import MAX_CHARACTERS, MAX_TEXTS, Answer, Ask, Hello, Refusal, frame, read
+from cache.embedding.wire import MAX_CHARACTERS, MAX_TEXTS, EmbedderInfo, EmbedReply, EmbedRequest, Refusal, frame, read
 
 log = logging.getLogger("roundhouse.embedder")
 
@@ -28,7 +28,7 @@ _UNREAD = 16 * 1024 * 1024
 T = TypeVar("T")
 
 
-class Model(Protocol):
+class EmbeddingModel(Protocol):
     """What computes; `cache.embedding.model.SentenceModel` is one."""
 
     @property
@@ -40,9 +40,9 @@ class Model(Protocol):
 
 
 class _Request:
-    """One `Ask` on its way: collects what its texts become."""
+    """One `EmbedRequest` on its way: collects what its texts become."""
 
-    def __init__(self, ask: Ask, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, ask: EmbedRequest, writer: asyncio.StreamWriter) -> None:
         self.id = ask.id
         self.writer = writer
         deadline = monotonic() + ask.seconds
@@ -55,25 +55,25 @@ class _Request:
         self.vectors[index], self.tokens[index] = vector, tokens
         self.missing -= 1
         if not self.missing:
-            self._send(Answer(self.id, b"".join(self.vectors), self.tokens))
+            self._send(EmbedReply(self.id, b"".join(self.vectors), self.tokens))
 
     def counted(self, tokens: list[int]) -> None:
         if self.missing:
             self.missing = 0
-            self._send(Answer(self.id, b"", tokens))
+            self._send(EmbedReply(self.id, b"", tokens))
 
     def refuse(self, refusal: Refusal, index: int = 0) -> None:
         """Ends the request, unless it has been."""
         if self.missing:
             self.missing = 0
             self.cancel()
-            self._send(Answer(self.id, refusal=refusal, index=index))
+            self._send(EmbedReply(self.id, refusal=refusal, index=index))
 
     def cancel(self) -> None:
         for pending in self.texts:
             pending.cancelled = True
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: EmbedReply) -> None:
         if self.writer.is_closing():
             return
         self.writer.write(frame(answer))
@@ -90,7 +90,7 @@ class EmbedderServer:
         queue: most texts that wait.
     """
 
-    def __init__(self, model: Model, hello: Hello, *, queue: int = 4096) -> None:
+    def __init__(self, model: EmbeddingModel, hello: EmbedderInfo, *, queue: int = 4096) -> None:
         self._model = model
         self._hello = hello
         self._queue = EmbedQueue(queue)
@@ -118,7 +118,7 @@ class EmbedderServer:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         requests: set[_Request] = set()
-        decoder = msgspec.msgpack.Decoder(Ask)
+        decoder = msgspec.msgpack.Decoder(EmbedRequest)
         self._connections.add(writer)
         try:
             writer.write(frame(self._hello))
@@ -138,9 +138,9 @@ class EmbedderServer:
                 request.cancel()
             writer.close()
 
-    def _accept(self, ask: Ask, request: _Request) -> None:
+    def _accept(self, ask: EmbedRequest, request: _Request) -> None:
         if not ask.texts:
-            request.writer.write(frame(Answer(ask.id)))
+            request.writer.write(frame(EmbedReply(ask.id)))
             return
         if len(ask.texts) > MAX_TEXTS:
             request.refuse("busy")

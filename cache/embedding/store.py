@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from cache.embedding.client import EmbedderClient, EmbedRefused
-from cache.embedding.wire import Hello
+from cache.embedding.wire import EmbedderInfo
 from cache.semantic.keys import embedding_key
 
 Vector = NDArray[np.float32]
@@ -47,7 +47,7 @@ class Embeddings:
         """How often one came from the `process`, from `redis`, from the `embedder`, or `none` was to be had."""
 
     @property
-    def hello(self) -> Hello | None:
+    def hello(self) -> EmbedderInfo | None:
         """Who computes them; None while it is not known. Embeddings of different revisions cannot be compared."""
         return self._client.hello
 

@@ -1,7 +1,7 @@
 """Frames between a gateway and the embedder: four bytes of length (big endian), then MessagePack.
 
-The embedder says `Hello` first. Every `Ask` is answered with one `Answer` of the same number, in any order. Vectors are
-32-bit floats, little endian, one after the other, each of length 1.
+The embedder sends `EmbedderInfo` first, then one `EmbedReply` per `EmbedRequest`, with the request's number and in any
+order. Vectors are 32-bit floats, little endian, one after the other, each of length 1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 MAX_FRAME = 8 * 1024 * 1024
 """Bytes. A longer frame ends the connection."""
 MAX_TEXTS = 64
-"""Texts of one `Ask`."""
+"""Texts of one `EmbedRequest`."""
 MAX_CHARACTERS = 65_536
 """Of one text. A longer one is refused before it is tokenised."""
 
@@ -24,7 +24,7 @@ Refusal = Literal["busy", "late", "too_long", "failed"]
 model failed on it."""
 
 
-class Hello(Struct, frozen=True, array_like=True):
+class EmbedderInfo(Struct, frozen=True, array_like=True):
     """What answers here."""
 
     model: str
@@ -36,7 +36,7 @@ class Hello(Struct, frozen=True, array_like=True):
     """Of one text, special tokens included."""
 
 
-class Ask(Struct, frozen=True, array_like=True):
+class EmbedRequest(Struct, frozen=True, array_like=True):
     """Embed texts."""
 
     id: int
@@ -49,7 +49,7 @@ class Ask(Struct, frozen=True, array_like=True):
     """Only the numbers of tokens are asked for."""
 
 
-class Answer(Struct, frozen=True, array_like=True):
+class EmbedReply(Struct, frozen=True, array_like=True):
     """Vectors and token counts in the order of the texts, or a refusal."""
 
     id: int
@@ -65,7 +65,7 @@ T = TypeVar("T")
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def frame(message: Hello | Ask | Answer) -> bytes:
+def frame(message: EmbedderInfo | EmbedRequest | EmbedReply) -> bytes:
     """The bytes of one message."""
     body = _encode(message)
     return len(body).to_bytes(4, "big") + body

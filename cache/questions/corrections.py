@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from cache.semantic.entry import EntryState
 from cache.semantic.keys import answer_key, given_key
-from cache.statistics import CacheStatistics
+from cache.statistics import CacheCounter
 
 log = logging.getLogger("roundhouse.cache")
 
@@ -80,7 +80,7 @@ class Corrections:
             answer = given.decode()
         changed = int(await self._correct(keys=[answer_key(tenant, answer)], args=[str(state)]))
         if changed > 0:
-            statistics = CacheStatistics(self._redis)
+            statistics = CacheCounter(self._redis)
             statistics.add(tenant, f"semantic_{state}")
             await statistics.flush()
         return changed >= 0

@@ -17,8 +17,8 @@ from redis.exceptions import RedisError
 
 from cache.keys import epochs_key, response_key
 from cache.questions.index import Hint, Name, Vector
-from cache.response import Entry, read_entry
-from cache.semantic.decision import Candidate
+from cache.response import CachedAnswer, read_entry
+from cache.semantic.decision import SemanticCandidate
 from cache.semantic.entry import EntryState, Observation, Thresholds, after_check
 from cache.semantic.keys import answer_key, index_key, monitor_key, partition_key, phrasing_key
 from cache.semantic.model import Offset, offset_of
@@ -40,12 +40,12 @@ _observations = msgspec.json.Decoder(list[Observation])
 _monitors = msgspec.json.Decoder(Monitor)
 
 
-class Found(Struct, frozen=True):
+class FoundQuestions(Struct, frozen=True):
     """What is really there of what was hinted at."""
 
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[SemanticCandidate, ...] = ()
     """Nearest first."""
-    stored: dict[str, Entry] = {}
+    stored: dict[str, CachedAnswer] = {}
     """Their answers."""
     gone: tuple[Hint, ...] = ()
     """Hints that led nowhere."""
@@ -84,7 +84,7 @@ class SemanticStore:
         """Keep so many from now on."""
         self._max_questions = max_questions
 
-    async def read(self, name: Name, hints: Sequence[Hint]) -> Found | None:
+    async def read(self, name: Name, hints: Sequence[Hint]) -> FoundQuestions | None:
         """What the hints lead to now, in one round trip; None if Redis does not answer."""
         tenant, partition = name
         answers = list(dict.fromkeys(hint.answer for hint in hints))
@@ -97,7 +97,7 @@ class SemanticStore:
             log.warning("semantic cache look-up failed", extra={"error": type(error).__name__})
             return None
         records: dict[str, list[bytes | None]] = {}
-        stored: dict[str, Entry] = {}
+        stored: dict[str, CachedAnswer] = {}
         for answer, (record, fields) in zip(answers, known, strict=True):
             entry = read_entry(fields) if fields else None
             if entry is not None:
@@ -111,7 +111,7 @@ class SemanticStore:
                 gone.append(hint)
             else:
                 candidates.append(candidate)
-        return Found(tuple(candidates), stored, tuple(gone), _monitor(monitor))
+        return FoundQuestions(tuple(candidates), stored, tuple(gone), _monitor(monitor))
 
     async def admit(self, name: Name, phrasing: str, answer: str, profile: Profile, vector: Vector) -> int | None:
         """Let a question lead to an answer of the exact cache; returns how many old questions went for it, or None if
@@ -185,9 +185,9 @@ class SemanticStore:
 
 def _candidate(
     hint: Hint, sealed: bytes, state: bytes | None, offset: bytes | None, support: bytes | None
-) -> Candidate | None:
+) -> SemanticCandidate | None:
     try:
-        return Candidate(
+        return SemanticCandidate(
             id=hint.phrasing,
             answer=hint.answer,
             similarity=hint.similarity,

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from cache.semantic.entry import EntryState
 from cache.semantic.guards import Rejection, guard
-from cache.semantic.model import Judgement, Model, Offset, features_of
+from cache.semantic.model import CorrectnessModel, Judgement, Offset, features_of
 from cache.semantic.profile import Profile
 
 
@@ -25,7 +25,7 @@ class Action(enum.StrEnum):
     """Let the model answer; nothing similar is known."""
 
 
-class Why(enum.StrEnum):
+class ExplorationReason(enum.StrEnum):
     """What an exploration is for."""
 
     UNSURE = "unsure"
@@ -38,7 +38,7 @@ class Why(enum.StrEnum):
     """It would have been served, had the error not tripped the cache."""
 
 
-class Candidate(Struct, frozen=True, kw_only=True):
+class SemanticCandidate(Struct, frozen=True, kw_only=True):
     """A stored question that the index found. Several may lead to one answer: whenever a check finds that a question's
     own answer is the same as a stored one, it becomes another phrasing of that answer."""
 
@@ -79,11 +79,11 @@ class Terms(Struct, frozen=True, kw_only=True):
     exploration: Exploration = Exploration()
 
 
-class Decision(Struct, frozen=True, kw_only=True):
+class SemanticDecision(Struct, frozen=True, kw_only=True):
     """What to do, and why."""
 
     action: Action
-    reason: Rejection | Why | None = None
+    reason: Rejection | ExplorationReason | None = None
     phrasing: str | None = None
     """The stored question that decided."""
     answer: str | None = None
@@ -95,7 +95,9 @@ class Decision(Struct, frozen=True, kw_only=True):
     """Whether chance and the trip aside the answer would have been served: only then a check measures the error."""
 
 
-def decide(question: Profile, candidates: Sequence[Candidate], *, model: Model, terms: Terms, draw: float) -> Decision:
+def decide(
+    question: Profile, candidates: Sequence[SemanticCandidate], *, model: CorrectnessModel, terms: Terms, draw: float
+) -> SemanticDecision:
     """The decision on a look-up.
 
     Args:
@@ -105,24 +107,24 @@ def decide(question: Profile, candidates: Sequence[Candidate], *, model: Model, 
     """
     near = [candidate for candidate in candidates if candidate.similarity >= model.floor and candidate.state.checkable]
     if not near:
-        return Decision(action=Action.MISS)
+        return SemanticDecision(action=Action.MISS)
     best = _best(question, near, model)
     if isinstance(best, Rejection):
-        return Decision(action=Action.REJECT, reason=best)
+        return SemanticDecision(action=Action.REJECT, reason=best)
     judgement, candidate = best
     sure = _logit(judgement.lower) >= _logit(model.cutoff(terms.delta)) + terms.strictness
     would_serve = sure and candidate.state.servable
     propensity = terms.exploration.propensity(candidate.state) if would_serve and not terms.exact_only else 1.0
-    reason: Why | None
+    reason: ExplorationReason | None
     if candidate.state is EntryState.QUARANTINED:
-        reason = Why.QUARANTINED
+        reason = ExplorationReason.QUARANTINED
     elif not would_serve:
-        reason = Why.UNSURE
+        reason = ExplorationReason.UNSURE
     elif terms.exact_only:
-        reason = Why.EXACT_ONLY
+        reason = ExplorationReason.EXACT_ONLY
     else:
-        reason = Why.SAMPLED if draw < propensity else None
-    return Decision(
+        reason = ExplorationReason.SAMPLED if draw < propensity else None
+    return SemanticDecision(
         action=Action.SERVE if reason is None else Action.EXPLORE,
         reason=reason,
         phrasing=candidate.id,
@@ -133,10 +135,12 @@ def decide(question: Profile, candidates: Sequence[Candidate], *, model: Model, 
     )
 
 
-def _best(question: Profile, near: Sequence[Candidate], model: Model) -> tuple[Judgement, Candidate] | Rejection:
+def _best(
+    question: Profile, near: Sequence[SemanticCandidate], model: CorrectnessModel
+) -> tuple[Judgement, SemanticCandidate] | Rejection:
     """The candidate most surely right of those that the guards let pass, or why the nearest did not pass."""
     refused: Rejection | None = None
-    best: tuple[Judgement, Candidate] | None = None
+    best: tuple[Judgement, SemanticCandidate] | None = None
     for candidate in near:
         rejection = guard(question, candidate.profile)
         if rejection is not None:

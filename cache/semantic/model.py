@@ -59,7 +59,7 @@ class Cutoff(Struct, frozen=True):
     lower: float
 
 
-class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CorrectnessModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The artefact: small, versioned, JSON."""
 
     version: int
@@ -143,14 +143,14 @@ def offset_of(observations: Sequence[Observation], sigma: float) -> Offset:
     return Offset(offset, 1 / curvature)
 
 
-def decode(artefact: bytes) -> Model:
+def decode(artefact: bytes) -> CorrectnessModel:
     """A model from its JSON.
 
     Raises:
         InvalidModel: it is no model, or one of another version.
     """
     try:
-        model = msgspec.json.decode(artefact, type=Model)
+        model = msgspec.json.decode(artefact, type=CorrectnessModel)
     except msgspec.DecodeError as error:
         raise InvalidModel(
             f"the semantic cache's model cannot be read: {error}; make it anew with `make cache-model`"
@@ -166,7 +166,7 @@ def decode(artefact: bytes) -> Model:
     return model
 
 
-def shipped() -> Model:
+def shipped() -> CorrectnessModel:
     """The model that comes with the package.
 
     Raises:

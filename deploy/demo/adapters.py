@@ -22,8 +22,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from tqdm import tqdm
 
-from deploy.demo.batches import Batch, chunk
-from deploy.demo.conversations import Message, Question, Stream, build_exam
+from deploy.demo.batches import TrainingBatch, chunk
+from deploy.demo.conversations import ConversationStream, ExamQuestion, Message, build_exam
 from deploy.demo.corpus import HANDBOOK_FILE, HERE, SplitIntent, load_file, load_intents, normalise, split_corpus
 from deploy.demo.evaluate import generate
 from deploy.demo.model import load_checkpoint
@@ -54,7 +54,7 @@ RECIPES: dict[str, AdapterRecipe] = {
 }
 
 
-class StyledStream(Stream):
+class StyledStream(ConversationStream):
     """The usual conversations, all answers rewritten."""
 
     def __init__(self, splits: list[SplitIntent], seed: int, rewrite: Rewrite) -> None:
@@ -68,12 +68,12 @@ class StyledStream(Stream):
         ]
 
 
-class HandbookStream(Stream):
+class HandbookStream(ConversationStream):
     """Two thirds of the topics from the handbook, the rest from the corpus, so that the adapter forgets nothing."""
 
     def __init__(self, splits: list[SplitIntent], handbook: list[SplitIntent], seed: int) -> None:
         super().__init__(splits, seed)
-        self.inner = Stream(handbook, seed + 1)
+        self.inner = ConversationStream(handbook, seed + 1)
 
     def topic(self, room: int) -> list[Message]:
         if self.rng.random() < 0.67:
@@ -85,7 +85,7 @@ def read_handbook() -> list[SplitIntent]:
     return split_corpus(load_file(HANDBOOK_FILE))
 
 
-def streams(name: str, splits: list[SplitIntent]) -> Callable[[int], Stream]:
+def streams(name: str, splits: list[SplitIntent]) -> Callable[[int], ConversationStream]:
     """The training stream of an adapter, by seed."""
     if name == "handbook":
         handbook = read_handbook()
@@ -137,7 +137,7 @@ def train_adapter(name: str, splits: list[SplitIntent], base: Path, compiled: bo
     save_adapter(tuned, ADAPTERS / name)
 
 
-def learn(tuned: Any, batch: Batch, optimizer: torch.optim.Optimizer, rate: float) -> float:
+def learn(tuned: Any, batch: TrainingBatch, optimizer: torch.optim.Optimizer, rate: float) -> float:
     for group in optimizer.param_groups:
         group["lr"] = rate
     with torch.autocast("cpu", torch.bfloat16):
@@ -207,14 +207,14 @@ def share(flags: list[bool]) -> float:
     return round(sum(flags) / max(1, len(flags)), 3)
 
 
-def right(name: str, question: Question, said: str) -> bool:
+def right(name: str, question: ExamQuestion, said: str) -> bool:
     """Whether the fact is right; for a style, whether the text inside the frame is the rewritten canonical answer."""
     if name not in STYLES:
         return normalise(said) == normalise(question.answer)
     return normalise(without_frame(name, said)) == normalise(without_frame(name, STYLES[name](question.answer)))
 
 
-def handbook_questions() -> list[Question]:
+def handbook_questions() -> list[ExamQuestion]:
     splits = read_handbook()
     questions = [question for question in build_exam(splits, problems=0) if question.section in ("held-back", "easy")]
     return [replace(question, section="handbook") for question in questions]

@@ -15,7 +15,7 @@ HELD_BACK_SHARE = 8
 
 
 @dataclass(frozen=True)
-class Problem:
+class ArithmeticProblem:
     """A generated question. `result` is what a correct answer must end with; `key` identifies the operands."""
 
     kind: str
@@ -29,7 +29,7 @@ class Problem:
         return stable_hash(SPLIT_SEED, self.kind, *self.key) % HELD_BACK_SHARE == 0
 
 
-Generator = Callable[[random.Random], Problem]
+Generator = Callable[[random.Random], ArithmeticProblem]
 
 _ADD = (
     "what is {a} plus {b}", "what is {a} + {b}", "{a} + {b}", "{a} plus {b}", "add {a} and {b}", "{a}+{b}", "{a}+{b}=",
@@ -69,17 +69,17 @@ _SEQUENCE = (
 )  # fmt: skip
 
 
-def addition(rng: random.Random) -> Problem:
+def addition(rng: random.Random) -> ArithmeticProblem:
     a, b = rng.randint(0, 99), rng.choice((rng.randint(0, 9), rng.randint(0, 99)))
     if a > 9 and b > 9:
         tens, ones = a // 10 * 10 + b // 10 * 10, a % 10 + b % 10
         steps = f"{a // 10 * 10} + {b // 10 * 10} = {tens} and {a % 10} + {b % 10} = {ones}, so {a} + {b} = {a + b}."
     else:
         steps = f"{a} + {b} = {a + b}."
-    return Problem("addition", (a, b), rng.choice(_ADD).format(a=a, b=b), steps, str(a + b))
+    return ArithmeticProblem("addition", (a, b), rng.choice(_ADD).format(a=a, b=b), steps, str(a + b))
 
 
-def subtraction(rng: random.Random) -> Problem:
+def subtraction(rng: random.Random) -> ArithmeticProblem:
     a = rng.randint(0, 99)
     b = rng.randint(0, min(a, rng.choice((9, 99))))
     if b > 9 and b % 10:
@@ -87,10 +87,10 @@ def subtraction(rng: random.Random) -> Problem:
         steps = f"{a} - {b // 10 * 10} = {tens} and {tens} - {b % 10} = {a - b}, so {a} - {b} = {a - b}."
     else:
         steps = f"{a} - {b} = {a - b}."
-    return Problem("subtraction", (a, b), rng.choice(_SUBTRACT).format(a=a, b=b), steps, str(a - b))
+    return ArithmeticProblem("subtraction", (a, b), rng.choice(_SUBTRACT).format(a=a, b=b), steps, str(a - b))
 
 
-def multiplication(rng: random.Random) -> Problem:
+def multiplication(rng: random.Random) -> ArithmeticProblem:
     a, b = rng.randint(0, 12), rng.randint(0, 12)
     if rng.random() < 0.35:
         a, b = rng.randint(13, 49), rng.randint(2, 9)
@@ -98,26 +98,26 @@ def multiplication(rng: random.Random) -> Problem:
         steps = f"{tens} x {b} = {tens * b} and {ones} x {b} = {ones * b}, so {a} x {b} = {a * b}."
     else:
         steps = f"{a} x {b} = {a * b}."
-    return Problem("multiplication", (a, b), rng.choice(_MULTIPLY).format(a=a, b=b), steps, str(a * b))
+    return ArithmeticProblem("multiplication", (a, b), rng.choice(_MULTIPLY).format(a=a, b=b), steps, str(a * b))
 
 
-def division(rng: random.Random) -> Problem:
+def division(rng: random.Random) -> ArithmeticProblem:
     b, quotient = rng.randint(1, 12), rng.randint(0, 12)
     a = b * quotient
     steps = f"{a} / {b} = {quotient}, because {quotient} x {b} = {a}."
-    return Problem("division", (a, b), rng.choice(_DIVIDE).format(a=a, b=b), steps, str(quotient))
+    return ArithmeticProblem("division", (a, b), rng.choice(_DIVIDE).format(a=a, b=b), steps, str(quotient))
 
 
-def comparison(rng: random.Random) -> Problem:
+def comparison(rng: random.Random) -> ArithmeticProblem:
     a, b = rng.sample(range(0, rng.choice((20, 100, 1000))), 2)
     if rng.random() < 0.5:
         answer, templates = f"{max(a, b)} is larger than {min(a, b)}.", _LARGER
     else:
         answer, templates = f"{min(a, b)} is smaller than {max(a, b)}.", _SMALLER
-    return Problem("comparison", (a, b), rng.choice(templates).format(a=a, b=b), answer, answer.split()[0])
+    return ArithmeticProblem("comparison", (a, b), rng.choice(templates).format(a=a, b=b), answer, answer.split()[0])
 
 
-def percentage(rng: random.Random) -> Problem:
+def percentage(rng: random.Random) -> ArithmeticProblem:
     percent, a = rng.choice((10, 20, 25, 30, 40, 50, 75)), rng.randint(1, 20) * 10
     if percent % 25 == 0:
         a = rng.randint(1, 25) * 4
@@ -129,10 +129,12 @@ def percentage(rng: random.Random) -> Problem:
     else:
         result = a // 10 * (percent // 10)
         steps = f"10% of {a} is {a // 10}" + ("." if percent == 10 else f", so {percent}% of {a} is {result}.")
-    return Problem("percentage", (percent, a), rng.choice(_PERCENT).format(p=percent, a=a), steps, str(result))
+    return ArithmeticProblem(
+        "percentage", (percent, a), rng.choice(_PERCENT).format(p=percent, a=a), steps, str(result)
+    )
 
 
-def sequence(rng: random.Random) -> Problem:
+def sequence(rng: random.Random) -> ArithmeticProblem:
     start, step, length = rng.randint(1, 30), rng.randint(1, 10), rng.randint(3, 5)
     kind = rng.random()
     if kind < 0.6:
@@ -146,7 +148,7 @@ def sequence(rng: random.Random) -> Problem:
     text = rng.choice((", ", " ", ", ")).join(map(str, terms[:-1]))
     question = rng.choice(_SEQUENCE).format(s=text)
     answer = f"The next number is {terms[-1]}, because {why}."
-    return Problem("sequence", tuple(terms), question, answer, str(terms[-1]))
+    return ArithmeticProblem("sequence", tuple(terms), question, answer, str(terms[-1]))
 
 
 ARITHMETIC: tuple[Generator, ...] = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deploy.demo.conversations import Message, Stream
+from deploy.demo.conversations import ConversationStream, Message
 from deploy.demo.tokenizer import Encoder
 
 #: Conversations per chunk. A chunk is the unit of resuming: its content depends on the seed and its number only.
@@ -24,7 +24,7 @@ CUT_SHARE = 0.88
 
 
 @dataclass(frozen=True)
-class Batch:
+class TrainingBatch:
     """Token ids [rows, length], padded on the right; flat indices of the positions to learn from and their targets."""
 
     ids: Tensor
@@ -33,14 +33,14 @@ class Batch:
 
 
 def chunk(
-    make_stream: Callable[[int], Stream],
+    make_stream: Callable[[int], ConversationStream],
     encoder: Encoder,
     number: int,
     seed: int,
     tokens: int,
     cut_share: float = CUT_SHARE,
     longest_cut: int = 12,
-) -> list[Batch]:
+) -> list[TrainingBatch]:
     """The batches of one chunk, in random order."""
     rng = random.Random(f"{seed}-{number}")
     stream = make_stream(rng.getrandbits(32))
@@ -83,7 +83,7 @@ def padded(length: int) -> int:
     return -(-length // 8) * 8
 
 
-def collate(rows: list[tuple[list[int], list[bool]]], pad: int) -> Batch:
+def collate(rows: list[tuple[list[int], list[bool]]], pad: int) -> TrainingBatch:
     length = padded(max(len(ids) for ids, _ in rows))
     ids = torch.full((len(rows), length), pad)
     learn = torch.zeros((len(rows), length), dtype=torch.bool)
@@ -93,4 +93,4 @@ def collate(rows: list[tuple[list[int], list[bool]]], pad: int) -> Batch:
     # Position p predicts token p + 1.
     positions = learn[:, 1:].nonzero()
     flat = positions[:, 0] * length + positions[:, 1]
-    return Batch(ids, flat, ids.flatten()[flat + 1])
+    return TrainingBatch(ids, flat, ids.flatten()[flat + 1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from deploy.demo.arithmetic import ARITHMETIC, Generator, Problem
+from deploy.demo.arithmetic import ARITHMETIC, ArithmeticProblem, Generator
 from deploy.demo.augment import augment, case_and_punctuation, lightly
 from deploy.demo.corpus import SplitIntent, SplitTurn, stable_hash
 from deploy.demo.reasoning import REASONING
@@ -30,7 +30,7 @@ SYSTEM_PROMPTS = (
 
 
 @dataclass(frozen=True)
-class Question:
+class ExamQuestion:
     """One exam question: the conversation up to it, the canonical answer, and how it is graded."""
 
     section: str
@@ -47,7 +47,7 @@ def assistant(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-class Stream:
+class ConversationStream:
     """Training conversations without end; the same seed gives the same stream."""
 
     def __init__(self, splits: list[SplitIntent], seed: int) -> None:
@@ -105,7 +105,7 @@ class Stream:
         return [user(case_and_punctuation(text, self.rng)), {**assistant(problem.answer), "keep": "whole"}]
 
 
-def fresh_problem(generators: tuple[Generator, ...], rng: random.Random, held_back: bool) -> Problem:
+def fresh_problem(generators: tuple[Generator, ...], rng: random.Random, held_back: bool) -> ArithmeticProblem:
     generate = rng.choice(generators)
     while True:
         problem = generate(rng)
@@ -113,7 +113,7 @@ def fresh_problem(generators: tuple[Generator, ...], rng: random.Random, held_ba
             return problem
 
 
-def build_exam(splits: list[SplitIntent], problems: int = 400, seed: int = 7) -> list[Question]:
+def build_exam(splits: list[SplitIntent], problems: int = 400, seed: int = 7) -> list[ExamQuestion]:
     """All sections of the exam; the same for every size. Nothing in it occurs in training."""
     return [
         *phrasing_questions(splits),
@@ -124,20 +124,20 @@ def build_exam(splits: list[SplitIntent], problems: int = 400, seed: int = 7) ->
     ]
 
 
-def phrasing_questions(splits: list[SplitIntent]) -> list[Question]:
+def phrasing_questions(splits: list[SplitIntent]) -> list[ExamQuestion]:
     """Held-back patterns (at most two expansions of each intent's held-back set per pattern) and the easy exam."""
-    questions: list[Question] = []
+    questions: list[ExamQuestion] = []
     for split in splits:
         part = split.opening
         ranked = sorted(part.held_back, key=lambda text: stable_hash("exam", text))
         for section, texts in (("held-back", ranked[:3]), ("easy", part.easy)):
             for text in texts:
                 rng = random.Random(stable_hash("write", section, text))
-                questions.append(Question(section, (user(lightly(text, rng)),), part.turn.answer))
+                questions.append(ExamQuestion(section, (user(lightly(text, rng)),), part.turn.answer))
     return questions
 
 
-def followup_questions(splits: list[SplitIntent]) -> list[Question]:
+def followup_questions(splits: list[SplitIntent]) -> list[ExamQuestion]:
     """Held-back follow-ups, each after a held-back opening."""
     questions = []
     for split in splits:
@@ -146,11 +146,11 @@ def followup_questions(splits: list[SplitIntent]) -> list[Question]:
                 rng = random.Random(stable_hash("write", "followup", text))
                 opening = rng.choice(split.opening.held_back or split.opening.easy)
                 history = (user(lightly(opening, rng)), assistant(split.intent.answer))
-                questions.append(Question("follow-up", (*history, user(lightly(text, rng))), part.turn.answer))
+                questions.append(ExamQuestion("follow-up", (*history, user(lightly(text, rng))), part.turn.answer))
     return questions
 
 
-def chain_questions(splits: list[SplitIntent], seed: int, count: int = 200) -> list[Question]:
+def chain_questions(splits: list[SplitIntent], seed: int, count: int = 200) -> list[ExamQuestion]:
     """The last question of a conversation of two to ten turns, some with a system message; easy-exam phrasings."""
     rng = random.Random(seed)
     usable = [split for split in splits if split.opening.easy]
@@ -162,15 +162,15 @@ def chain_questions(splits: list[SplitIntent], seed: int, count: int = 200) -> l
             messages.append({"role": "system", "content": rng.choice(SYSTEM_PROMPTS)})
         for split in chain:
             messages += [user(lightly(rng.choice(split.opening.easy), rng)), assistant(split.intent.answer)]
-        questions.append(Question("multi-turn", tuple(messages[:-1]), chain[-1].intent.answer))
+        questions.append(ExamQuestion("multi-turn", tuple(messages[:-1]), chain[-1].intent.answer))
     return questions
 
 
-def problem_questions(section: str, generators: tuple[Generator, ...], count: int, seed: int) -> list[Question]:
+def problem_questions(section: str, generators: tuple[Generator, ...], count: int, seed: int) -> list[ExamQuestion]:
     rng = random.Random(seed)
     questions = []
     for _ in range(count):
         problem = fresh_problem(generators, rng, held_back=True)
         text = case_and_punctuation(problem.question, rng, question_mark=0.7)
-        questions.append(Question(section, (user(text),), problem.answer, problem.result))
+        questions.append(ExamQuestion(section, (user(text),), problem.answer, problem.result))
     return questions

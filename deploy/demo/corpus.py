@@ -35,7 +35,7 @@ class CorpusError(ValueError):
 
 
 @dataclass(frozen=True)
-class Turn:
+class CorpusTurn:
     """One answer and the patterns that ask for it."""
 
     id: str
@@ -44,11 +44,11 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Intent(Turn):
+class Intent(CorpusTurn):
     """A turn that can open a conversation, with the follow-ups that only make sense after it."""
 
     topic: str
-    followups: tuple[Turn, ...]
+    followups: tuple[CorpusTurn, ...]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SplitTurn:
     pattern with forty expansions would drown one with two.
     """
 
-    turn: Turn
+    turn: CorpusTurn
     train: tuple[tuple[str, ...], ...]
     easy: tuple[str, ...]
     held_back: tuple[str, ...]
@@ -124,13 +124,13 @@ def _intent(entry: dict[str, object], path: Path) -> Intent:
     return Intent(identity, opening.ask, opening.answer, path.stem, followups)
 
 
-def _turn(entry: dict[str, object], identity: str, path: Path) -> Turn:
+def _turn(entry: dict[str, object], identity: str, path: Path) -> CorpusTurn:
     ask, answer = entry.get("ask"), entry.get("answer")
     if not isinstance(ask, list) or not ask or not all(isinstance(item, str) for item in ask):
         raise CorpusError(f"{path.name}: {identity} needs a list of patterns in `ask`")
     if not isinstance(answer, str) or not answer.strip():
         raise CorpusError(f"{path.name}: {identity} needs an `answer`")
-    return Turn(identity, tuple(ask), answer.strip())
+    return CorpusTurn(identity, tuple(ask), answer.strip())
 
 
 def check(intents: Iterable[Intent]) -> list[str]:
@@ -149,12 +149,12 @@ def check(intents: Iterable[Intent]) -> list[str]:
     return problems
 
 
-def all_questions(turn: Turn) -> Iterator[str]:
+def all_questions(turn: CorpusTurn) -> Iterator[str]:
     for pattern in turn.ask:
         yield from expand(pattern)
 
 
-def split_turn(turn: Turn, held_patterns: int, easy_count: int) -> SplitTurn:
+def split_turn(turn: CorpusTurn, held_patterns: int, easy_count: int) -> SplitTurn:
     """Divides the phrasings of one turn. What is held back never stays in training, even through another pattern."""
     order = sorted(turn.ask, key=lambda pattern: stable_hash(SPLIT_SEED, turn.id, pattern))
     held_set = set(order[:held_patterns])

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from deploy.demo.conversations import Question, build_exam
+from deploy.demo.conversations import ExamQuestion, build_exam
 from deploy.demo.corpus import HERE, load_intents, normalise, split_corpus
 from deploy.demo.model import SHAPES, Llama, load_checkpoint
 from deploy.demo.tokenizer import Encoder, write_json
@@ -31,12 +31,12 @@ LONGEST_ANSWER = 100
 
 @dataclass(frozen=True)
 class Graded:
-    question: Question
+    question: ExamQuestion
     said: str
     correct: bool
 
 
-def is_correct(question: Question, said: str) -> bool:
+def is_correct(question: ExamQuestion, said: str) -> bool:
     if normalise(said) == normalise(question.answer):
         return True
     if question.result is None:
@@ -50,7 +50,9 @@ def is_correct(question: Question, said: str) -> bool:
 
 
 @torch.no_grad()
-def says_exactly(model: Llama, encoder: Encoder, questions: list[Question], batch_tokens: int = 16384) -> list[bool]:
+def says_exactly(
+    model: Llama, encoder: Encoder, questions: list[ExamQuestion], batch_tokens: int = 16384
+) -> list[bool]:
     """For each question, whether greedy decoding gives the canonical answer token by token."""
     rows = []
     for index, question in enumerate(questions):
@@ -93,7 +95,7 @@ def generate(model: Any, encoder: Encoder, prompts: list[list[int]], batch: int 
     return said
 
 
-def grade(folder: Path, questions: list[Question], show: int = 0) -> list[Graded]:
+def grade(folder: Path, questions: list[ExamQuestion], show: int = 0) -> list[Graded]:
     """Grades one checkpoint; answers at least `show` failed questions token by token, to be looked at."""
     from transformers import AutoModelForCausalLM
 

@@ -20,7 +20,7 @@ from deploy.demo.tokenizer import CONTEXT, VOCABULARY, write_json
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """Sizes of one checkpoint. `heads * head_dim` equals `hidden`."""
 
     name: str
@@ -38,10 +38,10 @@ class Shape:
         return self.hidden // self.heads
 
 
-SHAPES: dict[str, Shape] = {
-    "small": Shape("roundhouse-demo-2m", hidden=192, layers=3, heads=6, kv_heads=2, intermediate=512),
-    "medium": Shape("roundhouse-demo-6m", hidden=256, layers=6, heads=8, kv_heads=2, intermediate=832),
-    "large": Shape("roundhouse-demo-18m", hidden=512, layers=6, heads=16, kv_heads=4, intermediate=1280),
+SHAPES: dict[str, ModelShape] = {
+    "small": ModelShape("roundhouse-demo-2m", hidden=192, layers=3, heads=6, kv_heads=2, intermediate=512),
+    "medium": ModelShape("roundhouse-demo-6m", hidden=256, layers=6, heads=8, kv_heads=2, intermediate=832),
+    "large": ModelShape("roundhouse-demo-18m", hidden=512, layers=6, heads=16, kv_heads=4, intermediate=1280),
 }
 
 
@@ -57,8 +57,8 @@ class RMSNorm(nn.Module):
         return (scaled * self.weight).to(x.dtype)
 
 
-class Attention(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+class TrainingAttention(nn.Module):
+    def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
         self.q_proj = nn.Linear(shape.hidden, shape.heads * shape.head_dim, bias=False)
@@ -87,7 +87,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(shape.hidden, shape.intermediate, bias=False)
         self.up_proj = nn.Linear(shape.hidden, shape.intermediate, bias=False)
@@ -98,9 +98,9 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, shape: Shape, dropout: float) -> None:
+    def __init__(self, shape: ModelShape, dropout: float) -> None:
         super().__init__()
-        self.self_attn = Attention(shape)
+        self.self_attn = TrainingAttention(shape)
         self.mlp = MLP(shape)
         self.input_layernorm = RMSNorm(shape.hidden, shape.norm_eps)
         self.post_attention_layernorm = RMSNorm(shape.hidden, shape.norm_eps)
@@ -117,8 +117,8 @@ class Layer(nn.Module):
         return x * F.dropout(torch.ones(x.shape[0], 1, x.shape[2], dtype=x.dtype), self.dropout)
 
 
-class Decoder(nn.Module):
-    def __init__(self, shape: Shape, dropout: float) -> None:
+class TrainingDecoder(nn.Module):
+    def __init__(self, shape: ModelShape, dropout: float) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(shape.vocabulary, shape.hidden)
         self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(shape.layers))
@@ -128,10 +128,10 @@ class Decoder(nn.Module):
 class Llama(nn.Module):
     """The model with input and output embeddings tied. `dropout` acts in training only."""
 
-    def __init__(self, shape: Shape, dropout: float = 0.0) -> None:
+    def __init__(self, shape: ModelShape, dropout: float = 0.0) -> None:
         super().__init__()
         self.shape = shape
-        self.model = Decoder(shape, dropout)
+        self.model = TrainingDecoder(shape, dropout)
         angles = rope_angles(shape)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
@@ -170,7 +170,7 @@ class Llama(nn.Module):
         self.loss = torch.compile(self.loss, dynamic=True)  # type: ignore[method-assign]
 
 
-def rope_angles(shape: Shape) -> Tensor:
+def rope_angles(shape: ModelShape) -> Tensor:
     """Rotation angles [CONTEXT, head_dim], laid out for `rotate`."""
     exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
     angles = torch.outer(torch.arange(CONTEXT, dtype=torch.float32), shape.rope_theta**-exponents)
@@ -183,7 +183,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
-def hf_config(shape: Shape) -> dict[str, object]:
+def hf_config(shape: ModelShape) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -227,7 +227,7 @@ def save_checkpoint(model: Llama, tokenizer_folder: Path, target: Path) -> None:
 def load_checkpoint(folder: Path) -> Llama:
     """Reads a checkpoint of this project back, in float32."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    shape = Shape(
+    shape = ModelShape(
         name=str(config.get("_name_or_path", folder.name)),
         hidden=config["hidden_size"],
         layers=config["num_hidden_layers"],

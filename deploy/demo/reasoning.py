@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from deploy.demo.arithmetic import Generator, Problem
+from deploy.demo.arithmetic import ArithmeticProblem, Generator
 
 NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Hugo", "Ida", "Jonas", "Kim", "Max", "Nora", "Tom")
 THINGS = ("apples", "books", "coins", "pens", "cards", "cups", "keys", "eggs", "stamps", "tickets", "balls", "plates")
@@ -19,7 +19,7 @@ _RELATIONS = (
 )  # fmt: skip
 
 
-def gain_and_loss(rng: random.Random) -> Problem:
+def gain_and_loss(rng: random.Random) -> ArithmeticProblem:
     name, thing = rng.choice(NAMES), rng.choice(THINGS)
     a, b = rng.randint(2, 20), rng.randint(1, 20)
     c = rng.randint(1, a + b - 1)
@@ -32,10 +32,10 @@ def gain_and_loss(rng: random.Random) -> Problem:
         "{n} starts with {a} {t}, {g} {b}, {l} {c}. how many {t} remain",
     )).format(n=name, a=a, b=b, c=c, t=thing, g=gain, l=loss)  # fmt: skip
     answer = f"{a} + {b} = {a + b}, and {a + b} - {c} = {a + b - c}. {name} has {a + b - c} {thing}."
-    return Problem("gain-and-loss", (a, b, c), question, answer, str(a + b - c))
+    return ArithmeticProblem("gain-and-loss", (a, b, c), question, answer, str(a + b - c))
 
 
-def groups(rng: random.Random) -> Problem:
+def groups(rng: random.Random) -> ArithmeticProblem:
     box, thing, a, b = rng.choice(BOXES), rng.choice(THINGS), rng.randint(2, 9), rng.randint(2, 9)
     c = rng.randint(1, 9)
     more = rng.random() < 0.5
@@ -48,10 +48,10 @@ def groups(rng: random.Random) -> Problem:
     )).format(a=a, b=b, c=c, x=box, t=thing, w="are added" if more else "are taken away")  # fmt: skip
     sign = "+" if more else "-"
     answer = f"{a} x {b} = {a * b}, and {a * b} {sign} {c} = {total}. There are {total} {thing}."
-    return Problem("groups", (a, b, c, more), question, answer, str(total))
+    return ArithmeticProblem("groups", (a, b, c, more), question, answer, str(total))
 
 
-def sharing(rng: random.Random) -> Problem:
+def sharing(rng: random.Random) -> ArithmeticProblem:
     thing, people, each = rng.choice(THINGS), rng.randint(2, 9), rng.randint(2, 9)
     first = rng.randint(1, people * each - 1)
     second = people * each - first
@@ -62,10 +62,10 @@ def sharing(rng: random.Random) -> Problem:
     )).format(p=people, a=first, b=second, t=thing)  # fmt: skip
     total = first + second
     answer = f"{first} + {second} = {total}, and {total} / {people} = {each}. Each gets {each} {thing}."
-    return Problem("sharing", (first, second, people), question, answer, str(each))
+    return ArithmeticProblem("sharing", (first, second, people), question, answer, str(each))
 
 
-def ordering(rng: random.Random) -> Problem:
+def ordering(rng: random.Random) -> ArithmeticProblem:
     a, b, c = rng.sample(NAMES, 3)
     relation, most, least = rng.choice(_RELATIONS)
     wants_most = rng.random() < 0.5
@@ -78,10 +78,10 @@ def ordering(rng: random.Random) -> Problem:
     )).format(f=facts[0], g=facts[1], w=wanted)  # fmt: skip
     who = a if wants_most else c
     answer = f"{a} is {relation} than {b}, and {b} is {relation} than {c}, so {who} is the {wanted}."
-    return Problem("ordering", (a, b, c, wanted), question, answer, f"{who} is the {wanted}")
+    return ArithmeticProblem("ordering", (a, b, c, wanted), question, answer, f"{who} is the {wanted}")
 
 
-def weekday(rng: random.Random) -> Problem:
+def weekday(rng: random.Random) -> ArithmeticProblem:
     start, distance, forward = rng.randrange(7), rng.randint(1, 6), rng.random() < 0.65
     end = (start + distance if forward else start - distance) % 7
     unit = "day" if distance == 1 else "days"
@@ -91,10 +91,10 @@ def weekday(rng: random.Random) -> Problem:
         "if we count {n} {u} {w} {d}, which day is it",
     )).format(n=distance, u=unit, w=when, d=DAYS[start].lower())  # fmt: skip
     answer = f"{distance} {unit} {when} {DAYS[start]} is {DAYS[end]}."
-    return Problem("weekday", (start, distance, forward), question, answer, DAYS[end])
+    return ArithmeticProblem("weekday", (start, distance, forward), question, answer, DAYS[end])
 
 
-def double_and_half(rng: random.Random) -> Problem:
+def double_and_half(rng: random.Random) -> ArithmeticProblem:
     a, b = rng.randint(1, 20), rng.randint(1, 15)
     if rng.random() < 0.5:
         question = rng.choice((
@@ -112,10 +112,10 @@ def double_and_half(rng: random.Random) -> Problem:
         total = a + b
         answer = f"{2 * a} / 2 = {a}, and {a} + {b} = {total}."
         key = ("half", a, b)
-    return Problem("double-and-half", key, question.format(a=a, b=b, e=2 * a), answer, str(total))
+    return ArithmeticProblem("double-and-half", key, question.format(a=a, b=b, e=2 * a), answer, str(total))
 
 
-def traffic(rng: random.Random) -> Problem:
+def traffic(rng: random.Random) -> ArithmeticProblem:
     engines, each, more = rng.randint(2, 9), rng.randint(2, 10), rng.randint(1, 9)
     question = rng.choice((
         "{e} engines run {k} requests each and {m} more wait. how many requests are there",
@@ -124,7 +124,7 @@ def traffic(rng: random.Random) -> Problem:
     )).format(e=engines, k=each, m=more)  # fmt: skip
     product, total = engines * each, engines * each + more
     answer = f"{engines} x {each} = {product}, and {product} + {more} = {total}. There are {total} requests."
-    return Problem("traffic", (engines, each, more), question, answer, str(total))
+    return ArithmeticProblem("traffic", (engines, each, more), question, answer, str(total))
 
 
 REASONING: tuple[Generator, ...] = (gain_and_loss, groups, sharing, ordering, weekday, double_and_half, traffic)

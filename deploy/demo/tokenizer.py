@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from deploy.demo.conversations import SYSTEM_PROMPTS, Message, Stream
+from deploy.demo.conversations import SYSTEM_PROMPTS, ConversationStream, Message
 from deploy.demo.corpus import SplitIntent
 
 VOCABULARY = 4096
@@ -58,7 +58,7 @@ def special_id(tokenizer: Tokenizer, token: str) -> int:
 
 def training_text(splits: list[SplitIntent], extra: list[str], seed: int) -> Iterator[str]:
     """What the vocabulary is learnt from: augmented questions and answers in the proportions of training."""
-    stream = Stream(splits, seed)
+    stream = ConversationStream(splits, seed)
     rng = random.Random(seed)
     for _ in range(40 * max(1, len(splits))):
         for message in stream.conversation(1):

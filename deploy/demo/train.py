@@ -16,7 +16,7 @@ import torch
 from tokenizers import Tokenizer
 
 from deploy.demo import adapters
-from deploy.demo.conversations import Stream
+from deploy.demo.conversations import ConversationStream
 from deploy.demo.corpus import HANDBOOK_FILE, HERE, SplitIntent, check, load_file, load_intents, split_corpus
 from deploy.demo.grow import widen
 from deploy.demo.model import SHAPES, Llama, load_checkpoint, save_checkpoint
@@ -88,7 +88,7 @@ def train_size(
     model = load_checkpoint(models / size) if improve else initial_model(size, recipe, state)
     if recipe.compile:
         model.fuse()
-    trainer = Trainer(model, recipe, encoder, lambda seed: Stream(splits, seed))
+    trainer = Trainer(model, recipe, encoder, lambda seed: ConversationStream(splits, seed))
 
     def publish() -> None:
         save_checkpoint(model, state / "tokenizer", models / size)

@@ -20,8 +20,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from deploy.demo.batches import Batch, chunk
-from deploy.demo.conversations import Stream
+from deploy.demo.batches import TrainingBatch, chunk
+from deploy.demo.conversations import ConversationStream
 from deploy.demo.tokenizer import Encoder, write_json
 
 
@@ -46,7 +46,9 @@ class Recipe:
 class Trainer:
     """Owns a model, its two optimizers and their place in the schedule."""
 
-    def __init__(self, model: nn.Module, recipe: Recipe, encoder: Encoder, streams: Callable[[int], Stream]) -> None:
+    def __init__(
+        self, model: nn.Module, recipe: Recipe, encoder: Encoder, streams: Callable[[int], ConversationStream]
+    ) -> None:
         self.model, self.recipe, self.encoder, self.streams = model, recipe, encoder, streams
         named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
         matrices = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name]
@@ -100,7 +102,7 @@ class Trainer:
                 if on_chunk is not None:
                     on_chunk()
 
-    def learn(self, batch: Batch) -> float:
+    def learn(self, batch: TrainingBatch) -> float:
         """One optimizer step; returns the mean loss per answer token."""
         rate = self.rate()
         for optimizer, base in zip(self.optimizers, self.base_rates, strict=True):

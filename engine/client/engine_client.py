@@ -27,15 +27,15 @@ import msgspec
 from websockets.exceptions import WebSocketException
 
 from engine.client.generation import (
-    AnswerUnreadable,
     Delta,
     EngineGone,
     EngineOverloaded,
     Generation,
+    GenerationResult,
     RequestFailed,
     RequestInvalid,
-    Result,
     Timings,
+    UnreadableOutput,
 )
 from engine.client.link import Link
 from engine.text.processor import TextProcessor
@@ -65,16 +65,16 @@ from engine.wire import (
 )
 
 __all__ = [
-    "AnswerUnreadable",
     "Delta",
     "EngineClient",
     "EngineGone",
     "EngineOverloaded",
     "Generation",
+    "GenerationResult",
     "RequestFailed",
     "RequestInvalid",
-    "Result",
     "Timings",
+    "UnreadableOutput",
 ]
 
 logger = logging.getLogger(__name__)
@@ -305,7 +305,7 @@ class EngineClient:
             generation.feed(output)
         except Exception as error:
             logger.exception("engine %s: the answer to request %s cannot be read", self.address, generation.id)
-            failure = AnswerUnreadable(started=generation.started)
+            failure = UnreadableOutput(started=generation.started)
             failure.__cause__ = error
             generation.fail(failure)
 

@@ -56,7 +56,7 @@ class EngineOverloaded(RequestFailed):
         """Seconds after which the engine expects to take the request, if it knows."""
 
 
-class AnswerUnreadable(RequestFailed):
+class UnreadableOutput(RequestFailed):
     """What the engine has answered could not be turned into text here; the engine itself has done nothing wrong."""
 
     def __init__(self, *, started: bool) -> None:
@@ -83,7 +83,7 @@ class Timings(msgspec.Struct, frozen=True):
     total: float
 
 
-class Result(msgspec.Struct, frozen=True):
+class GenerationResult(msgspec.Struct, frozen=True):
     """How a generation ended. `stop` is the stop string that ended it, if one did."""
 
     finish_reason: FinishReason
@@ -137,11 +137,11 @@ class Generation(AsyncIterator[Delta]):
         self._heard = False
         self._delivered = False
         self._ended = False
-        self._result: Result | None = None
+        self._result: GenerationResult | None = None
         self._error: Exception | None = None
 
     @property
-    def result(self) -> Result:
+    def result(self) -> GenerationResult:
         """How it ended.
 
         Raises:
@@ -290,7 +290,7 @@ class Generation(AsyncIterator[Delta]):
 
     def _finish(self, reason: FinishReason) -> None:
         now = time.monotonic()
-        self._result = Result(
+        self._result = GenerationResult(
             finish_reason=reason,
             usage=self.usage,
             timings=Timings(first_token=(self._first_token or now) - self._begun, total=now - self._begun),

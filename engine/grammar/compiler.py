@@ -15,11 +15,11 @@ from time import monotonic
 import numpy as np
 from llguidance import LLMatcher
 
-from engine.grammar.line import Line
+from engine.grammar.line import TrialQueue
 from engine.grammar.matcher import Matcher
 from engine.grammar.source import GrammarLimits, may_ignore, to_llguidance
 from engine.grammar.tokens import GrammarTokens
-from engine.grammar.trial import Setup, TrialFailed, TrialWorker
+from engine.grammar.trial import TrialFailed, TrialSetup, TrialWorker
 from engine.request import GrammarError, RequestError
 from engine.wire import Grammar, GrammarKind, ModelInfo, SamplingParams
 
@@ -84,7 +84,7 @@ class GrammarCompiler:
         self._directory, self._model = directory, model
         self._limits = limits or GrammarLimits()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="grammar")
-        self._line: Line[_Entry] = Line(running=max(1, threads - 1), waiting=waiting)
+        self._line: TrialQueue[_Entry] = TrialQueue(running=max(1, threads - 1), waiting=waiting)
         self._lock = threading.Lock()
         """Held by whoever looks at the line."""
         self._thread = threading.local()
@@ -231,7 +231,7 @@ class GrammarCompiler:
         """The process of this thread."""
         worker: TrialWorker | None = getattr(self._thread, "worker", None)
         if worker is None:
-            setup = Setup(
+            setup = TrialSetup(
                 str(self._directory.resolve()),
                 self._model.vocabulary,
                 self._model.eos_token_ids,

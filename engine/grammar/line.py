@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 Job = TypeVar("Job")
 
 
-class Line(Generic[Job]):
+class TrialQueue(Generic[Job]):
     """Jobs of all tenants that wait, oldest first within a tenant.
 
     Args:

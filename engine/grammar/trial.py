@@ -24,8 +24,8 @@ _PATIENCE = 10.0
 """Wall seconds, on a busy machine, for each CPU second that a compilation may take; then it counts as hung."""
 
 
-class Setup(msgspec.Struct, frozen=True, array_like=True):
-    """First message to a worker; like every other it is answered with a `Verdict`."""
+class TrialSetup(msgspec.Struct, frozen=True, array_like=True):
+    """First message to a worker; like every other it is answered with a `GrammarVerdict`."""
 
     directory: str
     vocabulary: int
@@ -34,7 +34,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True):
     memory_bytes: int
 
 
-class Verdict(msgspec.Struct, frozen=True, array_like=True):
+class GrammarVerdict(msgspec.Struct, frozen=True, array_like=True):
     """What is wrong with a grammar, and what of it would not be enforced."""
 
     error: str | None = None
@@ -62,11 +62,11 @@ def receive(stream: IO[bytes]) -> bytes | None:
 class TrialWorker:
     """A process started when it is first needed, and again after it has died."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: TrialSetup) -> None:
         self._setup = setup
         self._process: subprocess.Popen[bytes] | None = None
 
-    def judge(self, source: str) -> Verdict:
+    def judge(self, source: str) -> GrammarVerdict:
         """Compile `source`, in llguidance's notation.
 
         Raises:
@@ -100,7 +100,7 @@ class TrialWorker:
             process.communicate()
         return process.returncode
 
-    def _ask(self, message: bytes, seconds: float) -> Verdict:
+    def _ask(self, message: bytes, seconds: float) -> GrammarVerdict:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         hung = threading.Event()
@@ -120,7 +120,7 @@ class TrialWorker:
         finally:
             alarm.cancel()
         if answer is not None:
-            return msgspec.msgpack.decode(answer, type=Verdict)
+            return msgspec.msgpack.decode(answer, type=GrammarVerdict)
         status = self._bury(process)
         if hung.is_set() or status == -signal.SIGPROF:
             raise TrialFailed(f"takes more than {self._setup.cpu_seconds:g} s to compile")

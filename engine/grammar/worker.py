@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from engine.grammar.tokens import GrammarTokens
-from engine.grammar.trial import Setup, Verdict, receive, send
+from engine.grammar.trial import GrammarVerdict, TrialSetup, receive, send
 
 
 def main() -> None:
@@ -22,15 +22,15 @@ def main() -> None:
     # Signals that end the engine are its own business: this process ends with its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
-    setup = msgspec.msgpack.decode(first, type=Setup)
+    setup = msgspec.msgpack.decode(first, type=TrialSetup)
     tokens = GrammarTokens(Path(setup.directory), setup.vocabulary, setup.eos_token_ids)
     _limit_memory(setup.memory_bytes)
-    send(stdout, msgspec.msgpack.encode(Verdict()))
+    send(stdout, msgspec.msgpack.encode(GrammarVerdict()))
     while (message := receive(stdin)) is not None:
         # What the signal does by default ends the process, whatever it is in.
         signal.setitimer(signal.ITIMER_PROF, setup.cpu_seconds)
         matcher = tokens.compile(message.decode())
-        verdict = Verdict(matcher.get_error() or None, tuple(matcher.get_grammar_warnings()))
+        verdict = GrammarVerdict(matcher.get_error() or None, tuple(matcher.get_grammar_warnings()))
         del matcher
         signal.setitimer(signal.ITIMER_PROF, 0)
         send(stdout, msgspec.msgpack.encode(verdict))

@@ -16,8 +16,8 @@ from typing import Protocol
 PICODOLLARS_PER_MICRODOLLAR = 1_000_000
 
 
-class Price(Protocol):
-    """Micro-dollars per million tokens, as in `gateway.config.billing.Price` and `gateway.records.directory.Price`."""
+class TokenPrices(Protocol):
+    """Micro-dollars per million tokens, as `PriceSettings` and the directory's `TokenPrices` give them."""
 
     @property
     def input(self) -> int:
@@ -32,7 +32,7 @@ class Price(Protocol):
         """Of generated tokens."""
 
 
-def picodollars(price: Price, input: int, cached: int, output: int) -> int:
+def picodollars(price: TokenPrices, input: int, cached: int, output: int) -> int:
     """The exact cost of a turn in picodollars.
 
     Args:
@@ -49,12 +49,12 @@ def picodollars(price: Price, input: int, cached: int, output: int) -> int:
     return (input - cached) * price.input + cached * cached_price + output * price.output
 
 
-def cost(price: Price, input: int, cached: int, output: int) -> int:
+def cost(price: TokenPrices, input: int, cached: int, output: int) -> int:
     """The cost of a turn in micro-dollars, rounded up. Arguments and errors as those of `picodollars`."""
     return -(-picodollars(price, input, cached, output) // PICODOLLARS_PER_MICRODOLLAR)
 
 
-def most(price: Price, input: int, output: int) -> int:
+def most(price: TokenPrices, input: int, output: int) -> int:
     """The cost of a turn in micro-dollars at most, whatever the prefix cache holds."""
     return max(cost(price, input, 0, output), cost(price, input, input, output))
 

@@ -17,7 +17,7 @@ Outcome = Literal["completed", "incomplete", "blocked", "cancelled", "failed", "
 died; the figures are those of its last checkpoint."""
 
 
-class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LedgerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one turn used, and what it costs."""
 
     turn: str
@@ -64,7 +64,7 @@ class Totals(Struct, frozen=True):
 COUNTERS = Totals.__struct_fields__
 
 
-def totals(entry: Entry) -> Totals:
+def totals(entry: LedgerEntry) -> Totals:
     """What an entry adds to the counters."""
     if entry.cache == "hit":
         return Totals(turns=1, hits=1)
@@ -85,7 +85,7 @@ class Group(Struct, frozen=True, order=True):
         return "|".join(name.replace("%", "%25").replace("|", "%7C") for name in (self.model, self.adapter, self.key))
 
 
-def group(entry: Entry) -> Group:
+def group(entry: LedgerEntry) -> Group:
     """The counters that an entry adds to."""
     return Group(entry.model, entry.adapter or "", entry.key)
 

@@ -25,10 +25,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from gateway.background import Periodic
-from gateway.billing.entry import Entry
+from gateway.billing.entry import LedgerEntry
 from gateway.billing.journal import Journal
 from gateway.billing.store import LedgerStore, Numbered
-from gateway.config.settings import Usage
+from gateway.config.settings import UsageSettings
 
 log = logging.getLogger("roundhouse.billing")
 
@@ -38,14 +38,14 @@ _BATCH = 200
 UPKEEP = 600.0
 """Seconds between two looks for dead writers' journals and for what is old enough to be deleted."""
 
-Snapshot = Callable[[], Entry | None]
+Snapshot = Callable[[], LedgerEntry | None]
 
 
 class Checkpoint(Struct, frozen=True):
     """Turns that were running, and the number of the last entry before that."""
 
     number: int
-    running: list[Entry]
+    running: list[LedgerEntry]
 
 
 _encoder = msgspec.json.Encoder()
@@ -56,7 +56,7 @@ _checkpoints = msgspec.json.Decoder(Checkpoint)
 class Ledger:
     """One gateway's pen in the ledger. Nothing on a turn's road waits for it, and nothing of it raises there."""
 
-    def __init__(self, redis: Redis, settings: Usage, folder: Path) -> None:
+    def __init__(self, redis: Redis, settings: UsageSettings, folder: Path) -> None:
         """Args: folder: of the journals; shared by the gateways of one machine."""
         self._store = LedgerStore(redis, settings)
         self._settings = settings
@@ -93,7 +93,7 @@ class Ledger:
         """A turn has begun; `snapshot` gives its entry as it would be if it were lost now."""
         self._running[turn] = snapshot
 
-    def close(self, turn: str, entry: Entry | None) -> None:
+    def close(self, turn: str, entry: LedgerEntry | None) -> None:
         """A turn has ended; without an entry if it was refused."""
         self._running.pop(turn, None)
         if entry is None:

@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 from gateway.billing.cost import microdollars
 from gateway.billing.entry import (
     TENANTS_KEY,
-    Entry,
     Group,
+    LedgerEntry,
     Totals,
     begin_of,
     counters_key,
@@ -32,10 +32,10 @@ BY: tuple[By, ...] = get_args(By)
 MAX_PERIODS = 20_000
 """Hours and days that one report may read."""
 _READ_AT_ONCE = 500
-_decoder = msgspec.json.Decoder(Entry)
+_decoder = msgspec.json.Decoder(LedgerEntry)
 
 
-class Query(Struct, frozen=True, kw_only=True):
+class ReportQuery(Struct, frozen=True, kw_only=True):
     """What a report is about. Times are whole hours of UTC."""
 
     since: datetime
@@ -63,7 +63,7 @@ class Query(Struct, frozen=True, kw_only=True):
         return all(want in (None, has) for want, has in wanted)
 
 
-class Row(Struct, frozen=True):
+class ReportRow(Struct, frozen=True):
     """One line of a report."""
 
     names: tuple[str, ...]
@@ -83,7 +83,7 @@ def periods(since: datetime, until: datetime, *, hourly: bool) -> Iterator[str]:
             at += timedelta(hours=1)
 
 
-async def report(redis: Redis, query: Query) -> list[Row]:
+async def report(redis: Redis, query: ReportQuery) -> list[ReportRow]:
     """Sums over the counters, sorted by their names.
 
     Raises:
@@ -105,10 +105,10 @@ async def report(redis: Redis, query: Query) -> list[Row]:
                     if query.holds(own):
                         names = tuple(_name(by, tenant, period, own) for by in query.by)
                         rows[names] = rows.get(names, Totals()) + amount
-    return [Row(names, rows[names]) for names in sorted(rows)]
+    return [ReportRow(names, rows[names]) for names in sorted(rows)]
 
 
-def total(rows: Sequence[Row]) -> Totals:
+def total(rows: Sequence[ReportRow]) -> Totals:
     """The sum of a report's rows."""
     return sum((row.totals for row in rows), Totals())
 
@@ -132,7 +132,7 @@ async def tenants(redis: Redis, only: str | None = None) -> list[str]:
     return sorted(name.decode() for name in cast("list[bytes]", await redis.zrange(TENANTS_KEY, 0, -1)))
 
 
-async def count_turns(redis: Redis, query: Query) -> int:
+async def count_turns(redis: Redis, query: ReportQuery) -> int:
     """About how many turns `turns` will look at."""
     async with redis.pipeline(transaction=False) as pipeline:
         for tenant in await tenants(redis, query.tenant):
@@ -141,7 +141,7 @@ async def count_turns(redis: Redis, query: Query) -> int:
         return sum(await pipeline.execute())
 
 
-async def turns(redis: Redis, query: Query, looked_at: Counter[str] | None = None) -> AsyncIterator[Entry]:
+async def turns(redis: Redis, query: ReportQuery, looked_at: Counter[str] | None = None) -> AsyncIterator[LedgerEntry]:
     """Single turns that are still kept, by tenant and then by when they were counted. `query.by` means nothing here.
 
     Args:
@@ -172,7 +172,7 @@ class Verified(Struct, frozen=True):
     problems: list[str]
 
 
-async def verify(redis: Redis, query: Query) -> AsyncIterator[Verified]:
+async def verify(redis: Redis, query: ReportQuery) -> AsyncIterator[Verified]:
     """Compare sums of days, sums of hours and single turns of the days that a query touches.
 
     What was deleted or trimmed because it is old cannot be compared; `kept` below `turns` says so.
@@ -237,7 +237,7 @@ def _differences(one: str, its: dict[Group, Totals], other: str, others: dict[Gr
                 yield f"{own.field} {counter}: {one} says {getattr(mine, counter)}, {other} {getattr(theirs, counter)}"
 
 
-async def _stream(redis: Redis, tenant: str, day: str, newest: str = "+") -> AsyncIterator[Entry]:
+async def _stream(redis: Redis, tenant: str, day: str, newest: str = "+") -> AsyncIterator[LedgerEntry]:
     after = "-"
     while page := cast("list[Any]", await redis.xrange(entries_key(tenant, day), after, newest, count=_READ_AT_ONCE)):
         for _, fields in page:
@@ -245,7 +245,7 @@ async def _stream(redis: Redis, tenant: str, day: str, newest: str = "+") -> Asy
         after = "(" + page[-1][0].decode()
 
 
-def _days(query: Query) -> list[str]:
+def _days(query: ReportQuery) -> list[str]:
     first = query.since.replace(hour=0)
     return [
         (first + timedelta(days=number)).strftime("%Y%m%d")

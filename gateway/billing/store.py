@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from gateway.billing.entry import (
     DAY_DIGITS,
     TENANTS_KEY,
-    Entry,
+    LedgerEntry,
     counters_key,
     entries_key,
     group,
@@ -22,7 +22,7 @@ from gateway.billing.entry import (
     periods_key,
     totals,
 )
-from gateway.config.settings import Usage
+from gateway.config.settings import UsageSettings
 
 _encoder = msgspec.json.Encoder()
 
@@ -31,13 +31,13 @@ class Numbered(Struct, frozen=True):
     """An entry with its writer's number: writers count up, and send again what may not have arrived."""
 
     number: int
-    entry: Entry
+    entry: LedgerEntry
 
 
 class LedgerStore:
     """The ledger of all tenants."""
 
-    def __init__(self, redis: Redis, settings: Usage) -> None:
+    def __init__(self, redis: Redis, settings: UsageSettings) -> None:
         self._redis = redis
         self._settings = settings
         self._script = redis.register_script(

@@ -17,7 +17,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from gateway.config.settings import Pool, Settings, SettingsError, load
+from gateway.config.settings import PoolSettings, Settings, SettingsError, load
 
 if TYPE_CHECKING:
     from engine.adapters.registry import Manifest, Pointer, Registry
@@ -256,7 +256,7 @@ def _registry(settings: Settings) -> Registry:
     return Registry(registry_url(settings))
 
 
-def _pool(settings: Settings, name: str) -> Pool:
+def _pool(settings: Settings, name: str) -> PoolSettings:
     for pool in settings.pools:
         if pool.name == name:
             return pool
@@ -264,7 +264,7 @@ def _pool(settings: Settings, name: str) -> Pool:
     raise click.ClickException(f"no model is named {name!r} in the configuration; there are: {known}")
 
 
-def _base(settings: Settings, folder: Path, model: str | None) -> Pool:
+def _base(settings: Settings, folder: Path, model: str | None) -> PoolSettings:
     """The pool that was named, or whose model the adapter's config names, or the only one."""
     if model is not None:
         return _pool(settings, model)

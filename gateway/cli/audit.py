@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from gateway.access.directory.audit import Entry, Logged, Mark, verify_export
+from gateway.access.directory.audit import AuditRecord, ChainPosition, SealedAuditRecord, verify_export
 from gateway.access.directory.change import Caps
 from gateway.access.directory.store import Directory
 from gateway.cli.connection import config_option, json_option, load_settings
@@ -42,8 +42,8 @@ def audit() -> None:
 def audit_list(config: str | None, tenant: str | None, count: int, as_json: bool) -> None:
     """The last changes, newest first."""
 
-    async def read(directory: Directory, _: bytes) -> list[Entry]:
-        entries: list[Entry] = []
+    async def read(directory: Directory, _: bytes) -> list[AuditRecord]:
+        entries: list[AuditRecord] = []
         before: int | None = None
         while len(entries) < count and (page := await directory.audit.read_back(before, _READ_AT_ONCE)):
             read = [logged.read() for logged in page]
@@ -131,21 +131,21 @@ def audit_export(config: str | None, file: str, after: int) -> None:
     click.echo(f"{count} entries", err=True)
 
 
-def _line(logged: Logged) -> bytes:
+def _line(logged: SealedAuditRecord) -> bytes:
     try:
         return logged.line()
     except ValueError as error:
         raise click.ClickException(f"an entry cannot be written ({error}); see: roundhouse audit verify") from error
 
 
-def _mark(text: str) -> Mark:
+def _mark(text: str) -> ChainPosition:
     number, colon, digest = text.partition(":")
     if not (number.isdigit() and colon and len(digest) == 64):
         raise click.UsageError("--expect: give the number and the hash of an entry, as `audit verify` prints them")
-    return Mark(int(number), digest)
+    return ChainPosition(int(number), digest)
 
 
-def _told(entry: Entry) -> str:
+def _told(entry: AuditRecord) -> str:
     parts = []
     for name, change in entry.changes.items():
         if isinstance(change, list) and len(change) == 2:

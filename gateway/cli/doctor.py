@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.connection import config_option, json_option, run
-from gateway.cli.examination import Finding, examine
+from gateway.cli.examination import CheckResult, examine
 from gateway.config.settings import load
 
 _MARKS = {"ok": ("✓", "green"), "note": ("•", "cyan"), "warning": ("!", "yellow"), "broken": ("✗", "red")}
@@ -50,11 +50,11 @@ def doctor(config: str | None, as_json: bool, problems: bool) -> None:
         raise SystemExit(1)
 
 
-async def _examined(config: str | None) -> list[Finding]:
+async def _examined(config: str | None) -> list[CheckResult]:
     return [finding async for finding in examine(config, lambda: load(config))]
 
 
-def _show(findings: list[Finding]) -> None:
+def _show(findings: list[CheckResult]) -> None:
     console = Console(highlight=False)
     table = Table(box=box.SIMPLE, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
@@ -74,7 +74,7 @@ def _show(findings: list[Finding]) -> None:
         console.print(table)
 
 
-def _summarise(findings: list[Finding]) -> None:
+def _summarise(findings: list[CheckResult]) -> None:
     counts = {state: sum(finding.state == state for finding in findings) for state in ("broken", "warning", "note")}
     said = [
         f"{count} {state}{'s' if count > 1 and state != 'broken' else ''}" for state, count in counts.items() if count

@@ -32,7 +32,7 @@ from engine.client.engine_client import EngineClient
 from gateway import __version__
 from gateway.cli.connection import without_password
 from gateway.config import checkpoints
-from gateway.config.settings import NO_TENANTS, Pool, Settings, SettingsError, file_of
+from gateway.config.settings import NO_TENANTS, PoolSettings, Settings, SettingsError, file_of
 from gateway.engines.adapters import registry_url
 from gateway.processes import redis_server
 from gateway.processes.extras import missing
@@ -49,7 +49,7 @@ _ROOM = 1 << 30
 """Bytes that a data folder should have left."""
 
 
-class Finding(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """One thing that was looked at."""
 
     area: str
@@ -60,7 +60,7 @@ class Finding(msgspec.Struct, frozen=True):
     """What to do about it, unless it is ok."""
 
 
-async def examine(config: str | None, read: Callable[[], Settings]) -> AsyncIterator[Finding]:
+async def examine(config: str | None, read: Callable[[], Settings]) -> AsyncIterator[CheckResult]:
     """All findings, as they come. `read` gives the settings of the configuration file `config`."""
     for finding in _versions():
         yield finding
@@ -68,7 +68,7 @@ async def examine(config: str | None, read: Callable[[], Settings]) -> AsyncIter
     try:
         settings = read()
     except SettingsError as error:
-        yield Finding(
+        yield CheckResult(
             "configuration", "settings", str(error), "broken", "correct it; docs/configuration.md has all fields"
         )
     else:
@@ -85,7 +85,7 @@ async def examine(config: str | None, read: Callable[[], Settings]) -> AsyncIter
             yield finding
 
 
-def _devices(settings: Settings, found: Sequence[Finding]) -> Iterator[Finding]:
+def _devices(settings: Settings, found: Sequence[CheckResult]) -> Iterator[CheckResult]:
     """Pools whose engines `serve` cannot start for want of a GPU."""
     if any(finding.area == "cuda" and finding.name.startswith("device ") for finding in found):
         return
@@ -93,25 +93,25 @@ def _devices(settings: Settings, found: Sequence[Finding]) -> Iterator[Finding]:
         if pool.device == "cuda" and not pool.engines:
             remedy = 'see what is said of the device above, or set device = "cpu" in its pool'
             value = "its engine is to run on CUDA, which is not there"
-            yield Finding("cuda", f"pool {pool.tier}", value, "broken", remedy)
+            yield CheckResult("cuda", f"pool {pool.tier}", value, "broken", remedy)
 
 
-def _versions() -> Iterator[Finding]:
-    yield Finding("versions", "roundhouse", __version__)
-    yield Finding("versions", "python", f"{platform.python_version()} on {platform.platform()}")
+def _versions() -> Iterator[CheckResult]:
+    yield CheckResult("versions", "roundhouse", __version__)
+    yield CheckResult("versions", "python", f"{platform.python_version()} on {platform.platform()}")
     for package in _PACKAGES:
-        yield Finding("versions", package, importlib.metadata.version(package))
+        yield CheckResult("versions", package, importlib.metadata.version(package))
 
 
-def _configuration(settings: Settings, file: Path) -> Finding:
+def _configuration(settings: Settings, file: Path) -> CheckResult:
     where = str(file.resolve()) if file.is_file() else "the embedded demo, as there is no roundhouse.toml"
     value = f"{where}; {len(settings.tenants)} tenants, {len(settings.pools)} pools"
     if not settings.tenants:
-        return Finding("configuration", "settings", value, "note", f"unless Redis has tenants, {NO_TENANTS}")
-    return Finding("configuration", "settings", value)
+        return CheckResult("configuration", "settings", value, "note", f"unless Redis has tenants, {NO_TENANTS}")
+    return CheckResult("configuration", "settings", value)
 
 
-def _installation(settings: Settings) -> Iterator[Finding]:
+def _installation(settings: Settings) -> Iterator[CheckResult]:
     """What is on this machine."""
     yield _data_folder(Path(settings.redis.data))
     yield _port(settings)
@@ -121,20 +121,22 @@ def _installation(settings: Settings) -> Iterator[Finding]:
     yield _registry(settings)
 
 
-def _data_folder(folder: Path) -> Finding:
+def _data_folder(folder: Path) -> CheckResult:
     name, folder = "data folder", folder.resolve()
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         remedy = "let this user write there, or name another folder: ROUNDHOUSE_REDIS_DATA=/tmp/roundhouse"
-        return Finding("installation", name, f"{folder} cannot be written", "broken", remedy)
+        return CheckResult("installation", name, f"{folder} cannot be written", "broken", remedy)
     free = shutil.disk_usage(there).free
     value = f"{folder}, {free / (1 << 30):.1f} GiB free"
     if free < _ROOM:
-        return Finding("installation", name, value, "warning", "make room: Redis stores conversations and usage there")
-    return Finding("installation", name, value)
+        return CheckResult(
+            "installation", name, value, "warning", "make room: Redis stores conversations and usage there"
+        )
+    return CheckResult("installation", name, value)
 
 
-def _port(settings: Settings) -> Finding:
+def _port(settings: Settings) -> CheckResult:
     where = f"{settings.server.host}:{settings.server.port}"
     try:
         bound = listen(settings)
@@ -142,14 +144,14 @@ def _port(settings: Settings) -> Finding:
         taken = error.__cause__
     else:
         with bound:
-            return Finding("installation", "port", f"{where} is free" if settings.server.port else "any free one")
+            return CheckResult("installation", "port", f"{where} is free" if settings.server.port else "any free one")
     if isinstance(taken, OSError) and taken.errno == errno.EADDRINUSE:
         if _is_gateway(where):
-            return Finding("installation", "port", f"a gateway runs at {where}")
+            return CheckResult("installation", "port", f"a gateway runs at {where}")
         remedy = "stop what uses it, or choose another port: roundhouse serve --port 9000"
-        return Finding("installation", "port", f"{where} is in use by something else", "broken", remedy)
+        return CheckResult("installation", "port", f"{where} is in use by something else", "broken", remedy)
     remedy = "set server.host to an address of this machine, and server.port to one that this user may open"
-    return Finding("installation", "port", f"cannot listen on {where}: {taken}", "broken", remedy)
+    return CheckResult("installation", "port", f"cannot listen on {where}: {taken}", "broken", remedy)
 
 
 def _is_gateway(where: str) -> bool:
@@ -161,42 +163,46 @@ def _is_gateway(where: str) -> bool:
         return False
 
 
-def _open_files(settings: Settings) -> Finding:
+def _open_files(settings: Settings) -> CheckResult:
     limit, wanted = resource.getrlimit(resource.RLIMIT_NOFILE)[0], settings.server.max_connections
     if limit == resource.RLIM_INFINITY:
-        return Finding("installation", "open files", "no limit")
+        return CheckResult("installation", "open files", "no limit")
     value = f"at most {limit} for up to {wanted} connections (server.max_connections)"
     if limit < wanted + 256:
-        return Finding(
+        return CheckResult(
             "installation", "open files", value, "note", f"ulimit -n {wanted + 1024} before roundhouse serve"
         )
-    return Finding("installation", "open files", value)
+    return CheckResult("installation", "open files", value)
 
 
-def _model(pool: Pool) -> Finding:
+def _model(pool: PoolSettings) -> CheckResult:
     """The folder of a pool, which a gateway reads the tokenizer from, and an engine that it starts the weights."""
     name = f"model of {pool.tier}"
     try:
         checkpoints.check([pool])
         weights = [] if pool.engines else weight_files(Path(pool.model))
     except (SettingsError, CheckpointError) as error:
-        return Finding("installation", name, str(error), "broken", "set pools.model to a folder in Hugging Face format")
+        return CheckResult(
+            "installation", name, str(error), "broken", "set pools.model to a folder in Hugging Face format"
+        )
     size = sum(path.stat().st_size for path in weights)
-    return Finding("installation", name, f"{pool.name} in {pool.model}" + (f", {size / 1e6:.0f} MB" if weights else ""))
+    return CheckResult(
+        "installation", name, f"{pool.name} in {pool.model}" + (f", {size / 1e6:.0f} MB" if weights else "")
+    )
 
 
-def _registry(settings: Settings) -> Finding:
+def _registry(settings: Settings) -> CheckResult:
     address = registry_url(settings)
     try:
         count = len(Registry(address).names())
     except RegistryError as error:
-        return Finding(
+        return CheckResult(
             "installation", "adapters", str(error), "broken", "correct adapters.registry, or make it readable"
         )
-    return Finding("installation", "adapters", f"{count} in {address}")
+    return CheckResult("installation", "adapters", f"{count} in {address}")
 
 
-async def _services(settings: Settings) -> AsyncIterator[Finding]:
+async def _services(settings: Settings) -> AsyncIterator[CheckResult]:
     """What has to answer."""
     yield await _redis(settings)
     for pool in settings.pools:
@@ -204,7 +210,7 @@ async def _services(settings: Settings) -> AsyncIterator[Finding]:
             yield await _engine(settings, pool, address)
 
 
-async def _redis(settings: Settings) -> Finding:
+async def _redis(settings: Settings) -> CheckResult:
     embedded = settings.redis.url is None
     address = settings.redis.url or ""
     try:
@@ -216,61 +222,61 @@ async def _redis(settings: Settings) -> Finding:
             await redis.ping()
             took = loop.time() - begun
     except SettingsError as error:
-        return Finding("services", "redis", str(error), "broken", "choose a shorter path for redis.data")
+        return CheckResult("services", "redis", str(error), "broken", "choose a shorter path for redis.data")
     except (RedisError, OSError, ValueError) as error:
         if embedded:
             return _redis_binary()
         where = without_password(address)
         remedy = "start it, or correct redis.url; without it limits are local, and nothing is cached or stored"
-        return Finding("services", "redis", f"{where} does not answer: {error}", "broken", remedy)
+        return CheckResult("services", "redis", f"{where} does not answer: {error}", "broken", remedy)
     value = f"{version} at {without_password(address)}, {took * 1000:.1f} ms"
     if took > settings.redis.timeout:
         remedy = (
             f"commands may take {settings.redis.timeout * 1000:g} ms (redis.timeout): move it closer, or wait longer"
         )
-        return Finding("services", "redis", value, "warning", remedy)
-    return Finding("services", "redis", value)
+        return CheckResult("services", "redis", value, "warning", remedy)
+    return CheckResult("services", "redis", value)
 
 
-def _redis_binary() -> Finding:
+def _redis_binary() -> CheckResult:
     """The server that `serve` would start."""
     binary = redis_server.binary()
     try:
         said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         remedy = "apt-get install redis-server, or set redis.url"
-        return Finding("services", "redis", f"{binary} cannot be run: {error}", "broken", remedy)
-    return Finding("services", "redis", f"not running; serve starts {binary} ({said.split(' sha=')[0].strip()})")
+        return CheckResult("services", "redis", f"{binary} cannot be run: {error}", "broken", remedy)
+    return CheckResult("services", "redis", f"not running; serve starts {binary} ({said.split(' sha=')[0].strip()})")
 
 
-async def _engine(settings: Settings, pool: Pool, address: str) -> Finding:
+async def _engine(settings: Settings, pool: PoolSettings, address: str) -> CheckResult:
     name = f"engine of {pool.tier}"
     try:
         async with EngineClient(address, tls=settings.engine_tls.files()) as client, asyncio.timeout(_PATIENCE):
             await client.wait_connected()
     except SettingsError as error:
-        return Finding("services", name, str(error), "broken", "correct [engine_tls]; the files are PEM")
+        return CheckResult("services", name, str(error), "broken", "correct [engine_tls]; the files are PEM")
     except TimeoutError:
         remedy = "start it (roundhouse engine serve --help), or correct pools.engines"
-        return Finding("services", name, f"{address} does not answer", "broken", remedy)
+        return CheckResult("services", name, f"{address} does not answer", "broken", remedy)
     info = client.info
     assert info is not None
-    return Finding("services", name, f"{info.name} at {address}, {info.dtype} on {info.device}")
+    return CheckResult("services", name, f"{info.name} at {address}, {info.dtype} on {info.device}")
 
 
-def kernels(program: str = "kernels.doctor") -> list[Finding]:
+def kernels(program: str = "kernels.doctor") -> list[CheckResult]:
     """What `python -m kernels.doctor` finds; it needs torch, which the gateway does without."""
     if install := missing("engine"):
-        return [Finding("kernels", "engines", "not installed: this host has a gateway only", "note", install)]
+        return [CheckResult("kernels", "engines", "not installed: this host has a gateway only", "note", install)]
     command = [sys.executable, "-m", program]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=_EXAMINATION)
     except subprocess.TimeoutExpired:
         value = f"no answer within {_EXAMINATION:g} s"
-        return [Finding("kernels", "engines", value, "broken", f"see what keeps it: {' '.join(command)}")]
+        return [CheckResult("kernels", "engines", value, "broken", f"see what keeps it: {' '.join(command)}")]
     if process.returncode != 0:
         reason = (process.stderr.strip().splitlines() or ["no reason given"])[-1]
         remedy = "engines cannot start like this; set right what it says, or install the package again"
-        return [Finding("kernels", "engines", reason, "broken", remedy)]
-    decoder = msgspec.json.Decoder(Finding)
+        return [CheckResult("kernels", "engines", reason, "broken", remedy)]
+    decoder = msgspec.json.Decoder(CheckResult)
     return [decoder.decode(line) for line in process.stdout.splitlines()]

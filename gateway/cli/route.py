@@ -29,10 +29,10 @@ def explain(config: str | None, as_json: bool, quality: int | None, prompt: str)
     """Decide about PROMPT as a first message, without a server: no queue, no embedding, all tiers there."""
     from gateway.pipeline.routing.tiers import TierMemory, Tiers
     from router.complexity import score
-    from router.features import Message, extract
+    from router.features import PromptMessage, extract
     from router.tier import NEVER, TIERS, sentences
 
-    seen = extract([Message("user", prompt)])
+    seen = extract([PromptMessage("user", prompt)])
     complexity = score(seen)
     tiers = Tiers(load_settings(config), TierMemory(), None)
     choice = tiers.choice(seen, complexity, tiers.predict(seen), quality=quality)

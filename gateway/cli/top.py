@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gateway.engines.heartbeat import Overview, Replica, overview
+from gateway.engines.heartbeat import Overview, ReplicaStatus, overview
 from gateway.storage import presence
 from gateway.telemetry import latencies
 from gateway.telemetry.activity import TenantActivity
@@ -115,7 +115,7 @@ def _gateways(seen: Overview) -> Table:
     return table
 
 
-def _replicas(replicas: list[Replica]) -> Table:
+def _replicas(replicas: list[ReplicaStatus]) -> Table:
     table = _table(
         *("replica", "model", "state", "running>", "waiting>", "queue>", "tokens/s>"),
         *("KV used>", "KV cached>", "adapters>"),

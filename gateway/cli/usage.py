@@ -20,7 +20,7 @@ from rich.table import Table
 
 from gateway.billing import report
 from gateway.billing.cost import dollars
-from gateway.billing.entry import Entry, Totals
+from gateway.billing.entry import LedgerEntry, Totals
 from gateway.cli.connection import config_option, json_option, load_settings, with_redis
 
 _COUNTS = ("turns", "cache hits", "input", "cached input", "output")
@@ -154,15 +154,15 @@ def _query(
     model: str | None,
     adapter: str | None,
     key: str | None,
-) -> report.Query:
+) -> report.ReportQuery:
     end = until or report.current_hour() + timedelta(hours=1)
     try:
-        return report.Query(since=since, until=end, by=by, tenant=tenant, model=model, adapter=adapter, key=key)
+        return report.ReportQuery(since=since, until=end, by=by, tenant=tenant, model=model, adapter=adapter, key=key)
     except ValueError as error:
         raise click.UsageError(f"--{error}") from None
 
 
-def _print_table(query: report.Query, rows: list[report.Row]) -> None:
+def _print_table(query: report.ReportQuery, rows: list[report.ReportRow]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_footer=True)
     sums = report.total(rows)
     for index, by in enumerate(query.by):
@@ -191,17 +191,17 @@ def _row_writer(out: IO[str], file: str) -> Callable[[list[Any]], None]:
     return write
 
 
-def _write_rows(query: report.Query, rows: list[report.Row], write: Callable[[list[Any]], Any]) -> None:
+def _write_rows(query: report.ReportQuery, rows: list[report.ReportRow], write: Callable[[list[Any]], Any]) -> None:
     write([*query.by, *report.shown(Totals()), "cost_dollars"])
     for row in rows:
         cost = dollars(row.totals.picodollars)
         write([*(_harmless(name) for name in row.names), *report.shown(row.totals).values(), cost])
 
 
-_TURN_COLUMNS = tuple(name for name in Entry.__struct_fields__ if name not in ("at", "picodollars"))
+_TURN_COLUMNS = tuple(name for name in LedgerEntry.__struct_fields__ if name not in ("at", "picodollars"))
 
 
-async def _write_turns(redis: Redis, query: report.Query, write: Callable[[list[Any]], Any]) -> None:
+async def _write_turns(redis: Redis, query: report.ReportQuery, write: Callable[[list[Any]], Any]) -> None:
     write(["time", *_TURN_COLUMNS, "cost_dollars", "cost_picodollars"])
     async for entry in _with_progress(redis, query):
         time = datetime.fromtimestamp(entry.at / 1000, UTC).isoformat(timespec="milliseconds")
@@ -210,12 +210,12 @@ async def _write_turns(redis: Redis, query: report.Query, write: Callable[[list[
         write([time, *(_harmless(value) if isinstance(value, str) else value for value in values), *cost])
 
 
-async def _print_turns(redis: Redis, query: report.Query) -> None:
+async def _print_turns(redis: Redis, query: report.ReportQuery) -> None:
     async for entry in _with_progress(redis, query):
         click.echo(msgspec.json.encode(entry).decode())
 
 
-async def _with_progress(redis: Redis, query: report.Query) -> AsyncIterator[Entry]:
+async def _with_progress(redis: Redis, query: report.ReportQuery) -> AsyncIterator[LedgerEntry]:
     """Single turns; if they are many and somebody watches, with a bar on standard error."""
     count = await report.count_turns(redis, query)
     looked_at: Counter[str] = Counter()

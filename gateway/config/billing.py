@@ -10,7 +10,7 @@ from gateway.records.directory import MicroDollars
 from gateway.records.section import Positive, Seconds, Section
 
 
-class Usage(Section, frozen=True):
+class UsageSettings(Section, frozen=True):
     """The ledger of what was used, see [usage.md](usage.md)."""
 
     flush_interval: Annotated[
@@ -29,7 +29,7 @@ class Usage(Section, frozen=True):
     day_days: Annotated[Positive, Meta(description="Days that sums of days are kept.")] = 800
 
 
-class Price(Section, frozen=True):
+class PriceSettings(Section, frozen=True):
     """What tokens of a model or an adapter cost: micro-dollars (a dollar is 1,000,000) per million tokens."""
 
     name: Annotated[

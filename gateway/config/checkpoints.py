@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.text.processor import TextProcessor
-from gateway.config.settings import Pool, SettingsError
+from gateway.config.settings import PoolSettings, SettingsError
 
 
-def check(pools: Sequence[Pool]) -> None:
+def check(pools: Sequence[PoolSettings]) -> None:
     """
     Raises:
         SettingsError: a folder lacks a file, or has one that cannot be used; the message names both and the remedy.

@@ -20,7 +20,7 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-class Issuer(Section, frozen=True):
+class IssuerSettings(Section, frozen=True):
     """An identity provider (OpenID Connect, or anything that signs JWTs and publishes its keys)."""
 
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name in logs.")]
@@ -62,13 +62,15 @@ class Issuer(Section, frozen=True):
     refresh: Annotated[Seconds, Meta(description="Seconds until its keys are read again.")] = 600.0
 
 
-class IdentityProviders(Section, frozen=True):
+class IdentitySettings(Section, frozen=True):
     """Who may say who is calling, see [identity.md](identity.md#tokens)."""
 
-    issuers: Annotated[list[Issuer], Meta(description="Identity providers.")] = msgspec.field(default_factory=list)
+    issuers: Annotated[list[IssuerSettings], Meta(description="Identity providers.")] = msgspec.field(
+        default_factory=list
+    )
 
 
-class EngineTls(Section, frozen=True):
+class EngineTlsSettings(Section, frozen=True):
     """Certificates for engines at wss:// addresses, see [operating.md](operating.md#engines-on-other-machines)."""
 
     ca: Annotated[
@@ -83,7 +85,7 @@ class EngineTls(Section, frozen=True):
         Raises:
             SettingsError: some are missing, or are not what they should be.
         """
-        if self == EngineTls():
+        if self == EngineTlsSettings():
             return None
         if self.ca is None or (self.cert is None) != (self.key is None):
             raise SettingsError("engine_tls: ca is needed, and cert and key belong together")
@@ -95,7 +97,7 @@ class EngineTls(Section, frozen=True):
         return files
 
 
-def check_issuers(issuers: Sequence[Issuer]) -> None:
+def check_issuers(issuers: Sequence[IssuerSettings]) -> None:
     """
     Raises:
         SettingsError: an issuer's fields contradict each other.
@@ -122,7 +124,7 @@ def check_issuers(issuers: Sequence[Issuer]) -> None:
             )
 
 
-def operators_of(issuers: Sequence[Issuer], tenant: str) -> frozenset[str]:
+def operators_of(issuers: Sequence[IssuerSettings], tenant: str) -> frozenset[str]:
     """Names of the tenant's users whom an issuer's tokens make operators."""
     return frozenset(
         each.subject_prefix + subject
@@ -132,12 +134,12 @@ def operators_of(issuers: Sequence[Issuer], tenant: str) -> frozenset[str]:
     )
 
 
-def _share_a_tenant(one: Issuer, other: Issuer) -> bool:
+def _share_a_tenant(one: IssuerSettings, other: IssuerSettings) -> bool:
     tenants, others = _tenants(one), _tenants(other)
     return tenants is None or others is None or not tenants.isdisjoint(others)
 
 
-def _tenants(issuer: Issuer) -> frozenset[str] | None:
+def _tenants(issuer: IssuerSettings) -> frozenset[str] | None:
     """Tenants that an issuer's tokens may be for; None: any, as the token says."""
     if issuer.tenant is not None:
         return frozenset({issuer.tenant})

@@ -14,7 +14,7 @@ Tier = Literal["small", "medium", "large"]
 TIERS: tuple[Tier, ...] = ("small", "medium", "large")
 
 
-class Pool(Section, frozen=True):
+class PoolSettings(Section, frozen=True):
     """One tier: a model and the engines that serve it."""
 
     tier: Annotated[Tier, Meta(description="Which tier this pool answers for.")]
@@ -77,7 +77,7 @@ class Pool(Section, frozen=True):
     ] = 0
 
 
-def check_pools(pools: Sequence[Pool]) -> None:
+def check_pools(pools: Sequence[PoolSettings]) -> None:
     """Raises SettingsError: there is none, two serve the same tier, or the fields of one contradict each other."""
     if not pools:
         raise SettingsError("pools: at least one pool is needed")

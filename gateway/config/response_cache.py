@@ -11,7 +11,7 @@ from gateway.records.section import Positive, Seconds, Section
 CacheScope = Literal["user", "tenant"]
 
 
-class Cache(Section, frozen=True):
+class CacheSettings(Section, frozen=True):
     """The exact response cache, see [caching.md](caching.md)."""
 
     enabled: Annotated[bool, Meta(description="Look answers up and store them.")] = True

@@ -9,7 +9,7 @@ from msgspec import Meta
 from gateway.records.section import Positive, Seconds, Section
 
 
-class Router(Section, frozen=True):
+class RouterSettings(Section, frozen=True):
     """How a tier is picked, and an engine of it."""
 
     medium_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the medium tier answers.")] = 0.2

@@ -52,7 +52,7 @@ class SafetyPattern(Section, frozen=True):
     ]
 
 
-class Safety(SafetyPolicy, frozen=True):
+class SafetySettings(SafetyPolicy, frozen=True):
     """Rules for what clients send and models answer, see [safety.md](safety.md). Without rules nothing is looked at."""
 
     replacement: Annotated[
@@ -93,7 +93,7 @@ def plugins() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=PLUGINS)}
 
 
-def check_safety(safety: Safety) -> None:
+def check_safety(safety: SafetySettings) -> None:
     """
     Raises:
         SettingsError: a rule does not exist, a pattern cannot be used, or the list of phrases cannot be read.
@@ -121,7 +121,7 @@ def check_safety(safety: Safety) -> None:
     read_phrases(safety)
 
 
-def read_phrases(safety: Safety) -> dict[str, dict[int, set[str]]]:
+def read_phrases(safety: SafetySettings) -> dict[str, dict[int, set[str]]]:
     """The list in `safety.blocked`; empty if there is none.
 
     Raises:

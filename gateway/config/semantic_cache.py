@@ -9,7 +9,7 @@ from msgspec import Meta
 from gateway.records.section import Positive, Seconds, Section, SettingsError
 
 
-class Embedder(Section, frozen=True):
+class EmbedderSettings(Section, frozen=True):
     """Sentence embeddings, computed in a process of its own, see [caching.md](caching.md#embeddings)."""
 
     enabled: Annotated[bool, Meta(description="Have one: `serve` starts it once the chat is ready.")] = True
@@ -42,7 +42,7 @@ class Embedder(Section, frozen=True):
 Delta = Annotated[float, Meta(ge=0, le=0.2)]
 
 
-class SemanticCache(Section, frozen=True):
+class SemanticCacheSettings(Section, frozen=True):
     """Answers to similar questions, see [caching.md](caching.md#the-semantic-cache)."""
 
     enabled: Annotated[
@@ -66,7 +66,7 @@ class SemanticCache(Section, frozen=True):
         return self.tenants.get(tenant, self.delta) if self.enabled else 0.0
 
 
-def check_embedder(embedder: Embedder) -> None:
+def check_embedder(embedder: EmbedderSettings) -> None:
     """
     Raises:
         SettingsError: an address or a length is none.

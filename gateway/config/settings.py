@@ -20,22 +20,22 @@ from msgspec import Meta
 
 from engine.wire import ServiceClass
 from gateway.config.adapter_sources import normalise
-from gateway.config.billing import Price as Price
-from gateway.config.billing import Usage as Usage
-from gateway.config.identity import EngineTls, IdentityProviders, check_issuers
+from gateway.config.billing import PriceSettings as PriceSettings
+from gateway.config.billing import UsageSettings as UsageSettings
+from gateway.config.identity import EngineTlsSettings, IdentitySettings, check_issuers
 from gateway.config.origin import LOOPBACK
 from gateway.config.pools import TIERS as TIERS
-from gateway.config.pools import Pool as Pool
+from gateway.config.pools import PoolSettings as PoolSettings
 from gateway.config.pools import Tier as Tier
 from gateway.config.pools import check_pools
-from gateway.config.response_cache import Cache
-from gateway.config.routing import Router as Router
-from gateway.config.safety import Safety, check_safety
-from gateway.config.semantic_cache import Embedder as Embedder
-from gateway.config.semantic_cache import SemanticCache as SemanticCache
+from gateway.config.response_cache import CacheSettings
+from gateway.config.routing import RouterSettings as RouterSettings
+from gateway.config.safety import SafetySettings, check_safety
+from gateway.config.semantic_cache import EmbedderSettings as EmbedderSettings
+from gateway.config.semantic_cache import SemanticCacheSettings as SemanticCacheSettings
 from gateway.config.semantic_cache import check_embedder
-from gateway.config.telemetry import Log as Log
-from gateway.config.telemetry import Telemetry as Telemetry
+from gateway.config.telemetry import LogSettings as LogSettings
+from gateway.config.telemetry import TelemetrySettings as TelemetrySettings
 from gateway.records.directory import Scope
 from gateway.records.quota import Quota, Rate
 from gateway.records.quota import Seconds as BurstSeconds
@@ -50,7 +50,7 @@ NO_TENANTS = "make the first while `roundhouse serve` runs: roundhouse tenant ad
 """What to do where nobody may send requests yet."""
 
 
-class Server(Section, frozen=True):
+class ServerSettings(Section, frozen=True):
     """Where the gateway listens and how large or slow a client may be."""
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
@@ -91,7 +91,7 @@ class Server(Section, frozen=True):
     ] = False
 
 
-class Turns(Section, frozen=True):
+class TurnSettings(Section, frozen=True):
     """Turns: the server-owned life of one answer."""
 
     orphan_timeout: Annotated[Seconds, Meta(description="Seconds a turn runs on after its last viewer has gone.")] = (
@@ -131,7 +131,7 @@ class Turns(Section, frozen=True):
     ] = 1024
 
 
-class Redis(Section, frozen=True):
+class RedisSettings(Section, frozen=True):
     """The Redis that holds limits, caches and statistics."""
 
     url: Annotated[
@@ -141,7 +141,7 @@ class Redis(Section, frozen=True):
     data: Annotated[str, Meta(description="Folder of the embedded Redis and of other run-time files.")] = ".data"
 
 
-class Limits(Quota, frozen=True, omit_defaults=False):
+class LimitSettings(Quota, frozen=True, omit_defaults=False):
     """What a tenant may use; a tenant, key, model or adapter may have a quota of its own."""
 
     input_tokens_per_minute: Annotated[Rate | None, Meta(description="Input tokens per minute.")] = 600_000
@@ -162,7 +162,7 @@ class Limits(Quota, frozen=True, omit_defaults=False):
     ] = 0.95
 
 
-class ApiKey(Section, frozen=True):
+class ApiKeySettings(Section, frozen=True):
     """One API key, stored as a digest only."""
 
     id: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name of the key in logs.")]
@@ -177,11 +177,11 @@ class ApiKey(Section, frozen=True):
     )
 
 
-class Tenant(Section, frozen=True):
+class TenantSettings(Section, frozen=True):
     """A customer or team: its keys and limits."""
 
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$", description="Name in logs, statistics and Redis keys.")]
-    keys: Annotated[list[ApiKey], Meta(description="Keys that act for this tenant.")] = []
+    keys: Annotated[list[ApiKeySettings], Meta(description="Keys that act for this tenant.")] = []
     limits: Annotated[
         Quota | None, Meta(description="Limits of this tenant; what is left out is as in `[limits]`.")
     ] = None
@@ -198,7 +198,7 @@ class Tenant(Section, frozen=True):
     ] = msgspec.field(default_factory=lambda: ["standard", "batch"])
 
 
-class Adapters(Section, frozen=True):
+class AdapterSettings(Section, frozen=True):
     """LoRA adapters, which clients name as `model`; see [adapters.md](adapters.md)."""
 
     registry: Annotated[
@@ -225,7 +225,7 @@ class Adapters(Section, frozen=True):
     ] = 4_294_967_296
 
 
-class Admin(Section, frozen=True):
+class AdminSettings(Section, frozen=True):
     """The admin API, see [admin-api.md](admin-api.md)."""
 
     listen: Annotated[
@@ -240,25 +240,25 @@ class Admin(Section, frozen=True):
 class Settings(Section, frozen=True):
     """The whole configuration of a Roundhouse."""
 
-    server: Server = Server()
-    turns: Turns = Turns()
-    redis: Redis = Redis()
-    limits: Limits = Limits()
-    cache: Cache = Cache()
-    embedder: Embedder = Embedder()
-    semantic_cache: SemanticCache = SemanticCache()
-    usage: Usage = Usage()
-    router: Router = Router()
-    adapters: Adapters = Adapters()
-    admin: Admin = Admin()
-    identity: IdentityProviders = IdentityProviders()
-    engine_tls: EngineTls = EngineTls()
-    log: Log = Log()
-    telemetry: Telemetry = Telemetry()
-    safety: Safety = Safety()
-    tenants: list[Tenant] = []
-    pools: list[Pool] = []
-    prices: list[Price] = []
+    server: ServerSettings = ServerSettings()
+    turns: TurnSettings = TurnSettings()
+    redis: RedisSettings = RedisSettings()
+    limits: LimitSettings = LimitSettings()
+    cache: CacheSettings = CacheSettings()
+    embedder: EmbedderSettings = EmbedderSettings()
+    semantic_cache: SemanticCacheSettings = SemanticCacheSettings()
+    usage: UsageSettings = UsageSettings()
+    router: RouterSettings = RouterSettings()
+    adapters: AdapterSettings = AdapterSettings()
+    admin: AdminSettings = AdminSettings()
+    identity: IdentitySettings = IdentitySettings()
+    engine_tls: EngineTlsSettings = EngineTlsSettings()
+    log: LogSettings = LogSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    safety: SafetySettings = SafetySettings()
+    tenants: list[TenantSettings] = []
+    pools: list[PoolSettings] = []
+    prices: list[PriceSettings] = []
 
 
 _DEMO_DIGEST = hashlib.sha256(DEMO_KEY.encode()).hexdigest()
@@ -268,13 +268,15 @@ def demo_settings() -> Settings:
     """The embedded default: three demo pools and one tenant whose key is `roundhouse-demo`."""
     small, medium, large = (str(DEMO / "models" / tier) for tier in TIERS)
     pools = [
-        Pool(tier="small", name="roundhouse-demo-2m", model=small, cost=1.0),
-        Pool(tier="medium", name="roundhouse-demo-6m", model=medium, cost=3.0),
+        PoolSettings(tier="small", name="roundhouse-demo-2m", model=small, cost=1.0),
+        PoolSettings(tier="medium", name="roundhouse-demo-6m", model=medium, cost=3.0),
         # Measured: small drafting pays for large, and not for medium (bench/README.md).
-        Pool(tier="large", name="roundhouse-demo-18m", model=large, cost=9.0, speculate="auto", draft_model=small),
+        PoolSettings(
+            tier="large", name="roundhouse-demo-18m", model=large, cost=9.0, speculate="auto", draft_model=small
+        ),
     ]
-    tenants = [Tenant(name="demo", keys=[ApiKey(id="demo", sha256=_DEMO_DIGEST)])]
-    return Settings(tenants=tenants, pools=pools, semantic_cache=SemanticCache(enabled=True))
+    tenants = [TenantSettings(name="demo", keys=[ApiKeySettings(id="demo", sha256=_DEMO_DIGEST)])]
+    return Settings(tenants=tenants, pools=pools, semantic_cache=SemanticCacheSettings(enabled=True))
 
 
 def file_of(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:

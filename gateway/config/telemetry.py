@@ -9,7 +9,7 @@ from msgspec import Meta
 from gateway.records.section import Positive, Section
 
 
-class Log(Section, frozen=True):
+class LogSettings(Section, frozen=True):
     """Structured logs on standard error."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Least severe level.")] = "info"
@@ -19,7 +19,7 @@ class Log(Section, frozen=True):
     ] = "auto"
 
 
-class Telemetry(Section, frozen=True):
+class TelemetrySettings(Section, frozen=True):
     """OpenTelemetry traces, see [observability.md](observability.md). Standard `OTEL_*` variables are read too."""
 
     otlp_endpoint: Annotated[

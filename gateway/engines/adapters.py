@@ -27,7 +27,7 @@ _START_SECONDS = 5.0
 log = logging.getLogger("roundhouse.adapters")
 
 
-class Adapter(Struct, frozen=True):
+class ResolvedAdapter(Struct, frozen=True):
     """A name, as one request found it."""
 
     name: str
@@ -41,7 +41,7 @@ def registry_url(settings: Settings) -> str:
     return settings.adapters.registry or str((Path(settings.redis.data) / "adapters").absolute())
 
 
-class Adapters:
+class AdapterNames:
     """Names of adapters on the models of these pools."""
 
     def __init__(self, registry: Registry, pools: Sequence[Pool], poll: float) -> None:
@@ -62,7 +62,7 @@ class Adapters:
     async def aclose(self) -> None:
         await self._watching.aclose()
 
-    def resolve(self, name: str, tenant: str) -> Adapter | None:
+    def resolve(self, name: str, tenant: str) -> ResolvedAdapter | None:
         """Where a name leads now, for this tenant; None if it is no adapter's, or not for this tenant.
 
         Raises:
@@ -73,7 +73,7 @@ class Adapters:
             return None
         if pointer.drained:
             raise Unavailable(f"the adapter '{name}' is being taken out of service", code="adapter_drained")
-        return Adapter(name, pointer.version, pointer.model)
+        return ResolvedAdapter(name, pointer.version, pointer.model)
 
     @property
     def names(self) -> Collection[str]:

@@ -24,7 +24,7 @@ MAX_TENANTS = 100
 """Tenants that one heartbeat tells of: those that used most."""
 
 
-class Replica(Struct):
+class ReplicaStatus(Struct):
     """One engine, as a gateway sees it."""
 
     name: str
@@ -58,7 +58,7 @@ class GatewayState(Struct):
     connections: int
     minute: Sums
     tenants: list[TenantActivity]
-    replicas: list[Replica]
+    replicas: list[ReplicaStatus]
     draining: bool = False
 
 
@@ -66,7 +66,7 @@ class Overview(Struct):
     """All gateways together."""
 
     gateways: list[GatewayState]
-    replicas: list[Replica]
+    replicas: list[ReplicaStatus]
     tenants: list[TenantActivity]
     minute: Sums
     unreadable: list[str] = []
@@ -110,9 +110,9 @@ class Heartbeat:
         )
         return {"state": msgspec.json.encode(state).decode()}
 
-    def _replica(self, engine: Engine, now: float) -> Replica:
+    def _replica(self, engine: Engine, now: float) -> ReplicaStatus:
         load, client = engine.client.load, engine.client
-        replica = Replica(
+        replica = ReplicaStatus(
             engine.name, engine.pool.tier, engine.pool.name, up=client.connected, breaker=engine.breaker.circuit.value
         )
         if load is not None and client.connected:
@@ -158,9 +158,9 @@ def overview(heartbeats: Mapping[str, Mapping[str, str]]) -> Overview:
     return Overview(gateways, replicas, _tenants(gateways), minute, unreadable)
 
 
-def _replicas(seen: Iterable[Replica]) -> list[Replica]:
+def _replicas(seen: Iterable[ReplicaStatus]) -> list[ReplicaStatus]:
     """One line per engine: gateways that share it have the same figures of it, up to a second apart."""
-    best: dict[tuple[str, str], Replica] = {}
+    best: dict[tuple[str, str], ReplicaStatus] = {}
     for replica in seen:
         key = (replica.name, replica.model)
         if key not in best or (replica.up and not best[key].up):

@@ -20,9 +20,9 @@ from msgspec import Struct
 from cache.prefix import PrefixIndex
 from engine.cache.prefix_keys import BLOCK_SIZE, block_numbers, chain_root, unpack_numbers
 from engine.wire import Blocks, ModelInfo
-from router.flight import Flight
-from router.replica import Choice, Replica, ReplicaPolicy, choose, explain
-from router.route import Decision
+from router.flight import InFlightRequest
+from router.replica import Replica, ReplicaChoice, ReplicaPolicy, choose, explain
+from router.route import RouteDecision
 
 if TYPE_CHECKING:
     from gateway.engines.pools import Engine
@@ -34,7 +34,7 @@ CONVERSATIONS = 10_000
 NO_BLOCKS: Sequence[int] = ()
 
 
-class Question(Struct, frozen=True):
+class PlacementQuery(Struct, frozen=True):
     """What must be known of a turn to place it."""
 
     prompt: Sequence[int]
@@ -52,7 +52,7 @@ class Placement(Struct, frozen=True):
 
     pool: str
     """Public name of the model."""
-    choice: Choice
+    choice: ReplicaChoice
     prompt_tokens: int
     blocks: Sequence[int]
     """The prompt's, by number."""
@@ -65,7 +65,7 @@ class Placement(Struct, frozen=True):
             return 0, NO_BLOCKS
         return self.matched.get(engine.name, 0), self.blocks
 
-    def apply(self, decision: Decision) -> Decision:
+    def apply(self, decision: RouteDecision) -> RouteDecision:
         """The decision with the pool's replicas in this order, before those of other pools, and the reasons."""
         order = self.choice.order
         others = [name for name in decision.fallbacks if name not in order]
@@ -106,7 +106,7 @@ class Placer:
         self,
         pool: str,
         model: ModelInfo | None,
-        question: Question,
+        question: PlacementQuery,
         snapshot: Callable[[Mapping[str, int], str | None], Sequence[Replica]],
         draw: int,
     ) -> Placement:
@@ -134,7 +134,7 @@ class Placer:
         return Placement(pool, choice, len(prompt), blocks, matched)
 
     @contextlib.contextmanager
-    def expecting(self, replica: str, blocks: Sequence[int], flight: Flight, *, told: bool) -> Iterator[None]:
+    def expecting(self, replica: str, blocks: Sequence[int], flight: InFlightRequest, *, told: bool) -> Iterator[None]:
         """Count a prompt's blocks as held while the body runs.
 
         Args:

@@ -17,21 +17,20 @@ from engine.client.engine_client import EngineClient
 from engine.text.processor import TextProcessor
 from engine.tls import Certificate
 from gateway.background import BackgroundTasks, failure_reporter
-from gateway.config.settings import Pool as PoolSettings
-from gateway.config.settings import Router as RouterSettings
-from gateway.engines.placement import Placement, Placer, Question
-from gateway.records.directory import Replica
+from gateway.config.settings import PoolSettings, RouterSettings
+from gateway.engines.placement import Placement, PlacementQuery, Placer
+from gateway.records.directory import ReplicaControl
 from gateway.tools.formats import tool_format
-from router.flight import Flight, InFlight
+from router.flight import InFlightLoad, InFlightRequest
 from router.health import Breaker, ErrorRate
 from router.replica import Replica as Choosable
 from router.replica import ReplicaPolicy
-from router.route import AUTO, Candidate, Decision
+from router.route import AUTO, RouteCandidate, RouteDecision
 from router.shedding import Turnover
 
 logger = logging.getLogger("roundhouse.engines")
 
-_USED = Replica(name="-")
+_USED = ReplicaControl(name="-")
 """Of a replica for which nothing is set."""
 RELIEF = 30.0
 """Seconds that a replica which is named no more is kept for want of a connected one."""
@@ -50,7 +49,7 @@ class Engine:
         self.client = client
         self.breaker = breaker
         self.errors = ErrorRate()
-        self._in_flight = InFlight()
+        self._in_flight = InFlightLoad()
 
     @property
     def context(self) -> int:
@@ -78,7 +77,7 @@ class Engine:
         return self._in_flight.requests
 
     @contextlib.contextmanager
-    def carrying(self, prompt: int, answer: int, blocks: Sequence[int] = ()) -> Iterator[Flight]:
+    def carrying(self, prompt: int, answer: int, blocks: Sequence[int] = ()) -> Iterator[InFlightRequest]:
         """Count a turn as this engine's load while the body runs.
 
         Args:
@@ -286,8 +285,8 @@ class Engines:
         return [pool for pool in usable if pool.name == model] or usable
 
     def candidates(
-        self, prompt_tokens: Mapping[str, int], controls: Mapping[str, Replica] | None = None
-    ) -> list[Candidate]:
+        self, prompt_tokens: Mapping[str, int], controls: Mapping[str, ReplicaControl] | None = None
+    ) -> list[RouteCandidate]:
         """The router's snapshot.
 
         Args:
@@ -297,7 +296,7 @@ class Engines:
         now = monotonic()
         controls = controls or {}
         return [
-            Candidate(
+            RouteCandidate(
                 replica=engine.name,
                 tier=pool.tier,
                 model=pool.name,
@@ -315,7 +314,9 @@ class Engines:
             for engine in pool.routable
         ]
 
-    def place(self, decision: Decision, question: Question, controls: Mapping[str, Replica]) -> Placement | None:
+    def place(
+        self, decision: RouteDecision, question: PlacementQuery, controls: Mapping[str, ReplicaControl]
+    ) -> Placement | None:
         """Put the usable replicas of the chosen pool in order; None if there is only one.
 
         Args:

@@ -14,7 +14,7 @@ from gateway.protocol.caching import Caching
 from gateway.protocol.chat_completion_create import parse_chat_completion_create
 from gateway.protocol.choices import ChoicesRequest
 from gateway.protocol.events import logprob_objects
-from gateway.protocol.log import Kind, TurnLog
+from gateway.protocol.log import LogEntryKind, TurnLog
 from gateway.protocol.stream import ArgumentsDelta, Finished, TextDelta, TokenLogprob
 
 
@@ -48,7 +48,7 @@ class ChatCompletions:
         async for index, entry in choices.entries():
             event, log = entry.event, choices.logs[index]
             call = entry.item.call if entry.item is not None else None
-            called = call is not None and entry.kind is Kind.ITEM_ADDED
+            called = call is not None and entry.kind is LogEntryKind.ITEM_ADDED
             if not isinstance(event, TextDelta | ArgumentsDelta | Finished) and not called:
                 continue
             if index not in begun:

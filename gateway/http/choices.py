@@ -30,7 +30,7 @@ from gateway.http.exchange import (
 from gateway.limits.readings import headers as limit_headers
 from gateway.protocol.caching import Caching, from_headers
 from gateway.protocol.choices import ChoicesRequest, total_usage
-from gateway.protocol.log import Entry, TurnLog
+from gateway.protocol.log import LogEntry, TurnLog
 from gateway.protocol.stream import ArgumentsDelta, Finished, Routed, TextDelta, TurnEvent
 from gateway.services import Gateway, gateway_of
 from gateway.turns import Viewer
@@ -155,7 +155,7 @@ class Choices:
             await self._news.wait()
             self._news.clear()
 
-    async def entries(self) -> AsyncIterator[tuple[int, Entry]]:
+    async def entries(self) -> AsyncIterator[tuple[int, LogEntry]]:
         """Entries of all turns as they come, each with the number of its answer; see `Viewer.entries`.
 
         Raises:

@@ -16,10 +16,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from cache.embedding.client import EmbedderClient, EmbedRefused
-from cache.embedding.wire import MAX_CHARACTERS, MAX_TEXTS, Hello
+from cache.embedding.wire import MAX_CHARACTERS, MAX_TEXTS, EmbedderInfo
 from gateway.access.identity import Principal
 from gateway.billing.cost import cost, picodollars
-from gateway.billing.entry import Entry, Outcome
+from gateway.billing.entry import LedgerEntry, Outcome
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, ModelNotFound, Unavailable
 from gateway.http.exchange import JsonResponse, read_object, while_connected
 from gateway.limits.counters import Amounts
@@ -68,9 +68,9 @@ async def _answer(gateway: Gateway, principal: Principal, asked: EmbeddingReques
     done = 0
     outcome: Outcome = "failed"
 
-    def entry(outcome: Outcome) -> Entry:
+    def entry(outcome: Outcome) -> LedgerEntry:
         used = sum(tokens[:done])
-        return Entry(
+        return LedgerEntry(
             turn=id,
             at=int(time.time() * 1000),
             tenant=principal.tenant,
@@ -107,7 +107,7 @@ async def _answer(gateway: Gateway, principal: Principal, asked: EmbeddingReques
     return await asyncio.to_thread(render) if len(tokens) >= _OFF_LOOP else render()
 
 
-def _embedder(gateway: Gateway, principal: Principal, model: str) -> tuple[EmbedderClient, Hello]:
+def _embedder(gateway: Gateway, principal: Principal, model: str) -> tuple[EmbedderClient, EmbedderInfo]:
     """
     Raises:
         ModelNotFound: there is no such model, or none at all, or the tenant may not use it.
@@ -127,7 +127,7 @@ def _embedder(gateway: Gateway, principal: Principal, model: str) -> tuple[Embed
     return client, hello
 
 
-def _dimensions(gateway: Gateway, hello: Hello, asked: int | None) -> int:
+def _dimensions(gateway: Gateway, hello: EmbedderInfo, asked: int | None) -> int:
     allowed = sorted(
         {hello.dimensions, *(each for each in gateway.settings.embedder.dimensions if each < hello.dimensions)}
     )
@@ -141,7 +141,7 @@ def _dimensions(gateway: Gateway, hello: Hello, asked: int | None) -> int:
     return asked or hello.dimensions
 
 
-async def _tokens(client: EmbedderClient, hello: Hello, texts: Sequence[str]) -> list[int]:
+async def _tokens(client: EmbedderClient, hello: EmbedderInfo, texts: Sequence[str]) -> list[int]:
     """Tokens of each text; all of them fit."""
     tokens: list[int] = []
     for start in range(0, len(texts), MAX_TEXTS):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
-from gateway.limits.counters import Amounts, Counters, Subject, bounds_of
+from gateway.limits.counters import Amounts, Counters, LimitSubject, bounds_of
 
 STEP = 60_000
 """Milliseconds: a clock that goes back by more than that starts anew from there, one that does not is waited for."""
@@ -26,7 +26,7 @@ class Flag(enum.Enum):
     """Charged although it was unknown: remembered for a lease, so that it is not charged twice."""
 
 
-class Record(Struct):
+class ReservationRecord(Struct):
     """What is known of a reservation."""
 
     flag: Flag
@@ -44,13 +44,13 @@ class Book:
         self._lease = lease
         self._clock: int | None = None
         self.counters: dict[str, Counters] = {}
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, ReservationRecord] = {}
 
     def reserve(
         self,
         id: str,
         wanted: Amounts,
-        subjects: Sequence[Subject],
+        subjects: Sequence[LimitSubject],
         now: int,
         *,
         granted: bool = False,
@@ -78,13 +78,13 @@ class Book:
             for own, bounds, part in parts:
                 own.take(bounds, part)
             names = tuple(subject.name for subject in subjects)
-            self.records[id] = Record(Flag.HELD, wanted, names, now + self._lease)
+            self.records[id] = ReservationRecord(Flag.HELD, wanted, names, now + self._lease)
         elif record.flag is Flag.ENDED:
             self._hold_again(record, now)
         return True, now, counters
 
     def settle(
-        self, id: str, used: Amounts, subjects: Sequence[Subject], now: int, *, unknown: bool = False
+        self, id: str, used: Amounts, subjects: Sequence[LimitSubject], now: int, *, unknown: bool = False
     ) -> tuple[int, list[Counters]]:
         """Give back what was held and count what was used; once. `unknown`: also if no such reservation is known."""
         now, counters = self._begin(subjects, now)
@@ -97,7 +97,7 @@ class Book:
             for own, subject in zip(counters, subjects, strict=True):
                 own.charge(bounds_of(subject.quota), used)
         if unknown:
-            self.records[id] = Record(Flag.SETTLED, Amounts(), (), now + self._lease)
+            self.records[id] = ReservationRecord(Flag.SETTLED, Amounts(), (), now + self._lease)
         elif record is not None and record.flag is not Flag.SETTLED:
             del self.records[id]
         return now, counters
@@ -113,7 +113,7 @@ class Book:
                 known += 1
         return known
 
-    def read(self, subjects: Sequence[Subject], now: int) -> tuple[int, list[Counters]]:
+    def read(self, subjects: Sequence[LimitSubject], now: int) -> tuple[int, list[Counters]]:
         """The subjects' counters now."""
         return self._begin(subjects, now)
 
@@ -130,13 +130,13 @@ class Book:
             spent_month=-(-seen.spent_month // parts),
         )
 
-    def adopt_reservation(self, id: str, amounts: Amounts, subjects: Sequence[Subject], now: int) -> None:
+    def adopt_reservation(self, id: str, amounts: Amounts, subjects: Sequence[LimitSubject], now: int) -> None:
         """Hold what was reserved elsewhere."""
         names = tuple(subject.name for subject in subjects)
-        self.records[id] = Record(Flag.HELD, amounts, names, now + self._lease)
+        self.records[id] = ReservationRecord(Flag.HELD, amounts, names, now + self._lease)
         self._hold(self.records[id], 1)
 
-    def _begin(self, subjects: Sequence[Subject], now: int) -> tuple[int, list[Counters]]:
+    def _begin(self, subjects: Sequence[LimitSubject], now: int) -> tuple[int, list[Counters]]:
         """Settle on a time, end the leases that are over, and bring the subjects up to date."""
         seen = now if self._clock is None else self._clock
         if seen - now > STEP:
@@ -158,11 +158,11 @@ class Book:
             own.advance(bounds_of(subject.quota), now)
         return now, counters
 
-    def _hold(self, record: Record, sign: int) -> None:
+    def _hold(self, record: ReservationRecord, sign: int) -> None:
         for name in record.names:
             self.counters.setdefault(name, Counters()).hold(record.amounts, sign)
 
-    def _hold_again(self, record: Record, now: int) -> None:
+    def _hold_again(self, record: ReservationRecord, now: int) -> None:
         if record.flag is Flag.ENDED:
             self._hold(record, 1)
             record.flag = Flag.HELD

@@ -24,7 +24,7 @@ BURST_SECONDS = 60
 UNLIMITED = -1
 
 
-class Subject(Struct, frozen=True):
+class LimitSubject(Struct, frozen=True):
     """Somebody or something whose use is counted."""
 
     name: str

@@ -26,10 +26,10 @@ from gateway.config.settings import Settings
 from gateway.errors import Unavailable
 from gateway.limits import readings
 from gateway.limits.book import Book
-from gateway.limits.counters import Amounts, Counters, Subject, bounds_of
+from gateway.limits.counters import Amounts, Counters, LimitSubject, bounds_of
 from gateway.limits.expectation import Expectations
 from gateway.limits.idle import IdleLimits
-from gateway.limits.script import SCRIPT, Answer, Argument, answer, arguments, keys, renewal
+from gateway.limits.script import SCRIPT, Argument, ScriptReply, answer, arguments, keys, renewal
 from gateway.limits.subjects import share_of_quota
 from gateway.protocol.stream import LimitState
 from router.health import Breaker, Circuit
@@ -54,7 +54,7 @@ class Reservation(Struct, eq=False):
 
     tenant: str
     id: str
-    subjects: tuple[Subject, ...]
+    subjects: tuple[LimitSubject, ...]
     """Empty if nothing limits it: Redis is not asked then."""
     amounts: Amounts
     local: bool
@@ -70,7 +70,7 @@ class _Late(Struct, frozen=True):
     tenant: str
     id: str
     amounts: Amounts
-    subjects: tuple[Subject, ...]
+    subjects: tuple[LimitSubject, ...]
 
 
 class Limiter:
@@ -126,7 +126,7 @@ class Limiter:
         """Stop that, and tell Redis what it has not been told yet."""
         await self._keeping.aclose()
 
-    async def reserve(self, tenant: str, id: str, amounts: Amounts, subjects: tuple[Subject, ...]) -> Reservation:
+    async def reserve(self, tenant: str, id: str, amounts: Amounts, subjects: tuple[LimitSubject, ...]) -> Reservation:
         """Set amounts aside for a turn or socket, all or none. The same one reserves once, however often it asks.
 
         Raises:
@@ -158,7 +158,7 @@ class Limiter:
             self._late.append(_Late("hold", tenant, id, amounts, subjects))
         return reservation
 
-    def doubts(self, tenant: str, amounts: Amounts, subjects: tuple[Subject, ...]) -> bool:
+    def doubts(self, tenant: str, amounts: Amounts, subjects: tuple[LimitSubject, ...]) -> bool:
         """Whether there may not be so much left, by what was last heard of these subjects. Asks nobody."""
         for subject in subjects:
             seen = self._seen.get((tenant, subject.name))
@@ -174,7 +174,7 @@ class Limiter:
         """A reservation that has not been asked for yet: `extend` does."""
         return Reservation(tenant, id, (), _NOTHING, False, [])
 
-    async def extend(self, reservation: Reservation, amounts: Amounts, subjects: tuple[Subject, ...]) -> None:
+    async def extend(self, reservation: Reservation, amounts: Amounts, subjects: tuple[LimitSubject, ...]) -> None:
         """Set aside `amounts` in all for a turn that has a reservation, of `subjects` in all, among them those it has.
 
         All or none; what is refused is settled, but a request that was counted stays counted.
@@ -224,7 +224,7 @@ class Limiter:
         subjects = self._shares(reservation.subjects) if reservation.local else reservation.subjects
         return self._state(subjects, reservation.counters)
 
-    async def read(self, tenant: str, subjects: tuple[Subject, ...]) -> LimitState:
+    async def read(self, tenant: str, subjects: tuple[LimitSubject, ...]) -> LimitState:
         """The limits now."""
         given = await self._call("read", tenant, "", _NOTHING, subjects)
         if given is not None:
@@ -280,19 +280,19 @@ class Limiter:
                     await self.expectations.exchange()
 
     def _reserve_here(
-        self, tenant: str, id: str, amounts: Amounts, subjects: tuple[Subject, ...], *, instead: bool = False
-    ) -> Answer:
+        self, tenant: str, id: str, amounts: Amounts, subjects: tuple[LimitSubject, ...], *, instead: bool = False
+    ) -> ScriptReply:
         if self._settings.on_redis_down == "deny":
             raise Unavailable("limits cannot be checked at the moment; try again in a few seconds")
         shares = self._shares(subjects)
         granted, now, counters = self._book(tenant).reserve(id, amounts, shares, self._now(), instead=instead)
         if not granted:
             raise readings.refusal(shares, counters, amounts, self._settings.soft_limit)
-        return Answer(granted, now, counters)
+        return ScriptReply(granted, now, counters)
 
-    def _shares(self, subjects: Sequence[Subject]) -> tuple[Subject, ...]:
+    def _shares(self, subjects: Sequence[LimitSubject]) -> tuple[LimitSubject, ...]:
         gateways = max(1, self._gateways())
-        return tuple(Subject(subject.name, share_of_quota(subject.quota, gateways)) for subject in subjects)
+        return tuple(LimitSubject(subject.name, share_of_quota(subject.quota, gateways)) for subject in subjects)
 
     def _book(self, tenant: str) -> Book:
         """This process's book of a tenant. It begins with what was last known of Redis' and what runs here."""
@@ -311,12 +311,12 @@ class Limiter:
     def _now(self) -> int:
         return int((self._clock() + self._offset) * 1000)
 
-    def _state(self, subjects: Sequence[Subject], counters: Sequence[Counters]) -> LimitState:
+    def _state(self, subjects: Sequence[LimitSubject], counters: Sequence[Counters]) -> LimitState:
         return readings.read(subjects, counters, self._settings.soft_limit)
 
     async def _call(
-        self, operation: str, tenant: str, id: str, amounts: Amounts, subjects: tuple[Subject, ...]
-    ) -> Answer | None:
+        self, operation: str, tenant: str, id: str, amounts: Amounts, subjects: tuple[LimitSubject, ...]
+    ) -> ScriptReply | None:
         reply = await self._ask(tenant, arguments(operation, self._lease, id, amounts, subjects))
         if reply is None:
             return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gateway.errors import InsufficientQuota, InvalidRequest, RateLimited
-from gateway.limits.counters import Amounts, Counters, Gauge, Subject, bounds_of, never_fits
+from gateway.limits.counters import Amounts, Counters, Gauge, LimitSubject, bounds_of, never_fits
 from gateway.protocol.stream import LimitReading, LimitState
 
 _TOKENS = ("input_tokens_per_minute", "output_tokens_per_minute")
 _SPEND = ("spend_per_day", "spend_per_month")
 
 
-def read(subjects: Sequence[Subject], counters: Sequence[Counters], soft: float) -> LimitState:
+def read(subjects: Sequence[LimitSubject], counters: Sequence[Counters], soft: float) -> LimitState:
     """Of each kind of limit the one of which least is left. `soft`: part of a limit from which it is warned of."""
     tightest: dict[str, tuple[Gauge, str]] = {}
     for subject, own in zip(subjects, counters, strict=True):
@@ -34,7 +34,7 @@ def read(subjects: Sequence[Subject], counters: Sequence[Counters], soft: float)
     )
 
 
-def check_size(subjects: Iterable[Subject], wanted: Amounts) -> None:
+def check_size(subjects: Iterable[LimitSubject], wanted: Amounts) -> None:
     """
     Raises:
         InvalidRequest: more than a limit can ever give.
@@ -54,7 +54,9 @@ def check_size(subjects: Iterable[Subject], wanted: Amounts) -> None:
             )
 
 
-def refusal(subjects: Sequence[Subject], counters: Sequence[Counters], wanted: Amounts, soft: float) -> RateLimited:
+def refusal(
+    subjects: Sequence[LimitSubject], counters: Sequence[Counters], wanted: Amounts, soft: float
+) -> RateLimited:
     """What refused, and for how long."""
     found = [
         (subject, *short)
@@ -75,7 +77,7 @@ def refusal(subjects: Sequence[Subject], counters: Sequence[Counters], wanted: A
     return error
 
 
-def _named(subject: Subject) -> str:
+def _named(subject: LimitSubject) -> str:
     return "the tenant" if subject.name == "tenant" else subject.name
 
 

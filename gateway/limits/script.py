@@ -7,7 +7,7 @@ from importlib import resources
 
 from msgspec import Struct
 
-from gateway.limits.counters import Amounts, Counters, Subject, packed_bounds
+from gateway.limits.counters import Amounts, Counters, LimitSubject, packed_bounds
 
 SCRIPT = resources.files("gateway.limits").joinpath("limits.lua").read_text("utf-8")
 
@@ -18,7 +18,7 @@ LEASES_KEY = "rh1:limit-lease:{{{tenant}}}"
 Argument = str | int | bytes
 
 
-class Answer(Struct, frozen=True):
+class ScriptReply(Struct, frozen=True):
     """A decision, and the counters that it was made on or led to."""
 
     granted: bool
@@ -33,7 +33,9 @@ def keys(tenant: str) -> list[str]:
     return [key.format(tenant=tenant) for key in (STATE_KEY, HELD_KEY, LEASES_KEY)]
 
 
-def arguments(operation: str, lease: int, id: str, amounts: Amounts, subjects: Sequence[Subject]) -> list[Argument]:
+def arguments(
+    operation: str, lease: int, id: str, amounts: Amounts, subjects: Sequence[LimitSubject]
+) -> list[Argument]:
     """For all operations but renew."""
     wanted: list[Argument] = [
         operation,
@@ -56,7 +58,9 @@ def renewal(lease: int, ids: Iterable[str]) -> list[Argument]:
     return ["renew", lease, *ids]
 
 
-def answer(reply: Sequence[int | bytes]) -> Answer:
+def answer(reply: Sequence[int | bytes]) -> ScriptReply:
     """Of all operations but renew."""
     granted, now, *counters = reply
-    return Answer(granted == 1, int(now), [Counters.decode(text) for text in counters if not isinstance(text, int)])
+    return ScriptReply(
+        granted == 1, int(now), [Counters.decode(text) for text in counters if not isinstance(text, int)]
+    )

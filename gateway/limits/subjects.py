@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from gateway.access.identity import Principal
-from gateway.limits.counters import Subject
+from gateway.limits.counters import LimitSubject
 from gateway.records.directory import Tenant
 from gateway.records.quota import Mode, Quota
 
@@ -25,7 +25,7 @@ _NO_LIMIT = ("burst_seconds", "mode")
 
 def subjects_of(
     default: Quota, tenant: Tenant | None, principal: Principal, model: str | None, adapter: str | None
-) -> tuple[Subject, ...]:
+) -> tuple[LimitSubject, ...]:
     """The tenant, its key, and the model and adapter that answer: those that have a limit.
 
     Args:
@@ -33,17 +33,17 @@ def subjects_of(
         model: the base model that answers; None if only sockets or keys matter.
     """
     whole = _over(tenant.quota if tenant else None, default)
-    found = [Subject("tenant", whole)]
+    found = [LimitSubject("tenant", whole)]
     if principal.quota is not None:
-        found.append(Subject(f"key:{principal.counts_as or principal.key}", principal.quota))
+        found.append(LimitSubject(f"key:{principal.counts_as or principal.key}", principal.quota))
     if tenant is not None and model is not None and model in tenant.model_quotas:
-        found.append(Subject(f"model:{model}", tenant.model_quotas[model]))
+        found.append(LimitSubject(f"model:{model}", tenant.model_quotas[model]))
     if tenant is not None and adapter is not None and adapter in tenant.adapter_quotas:
-        found.append(Subject(f"adapter:{adapter}", tenant.adapter_quotas[adapter]))
+        found.append(LimitSubject(f"adapter:{adapter}", tenant.adapter_quotas[adapter]))
     return tuple(subject for subject in found if _limits(subject.quota))
 
 
-def socket_subjects(default: Quota, tenant: Tenant | None, principal: Principal) -> tuple[Subject, ...]:
+def socket_subjects(default: Quota, tenant: Tenant | None, principal: Principal) -> tuple[LimitSubject, ...]:
     """Those that limit the open sockets."""
     return tuple(
         subject
@@ -52,7 +52,7 @@ def socket_subjects(default: Quota, tenant: Tenant | None, principal: Principal)
     )
 
 
-def mode_of(subjects: tuple[Subject, ...]) -> Mode:
+def mode_of(subjects: tuple[LimitSubject, ...]) -> Mode:
     """Strict if a key, model or adapter says so, else what one of them says, else what the tenant says."""
     own = [subject.quota.mode for subject in subjects if subject.name != "tenant" and subject.quota.mode]
     if own:

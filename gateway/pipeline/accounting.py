@@ -7,12 +7,12 @@ import time
 from functools import partial
 from time import monotonic
 
-from cache.statistics import CacheStatistics
-from gateway.billing.entry import Entry, Outcome
+from cache.statistics import CacheCounter
+from gateway.billing.entry import LedgerEntry, Outcome
 from gateway.billing.ledger import Ledger
 from gateway.pipeline.job import Billed, End, Job
 from gateway.pipeline.tracing import Tracing
-from gateway.protocol.stream import Earlier, EndReason, Usage
+from gateway.protocol.stream import Earlier, EndReason, TokenUsage
 from gateway.telemetry.metrics.process import Metrics
 
 logger = logging.getLogger("roundhouse.turns")
@@ -31,7 +31,7 @@ class Accounts:
     """Keeps the books of this process."""
 
     def __init__(
-        self, statistics: CacheStatistics, ledger: Ledger, metrics: Metrics, tracing: Tracing | None = None
+        self, statistics: CacheCounter, ledger: Ledger, metrics: Metrics, tracing: Tracing | None = None
     ) -> None:
         self._statistics = statistics
         self._ledger = ledger
@@ -91,7 +91,7 @@ class Accounts:
         self._ledger.close(f"{job.turn.id}:escalated", _given_up(job, billed))
         self._computed(job, earlier.model, earlier.usage)
 
-    def _computed(self, job: Job, model: str, usage: Usage) -> None:
+    def _computed(self, job: Job, model: str, usage: TokenUsage) -> None:
         self._metrics.answers.tokens(
             model, input=usage.input_tokens, cached=usage.cached_tokens, output=usage.output_tokens
         )
@@ -100,10 +100,10 @@ class Accounts:
         self._statistics.add(tenant, "prefix_tokens_hit", usage.cached_tokens)
 
 
-def entry(job: Job, end: End, outcome: Outcome) -> Entry:
+def entry(job: Job, end: End, outcome: Outcome) -> LedgerEntry:
     """A turn's entry in the usage ledger."""
     usage, principal = end.streamed.usage, job.turn.principal
-    return Entry(
+    return LedgerEntry(
         turn=job.turn.id,
         at=int(time.time() * 1000),
         tenant=principal.tenant,
@@ -121,9 +121,9 @@ def entry(job: Job, end: End, outcome: Outcome) -> Entry:
     )
 
 
-def _given_up(job: Job, billed: Billed) -> Entry:
+def _given_up(job: Job, billed: Billed) -> LedgerEntry:
     answer, principal = billed.answer, job.turn.principal
-    return Entry(
+    return LedgerEntry(
         turn=f"{job.turn.id}:escalated",
         at=int(time.time() * 1000),
         tenant=principal.tenant,
@@ -140,7 +140,7 @@ def _given_up(job: Job, billed: Billed) -> Entry:
     )
 
 
-def _if_lost(job: Job) -> Entry | None:
+def _if_lost(job: Job) -> LedgerEntry | None:
     """The entry of a running turn whose gateway dies now."""
     end = job.cut_off()
     return None if end is None else entry(job, job.billed(end), "lost")

@@ -13,9 +13,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from cache.policy import Scope
-from cache.response import Entry, Lookup, Outcome
-from gateway.billing.cost import PICODOLLARS_PER_MICRODOLLAR, Price, cost, picodollars
-from gateway.engines.adapters import Adapter
+from cache.response import CachedAnswer, Lookup, LookupOutcome
+from gateway.billing.cost import PICODOLLARS_PER_MICRODOLLAR, TokenPrices, cost, picodollars
+from gateway.engines.adapters import ResolvedAdapter
 from gateway.engines.pools import Engine, Pool
 from gateway.errors import ApiError
 from gateway.limits.counters import Amounts
@@ -23,14 +23,14 @@ from gateway.limits.limiter import Reservation
 from gateway.pipeline.relay import Streamed
 from gateway.pipeline.service_tier import Share
 from gateway.pipeline.sources.semantic_attempt import Attempt
-from gateway.protocol.stream import CacheOutcome, Earlier, Usage
+from gateway.protocol.stream import CacheOutcome, Earlier, TokenUsage
 from gateway.turns import Turn
 from router.cascade import Escalation
 from router.complexity import Complexity
 from router.features import Features
-from router.tier import Choice
+from router.tier import TierChoice
 
-NOT_LOOKED_UP: Final = Lookup(Outcome.MISS, "")
+NOT_LOOKED_UP: Final = Lookup(LookupOutcome.MISS, "")
 
 
 NOTHING_SEEN = Features()
@@ -47,9 +47,9 @@ class Job:
     """Token ids by pool name."""
     began: float
     share: Share
-    adapter: Adapter | None = None
+    adapter: ResolvedAdapter | None = None
     """What the request's name led to when it arrived."""
-    prices: Mapping[str, Price | None] = field(default_factory=dict)
+    prices: Mapping[str, TokenPrices | None] = field(default_factory=dict)
     """By pool name, in force when the request arrived."""
     seed: int = field(default_factory=lambda: random.getrandbits(63))
     safety: str | None = None
@@ -62,7 +62,7 @@ class Job:
     """Who may be given its answer."""
     found: Lookup = NOT_LOOKED_UP
     """What the response cache said last; the reason is also that of a bypass."""
-    admitted: Entry | None = None
+    admitted: CachedAnswer | None = None
     """Its answer, once the response cache has it."""
     attempt: Attempt | None = None
     """What the semantic cache has found out."""
@@ -74,7 +74,7 @@ class Job:
     """What the newest message shows."""
     complexity: Complexity | None = None
     """None until it was looked at."""
-    choice: Choice | None = None
+    choice: TierChoice | None = None
     """The tier chosen, if the request leaves it open."""
     embedding: NDArray[np.float32] | None = None
     """Of the newest user message, of length 1, if anybody has asked for it."""
@@ -85,7 +85,7 @@ class Job:
 
     escalation: Escalation | None = None
     """Whether another answer was worth its cost, if the first one looked bad."""
-    held_back: Usage | None = None
+    held_back: TokenUsage | None = None
     """Of a first answer that nobody has seen, while the next tier has not begun to answer."""
     earlier: Earlier | None = None
     """The first answer, once the next tier has begun."""
@@ -107,7 +107,7 @@ class Job:
         first = Billed(self.earlier, self.prices.get(self.earlier.model)) if self.earlier else None
         return msgspec.structs.replace(end, price=self.price(end), earlier=first)
 
-    def price(self, end: End) -> Price | None:
+    def price(self, end: End) -> TokenPrices | None:
         """What tokens cost where the turn ended."""
         return self.prices.get(self.base_model(end))
 
@@ -124,7 +124,7 @@ class Billed(Struct, frozen=True):
     """An answer that was given up, and is owed."""
 
     answer: Earlier
-    price: Price | None
+    price: TokenPrices | None
 
     @property
     def charged(self) -> Amounts:
@@ -148,7 +148,7 @@ class End(Struct, frozen=True):
     fallback: bool = False
     canary: bool = False
     """A model on trial has answered."""
-    price: Price | None = None
+    price: TokenPrices | None = None
     """None: nothing is charged, and no cost is told."""
     earlier: Billed | None = None
     """The answer that this one took the place of. Figures leave it out unless they say otherwise."""
@@ -176,7 +176,7 @@ class End(Struct, frozen=True):
         return _up(sum(priced)) if priced else None
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> TokenUsage:
         """Of everything."""
         usage = self.streamed.usage
         return usage + self.earlier.answer.usage if self.earlier else usage
@@ -186,7 +186,7 @@ class End(Struct, frozen=True):
         return (0, 0, 0) if self.cache == "hit" else _counts(self.streamed.usage)
 
 
-def _counts(usage: Usage) -> tuple[int, int, int]:
+def _counts(usage: TokenUsage) -> tuple[int, int, int]:
     return usage.input_tokens, usage.cached_tokens, usage.output_tokens
 
 

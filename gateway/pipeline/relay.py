@@ -12,12 +12,12 @@ from time import monotonic
 from msgspec import Struct
 
 from engine.client.engine_client import (
-    AnswerUnreadable,
     EngineGone,
     EngineOverloaded,
     Generation,
     RequestFailed,
     RequestInvalid,
+    UnreadableOutput,
 )
 from engine.wire import SamplingParams
 from gateway.engines.placement import salt_of
@@ -26,10 +26,10 @@ from gateway.errors import ApiError, EngineFailed, InvalidRequest, Unavailable, 
 from gateway.pipeline import prompts
 from gateway.pipeline.service_tier import Share
 from gateway.pipeline.sink import AnswerSink
-from gateway.protocol.stream import EndReason, Usage
+from gateway.protocol.stream import EndReason, TokenUsage
 from gateway.tools.answer import AnswerReader, Constraint, constraint, shown_tokens
 from gateway.turns import Turn
-from router.flight import Flight
+from router.flight import InFlightRequest
 
 logger = logging.getLogger("roundhouse.engines")
 
@@ -42,7 +42,7 @@ class Streamed(Struct, frozen=True, kw_only=True):
     """What came of one engine's stream. Times are in seconds on the monotonic clock, None if there was no token."""
 
     reason: EndReason
-    usage: Usage
+    usage: TokenUsage
     error: ApiError | None = None
     stop: str | None = None
     """The stop string that ended the answer, if one did."""
@@ -67,7 +67,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     prompt: Sequence[int]
     """Token ids of this engine's model."""
     sampling: SamplingParams
-    flight: AbstractContextManager[Flight]
+    flight: AbstractContextManager[InFlightRequest]
     """Counts the request as the engine's load."""
     share: Share
     adapter: str | None
@@ -94,7 +94,7 @@ async def relay(asked: EngineRequest, sink: AnswerSink) -> Streamed:
     except (EngineGone, RequestFailed) as failure:
         error = _charge(engine, failure, answer.bound)
         if not failure.started and not isinstance(error, InvalidRequest):
-            turn.delivered = Usage
+            turn.delivered = TokenUsage
             raise TryNext(error) from None
         if not answer.begun:
             raise error from None
@@ -129,7 +129,7 @@ class _Answer:
         self._broken: ApiError | None = None
         self._generation: Generation
 
-    async def stream(self, flight: Flight) -> None:
+    async def stream(self, flight: InFlightRequest) -> None:
         """Ask the engine and pass on what it answers."""
         turn, sink, text = self._asked.turn, self._sink, self._asked.engine.pool.text
         generation = self._generation = self._generate()
@@ -211,9 +211,9 @@ def _reason(turn: Turn, generation: Generation) -> EndReason:
     return "length" if reason == "timeout" else reason  # OpenAI's formats have one word for an answer cut short
 
 
-def _usage(turn: Turn, generation: Generation) -> Usage:
+def _usage(turn: Turn, generation: Generation) -> TokenUsage:
     usage = generation.delivered
-    return Usage(usage.prompt_tokens, usage.cached_tokens, usage.output_tokens if turn.request.generate else 0)
+    return TokenUsage(usage.prompt_tokens, usage.cached_tokens, usage.output_tokens if turn.request.generate else 0)
 
 
 def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constraint | None) -> ApiError:
@@ -228,7 +228,7 @@ def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constrain
         engine.succeeded()
         retry = retry_after_header(2.0 if failure.retry_after is None else failure.retry_after)
         return Unavailable(str(failure), code="overloaded", headers=retry)
-    if isinstance(failure, AnswerUnreadable):
+    if isinstance(failure, UnreadableOutput):
         engine.succeeded()
         return EngineFailed(str(failure))
     engine.failed()

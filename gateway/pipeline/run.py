@@ -15,15 +15,15 @@ from time import monotonic
 import msgspec
 
 from cache.response import ResponseCache
-from cache.statistics import CacheStatistics
+from cache.statistics import CacheCounter
 from gateway.access.directory.view import View
 from gateway.billing.cost import most
 from gateway.billing.ledger import Ledger
 from gateway.config.settings import Settings
-from gateway.engines.adapters import Adapter, Adapters
+from gateway.engines.adapters import AdapterNames, ResolvedAdapter
 from gateway.engines.pools import Engines, Pool
 from gateway.errors import ApiError, InvalidRequest, ModelNotFound, RateLimited
-from gateway.limits.counters import Amounts, Subject
+from gateway.limits.counters import Amounts, LimitSubject
 from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.subjects import mode_of, subjects_of
 from gateway.pipeline.accounting import OUTCOMES, Accounts
@@ -40,7 +40,7 @@ from gateway.pipeline.sources.response_cache import StoredAnswers
 from gateway.pipeline.sources.semantic_cache import SimilarAnswers
 from gateway.pipeline.sources.single_flight import Flights
 from gateway.pipeline.tracing import Tracing
-from gateway.protocol.stream import Finished, LimitState, Usage
+from gateway.protocol.stream import Finished, LimitState, TokenUsage
 from gateway.safety.guard import Guard
 from gateway.telemetry.logs import bind_task
 from gateway.telemetry.metrics.process import Metrics
@@ -57,7 +57,7 @@ class Wanted(msgspec.Struct, frozen=True):
     pools: list[Pool]
     """Those that may answer."""
     share: Share
-    adapter: Adapter | None
+    adapter: ResolvedAdapter | None
 
 
 class Pipeline:
@@ -69,11 +69,11 @@ class Pipeline:
         secret: bytes,
         view: View,
         engines: Engines,
-        adapters: Adapters,
+        adapters: AdapterNames,
         limiter: Limiter,
         cache: ResponseCache,
         flights: Flights,
-        statistics: CacheStatistics,
+        statistics: CacheCounter,
         ledger: Ledger,
         metrics: Metrics,
         guard: Guard,
@@ -186,7 +186,7 @@ class Pipeline:
         if job.attempt is not None and self._similar is not None:
             self._similar.learn(job)
         mark(Stage.STORE)
-        earlier = end.earlier.answer.usage if end.earlier else Usage()
+        earlier = end.earlier.answer.usage if end.earlier else TokenUsage()
         turn.append(Finished(end.streamed.reason, end.usage, end.streamed.error, turn.cost, earlier))
         return end
 
@@ -263,7 +263,7 @@ class Pipeline:
         turn.limits = partial(self._limiter.state, reservation)
         return looking
 
-    def _subjects(self, turn: Turn, model: str | None, adapter: Adapter | None) -> tuple[Subject, ...]:
+    def _subjects(self, turn: Turn, model: str | None, adapter: ResolvedAdapter | None) -> tuple[LimitSubject, ...]:
         tenant = self._view.tenant(turn.principal.tenant)
         name = adapter.name if adapter else None
         return subjects_of(self._settings.limits, tenant, turn.principal, model, name)

@@ -35,7 +35,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import __version__
-from gateway.config.settings import SettingsError, Telemetry
+from gateway.config.settings import SettingsError, TelemetrySettings
 from gateway.errors import ApiError
 from gateway.pipeline.job import End, Job
 from gateway.telemetry.trace import TRACEPARENT, Origin, Stage, TurnTrace, origin, remote_parent
@@ -49,14 +49,14 @@ PROVIDER = "roundhouse"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
-def wanted(settings: Telemetry, environ: Mapping[str, str] = os.environ) -> bool:
+def wanted(settings: TelemetrySettings, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether spans are to be exported."""
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none":
         return False
     return bool(settings.otlp_endpoint) or any(environ.get(name) for name in _ENDPOINTS)
 
 
-def create(settings: Telemetry, gateway: str, environ: Mapping[str, str] = os.environ) -> Tracing | None:
+def create(settings: TelemetrySettings, gateway: str, environ: Mapping[str, str] = os.environ) -> Tracing | None:
     """The tracing that is configured; None if none is.
 
     Args:
@@ -88,7 +88,7 @@ def create(settings: Telemetry, gateway: str, environ: Mapping[str, str] = os.en
     return Tracing(provider, settings)
 
 
-def _sampler(settings: Telemetry, environ: Mapping[str, str]) -> Sampler | None:
+def _sampler(settings: TelemetrySettings, environ: Mapping[str, str]) -> Sampler | None:
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
     if environ.get("OTEL_TRACES_SAMPLER"):
@@ -103,7 +103,7 @@ def _sampler(settings: Telemetry, environ: Mapping[str, str]) -> Sampler | None:
 class Tracing:
     """Makes the spans of this process."""
 
-    def __init__(self, provider: TracerProvider, settings: Telemetry) -> None:
+    def __init__(self, provider: TracerProvider, settings: TelemetrySettings) -> None:
         self._provider = provider
         self._settings = settings
         self.tracer: Tracer = provider.get_tracer("roundhouse", __version__)

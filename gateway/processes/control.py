@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.config.configuration import Configuration
-from gateway.config.settings import Redis, Settings, SettingsError, file_of
+from gateway.config.settings import RedisSettings, Settings, SettingsError, file_of
 from gateway.storage.connect import socket_path
 
 PATIENCE = 5.0
@@ -33,7 +33,7 @@ class Command(Struct, frozen=True, forbid_unknown_fields=True):
     command: Literal["reload"]
 
 
-class Answer(Struct, frozen=True):
+class CommandResult(Struct, frozen=True):
     """What came of it."""
 
     changed: list[str] = []
@@ -46,12 +46,12 @@ def data_folder(path: str | Path | None = None, environ: Mapping[str, str] = os.
     if found is None:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             found = tomllib.loads(file_of(path, environ).read_text("utf-8"))["redis"]["data"]
-    return found if isinstance(found, str) else Redis().data
+    return found if isinstance(found, str) else RedisSettings().data
 
 
 def path(data: str) -> Path:
     """The socket of the gateway with this data folder."""
-    return socket_path(Settings(redis=Redis(data=data)), "control")
+    return socket_path(Settings(redis=RedisSettings(data=data)), "control")
 
 
 @contextlib.asynccontextmanager
@@ -78,17 +78,17 @@ async def listening(configuration: Configuration) -> AsyncIterator[None]:
             at.unlink(missing_ok=True)
 
 
-async def _answer(line: bytes, configuration: Configuration) -> Answer:
+async def _answer(line: bytes, configuration: Configuration) -> CommandResult:
     try:
         msgspec.json.decode(line, type=Command)
-        return Answer(changed=await configuration.reload())
+        return CommandResult(changed=await configuration.reload())
     except msgspec.DecodeError as error:
-        return Answer(error=f"no command: {error}")
+        return CommandResult(error=f"no command: {error}")
     except SettingsError as error:
-        return Answer(error=str(error))
+        return CommandResult(error=str(error))
 
 
-def ask(data: str, command: Literal["reload"], timeout: float = 60.0) -> Answer:
+def ask(data: str, command: Literal["reload"], timeout: float = 60.0) -> CommandResult:
     """Send a command to the gateway with this data folder, and wait for what comes of it.
 
     Raises:
@@ -102,4 +102,4 @@ def ask(data: str, command: Literal["reload"], timeout: float = 60.0) -> Answer:
             line = file.readline()
     if not line:
         raise ConnectionResetError("the gateway has gone")
-    return msgspec.json.decode(line, type=Answer)
+    return msgspec.json.decode(line, type=CommandResult)

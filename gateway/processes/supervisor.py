@@ -27,7 +27,7 @@ from gateway.app import create_app
 from gateway.background import BackgroundTasks
 from gateway.config import checkpoints
 from gateway.config.configuration import Configuration
-from gateway.config.settings import NO_TENANTS, Embedder, Pool, Settings, SettingsError
+from gateway.config.settings import NO_TENANTS, EmbedderSettings, PoolSettings, Settings, SettingsError
 from gateway.engines.adapters import registry_url
 from gateway.processes import redis_server
 from gateway.processes.child import Child, ChildFailed
@@ -190,7 +190,7 @@ async def _embed_later(embedder: Child | None, announced: asyncio.Task[None], sa
         say(f"  without embeddings: {error}")
 
 
-def _engine_address(settings: Settings, pool: Pool) -> str:
+def _engine_address(settings: Settings, pool: PoolSettings) -> str:
     return f"unix://{socket_path(settings, f'engine-{pool.tier}')}"
 
 
@@ -198,7 +198,7 @@ def _embedder_address(settings: Settings) -> str:
     return f"unix://{socket_path(settings, 'embedder')}"
 
 
-def embedder_command(embedder: Embedder, address: str) -> list[str]:
+def embedder_command(embedder: EmbedderSettings, address: str) -> list[str]:
     """Command line of the embedder."""
     options = {
         "model": embedder.model,
@@ -212,7 +212,7 @@ def embedder_command(embedder: Embedder, address: str) -> list[str]:
     return [sys.executable, "-m", "cache.embedder", *words]
 
 
-def engine_command(pool: Pool, address: str, adapters: str) -> list[str]:
+def engine_command(pool: PoolSettings, address: str, adapters: str) -> list[str]:
     """Command line of a pool's engine; `adapters` is the address of their registry."""
     options = {
         "model": pool.model,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.requests import TurnRequest
-from gateway.protocol.stream import Usage
+from gateway.protocol.stream import TokenUsage
 
 MAX_CHOICES = 128
 """Answers to one request: prompts times `n`."""
@@ -83,7 +83,7 @@ def request_choices(
     )
 
 
-def total_usage(usages: Iterable[Usage], n: int) -> dict[str, Any]:
+def total_usage(usages: Iterable[TokenUsage], n: int) -> dict[str, Any]:
     """The usage of a request, of the usages of its answers. A prompt counts once however many answers it has."""
     usages = list(usages)
     prompts = usages[::n]

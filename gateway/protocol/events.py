@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.errors import ApiError
 from gateway.protocol.items import ItemState, OutputItem
-from gateway.protocol.log import Entry, Kind, TurnLog
+from gateway.protocol.log import LogEntry, LogEntryKind, TurnLog
 from gateway.protocol.output_format import TEXT
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.stream import (
@@ -24,8 +24,8 @@ from gateway.protocol.stream import (
     Routed,
     TextDelta,
     TokenLogprob,
+    TokenUsage,
     TurnEvent,
-    Usage,
 )
 from gateway.protocol.tools import Tool
 
@@ -108,7 +108,7 @@ class ResponseView:
         self._log = log
         self.completed_at: int | None = None
 
-    def event(self, entry: Entry) -> Event:
+    def event(self, entry: LogEntry) -> Event:
         """The stream event of one log entry."""
         event = self._body(entry)
         event["sequence_number"] = entry.sequence
@@ -121,46 +121,46 @@ class ResponseView:
             return self._response("in_progress", [self._item(item) for item in self._log.items])
         return self._final(finished)
 
-    def _body(self, entry: Entry) -> Event:
+    def _body(self, entry: LogEntry) -> Event:
         match entry.kind:
-            case Kind.CREATED:
+            case LogEntryKind.CREATED:
                 return {"type": ServerEventType.CREATED, "response": self._response("in_progress", [])}
-            case Kind.IN_PROGRESS:
+            case LogEntryKind.IN_PROGRESS:
                 return {"type": ServerEventType.IN_PROGRESS, "response": self._response("in_progress", [])}
-            case Kind.EVENT:
+            case LogEntryKind.EVENT:
                 return self._extension(entry)
-            case Kind.FINISHED:
+            case LogEntryKind.FINISHED:
                 finished = cast(Finished, entry.event)
                 return {"type": _TERMINAL[finished.reason], "response": self._final(finished)}
             case kind:
                 return self._about_item(kind, cast(OutputItem, entry.item), entry.event)
 
-    def _about_item(self, kind: Kind, item: OutputItem, delta: TurnEvent | None) -> Event:
+    def _about_item(self, kind: LogEntryKind, item: OutputItem, delta: TurnEvent | None) -> Event:
         at: Event = {"output_index": item.index}
         in_item = {**at, "item_id": self._item_id(item)}
         in_part = {**in_item, "content_index": 0}
         match kind, delta:
-            case Kind.ITEM_ADDED, _:
+            case LogEntryKind.ITEM_ADDED, _:
                 return {"type": ServerEventType.ITEM_ADDED, **at, "item": self._item(item, begun=True)}
-            case Kind.PART_ADDED, _:
+            case LogEntryKind.PART_ADDED, _:
                 return {"type": ServerEventType.PART_ADDED, **in_part, "part": self._part("", ())}
-            case Kind.DELTA, TextDelta():
+            case LogEntryKind.DELTA, TextDelta():
                 logprobs = logprob_objects(delta.logprobs, with_bytes=False)
                 return {"type": ServerEventType.DELTA, **in_part, "delta": delta.text, "logprobs": logprobs}
-            case Kind.DELTA, ArgumentsDelta():
+            case LogEntryKind.DELTA, ArgumentsDelta():
                 return {"type": ServerEventType.ARGUMENTS_DELTA, **in_item, "delta": delta.text}
-            case Kind.TEXT_DONE, _:
+            case LogEntryKind.TEXT_DONE, _:
                 logprobs = logprob_objects(item.logprobs, with_bytes=False)
                 return {"type": ServerEventType.TEXT_DONE, **in_part, "text": item.text, "logprobs": logprobs}
-            case Kind.PART_DONE, _:
+            case LogEntryKind.PART_DONE, _:
                 return {"type": ServerEventType.PART_DONE, **in_part, "part": self._part(item.text, item.logprobs)}
-            case Kind.ARGUMENTS_DONE, _:
+            case LogEntryKind.ARGUMENTS_DONE, _:
                 return {"type": ServerEventType.ARGUMENTS_DONE, **in_item, "arguments": item.text}
-            case Kind.ITEM_DONE, _:
+            case LogEntryKind.ITEM_DONE, _:
                 return {"type": ServerEventType.ITEM_DONE, **at, "item": self._item(item)}
         raise RuntimeError(f"{kind.name} is not about an item")
 
-    def _extension(self, entry: Entry) -> Event:
+    def _extension(self, entry: LogEntry) -> Event:
         match entry.event:
             case Routed() as routed:
                 return {
@@ -293,7 +293,7 @@ def _tool(tool: Tool) -> Event:
     }
 
 
-def _usage(usage: Usage) -> Event:
+def _usage(usage: TokenUsage) -> Event:
     return {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},

@@ -13,7 +13,7 @@ from gateway.protocol.events import Event
 from gateway.protocol.requests import Message, invalid_body
 
 
-class Page(Struct, forbid_unknown_fields=True):
+class ItemsPage(Struct, forbid_unknown_fields=True):
     """Which items are asked for."""
 
     after: Annotated[str, Meta(max_length=128)] | None = None
@@ -22,7 +22,7 @@ class Page(Struct, forbid_unknown_fields=True):
     order: Literal["asc", "desc"] = "desc"
 
 
-def parse_page(query: dict[str, str]) -> Page:
+def parse_page(query: dict[str, str]) -> ItemsPage:
     """The page that a query asks for.
 
     Raises:
@@ -30,12 +30,12 @@ def parse_page(query: dict[str, str]) -> Page:
     """
     given = {name: value for name, value in query.items() if name.rstrip("[]") != "include"}  # there is nothing to add
     try:
-        return msgspec.convert(given, Page, strict=False)
+        return msgspec.convert(given, ItemsPage, strict=False)
     except msgspec.ValidationError as error:
         raise invalid_body(error) from None
 
 
-def input_items(response_id: str, conversation: Sequence[Message], page: Page) -> Event:
+def input_items(response_id: str, conversation: Sequence[Message], page: ItemsPage) -> Event:
     """One page of the items of a conversation.
 
     Raises:

@@ -32,7 +32,7 @@ from gateway.protocol.stream import (
 )
 
 
-class Kind(enum.Enum):
+class LogEntryKind(enum.Enum):
     """What an entry stands for. The structural ones exist for Responses clients and carry no neutral event.
 
     Stored responses hold these numbers: new kinds come last.
@@ -53,11 +53,11 @@ class Kind(enum.Enum):
     FINISHED = enum.auto()
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One numbered entry. A merged delta carries the number of the last delta it covers."""
 
     sequence: int
-    kind: Kind
+    kind: LogEntryKind
     event: TurnEvent | None = None
     item: OutputItem | None = None
     """What it is about, from ITEM_ADDED to ITEM_DONE."""
@@ -71,7 +71,7 @@ class TurnLog:
         self._with_item = with_item
         self._text_ended = False
         self._items: list[OutputItem] = []
-        self._parts: list[list[Entry] | OutputItem] = []
+        self._parts: list[list[LogEntry] | OutputItem] = []
         self._starts: list[int] = []
         """Per part: the number of its first entry."""
         self.last = -1
@@ -79,8 +79,8 @@ class TurnLog:
         self.routed: Routed | None = None
         """The last route taken."""
         self.finished: Finished | None = None
-        self._push(Kind.CREATED)
-        self._push(Kind.IN_PROGRESS)
+        self._push(LogEntryKind.CREATED)
+        self._push(LogEntryKind.IN_PROGRESS)
 
     @property
     def items(self) -> Sequence[OutputItem]:
@@ -139,18 +139,18 @@ class TurnLog:
             case Routed() | PromptScored():
                 if self._items:
                     raise RuntimeError(f"{type(event).__name__} after the first token")
-                self._push(Kind.EVENT, event)
+                self._push(LogEntryKind.EVENT, event)
                 if isinstance(event, Routed):
                     self.routed = event
             case LimitState():
                 self._text_ended = True
-                self._push(Kind.EVENT, event)
+                self._push(LogEntryKind.EVENT, event)
             case Finished():
                 self._finish(event)
 
-    def read(self, after: int) -> list[Entry]:
+    def read(self, after: int) -> list[LogEntry]:
         """All entries with a number above `after`; consecutive deltas of an item merged into one, unless replayed."""
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         first = max(bisect_right(self._starts, after + 1) - 1, 0)
         for start, part in zip(self._starts[first:], self._parts[first:], strict=True):
             seen = max(after + 1 - start, 0)
@@ -158,7 +158,7 @@ class TurnLog:
                 entries += part[seen:]
             elif seen < part.deltas:
                 for end in (part.deltas,) if part.merge else range(seen + 1, part.deltas + 1):
-                    entries.append(Entry(start + end - 1, Kind.DELTA, part.merged(seen, end), part))
+                    entries.append(LogEntry(start + end - 1, LogEntryKind.DELTA, part.merged(seen, end), part))
                     seen = end
         return entries
 
@@ -191,7 +191,7 @@ class TurnLog:
                 self._restore(part)
 
     def _restore(self, entry: Structural) -> None:
-        kind, item = Kind(entry.kind), None
+        kind, item = LogEntryKind(entry.kind), None
         if entry.item is not None:
             if entry.item == len(self._items):
                 self._items.append(OutputItem(entry.item, entry.call))
@@ -235,9 +235,9 @@ class TurnLog:
     def _open(self, call: CallBegun | None = None) -> OutputItem:
         item = OutputItem(len(self._items), call)
         self._items.append(item)
-        self._push(Kind.ITEM_ADDED, item=item)
+        self._push(LogEntryKind.ITEM_ADDED, item=item)
         if call is None:
-            self._push(Kind.PART_ADDED, item=item)
+            self._push(LogEntryKind.PART_ADDED, item=item)
         return item
 
     def _close(self, state: ItemState) -> None:
@@ -245,8 +245,8 @@ class TurnLog:
         if item is None:
             return
         item.close(state)
-        done = (Kind.TEXT_DONE, Kind.PART_DONE) if item.call is None else (Kind.ARGUMENTS_DONE,)
-        for kind in (*done, Kind.ITEM_DONE):
+        done = (LogEntryKind.TEXT_DONE, LogEntryKind.PART_DONE) if item.call is None else (LogEntryKind.ARGUMENTS_DONE,)
+        for kind in (*done, LogEntryKind.ITEM_DONE):
             self._push(kind, item=item)
 
     def _delta(self, item: OutputItem, delta: TextDelta | ArgumentsDelta) -> None:
@@ -266,26 +266,28 @@ class TurnLog:
             self._open()
         whole = event.reason == "stop" and self._current is not None and self._current.call is None
         self._close(ItemState.COMPLETED if whole else ItemState.INCOMPLETE)
-        self._push(Kind.FINISHED, event)
+        self._push(LogEntryKind.FINISHED, event)
         self.finished = event
 
-    def _push(self, kind: Kind, event: TurnEvent | None = None, item: OutputItem | None = None) -> None:
+    def _push(self, kind: LogEntryKind, event: TurnEvent | None = None, item: OutputItem | None = None) -> None:
         self.last += 1
         if not self._parts or not isinstance(self._parts[-1], list):
             self._parts.append([])
             self._starts.append(self.last)
         part = self._parts[-1]
         assert isinstance(part, list)
-        part.append(Entry(self.last, kind, event, item))
+        part.append(LogEntry(self.last, kind, event, item))
 
 
-_ENDS = (Kind.TEXT_DONE, Kind.PART_DONE, Kind.ARGUMENTS_DONE, Kind.ITEM_DONE)
+_ENDS = (LogEntryKind.TEXT_DONE, LogEntryKind.PART_DONE, LogEntryKind.ARGUMENTS_DONE, LogEntryKind.ITEM_DONE)
 
 
-def _structural(entry: Entry) -> Structural:
+def _structural(entry: LogEntry) -> Structural:
     item, event = entry.item, entry.event
     assert event is None or isinstance(event, Routed | PromptScored | LimitState | Finished)
     if item is None:
         return Structural(entry.kind.value, event)
     state = item.state.value if entry.kind in _ENDS else None
-    return Structural(entry.kind.value, event, item.index, item.call if entry.kind is Kind.ITEM_ADDED else None, state)
+    return Structural(
+        entry.kind.value, event, item.index, item.call if entry.kind is LogEntryKind.ITEM_ADDED else None, state
+    )

@@ -36,7 +36,7 @@ class Structural(Struct, array_like=True, tag=1, frozen=True):
     """Any other entry of a log."""
 
     kind: int
-    """Value of `gateway.protocol.log.Kind`."""
+    """Value of `gateway.protocol.log.LogEntryKind`."""
     event: Routed | PromptScored | LimitState | Finished | None = None
     item: int | None = None
     call: CallBegun | None = None

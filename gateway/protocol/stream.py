@@ -33,7 +33,7 @@ class TokenLogprob(Struct, frozen=True):
     top: tuple[TokenLogprob, ...] = ()
 
 
-class Usage(Struct, frozen=True):
+class TokenUsage(Struct, frozen=True):
     """Tokens of one turn."""
 
     input_tokens: int = 0
@@ -45,8 +45,8 @@ class Usage(Struct, frozen=True):
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        return TokenUsage(
             self.input_tokens + other.input_tokens,
             self.cached_tokens + other.cached_tokens,
             self.output_tokens + other.output_tokens,
@@ -59,8 +59,8 @@ class Earlier(Struct, frozen=True):
     tier: str
     model: str
     signal: str
-    """What looked bad about it: see `router.cascade.Signal`."""
-    usage: Usage
+    """What looked bad about it: see `router.cascade.CascadeSignal`."""
+    usage: TokenUsage
 
 
 class Routed(Struct, frozen=True, kw_only=True, tag=True):
@@ -172,13 +172,13 @@ class Finished(Struct, frozen=True, tag=True):
     """The end of the turn; always the last event."""
 
     reason: EndReason
-    usage: Usage
+    usage: TokenUsage
     """Of everything that was computed."""
     error: ApiError | None = None
     """With reason "error"."""
     cost: int | None = None
     """Micro-dollars, rounded up; None if the model has no price."""
-    earlier: Usage = Usage()
+    earlier: TokenUsage = TokenUsage()
     """Part of `usage` that went into an answer which was given up."""
 
 

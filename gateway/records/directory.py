@@ -205,7 +205,7 @@ class Route(Record, frozen=True, kw_only=True):
     disabled: bool = False
 
 
-class Replica(Record, frozen=True, kw_only=True):
+class ReplicaControl(Record, frozen=True, kw_only=True):
     """How much one engine is to be used. Without a record: as much as any other."""
 
     KIND = "replica"
@@ -218,7 +218,7 @@ class Replica(Record, frozen=True, kw_only=True):
     drained: Annotated[bool, Meta(description="Send it no new turns; running ones finish.")] = False
 
 
-KINDS: dict[Kind, type[Record]] = {kind.KIND: kind for kind in (Tenant, User, Key, Price, Route, Replica)}
+KINDS: dict[Kind, type[Record]] = {kind.KIND: kind for kind in (Tenant, User, Key, Price, Route, ReplicaControl)}
 
 
 def new_id(kind: Kind) -> str:

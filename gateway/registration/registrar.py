@@ -26,7 +26,7 @@ from engine.wire import SamplingParams
 from gateway.access.directory.change import Note
 from gateway.access.directory.store import Directory
 from gateway.background import Kept, Periodic, failure_reporter
-from gateway.engines.adapters import Adapters
+from gateway.engines.adapters import AdapterNames
 from gateway.engines.pools import Pool
 from gateway.errors import (
     ApiError,
@@ -83,7 +83,7 @@ class Registrar:
     """
 
     def __init__(
-        self, adapters: Adapters, directory: Directory, jobs: JobStore, room: UploadRoom, *, max_bytes: int
+        self, adapters: AdapterNames, directory: Directory, jobs: JobStore, room: UploadRoom, *, max_bytes: int
     ) -> None:
         self._adapters = adapters
         self._directory = directory
@@ -168,7 +168,7 @@ class _Run:
 
     def __init__(
         self,
-        adapters: Adapters,
+        adapters: AdapterNames,
         directory: Directory,
         jobs: JobStore,
         job: Job,

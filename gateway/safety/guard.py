@@ -9,14 +9,14 @@ from typing import Final
 
 from gateway.access.identity import Principal
 from gateway.access.identity.secret import derive
-from gateway.config.safety import BUILT_IN, Safety, SafetyPolicy, read_phrases
+from gateway.config.safety import BUILT_IN, SafetyPolicy, SafetySettings, read_phrases
 from gateway.errors import ContentBlocked, InvalidRequest, RateLimited
 from gateway.protocol.requests import TurnRequest
 from gateway.safety.anomaly import PERIOD, Anomalies
 from gateway.safety.answer import AnswerFilter
 from gateway.safety.hook import Finding, Hook, Rules, digest, recognisers
 from gateway.safety.presidio import Presidio
-from gateway.safety.reading import Kind, visited
+from gateway.safety.reading import TextKind, visited
 from gateway.safety.stream import StreamFilter
 from gateway.safety.violations import Violation, Violations
 from gateway.telemetry.metrics.process import Metrics
@@ -32,7 +32,7 @@ class Guard:
     """The rules of all tenants, of one configuration."""
 
     def __init__(
-        self, safety: Safety, secret: bytes, violations: Violations, metrics: Metrics, anomalies: Anomalies
+        self, safety: SafetySettings, secret: bytes, violations: Violations, metrics: Metrics, anomalies: Anomalies
     ) -> None:
         """Reads the list of blocked phrases.
 
@@ -139,7 +139,7 @@ class Guard:
         texts = list(texts)
         if sum(map(len, texts)) >= LONG_TEXT:
             return True
-        return any(self._built_in.check_input(text, Kind.PROSE, principal).findings for text in texts)
+        return any(self._built_in.check_input(text, TextKind.PROSE, principal).findings for text in texts)
 
     @property
     def hold_seconds(self) -> float:
@@ -183,9 +183,9 @@ def _size(request: TurnRequest) -> int:
 def _check(hooks: Sequence[Hook], turn: Turn) -> tuple[TurnRequest, list[tuple[Finding, str]]]:
     """What is left of the request, and what was found in which field."""
     found: list[tuple[Finding, str]] = []
-    clean: set[tuple[str, Kind]] = set()  # schemas say the same words over and over
+    clean: set[tuple[str, TextKind]] = set()  # schemas say the same words over and over
 
-    def visit(text: str, kind: Kind, path: str) -> str:
+    def visit(text: str, kind: TextKind, path: str) -> str:
         if (text, kind) in clean:
             return text
         before, asked = len(found), text

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.access.identity.principal import Principal
-from gateway.config.safety import BLOCKED, BUILT_IN, Action, Safety, SafetyPolicy, plugins
+from gateway.config.safety import BLOCKED, BUILT_IN, Action, SafetyPolicy, SafetySettings, plugins
 from gateway.recognisers.accounts import Card, Iban
 from gateway.recognisers.blocked import Blocked
 from gateway.recognisers.contacts import Email, IpAddress, Phone
@@ -20,8 +20,8 @@ from gateway.recognisers.credentials import ApiKey, PrivateKey
 from gateway.recognisers.pattern import Pattern
 from gateway.recognisers.recogniser import Recogniser
 from gateway.safety.json_stream import JsonFilter
-from gateway.safety.reading import Kind
-from gateway.safety.stream import Rule, StreamFilter, TextFilter
+from gateway.safety.reading import TextKind
+from gateway.safety.stream import FilterRule, StreamFilter, TextFilter
 
 Direction = Literal["input", "output"]
 
@@ -36,7 +36,7 @@ class Finding(Struct, frozen=True):
     """Keyed: equal texts have equal digests, and whoever lacks the installation's secret learns nothing from it."""
 
 
-class Verdict(Struct, frozen=True):
+class HookVerdict(Struct, frozen=True):
     """What a hook says about a text of a request."""
 
     text: str
@@ -50,7 +50,7 @@ Told = Callable[[Finding], None]
 class Hook(Protocol):
     """Looks at what goes to models and what comes from them."""
 
-    def check_input(self, text: str, kind: Kind, principal: Principal) -> Verdict:
+    def check_input(self, text: str, kind: TextKind, principal: Principal) -> HookVerdict:
         """Decide about one text of what a client sends, see `gateway.safety.reading`."""
         ...
 
@@ -93,17 +93,17 @@ class Rules:
     def checks_input(self) -> bool:
         return bool(self._input.enforced or self._input.flagged)
 
-    def check_input(self, text: str, kind: Kind, principal: Principal) -> Verdict:
+    def check_input(self, text: str, kind: TextKind, principal: Principal) -> HookVerdict:
         findings: list[Finding] = []
 
         def told(finding: Finding) -> None:
             findings.append(replace(finding, action=_action(finding.action, kind)))
 
-        filter = self._input.filter("input", self.digest, told, kind is Kind.JSON)
+        filter = self._input.filter("input", self.digest, told, kind is TextKind.JSON)
         out = filter.feed(text) + filter.finish() if filter else text
-        if kind is Kind.ID and any(finding.action != "flag" for finding in findings):
+        if kind is TextKind.ID and any(finding.action != "flag" for finding in findings):
             out = f"call_{self.digest(text)[:24]}"
-        return Verdict(out, tuple(findings))
+        return HookVerdict(out, tuple(findings))
 
     def open_stream(self, principal: Principal, told: Told, *, json: bool) -> StreamFilter | None:
         return self._output.filter("output", self.digest, told, json)
@@ -113,10 +113,10 @@ class Rules:
         return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16, key=self._key).hexdigest()
 
 
-_INSTEAD: Mapping[Kind, Action] = {Kind.FIXED: "block", Kind.ID: "redact"}
+_INSTEAD: Mapping[TextKind, Action] = {TextKind.FIXED: "block", TextKind.ID: "redact"}
 
 
-def _action(action: Action, kind: Kind) -> Action:
+def _action(action: Action, kind: TextKind) -> Action:
     """What is done about a finding: what cannot be replaced is blocked, and for an id another one can always stand."""
     if action == "flag" or kind not in _INSTEAD:
         return action
@@ -127,25 +127,25 @@ class _Rules:
     """Those of one direction. Flags are raised beside what is enforced, and hold nothing back."""
 
     def __init__(self, actions: Mapping[str, Action], recognisers: Mapping[str, Recogniser], replacement: str) -> None:
-        self.enforced: list[Rule] = []
-        self.flagged: list[Rule] = []
+        self.enforced: list[FilterRule] = []
+        self.flagged: list[FilterRule] = []
         for name, recogniser in recognisers.items():
             action = actions.get(name)
             if action == "flag":
-                self.flagged.append(Rule(name, recogniser))
+                self.flagged.append(FilterRule(name, recogniser))
             elif action is not None:
                 with_name = replacement.replace("{rule}", name)
-                self.enforced.append(Rule(name, recogniser, with_name, action == "block"))
+                self.enforced.append(FilterRule(name, recogniser, with_name, action == "block"))
         # What is replaced outside a string of a JSON document becomes one.
         self._quoted = [replace(rule, replacement=json.dumps(rule.replacement)) for rule in self.enforced]
 
     def filter(
         self, direction: Direction, digest: Callable[[str], str], told: Told, as_json: bool
     ) -> StreamFilter | None:
-        def enforced(rule: Rule, text: str) -> None:
+        def enforced(rule: FilterRule, text: str) -> None:
             told(Finding(rule.name, "block" if rule.blocks else "redact", direction, digest(text)))
 
-        def flagged(rule: Rule, text: str) -> None:
+        def flagged(rule: FilterRule, text: str) -> None:
             told(Finding(rule.name, "flag", direction, digest(text)))
 
         def plain(in_string: bool = True) -> StreamFilter:
@@ -201,7 +201,9 @@ class Watched:
         return self._filter.finish()
 
 
-def recognisers(safety: Safety, phrases: Mapping[str, Mapping[int, set[str]]], key: bytes) -> dict[str, Recogniser]:
+def recognisers(
+    safety: SafetySettings, phrases: Mapping[str, Mapping[int, set[str]]], key: bytes
+) -> dict[str, Recogniser]:
     """All rules of a configuration, in the order in which they count.
 
     Args:
@@ -226,7 +228,7 @@ def recognisers(safety: Safety, phrases: Mapping[str, Mapping[int, set[str]]], k
     return {**blocked, **own, **installed, **{name: built_in[name] for name in BUILT_IN}}
 
 
-def digest(safety: Safety, policy: SafetyPolicy, phrases: Mapping[str, Mapping[int, set[str]]]) -> str | None:
+def digest(safety: SafetySettings, policy: SafetyPolicy, phrases: Mapping[str, Mapping[int, set[str]]]) -> str | None:
     """Identity of what a policy does to answers: answers that were filtered by another one are not reused."""
     if not policy.output:
         return None

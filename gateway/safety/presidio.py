@@ -13,18 +13,18 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.access.identity.principal import Principal
-from gateway.config.safety import Safety
+from gateway.config.safety import SafetySettings
 from gateway.protocol.nesting import MAX_LEVELS, json_depth
 from gateway.records.section import SettingsError
-from gateway.safety.hook import Finding, Told, Verdict
-from gateway.safety.reading import Kind
+from gateway.safety.hook import Finding, HookVerdict, Told
+from gateway.safety.reading import TextKind
 from gateway.safety.stream import StreamFilter
 
 
 class Presidio:
     """Redacts entities from what clients send."""
 
-    def __init__(self, safety: Safety, digest: Callable[[str], str]) -> None:
+    def __init__(self, safety: SafetySettings, digest: Callable[[str], str]) -> None:
         """
         Raises:
             SettingsError: Presidio or its model is not installed.
@@ -51,14 +51,14 @@ class Presidio:
         self._replacement = safety.replacement
         self._digest = digest
 
-    def check_input(self, text: str, kind: Kind, principal: Principal) -> Verdict:
+    def check_input(self, text: str, kind: TextKind, principal: Principal) -> HookVerdict:
         """Names and ids are no sentences: they pass."""
         findings: list[Finding] = []
-        if kind is Kind.PROSE:
+        if kind is TextKind.PROSE:
             text = self._redacted(text, findings)
-        elif kind is Kind.JSON:
+        elif kind is TextKind.JSON:
             text = self._document(text, findings)
-        return Verdict(text, tuple(findings))
+        return HookVerdict(text, tuple(findings))
 
     def open_stream(self, principal: Principal, told: Told, *, json: bool) -> StreamFilter | None:
         return None

@@ -19,7 +19,7 @@ from gateway.protocol.requests import Message, TurnRequest
 from gateway.protocol.tools import Tool, ToolUse
 
 
-class Kind(enum.Enum):
+class TextKind(enum.Enum):
     """What may become of a text in which a rule finds something."""
 
     PROSE = "prose"
@@ -33,7 +33,7 @@ class Kind(enum.Enum):
     what the client has asked for."""
 
 
-Visit = Callable[[str, Kind, str], str]
+Visit = Callable[[str, TextKind, str], str]
 """Looks at a text, given its kind and the path of its field, and returns what the model may see of it."""
 
 _ANNOTATIONS = frozenset({"title", "description", "$comment"})
@@ -48,9 +48,9 @@ def visited(request: TurnRequest, visit: Visit) -> TurnRequest:
     instructions, prompt, tools, format = request.instructions, request.prompt, request.tools, request.format
     ids: dict[str, str] = {}
     if instructions is not None:
-        instructions = visit(instructions, Kind.PROSE, "instructions")
+        instructions = visit(instructions, TextKind.PROSE, "instructions")
     if isinstance(prompt, str):
-        prompt = visit(prompt, Kind.PROSE, "prompt")
+        prompt = visit(prompt, TextKind.PROSE, "prompt")
     if tools is not None and tools.active:
         tools = _tools(tools, visit)
     if format is not None:
@@ -65,11 +65,13 @@ def _message(message: Message, ids: dict[str, str], visit: Visit) -> Message:
     """
     calls = []
     for call in message.calls:
-        ids[call.id] = visit(call.id, Kind.ID, "input")
-        name = visit(call.name, Kind.FIXED, "input")
-        calls.append(replace(call, id=ids[call.id], name=name, arguments=visit(call.arguments, Kind.JSON, "input")))
+        ids[call.id] = visit(call.id, TextKind.ID, "input")
+        name = visit(call.name, TextKind.FIXED, "input")
+        calls.append(replace(call, id=ids[call.id], name=name, arguments=visit(call.arguments, TextKind.JSON, "input")))
     answers = ids.get(message.answers, message.answers) if message.answers is not None else None
-    return replace(message, content=visit(message.content, Kind.PROSE, "input"), calls=tuple(calls), answers=answers)
+    return replace(
+        message, content=visit(message.content, TextKind.PROSE, "input"), calls=tuple(calls), answers=answers
+    )
 
 
 def _tools(tools: ToolUse, visit: Visit) -> ToolUse:
@@ -78,8 +80,8 @@ def _tools(tools: ToolUse, visit: Visit) -> ToolUse:
 
 def _tool(tool: Tool, visit: Visit) -> Tool:
     path = tool.param.removesuffix(".parameters")
-    visit(tool.name, Kind.FIXED, f"{path}.name")
-    description = tool.description and visit(tool.description, Kind.PROSE, f"{path}.description")
+    visit(tool.name, TextKind.FIXED, f"{path}.name")
+    description = tool.description and visit(tool.description, TextKind.PROSE, f"{path}.description")
     parameters = tool.parameters and _schema(tool.parameters, visit, tool.param)
     return replace(tool, description=description, parameters=parameters)
 
@@ -88,15 +90,15 @@ def _format(format: OutputFormat, visit: Visit) -> None:
     """Of a schema its reader is the grammar, which has no use for descriptions."""
     source, kind = format.grammar.source, format.grammar.kind
 
-    def fixed(text: str, kind: Kind, path: str) -> str:
-        return visit(text, kind, path) if kind is Kind.FIXED else text
+    def fixed(text: str, kind: TextKind, path: str) -> str:
+        return visit(text, kind, path) if kind is TextKind.FIXED else text
 
     if kind == "json_schema":
         _schema(msgspec.json.decode(source), fixed, format.param)
     elif kind == "choice":
-        _data(msgspec.json.decode(source), fixed, format.param, Kind.FIXED)
+        _data(msgspec.json.decode(source), fixed, format.param, TextKind.FIXED)
     else:
-        fixed(source, Kind.FIXED, format.param)
+        fixed(source, TextKind.FIXED, format.param)
 
 
 def _schema(schema: Any, visit: Visit, path: str) -> Any:
@@ -104,28 +106,28 @@ def _schema(schema: Any, visit: Visit, path: str) -> Any:
     if isinstance(schema, list):
         return [_schema(item, visit, path) for item in schema]
     if not isinstance(schema, Mapping):
-        return _data(schema, visit, path, Kind.FIXED)
+        return _data(schema, visit, path, TextKind.FIXED)
     out = {}
     for key, value in schema.items():
-        visit(key, Kind.FIXED, path)
+        visit(key, TextKind.FIXED, path)
         if key in _ANNOTATIONS or key in _DATA:
-            out[key] = _data(value, visit, path, Kind.PROSE)
+            out[key] = _data(value, visit, path, TextKind.PROSE)
         elif key in _NAMED and isinstance(value, Mapping):
-            names = (visit(name, Kind.FIXED, path) for name in value)
+            names = (visit(name, TextKind.FIXED, path) for name in value)
             out[key] = {name: _schema(item, visit, path) for name, item in zip(names, value.values(), strict=True)}
         else:
             out[key] = _schema(value, visit, path)
     return out
 
 
-def _data(value: Any, visit: Visit, path: str, kind: Kind) -> Any:
+def _data(value: Any, visit: Visit, path: str, kind: TextKind) -> Any:
     """A value of a schema. A number that would be replaced becomes a string."""
     if isinstance(value, str):
         return visit(value, kind, path)
     if isinstance(value, list):
         return [_data(item, visit, path, kind) for item in value]
     if isinstance(value, Mapping):
-        return {visit(key, Kind.FIXED, path): _data(item, visit, path, kind) for key, item in value.items()}
+        return {visit(key, TextKind.FIXED, path): _data(item, visit, path, kind) for key, item in value.items()}
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     spelled = json.dumps(value)

@@ -17,7 +17,7 @@ MAX_FOUND = 4096
 """Characters of a finding that are told."""
 
 
-class Rule(Struct, frozen=True):
+class FilterRule(Struct, frozen=True):
     """What to do where a recogniser finds something."""
 
     name: str
@@ -28,7 +28,7 @@ class Rule(Struct, frozen=True):
     """Nothing may come after what comes before it."""
 
 
-Found = Callable[[Rule, str], None]
+Found = Callable[[FilterRule, str], None]
 """Told of every finding."""
 
 
@@ -65,7 +65,7 @@ class TextFilter:
     rule comes first.
     """
 
-    def __init__(self, rules: Sequence[Rule], found: Found) -> None:
+    def __init__(self, rules: Sequence[FilterRule], found: Found) -> None:
         self._rules = rules
         self._report = found
         self._reach = max(rule.recogniser.reach for rule in rules)
@@ -77,7 +77,7 @@ class TextFilter:
         self._found: list[str] = []
         self._room = 0
         """Characters that may be added to it."""
-        self._rule: Rule | None = None
+        self._rule: FilterRule | None = None
         """Whose finding goes on in `_rest`."""
         self._rest: Rest | None = None
         self.blocked = False
@@ -138,9 +138,9 @@ class TextFilter:
                 self._close()
         return "".join(out)
 
-    def _next(self, nearest: list[Match | None]) -> tuple[Match | None, Rule | None]:
+    def _next(self, nearest: list[Match | None]) -> tuple[Match | None, FilterRule | None]:
         """The next finding; looks again only for what was found before the current position."""
-        first: tuple[Match | None, Rule | None] = (None, None)
+        first: tuple[Match | None, FilterRule | None] = (None, None)
         for index, rule in enumerate(self._rules):
             match = nearest[index]
             if match is not None and match.start < self._at:
@@ -173,7 +173,7 @@ class TextFilter:
         self._at = max(self._at, end)
 
 
-def filter_text(text: str, rules: Sequence[Rule], found: Found) -> tuple[str, bool]:
+def filter_text(text: str, rules: Sequence[FilterRule], found: Found) -> tuple[str, bool]:
     """A whole text, filtered, and whether a rule has ended it."""
     whole = TextFilter(rules, found)
     out = whole.feed(text) + whole.finish()

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from gateway.config.settings import Log
+from gateway.config.settings import LogSettings
 
 _context: ContextVar[Mapping[str, Any]] = ContextVar("roundhouse_log_context", default=MappingProxyType({}))
 
@@ -46,7 +46,7 @@ def identify(**facts: Any) -> None:
     _process.update(facts)
 
 
-def configure(settings: Log, stream: TextIO | None = None) -> None:
+def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     """Send the logs of this process to `stream` (standard error) in the configured form."""
     handler = logging.StreamHandler(stream or sys.stderr)
     readable = handler.stream.isatty() if settings.format == "auto" else settings.format == "console"

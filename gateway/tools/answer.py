@@ -16,7 +16,7 @@ from gateway.protocol.stream import ArgumentsDelta, CallBegun, CallEnded, TextDe
 from gateway.protocol.tools import Tool, ToolUse
 from gateway.tools.formats import ToolFormat
 from gateway.tools.grammar import ANYTHING, Calls, Function
-from gateway.tools.parser import Arguments, Call, CallEnd, CallParser, Parsed, Text
+from gateway.tools.parser import CallArguments, CallEnd, CallParser, CallStart, Parsed, Text
 
 SpecialToken = Callable[[str], int | None]
 """The special token that stands for a marker, if the tokenizer has one."""
@@ -88,9 +88,9 @@ class AnswerReader:
             match part:
                 case Text():
                     yield TextDelta(part.text, self._taken())
-                case Call():
+                case CallStart():
                     yield CallBegun(self._new_id(), part.name)
-                case Arguments():
+                case CallArguments():
                     yield ArgumentsDelta(part.text, self._taken())
                 case CallEnd():
                     yield CallEnded(part.complete)

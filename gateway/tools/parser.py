@@ -33,13 +33,13 @@ class Text(Struct, frozen=True):
     text: str
 
 
-class Call(Struct, frozen=True):
+class CallStart(Struct, frozen=True):
     """A call begins."""
 
     name: str
 
 
-class Arguments(Struct, frozen=True):
+class CallArguments(Struct, frozen=True):
     """Part of its arguments, as JSON."""
 
     text: str
@@ -51,7 +51,7 @@ class CallEnd(Struct, frozen=True):
     complete: bool
 
 
-Parsed = Text | Call | Arguments | CallEnd
+Parsed = Text | CallStart | CallArguments | CallEnd
 
 
 class CallParser(abc.ABC):
@@ -108,7 +108,7 @@ class CallParser(abc.ABC):
         """Begin a call; False if there may be no such call."""
         if name not in self._names or self._calls >= MAX_CALLS:
             return False
-        self._out.append(Call(name))
+        self._out.append(CallStart(name))
         self._calls += 1
         self._mark = None
         self._begun = self._after_call = True
@@ -118,7 +118,7 @@ class CallParser(abc.ABC):
     def _argue(self, text: str) -> None:
         if text:
             self._arguments.append(text)
-            self._out.append(Arguments(text))
+            self._out.append(CallArguments(text))
 
     def _end_call(self) -> None:
         if self._begun:

@@ -6,6 +6,6 @@ with await turns.start(request, principal) as viewer:
 """
 
 from gateway.turns.turn import Turn, TurnState, Viewer
-from gateway.turns.turns import Road, Turns
+from gateway.turns.turns import TurnPipeline, Turns
 
-__all__ = ["Road", "Turn", "TurnState", "Turns", "Viewer"]
+__all__ = ["Turn", "TurnPipeline", "TurnState", "Turns", "Viewer"]

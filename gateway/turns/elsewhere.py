@@ -16,16 +16,24 @@ from redis.exceptions import RedisError
 
 from gateway.access.identity import Principal
 from gateway.background import Kept, Periodic
-from gateway.config.settings import Turns as TurnSettings
+from gateway.config.settings import TurnSettings
 from gateway.errors import ApiError, EngineFailed, Unavailable
-from gateway.protocol.stream import Finished, Usage
+from gateway.protocol.stream import Finished, TokenUsage
 from gateway.storage.presence import Presence
 from gateway.turns.feeds import Feeds
 from gateway.turns.following import Followings, Mirror
 from gateway.turns.ids import gateway_of
 from gateway.turns.mailbox import Mailbox
-from gateway.turns.messages import Cancel, Follow, Forget, Frame, GatewayMessage, Leave, Refused
-from gateway.turns.records import Records, RecordState, restore
+from gateway.turns.messages import (
+    CancelRemoteTurn,
+    FollowRefused,
+    FollowTurn,
+    ForgetTurn,
+    GatewayMessage,
+    TurnFrame,
+    UnfollowTurn,
+)
+from gateway.turns.records import RecordState, TurnRecords, restore
 from gateway.turns.seal import Seal
 from gateway.turns.turn import Turn, TurnState
 
@@ -37,7 +45,7 @@ FLUSH_TIMEOUT = 5.0
 """Seconds that the last writes may take when this gateway ends."""
 
 
-class Here(Protocol):
+class LocalTurns(Protocol):
     """The turns of this process; `gateway.turns.Turns`."""
 
     @property
@@ -54,7 +62,7 @@ class Here(Protocol):
         """Drop one that has ended."""
 
 
-class Elsewhere:
+class RemoteTurns:
     """What this gateway knows of turns that it does not run, and tells of those that it does."""
 
     def __init__(
@@ -64,7 +72,7 @@ class Elsewhere:
         presence: Presence,
         secret: bytes,
         settings: TurnSettings,
-        here: Here,
+        here: LocalTurns,
     ) -> None:
         """Args: reader: see `Mailbox`; here: the turns of this process."""
         seal = Seal(secret)
@@ -72,7 +80,7 @@ class Elsewhere:
         self._settings = settings
         self._here = here
         self._mailbox = Mailbox(redis, reader, presence.id, seal)
-        self._records = Records(
+        self._records = TurnRecords(
             redis,
             seal,
             presence.id,
@@ -142,7 +150,7 @@ class Elsewhere:
             kept = await self._records.delete(principal.tenant, id)
             gateway = gateway_of(id)
             if gateway is not None and gateway != self._presence.id and self._alive(gateway):
-                await self._mailbox.send(gateway, Forget(id, principal.tenant))
+                await self._mailbox.send(gateway, ForgetTurn(id, principal.tenant))
         except (RedisError, OSError):
             _unavailable()
         return kept
@@ -191,19 +199,19 @@ class Elsewhere:
 
     def _handle(self, message: GatewayMessage) -> None:
         match message:
-            case Frame():
+            case TurnFrame():
                 self._following.on_frame(message)
-            case Refused():
+            case FollowRefused():
                 self._following.on_refused(message)
-            case Follow():
+            case FollowTurn():
                 self._feeds.follow(message)
-            case Leave():
+            case UnfollowTurn():
                 self._feeds.leave(message)
-            case Cancel(id, tenant):
+            case CancelRemoteTurn(id, tenant):
                 turn = self._of_tenant(id, tenant)
                 if turn is not None:
                     turn.cancel()
-            case Forget(id, tenant):
+            case ForgetTurn(id, tenant):
                 turn = self._of_tenant(id, tenant)
                 if turn is not None and turn.finished:
                     self._here.forget(id)
@@ -241,7 +249,7 @@ def _fail(turn: Turn) -> None:
     """End a turn whose gateway is gone."""
     routed = turn.log.routed
     tokens = sum(item.tokens for item in turn.log.items)
-    usage = Usage(routed.input_tokens if routed else 0, 0, tokens)
+    usage = TokenUsage(routed.input_tokens if routed else 0, 0, tokens)
     error: ApiError = EngineFailed(
         "the server that was answering is gone; what it said so far is kept, send the request again",
         code="gateway_lost",

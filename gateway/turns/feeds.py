@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from gateway.background import BackgroundTasks
 from gateway.errors import ApiError
-from gateway.turns.messages import Follow, Frame, GatewayMessage, Header, Leave, Refused
+from gateway.turns.messages import FollowRefused, FollowTurn, GatewayMessage, TurnFrame, TurnHeader, UnfollowTurn
 from gateway.turns.records import header_of
 from gateway.turns.turn import Turn, TurnState, Viewer
 
@@ -48,17 +48,17 @@ class Feeds:
     def running(self) -> int:
         return len(self._tasks)
 
-    def follow(self, asked: Follow) -> None:
+    def follow(self, asked: FollowTurn) -> None:
         """Begin a feed in place of an older one to the same reader."""
         key = (asked.turn, asked.tenant, asked.reader)
         if key in self._tasks and self._tasks[key][0] >= asked.feed:
             return  # overtaken on its way
-        self.leave(Leave(*key, asked.feed))
+        self.leave(UnfollowTurn(*key, asked.feed))
         task = self._running.begin(self._run(asked))
         self._tasks[key] = (asked.feed, task)
         task.add_done_callback(lambda _: self._ended(key, asked.feed))
 
-    def leave(self, left: Leave) -> None:
+    def leave(self, left: UnfollowTurn) -> None:
         """End the feed of a reader that follows no longer."""
         key = (left.turn, left.tenant, left.reader)
         feed, task = self._tasks.get(key, (0, None))
@@ -74,10 +74,10 @@ class Feeds:
         if key in self._tasks and self._tasks[key][0] == feed:
             del self._tasks[key]
 
-    async def _run(self, asked: Follow) -> None:
+    async def _run(self, asked: FollowTurn) -> None:
         turn = await self._local(asked.turn)
         if turn is None or turn.principal.tenant != asked.tenant:
-            await self._deliver(asked.reader, Refused(asked.turn, asked.tenant, asked.feed, None))
+            await self._deliver(asked.reader, FollowRefused(asked.turn, asked.tenant, asked.feed, None))
             return
         news = asyncio.Event()
         with turn.watch(asked.after, news.set) as viewer:
@@ -85,16 +85,16 @@ class Feeds:
                 try:
                     await asyncio.shield(turn.admitted)
                 except ApiError as error:
-                    await self._deliver(asked.reader, Refused(asked.turn, asked.tenant, asked.feed, error))
+                    await self._deliver(asked.reader, FollowRefused(asked.turn, asked.tenant, asked.feed, error))
                     return
             await self._show(asked, viewer, news)
 
-    async def _show(self, asked: Follow, viewer: Viewer, news: asyncio.Event) -> None:
+    async def _show(self, asked: FollowTurn, viewer: Viewer, news: asyncio.Event) -> None:
         turn = viewer.turn
-        header: Header | None = header_of(turn) if asked.whole else None
+        header: TurnHeader | None = header_of(turn) if asked.whole else None
         while True:
             news.clear()
-            frame = Frame(turn.id, asked.tenant, asked.feed, viewer.gained(), header, turn.view.completed_at)
+            frame = TurnFrame(turn.id, asked.tenant, asked.feed, viewer.gained(), header, turn.view.completed_at)
             if not await self._deliver(asked.reader, frame) or viewer.exhausted:
                 return
             header = None

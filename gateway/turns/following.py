@@ -21,7 +21,15 @@ from gateway.errors import Unavailable
 from gateway.protocol.slices import Fit, fit
 from gateway.turns.feeds import SILENCE, Send
 from gateway.turns.ids import gateway_of
-from gateway.turns.messages import Cancel, Follow, Frame, GatewayMessage, Header, Leave, Refused
+from gateway.turns.messages import (
+    CancelRemoteTurn,
+    FollowRefused,
+    FollowTurn,
+    GatewayMessage,
+    TurnFrame,
+    TurnHeader,
+    UnfollowTurn,
+)
 from gateway.turns.records import FIRST
 from gateway.turns.turn import Turn
 
@@ -40,13 +48,13 @@ LINGER = 5.0
 class Mirror(Turn):
     """A turn that another gateway runs, as far as it is known here."""
 
-    def __init__(self, id: str, header: Header, cancel: Callable[[], None], leave: Callable[[], None]) -> None:
+    def __init__(self, id: str, header: TurnHeader, cancel: Callable[[], None], leave: Callable[[], None]) -> None:
         super().__init__(id, header.principal, header.request, header.history, LINGER, header.created_at)
         self.on_orphaned = leave
         self.on_cancel(cancel)
 
 
-class _Following:
+class _FollowedTurn:
     """One turn that is followed."""
 
     def __init__(self, id: str, tenant: str, gateway: str, feed: int, now: float) -> None:
@@ -75,7 +83,7 @@ class Followings:
         self._id = id
         self._send = send
         self._lost = lost
-        self._by_turn: dict[tuple[str, str], _Following] = {}
+        self._by_turn: dict[tuple[str, str], _FollowedTurn] = {}
         """By tenant and id: what one tenant asks for tells another nothing, and takes nothing from it."""
         self._feeds = itertools.count(1)
         self._sending = BackgroundTasks("follows")
@@ -101,7 +109,7 @@ class Followings:
         """
         following = self._by_turn.get((tenant, id))
         if following is None:
-            following = _Following(id, tenant, gateway, next(self._feeds), self._now())
+            following = _FollowedTurn(id, tenant, gateway, next(self._feeds), self._now())
             self._by_turn[tenant, id] = following
             self._ask(following)
         try:
@@ -114,11 +122,11 @@ class Followings:
             mirror.looked_after()
         return mirror
 
-    def on_frame(self, frame: Frame) -> None:
+    def on_frame(self, frame: TurnFrame) -> None:
         """News of a turn."""
         following = self._by_turn.get((frame.tenant, frame.turn))
         if following is None:
-            self._post(gateway_of(frame.turn) or "", Leave(frame.turn, frame.tenant, self._id, frame.feed))
+            self._post(gateway_of(frame.turn) or "", UnfollowTurn(frame.turn, frame.tenant, self._id, frame.feed))
             return
         if following.feed != frame.feed:
             return  # of one that another has replaced
@@ -142,7 +150,7 @@ class Followings:
         if mirror.finished:
             self._end(following)
 
-    def on_refused(self, refused: Refused) -> None:
+    def on_refused(self, refused: FollowRefused) -> None:
         """There is no such turn, or none any more."""
         following = self._by_turn.get((refused.tenant, refused.turn))
         if following is None or following.feed != refused.feed:
@@ -161,7 +169,7 @@ class Followings:
         """Now and then: cancel again what goes on, and look after turns of which nothing was heard."""
         for following in list(self._by_turn.values()):
             if following.mirror is not None and following.mirror.cancelled:
-                self._post(following.gateway, Cancel(following.id, following.tenant))
+                self._post(following.gateway, CancelRemoteTurn(following.id, following.tenant))
             if self._now() - following.heard < PATIENCE:
                 continue
             # Once does not count: a Redis that stood still for a while has forgotten everybody for a moment.
@@ -177,8 +185,8 @@ class Followings:
             self._leave(following)
         await self._sending.aclose(1.0)
 
-    def _mirror(self, following: _Following, header: Header) -> Mirror:
-        cancel = Cancel(following.id, following.tenant)
+    def _mirror(self, following: _FollowedTurn, header: TurnHeader) -> Mirror:
+        cancel = CancelRemoteTurn(following.id, following.tenant)
         return Mirror(
             following.id,
             header,
@@ -186,25 +194,25 @@ class Followings:
             leave=lambda: self._leave(following),
         )
 
-    def _ask_again(self, following: _Following) -> None:
+    def _ask_again(self, following: _FollowedTurn) -> None:
         following.feed, following.heard = next(self._feeds), self._now()
         self._ask(following)
 
-    def _ask(self, following: _Following) -> None:
+    def _ask(self, following: _FollowedTurn) -> None:
         whole = following.mirror is None
-        asked = Follow(following.id, following.tenant, self._id, following.feed, following.last, whole)
+        asked = FollowTurn(following.id, following.tenant, self._id, following.feed, following.last, whole)
         self._post(following.gateway, asked)
 
-    def _leave(self, following: _Following) -> None:
+    def _leave(self, following: _FollowedTurn) -> None:
         self._end(following)
-        self._post(following.gateway, Leave(following.id, following.tenant, self._id, following.feed))
+        self._post(following.gateway, UnfollowTurn(following.id, following.tenant, self._id, following.feed))
 
-    def _lose(self, following: _Following) -> None:
+    def _lose(self, following: _FollowedTurn) -> None:
         self._end(following)
         if following.mirror is not None:
             self._sending.begin(self._lost(following.mirror))
 
-    def _end(self, following: _Following) -> None:
+    def _end(self, following: _FollowedTurn) -> None:
         key = (following.tenant, following.id)
         if self._by_turn.get(key) is following:
             del self._by_turn[key]

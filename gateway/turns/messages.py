@@ -16,7 +16,7 @@ from gateway.protocol.requests import Message, TurnRequest
 from gateway.protocol.slices import LogSlice
 
 
-class Header(Struct, array_like=True, frozen=True):
+class TurnHeader(Struct, array_like=True, frozen=True):
     """A turn without its log."""
 
     principal: Principal
@@ -26,16 +26,16 @@ class Header(Struct, array_like=True, frozen=True):
     created_at: int
 
 
-class Record(Struct, array_like=True, frozen=True):
+class TurnRecord(Struct, array_like=True, frozen=True):
     """A turn with all of its log so far."""
 
-    header: Header
+    header: TurnHeader
     gained: LogSlice
     completed_at: int | None
 
 
-class Follow(Struct, array_like=True, tag="follow", frozen=True):
-    """Send me the log of a turn of yours after number `after`, as `Frame`s, until it has ended or I leave."""
+class FollowTurn(Struct, array_like=True, tag="follow", frozen=True):
+    """Send me the log of a turn of yours after number `after`, as `TurnFrame`s, until it has ended or I leave."""
 
     turn: str
     tenant: str
@@ -49,7 +49,7 @@ class Follow(Struct, array_like=True, tag="follow", frozen=True):
     """Send the header too."""
 
 
-class Leave(Struct, array_like=True, tag="leave", frozen=True):
+class UnfollowTurn(Struct, array_like=True, tag="leave", frozen=True):
     """Nobody here follows this turn any more."""
 
     turn: str
@@ -59,32 +59,32 @@ class Leave(Struct, array_like=True, tag="leave", frozen=True):
     """The last one asked for."""
 
 
-class Cancel(Struct, array_like=True, tag="cancel", frozen=True):
+class CancelRemoteTurn(Struct, array_like=True, tag="cancel", frozen=True):
     """End a turn of yours early."""
 
     turn: str
     tenant: str
 
 
-class Forget(Struct, array_like=True, tag="forget", frozen=True):
+class ForgetTurn(Struct, array_like=True, tag="forget", frozen=True):
     """A turn of yours that has ended was deleted."""
 
     turn: str
     tenant: str
 
 
-class Frame(Struct, array_like=True, tag="frame", frozen=True):
+class TurnFrame(Struct, array_like=True, tag="frame", frozen=True):
     """What a followed turn has gained; also sent when it has gained nothing for a while."""
 
     turn: str
     tenant: str
     feed: int
     gained: LogSlice
-    header: Header | None
+    header: TurnHeader | None
     completed_at: int | None
 
 
-class Refused(Struct, array_like=True, tag="refused", frozen=True):
+class FollowRefused(Struct, array_like=True, tag="refused", frozen=True):
     """There is no such turn of this tenant here, or it was refused before it began."""
 
     turn: str
@@ -93,7 +93,7 @@ class Refused(Struct, array_like=True, tag="refused", frozen=True):
     error: ApiError | None
 
 
-GatewayMessage = Follow | Leave | Cancel | Forget | Frame | Refused
+GatewayMessage = FollowTurn | UnfollowTurn | CancelRemoteTurn | ForgetTurn | TurnFrame | FollowRefused
 
 
 def _encode_hook(value: Any) -> Any:
@@ -122,10 +122,10 @@ def _tree(kind: type[ApiError]) -> dict[str, type[ApiError]]:
 _ERRORS = _tree(ApiError)
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
 _message_decoder = msgspec.msgpack.Decoder(GatewayMessage, dec_hook=_decode_hook)
-_record_decoder = msgspec.msgpack.Decoder(Record, dec_hook=_decode_hook)
+_record_decoder = msgspec.msgpack.Decoder(TurnRecord, dec_hook=_decode_hook)
 
 
-def encode(value: GatewayMessage | Record) -> bytes:
+def encode(value: GatewayMessage | TurnRecord) -> bytes:
     """As MessagePack."""
     return _encoder.encode(value)
 
@@ -139,7 +139,7 @@ def decode_message(data: bytes) -> GatewayMessage:
     return cast(GatewayMessage, _message_decoder.decode(data))
 
 
-def decode_record(data: bytes) -> Record:
+def decode_record(data: bytes) -> TurnRecord:
     """What Redis kept of a turn.
 
     Raises:

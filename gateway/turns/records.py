@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
 from gateway.storage.presence import GATEWAY_KEY
-from gateway.turns.messages import Header, Record, decode_record, encode
+from gateway.turns.messages import TurnHeader, TurnRecord, decode_record, encode
 from gateway.turns.seal import BrokenSeal, Seal
 from gateway.turns.turn import Turn
 
@@ -65,29 +65,29 @@ class _Write(NamedTuple):
     data: bytes
 
 
-class Found(NamedTuple):
+class StoredTurn(NamedTuple):
     """What Redis knows of a turn."""
 
     state: RecordState | None
     """None if nothing is kept."""
-    record: Record | None
+    record: TurnRecord | None
     alive: bool
     """Whether the gateway that ran it is alive."""
 
 
-def header_of(turn: Turn) -> Header:
+def header_of(turn: Turn) -> TurnHeader:
     """Everything about a turn but its log."""
     own = len(turn.request.messages)
     history = turn.conversation[: len(turn.conversation) - own]
-    return Header(turn.principal, turn.request, history, turn.created_at)
+    return TurnHeader(turn.principal, turn.request, history, turn.created_at)
 
 
-def record_of(turn: Turn) -> Record:
+def record_of(turn: Turn) -> TurnRecord:
     """Everything about a turn."""
-    return Record(header_of(turn), turn.log.since(FIRST), turn.view.completed_at)
+    return TurnRecord(header_of(turn), turn.log.since(FIRST), turn.view.completed_at)
 
 
-def restore(id: str, record: Record) -> Turn:
+def restore(id: str, record: TurnRecord) -> Turn:
     """The turn that a record was made of, as it was then."""
     header = record.header
     turn = Turn(id, header.principal, header.request, header.history, 0.0, header.created_at)
@@ -95,7 +95,7 @@ def restore(id: str, record: Record) -> Turn:
     return turn
 
 
-class Records:
+class TurnRecords:
     """What is kept of turns. `gateway` is this process's id, `ttl` in seconds."""
 
     def __init__(
@@ -141,7 +141,7 @@ class Records:
         """
         return await self._run([_Write(tenant, id, RecordState.DELETED, b"")]) == [1]
 
-    async def read(self, tenant: str, id: str, gateway: str | None) -> Found:
+    async def read(self, tenant: str, id: str, gateway: str | None) -> StoredTurn:
         """What is known of a turn, and whether `gateway`, which ran it, is alive.
 
         Raises:
@@ -153,13 +153,13 @@ class Records:
             pipeline.exists(GATEWAY_KEY.format(id=gateway or "none"))
             (state, data), alive = await pipeline.execute()
         if state is None:
-            return Found(None, None, bool(alive))
+            return StoredTurn(None, None, bool(alive))
         try:
             record = decode_record(self._seal.open(data, key)) if data else None
-            return Found(RecordState(state.decode()), record, bool(alive))
+            return StoredTurn(RecordState(state.decode()), record, bool(alive))
         except (BrokenSeal, msgspec.MsgspecError, ValueError) as error:
             log.warning("a stored response cannot be read", extra={"response_id": id, "error": type(error).__name__})
-            return Found(None, None, bool(alive))
+            return StoredTurn(None, None, bool(alive))
 
     async def run(self) -> None:
         """Write what is queued, until cancelled."""

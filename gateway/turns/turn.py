@@ -17,10 +17,10 @@ from gateway.access.identity import Principal
 from gateway.errors import ApiError
 from gateway.protocol.events import ResponseView
 from gateway.protocol.items import ItemState
-from gateway.protocol.log import Entry, TurnLog
+from gateway.protocol.log import LogEntry, TurnLog
 from gateway.protocol.requests import Message, ToolCall, TurnRequest
 from gateway.protocol.slices import LogSlice
-from gateway.protocol.stream import Finished, LimitState, Routed, TurnEvent, Usage
+from gateway.protocol.stream import Finished, LimitState, Routed, TokenUsage, TurnEvent
 from gateway.telemetry.trace import TurnTrace
 
 
@@ -64,7 +64,7 @@ class Turn:
         self.state = TurnState.ADMITTING
         self.cancelled = False
         self.trace = TurnTrace(request.metadata)
-        self.delivered: Callable[[], Usage] = Usage
+        self.delivered: Callable[[], TokenUsage] = TokenUsage
         """Tokens so far: those that engines computed, and of the answer those that were streamed into `log`."""
         self.sensitive = False
         """Whether a safety rule has found something in what was asked or answered."""
@@ -226,7 +226,7 @@ class Viewer:
         """Whether the turn has ended and everything was read."""
         return self.turn.finished and self.cursor >= self.turn.log.last
 
-    def read(self) -> list[Entry]:
+    def read(self) -> list[LogEntry]:
         """Everything new, consecutive deltas merged; empty if nothing is."""
         waiting = self.turn.log.waiting(self.cursor)
         entries = self.turn.log.read(self.cursor)
@@ -241,7 +241,7 @@ class Viewer:
         self.cursor = self.turn.log.last
         return gained
 
-    async def entries(self, coalesce: float = 0.0) -> AsyncIterator[Entry]:
+    async def entries(self, coalesce: float = 0.0) -> AsyncIterator[LogEntry]:
         """Entries as they come until the turn has ended. A consumer that falls behind gets at most one delta every
         `coalesce` seconds, so that it can catch up; one that keeps up gets every delta at once.
         """

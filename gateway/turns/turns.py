@@ -13,14 +13,14 @@ from redis.asyncio import Redis
 
 from gateway.access.identity import Principal
 from gateway.background import BackgroundTasks
-from gateway.config.settings import Turns as TurnSettings
+from gateway.config.settings import TurnSettings
 from gateway.errors import ApiError, Conflict, NotFound, PreviousResponseNotFound, Unavailable
 from gateway.protocol.messages import check_answers
 from gateway.protocol.requests import Message, TurnRequest
 from gateway.protocol.stream import Finished
 from gateway.storage.presence import Presence, new_id
 from gateway.turns.creations import Creations
-from gateway.turns.elsewhere import Elsewhere
+from gateway.turns.elsewhere import RemoteTurns
 from gateway.turns.ids import new_response_id
 from gateway.turns.turn import Turn, TurnState, Viewer
 
@@ -30,7 +30,7 @@ MAX_RETAINED_CHARACTERS = 256 * 1024 * 1024
 """Text of all finished turns together, questions included; the oldest go first."""
 
 
-class Road(Protocol):
+class TurnPipeline(Protocol):
     """What carries a turn from request to answer; `gateway.pipeline.run.Pipeline` in production."""
 
     async def run(self, turn: Turn) -> None:
@@ -45,7 +45,7 @@ class Road(Protocol):
 class Turns:
     """Running turns, and finished ones for as long as they can be resumed or continued from memory."""
 
-    def __init__(self, road: Road, settings: TurnSettings, gateway: str | None = None) -> None:
+    def __init__(self, road: TurnPipeline, settings: TurnSettings, gateway: str | None = None) -> None:
         """Args: gateway: id of this process, which its turns' ids name."""
         self._road = road
         self._settings = settings
@@ -56,7 +56,7 @@ class Turns:
         self._tasks = BackgroundTasks("turns")
         self._retained: OrderedDict[str, asyncio.TimerHandle] = OrderedDict()
         self._retained_characters = 0
-        self._elsewhere: Elsewhere | None = None
+        self._elsewhere: RemoteTurns | None = None
         self._creations: Creations | None = None
         self.draining = False
         """Once true, new turns are refused."""
@@ -64,10 +64,10 @@ class Turns:
     async def share(self, redis: Redis, reader: Redis, presence: Presence, secret: bytes) -> None:
         """Share turns with the gateways that use the same Redis, until `aclose`; for `reader` see `Mailbox`."""
         self._creations = Creations(redis, secret, self._settings.store_ttl)
-        self._elsewhere = Elsewhere(redis, reader, presence, secret, self._settings, self)
+        self._elsewhere = RemoteTurns(redis, reader, presence, secret, self._settings, self)
         await self._elsewhere.start()
 
-    def configure(self, road: Road, settings: TurnSettings) -> None:
+    def configure(self, road: TurnPipeline, settings: TurnSettings) -> None:
         """Take over a new configuration, for turns that come; running ones stay on their road."""
         self._road = road
         self._settings = settings
@@ -93,7 +93,7 @@ class Turns:
 
     @property
     def shared(self) -> dict[str, int]:
-        """See `Elsewhere.shared`."""
+        """See `RemoteTurns.shared`."""
         return self._elsewhere.shared if self._elsewhere else {"followed": 0, "feeds": 0, "unstored": 0}
 
     async def start(

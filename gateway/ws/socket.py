@@ -53,7 +53,7 @@ CLOSE_TIMEOUT = 2.0
 """Seconds that sending a close frame may take."""
 
 
-class Connection:
+class SocketConnection:
     """One accepted WebSocket."""
 
     def __init__(
@@ -273,7 +273,7 @@ class Connection:
         self._carry_out(self._session.tick(self._loop.time()))
 
 
-class Connections:
+class SocketConnections:
     """All WebSockets of this process: who may open one, and what happens to them when the server stops."""
 
     def __init__(
@@ -293,7 +293,7 @@ class Connections:
         self._turns = turns
         self._limiter = limiter
         self._view = view
-        self._open: dict[Connection, asyncio.Task[None]] = {}
+        self._open: dict[SocketConnection, asyncio.Task[None]] = {}
         self._by_tenant: Counter[str] = Counter()
         self.draining = False
 
@@ -326,7 +326,7 @@ class Connections:
         code = int(CloseCode.INTERNAL_ERROR)
         try:
             codec, subprotocol = negotiate(socket.scope["subprotocols"])
-            connection = Connection(
+            connection = SocketConnection(
                 socket, codec, principal, self._identity, self._turns, self._settings, self._metrics
             )
             self._open[connection] = cast("asyncio.Task[None]", asyncio.current_task())

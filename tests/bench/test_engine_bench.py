@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from bench.cells import QUICK_CELLS
-from bench.checkpoints import SHAPES, Shape, adapters, cache_folder, checkpoint
+from bench.checkpoints import SHAPES, LlamaSizes, adapters, cache_folder, checkpoint
 from bench.engine import main
-from bench.engine_record import Results
+from bench.engine_record import EngineResults
 from bench.process import interpreter
 from bench.subjects.interface import Precision
 from bench.subjects.registry import SUBJECTS
@@ -26,14 +26,14 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-def run(tmp_path: Path, *arguments: str, cache: Path | None = None) -> Results:
+def run(tmp_path: Path, *arguments: str, cache: Path | None = None) -> EngineResults:
     folders = ["--cache", str(cache or tmp_path / "cache"), "--output", str(tmp_path)]
     if "--precision" not in arguments:
         arguments = ("--precision", "bf16", *arguments)
     if "--threads" not in arguments:
         arguments = ("--threads", "1", *arguments)
     main(["--quick", *folders, *arguments])
-    return msgspec.json.decode((tmp_path / "cpu.json").read_bytes(), type=Results)
+    return msgspec.json.decode((tmp_path / "cpu.json").read_bytes(), type=EngineResults)
 
 
 @pytest.mark.deep
@@ -89,7 +89,7 @@ def test_a_subject_that_fails_is_reported_in_its_own_words_and_others_go_on(
             "--cell",
             "adapters",
         )
-    results = msgspec.json.decode((tmp_path / "cpu.json").read_bytes(), type=Results)
+    results = msgspec.json.decode((tmp_path / "cpu.json").read_bytes(), type=EngineResults)
     assert [(failure.entry.subject, failure.cell) for failure in results.failures] == [("Roundhouse", "loading")]
     assert "AdapterError" in results.failures[0].words
     assert {row.subject for row in results.rows} == {"transformers generate"}
@@ -98,7 +98,7 @@ def test_a_subject_that_fails_is_reported_in_its_own_words_and_others_go_on(
 def test_a_subject_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         run(tmp_path, "--subject", "Roundhouse", "--cell", "1", "--limit", "0.01")
-    results = msgspec.json.decode((tmp_path / "cpu.json").read_bytes(), type=Results)
+    results = msgspec.json.decode((tmp_path / "cpu.json").read_bytes(), type=EngineResults)
     [failure] = results.failures
     assert "ended after 0.01 seconds" in failure.words
 
@@ -133,6 +133,6 @@ def test_a_checkpoint_is_written_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "millions"), [("S", 15), ("L", 1100)])
 def test_shapes_have_the_sizes_they_are_named_for(name: str, millions: int) -> None:
-    shape: Shape = SHAPES[name]
+    shape: LlamaSizes = SHAPES[name]
     parameters = shape.read_parameters + shape.hidden_size * shape.vocab_size
     assert parameters / 1e6 == pytest.approx(millions, rel=0.03)

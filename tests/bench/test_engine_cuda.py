@@ -10,8 +10,8 @@ import torch
 
 from bench.checkpoints import LLAMA_2, SHAPES, config_alone
 from bench.engine import main
-from bench.engine_cuda import ALONE, OURS, PEER, TOGETHER, Failure, Results, Row, markdown
-from bench.measure import Machine
+from bench.engine_cuda import ALONE, OURS, PEER, TOGETHER, CudaFailure, CudaResults, CudaRow, markdown
+from bench.measure import MachineLimits
 from bench.report import Environment
 from engine.checkpoint.config import ModelConfig
 from engine.model.decoder import Decoder
@@ -20,7 +20,7 @@ from engine.model.decoder import Decoder
 @pytest.mark.deep
 def test_all_models_run_alone_and_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--device", "cpu", "--quick", "--threads", "1", "--cache", str(tmp_path), "--output", str(tmp_path)])
-    results = msgspec.json.decode((tmp_path / "engine-cpu-quick.json").read_bytes(), type=Results)
+    results = msgspec.json.decode((tmp_path / "engine-cpu-quick.json").read_bytes(), type=CudaResults)
     assert results.failures == []
     alone = {(row.model, row.subject) for row in results.rows if row.company == ALONE}
     assert alone == {("mini", OURS), ("mini", PEER), ("mini 4", OURS)}
@@ -30,12 +30,12 @@ def test_all_models_run_alone_and_together(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_the_table_compares_with_transformers_in_the_same_cell() -> None:
-    def row(model: str, subject: str, company: str, rate: float) -> Row:
-        return Row(model, "bf16", "8", subject, company, rate, 0.05, 0.06, 0.01, 0.02, 0.81, 0.5)
+    def row(model: str, subject: str, company: str, rate: float) -> CudaRow:
+        return CudaRow(model, "bf16", "8", subject, company, rate, 0.05, 0.06, 0.01, 0.02, 0.81, 0.5)
 
     rows = [row("7B", OURS, ALONE, 900), row("7B", PEER, ALONE, 300), row("7B", OURS, TOGETHER, 400)]
-    failure = Failure("70B", OURS, ALONE, "no memory")
-    text = markdown(Results(Environment.here(), "some GPU", Machine(4e12, 8e14), rows, [failure]))
+    failure = CudaFailure("70B", OURS, ALONE, "no memory")
+    text = markdown(CudaResults(Environment.here(), "some GPU", MachineLimits(4e12, 8e14), rows, [failure]))
     assert f"| 7B bf16 | 8 | {OURS} | alone | 900 | 3.00 | 50.0 | 10.00 | 20.00 | 81% | 50% |" in text
     assert f"| {PEER} | alone | 300 |  |" in text and f"| {OURS} | together | 400 |  |" in text
     assert "copying 4,000 GB/s" in text and "not measured: 70B, Roundhouse, alone: no memory" in text

@@ -7,7 +7,7 @@ import pytest
 from bench.cells import AIMS, CELLS
 from bench.checkpoints import SHAPES
 from bench.engine_report import verdicts
-from bench.measure import Machine, Measurement
+from bench.measure import MachineLimits, Measurement
 from bench.subjects.interface import Precision
 from bench.subjects.registry import SUBJECTS
 
@@ -16,7 +16,7 @@ def row(
     subject: str, rate: float, *, model: str = "L", precision: Precision = "bf16", cell: str = "8", **more: float
 ) -> Measurement:
     figures = dict.fromkeys(("ttft_p50", "ttft_p95", "itl_p50", "itl_p95", "roofline", "prefill"), 0.5) | more
-    machine = Machine(1e9, 1e12)
+    machine = MachineLimits(1e9, 1e12)
     return Measurement(
         model, precision, cell, subject, tokens_per_second=rate, peak_memory=0, machine=machine, **figures
     )

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from bench import greedy
-from bench.fairness import GREEDY, POLITE, Entry, Result, arrivals, main, tenant_of
+from bench.fairness import GREEDY, POLITE, FairnessResult, TraceRequest, arrivals, main, tenant_of
 from engine.scheduling.config import POLICIES
 from tests.engine.checkpoints import write_checkpoint
 
@@ -34,7 +34,7 @@ def trace(tmp_path: Path) -> Path:
 
 def test_every_tenant_and_policy_is_reported(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--trace", str(trace), "--output", str(tmp_path)])
-    result = msgspec.json.decode((tmp_path / "fairness.json").read_bytes(), type=Result)
+    result = msgspec.json.decode((tmp_path / "fairness.json").read_bytes(), type=FairnessResult)
     assert [total.policy for total in result.totals] == list(POLICIES)
     assert result.requests == 120
     for policy in POLICIES:
@@ -51,8 +51,8 @@ def test_without_a_trace_it_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_conversation_stays_with_its_tenant_and_shares_its_prefix() -> None:
-    first = Entry(0, 2000, 100, [0, 7, 8, 9])
-    later = Entry(9000, 2500, 100, [0, 7, 8, 9, 10])
+    first = TraceRequest(0, 2000, 100, [0, 7, 8, 9])
+    later = TraceRequest(9000, 2500, 100, [0, 7, 8, 9, 10])
     assert tenant_of(first) == tenant_of(later) in {GREEDY, *POLITE}
     one, other = arrivals([first, later], speed=1.0)
     assert other.prompt[: len(one.prompt)] == one.prompt

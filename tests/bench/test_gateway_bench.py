@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from bench import gateway
-from bench.gateway_report import Row
+from bench.gateway_report import GatewayRow
 
 SUBJECTS = ("stub, frames", "starlette, socket", "roundhouse", "roundhouse, socket")
 
@@ -19,7 +19,7 @@ def test_it_measures_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     arguments = [part for name in SUBJECTS for part in ("--subject", name)]
     monkeypatch.setattr(sys, "argv", ["bench.gateway", *arguments, "--quick", "--output", str(tmp_path)])
     gateway.main()
-    rows = msgspec.json.decode((tmp_path / "gateway.json").read_bytes(), type=list[Row])
+    rows = msgspec.json.decode((tmp_path / "gateway.json").read_bytes(), type=list[GatewayRow])
     assert {(row.subject, row.clients) for row in rows} == {(name, clients) for name in SUBJECTS for clients in (1, 4)}
     assert all(row.errors == 0 and row.turns_per_second > 0 for row in rows)
     # A turn gives the stub's 32 chunks; how many of them a gateway puts into one event is its own.

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.grammar import GRAMMARS, Record, main
+from bench.grammar import GRAMMARS, GrammarRecord, main
 
 
 @pytest.mark.parametrize("tokenizer", [None, "deploy/demo/models/small"])
@@ -16,7 +16,7 @@ def test_quick_run_measures_every_grammar_and_every_way(
 ) -> None:
     other = ["--tokenizer", tokenizer, "--vocabulary", "5000", "--eos", "2"] if tokenizer else []
     main(["--quick", "--output", str(tmp_path), *other])
-    record = msgspec.json.decode((tmp_path / "grammar.json").read_bytes(), type=Record)
+    record = msgspec.json.decode((tmp_path / "grammar.json").read_bytes(), type=GrammarRecord)
     assert [row.name for row in record.grammars] == list(GRAMMARS)
     assert all(row.tokens > 0 for row in record.grammars)
     assert record.vocabulary == (5000 if tokenizer else 4096)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from bench.host_kv import main
-from bench.host_kv_report import Comparison, Known, break_even
+from bench.host_kv_report import HostKvComparison, Known, break_even
 
 
 def test_quick_run_finds_in_host_memory_what_the_kv_cache_has_lost(
@@ -17,7 +17,7 @@ def test_quick_run_finds_in_host_memory_what_the_kv_cache_has_lost(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     main(["--quick", "--output", str(tmp_path)])
     record = msgspec.json.decode((tmp_path / "host-kv.json").read_bytes())
-    comparison = msgspec.convert(record["comparison"], Comparison)
+    comparison = msgspec.convert(record["comparison"], HostKvComparison)
     assert [known.blocks for known in comparison.known] == [1, 4]
     alone, host, full = comparison.lines
     assert (alone.host_share, full.host_share) == (0, 0)

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 import torch
 
-from bench.kernel_cases_cuda import FULL, QUICK, Case
+from bench.kernel_cases_cuda import FULL, QUICK, CudaCase
 from bench.kernels import main
-from bench.kernels_cuda import Bench, Limits, Row, markdown
+from bench.kernels_cuda import CudaBench, CudaKernelRow, CudaLimits, markdown
 from bench.report import Environment
 from kernels.registry import Cost
 
@@ -33,21 +33,21 @@ def test_one_op_can_be_chosen(tmp_path: Path) -> None:
 
 
 def test_the_share_is_of_the_longer_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(torch.device("cpu"), QUICK)
+    bench = CudaBench(torch.device("cpu"), QUICK)
     monkeypatch.setattr(bench, "time", lambda calls: 0.5 * len(calls))
-    limits = Limits(copy_bandwidth=1000.0, matmul=100.0)
-    case = Case("op", "shape", Cost(bytes=100, flops=30), [bool], [bool, bool], 0.7)
-    assert bench.measure(case, limits) == Row("op", "shape", 0.5, 100, 30, 0.6, 1.0, 0.7)
-    case = Case("op", "shape", Cost(bytes=400, flops=30), [bool], [], None)
-    assert bench.measure(case, limits) == Row("op", "shape", 0.5, 400, 30, 0.8, None, None)
+    limits = CudaLimits(copy_bandwidth=1000.0, matmul=100.0)
+    case = CudaCase("op", "shape", Cost(bytes=100, flops=30), [bool], [bool, bool], 0.7)
+    assert bench.measure(case, limits) == CudaKernelRow("op", "shape", 0.5, 100, 30, 0.6, 1.0, 0.7)
+    case = CudaCase("op", "shape", Cost(bytes=400, flops=30), [bool], [], None)
+    assert bench.measure(case, limits) == CudaKernelRow("op", "shape", 0.5, 400, 30, 0.8, None, None)
 
 
 def test_the_table_says_what_reaches_its_aim() -> None:
     rows = [
-        Row("norm", "a", 1e-5, 40_000_000, 10**9, 0.9, 2e-5, 0.85),
-        Row("attention", "b", 1e-3, 10**9, 10**12, 0.5, None, 0.85),
+        CudaKernelRow("norm", "a", 1e-5, 40_000_000, 10**9, 0.9, 2e-5, 0.85),
+        CudaKernelRow("attention", "b", 1e-3, 10**9, 10**12, 0.5, None, 0.85),
     ]
-    text = markdown(rows, Limits(4e12, 8e14), Environment.here(), "some GPU", "cuda")
+    text = markdown(rows, CudaLimits(4e12, 8e14), Environment.here(), "some GPU", "cuda")
     assert "| norm | a | 10.0 | 4,000 | 100.0 | 90% | 85% ✓ | 20.0 | 2.00 |" in text
     assert "| attention | b | 1,000.0 | 1,000 | 1,000.0 | 50% | 85% ✗ |  |  |" in text
     assert "copying 4,000 GB/s" in text and "800.0 TFLOP/s" in text and "some GPU" in text

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from bench.checkpoints import SHAPES
-from bench.measure import Machine, Measurement, median, prompts, quantile, summarise
-from bench.subjects.interface import Batch, Trace
+from bench.measure import MachineLimits, Measurement, median, prompts, quantile, summarise
+from bench.subjects.interface import RequestBatch, Trace
 
-MACHINE = Machine(read_bandwidth=1e9, matmul=1e12)
+MACHINE = MachineLimits(read_bandwidth=1e9, matmul=1e12)
 SHAPE = SHAPES["mini"]
 
 
-def batch(requests: int, length: int, new_tokens: int, shared: int = 0) -> Batch:
-    return Batch([[5] * length] * requests, new_tokens, shared)
+def batch(requests: int, length: int, new_tokens: int, shared: int = 0) -> RequestBatch:
+    return RequestBatch([[5] * length] * requests, new_tokens, shared)
 
 
 def test_summarise_reduces_traces_to_rates_and_quantiles() -> None:
@@ -39,7 +39,7 @@ def test_roofline_share_is_bytes_of_weights_and_kv_over_bandwidth_and_itl(
 
 
 def test_roofline_of_many_requests_is_what_their_products_take() -> None:
-    slow = Machine(read_bandwidth=1e12, matmul=1e6)
+    slow = MachineLimits(read_bandwidth=1e12, matmul=1e6)
     figures = summarise([Trace([1, 2], [1.0, 3.0])] * 8, batch(8, 10, 2), SHAPE, "bf16", slow)
     assert figures["roofline"] == pytest.approx(8 * 2 * SHAPE.read_parameters / 1e6 / 2)
 

@@ -9,7 +9,7 @@ import pytest
 from bench import peers
 from bench.subjects.registry import SUBJECTS
 
-NOTHING = peers.Environment(requirements=["./no-such-package"])
+NOTHING = peers.PeerEnvironment(requirements=["./no-such-package"])
 
 
 def test_every_peer_has_an_environment_with_pinned_versions() -> None:

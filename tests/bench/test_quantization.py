@@ -10,7 +10,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from bench.quantization import VARIANTS, Distance, Exam, Variant, distance, main, markdown, read
+from bench.quantization import VARIANTS, Distance, Exam, QuantizedVariant, distance, main, markdown, read
 from bench.report import Environment
 from deploy.demo.conversations import build_exam
 from deploy.demo.corpus import HERE, load_intents, split_corpus
@@ -35,8 +35,8 @@ def test_distances_are_those_of_the_definitions() -> None:
 
 
 def test_the_table_has_a_row_for_everything() -> None:
-    exams = [Exam("small", Variant("int8", "fp8"), 1000, 700, 300, 150, 0.25)]
-    text = markdown(exams, [Distance("S", Variant(None, "int8"), 0.0123, 0.00045)], HERE_AND_NOW)
+    exams = [Exam("small", QuantizedVariant("int8", "fp8"), 1000, 700, 300, 150, 0.25)]
+    text = markdown(exams, [Distance("S", QuantizedVariant(None, "int8"), 0.0123, 0.00045)], HERE_AND_NOW)
     assert "| small | int8 | fp8 | 50.0% | 70.0% | 0.2500 |" in text
     assert "| S | bf16 | int8 | 1.23% | 0.00045 |" in text
     assert "1,000 questions, of which 300" in text
@@ -47,7 +47,7 @@ def test_answers_are_graded_as_the_demo_grades_them() -> None:
     folder = HERE / "models" / "small"
     encoder = Encoder(Tokenizer.from_file(str(folder / "tokenizer.json")))
     questions = build_exam(split_corpus(load_intents()))[::120]
-    graded = list(read(Variant().load(folder), encoder, questions))
+    graded = list(read(QuantizedVariant().load(folder), encoder, questions))
     assert len(graded) == len(questions) == len({id(question) for question, _, _ in graded})
     right = {id(question): right for question, right, _ in graded}
     expected = says_exactly(load_checkpoint(folder).float(), encoder, questions)
@@ -66,9 +66,11 @@ def test_a_run_in_miniature(tmp_path: Path) -> None:
     )
     results = json.loads((tmp_path / "quantization.json").read_bytes())
     exams, distances = results["exams"], results["distances"]
-    variants = [Variant(**exam["variant"]) for exam in exams]
-    relative = {Variant(**one["variant"]): one["relative"] for one in distances}
+    variants = [QuantizedVariant(**exam["variant"]) for exam in exams]
+    relative = {QuantizedVariant(**one["variant"]): one["relative"] for one in distances}
     assert list(relative) == variants == list(VARIANTS)
-    assert 0 < relative[Variant()] < relative[Variant("int8")] < relative[Variant("int4")] < 1
-    assert relative[Variant()] < relative[Variant(None, "fp8")]
+    assert (
+        0 < relative[QuantizedVariant()] < relative[QuantizedVariant("int8")] < relative[QuantizedVariant("int4")] < 1
+    )
+    assert relative[QuantizedVariant()] < relative[QuantizedVariant(None, "fp8")]
     assert (tmp_path / "quantization.md").read_text().count("| small |") == len(variants)

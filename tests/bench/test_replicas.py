@@ -10,8 +10,8 @@ from bench import replica_gateway
 from bench.replica_engines import SERVICE, measure
 from bench.replica_gateway import scaled
 from bench.replica_simulation import (
-    Arrival,
-    Cost,
+    ReplicaArrival,
+    ReplicaCost,
     by_score,
     ceiling,
     least_loaded,
@@ -22,25 +22,29 @@ from bench.replica_simulation import (
 from bench.replica_workload import Service, made_up
 from router.replica import ReplicaPolicy
 
-TWICE = [Arrival(0.0, (1, 2, 3), 150, 10), Arrival(5.0, (1, 2, 4), 150, 10)]
+TWICE = [ReplicaArrival(0.0, (1, 2, 3), 150, 10), ReplicaArrival(5.0, (1, 2, 4), 150, 10)]
 
 
 def test_one_replica_reuses_what_it_has_computed() -> None:
-    run = simulate(TWICE, round_robin(), replicas=1, block=50, cost=Cost(prefill=100, decode=10))
+    run = simulate(TWICE, round_robin(), replicas=1, block=50, cost=ReplicaCost(prefill=100, decode=10))
     assert [each.hits for each in run.outcomes] == [0, 2]
     assert run.ttfts == pytest.approx([1.5, 0.5])
     assert (run.hit_ratio, run.computed) == (ceiling(TWICE), 200)
 
 
 def test_who_waits_waits_for_prompt_and_answer() -> None:
-    together = [Arrival(0.0, (1,), 50, 10), Arrival(0.0, (2,), 50, 10)]
-    run = simulate(together, round_robin(), replicas=1, block=50, cost=Cost(prefill=100, decode=10))
+    together = [ReplicaArrival(0.0, (1,), 50, 10), ReplicaArrival(0.0, (2,), 50, 10)]
+    run = simulate(together, round_robin(), replicas=1, block=50, cost=ReplicaCost(prefill=100, decode=10))
     assert run.ttfts == pytest.approx([0.5, 2.0])
 
 
 def test_a_small_cache_gives_up_what_was_not_used_for_longest() -> None:
-    arrivals = [Arrival(float(at), (10 * name, 10 * name + 1), 100, 1) for at, name in enumerate((1, 2, 1, 3, 2))]
-    run = simulate(arrivals, round_robin(), replicas=1, capacity=4, block=50, cost=Cost(prefill=1000, decode=1000))
+    arrivals = [
+        ReplicaArrival(float(at), (10 * name, 10 * name + 1), 100, 1) for at, name in enumerate((1, 2, 1, 3, 2))
+    ]
+    run = simulate(
+        arrivals, round_robin(), replicas=1, capacity=4, block=50, cost=ReplicaCost(prefill=1000, decode=1000)
+    )
     assert [each.hits for each in run.outcomes] == [0, 0, 2, 0, 0]
 
 
@@ -81,7 +85,7 @@ async def test_real_engines_find_what_the_rule_expects() -> None:
 def test_whole_conversations_are_taken_of_a_trace() -> None:
     """In their order, smaller and in less time."""
     talks = [(0, talk, *range(1000 * talk, 1000 * talk + turn)) for turn in range(1, 4) for talk in range(1, 200)]
-    recorded = [Arrival(float(at), blocks, 512 * len(blocks), 320) for at, blocks in enumerate(talks)]
+    recorded = [ReplicaArrival(float(at), blocks, 512 * len(blocks), 320) for at, blocks in enumerate(talks)]
     taken = scaled(recorded, parts=10, seconds=6.0)
     kept = {each.blocks[1] for each in taken}
     assert 5 < len(kept) < 40 and len(taken) == 3 * len(kept)
@@ -93,8 +97,8 @@ def test_whole_conversations_are_taken_of_a_trace() -> None:
 @pytest.mark.deep
 async def test_a_gateway_finds_what_its_engines_hold() -> None:
     """A real one before two processes: the second turn of each of four conversations repeats the first."""
-    first = [Arrival(0.0, tuple(range(10 * talk, 10 * talk + 5)), 80, 4) for talk in range(4)]
-    second = [Arrival(4.0, (*each.blocks, 10_000 + number), 96, 4) for number, each in enumerate(first)]
+    first = [ReplicaArrival(0.0, tuple(range(10 * talk, 10 * talk + 5)), 80, 4) for talk in range(4)]
+    second = [ReplicaArrival(4.0, (*each.blocks, 10_000 + number), 96, 4) for number, each in enumerate(first)]
     found = await replica_gateway.measure(2, [*first, *second], repeats=1, rules={"ours": {}})
     (line,) = found.lines
     assert 0.3 < line.cached < 0.5 < found.ceiling + 0.1

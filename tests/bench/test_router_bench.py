@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bench import questions, router, router_model, spending
 from router.success import MODEL, Basis, Prediction, SuccessModel
-from router.tier import TIERS, Outlook, Source, Terms, choose
+from router.tier import TIERS, Outlook, Terms, ValueSource, choose
 
 shares = st.floats(0, 1)
 
@@ -48,7 +48,7 @@ def test_every_method_is_judged_in_both_splits(data: Path, capsys: pytest.Captur
     assert text in capsys.readouterr().out
     record = msgspec.json.decode((data / "router.json").read_bytes())
     for split in ("by question", "by category"):
-        lines = {line["method"]: msgspec.convert(line, router.Line) for line in record[split]}
+        lines = {line["method"]: msgspec.convert(line, router.RouterLine) for line in record[split]}
         assert lines.keys() == {*router.METHODS, "random", "oracle"}
         assert lines["oracle"].area.value > lines["ours"].area.value
         # What shows in the words is learnt, what does not is not.
@@ -66,7 +66,7 @@ def test_every_method_is_judged_in_both_splits(data: Path, capsys: pytest.Captur
 
 @given(st.tuples(shares, shares, shares), st.floats(0, 10))
 def test_a_stream_takes_what_the_router_takes(probabilities: tuple[float, float, float], price: float) -> None:
-    outlook = Outlook(Source.LEARNT, 0.0, Prediction(probabilities, Basis.EMBEDDING, 0.0))
+    outlook = Outlook(ValueSource.LEARNT, 0.0, Prediction(probabilities, Basis.EMBEDDING, 0.0))
     choice = choose(outlook, Terms(price, 0.1, spending.COSTS))
     assert TIERS[spending.cheapest_best(probabilities, price)] == choice.tier
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.safety import RULES, accuracy, labelled, per_delta, prose, speed
-from gateway.config.safety import Safety
+from gateway.config.safety import SafetySettings
 from gateway.safety.hook import recognisers
 
 
@@ -28,4 +28,4 @@ def test_rules_find_nearly_all_and_little_else() -> None:
 @pytest.mark.parametrize("measure", [speed, per_delta])
 def test_speed_is_measured(measure: object) -> None:
     assert callable(measure)
-    assert measure(prose(1, 2000), recognisers(Safety(), {}, b"")) > 0
+    assert measure(prose(1, 2000), recognisers(SafetySettings(), {}, b"")) > 0

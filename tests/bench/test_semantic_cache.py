@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from bench.question_edits import KINDS, edits
-from bench.question_pairs import Pair, Pool, Stream, Vectors, draw, nearest, read, split
+from bench.question_pairs import Pair, QuestionPool, QuestionStream, Vectors, draw, nearest, read, split
 from bench.semantic_audit import Audit, digest, sample
 from bench.semantic_cache import (
     adversarial,
@@ -28,19 +28,19 @@ from bench.semantic_cache import (
     sensitivity,
     with_edits,
 )
-from bench.semantic_model import Seen, fit, lowest, record, upper
+from bench.semantic_model import JudgedCandidate, fit, lowest, record, upper
 from bench.semantic_policies import (
     GlobalThreshold,
-    Outcome,
     PerEntry,
     Perfect,
     Profiles,
     Roundhouse,
+    SemanticOutcome,
     fit_curve,
     simulate,
 )
-from bench.semantic_report import Result, Row, Truth, Verdict, markdown, plot
-from cache.semantic.model import FEATURES, Model, shipped
+from bench.semantic_report import ReaderVerdict, SemanticResult, SemanticRow, Truth, markdown, plot
+from cache.semantic.model import FEATURES, CorrectnessModel, shipped
 
 VERBS = ("paint", "repair", "clean", "sell", "wash", "measure", "insure", "register")
 THINGS = ("boat", "shed", "sofa", "roof", "floor", "ring", "fence")
@@ -70,11 +70,11 @@ def embed(texts: Sequence[str]) -> Vectors:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Pool:
+def pool() -> QuestionPool:
     return split(pairs(), "test", embed)
 
 
-def test_the_parts_share_no_labelled_pair_and_lose_no_question(pool: Pool) -> None:
+def test_the_parts_share_no_labelled_pair_and_lose_no_question(pool: QuestionPool) -> None:
     calibration = split(pairs(), "calibration", embed)
     both = set(pool.texts) | set(calibration.texts)
     assert not set(pool.texts) & set(calibration.texts)
@@ -83,11 +83,11 @@ def test_the_parts_share_no_labelled_pair_and_lose_no_question(pool: Pool) -> No
         assert (pair.a in pool.texts) == (pair.b in pool.texts)
 
 
-def test_the_split_does_not_depend_on_the_order_of_pairs(pool: Pool) -> None:
+def test_the_split_does_not_depend_on_the_order_of_pairs(pool: QuestionPool) -> None:
     assert split(pairs()[::-1], "test", embed) == pool
 
 
-def test_same_labels_make_clusters(pool: Pool) -> None:
+def test_same_labels_make_clusters(pool: QuestionPool) -> None:
     places = {text: place for place, text in enumerate(pool.texts)}
     for pair in pairs():
         if pair.a in places:
@@ -96,7 +96,7 @@ def test_same_labels_make_clusters(pool: Pool) -> None:
             assert pool.components[one] == pool.components[other]
 
 
-def test_neighbours_are_the_nearest_others(pool: Pool) -> None:
+def test_neighbours_are_the_nearest_others(pool: QuestionPool) -> None:
     vectors = embed(pool.texts)
     for place, found in enumerate(nearest(vectors, count=5)):
         cosines = vectors @ vectors[place]
@@ -107,18 +107,18 @@ def test_neighbours_are_the_nearest_others(pool: Pool) -> None:
 
 
 @given(st.integers(0, 50), st.floats(0.1, 0.9))
-def test_a_stream_repeats_no_question_and_keeps_to_its_share(pool: Pool, seed: int, one_off: float) -> None:
-    requests = draw(pool, Stream(requests=60, one_off=one_off), seed)
+def test_a_stream_repeats_no_question_and_keeps_to_its_share(pool: QuestionPool, seed: int, one_off: float) -> None:
+    requests = draw(pool, QuestionStream(requests=60, one_off=one_off), seed)
     assert len(set(requests)) == len(requests)
-    assert requests == draw(pool, Stream(requests=60, one_off=one_off), seed)
+    assert requests == draw(pool, QuestionStream(requests=60, one_off=one_off), seed)
     assert set(requests) <= set(pool.singles) | {q for members in pool.phrasings.values() for q in members}
 
 
-def test_hits_and_mistakes_are_counted(pool: Pool) -> None:
-    requests = draw(pool, Stream(requests=80, one_off=0.3), 1)
+def test_hits_and_mistakes_are_counted(pool: QuestionPool) -> None:
+    requests = draw(pool, QuestionStream(requests=80, one_off=0.3), 1)
     everything = simulate(pool, requests, GlobalThreshold(0.0))
     nothing = simulate(pool, requests, GlobalThreshold(1.1))
-    assert nothing == Outcome(requests=len(requests))
+    assert nothing == SemanticOutcome(requests=len(requests))
     assert everything.hits > everything.wrong > 0
     assert everything.unlabelled <= everything.wrong
 
@@ -144,9 +144,9 @@ def test_its_curve_is_a_logistic_regression() -> None:
     assert abs(threshold - 0.8) < 3 * deviation
 
 
-def test_ours_serves_paraphrases_and_no_edits(pool: Pool) -> None:
+def test_ours_serves_paraphrases_and_no_edits(pool: QuestionPool) -> None:
     model, profiles = shipped(), Profiles(pool.texts)
-    requests = draw(pool, Stream(requests=80, one_off=0.3), 1)
+    requests = draw(pool, QuestionStream(requests=80, one_off=0.3), 1)
     outcome = simulate(pool, requests, Roundhouse(model, profiles, delta=0.05, seed=0))
     assert outcome.hits > 0
     assert outcome.wrong == 0
@@ -156,8 +156,8 @@ def test_ours_serves_paraphrases_and_no_edits(pool: Pool) -> None:
     assert any(row.thresholds["0.05"] for row in rows)
 
 
-def test_what_look_ups_meet_is_recorded_with_its_label(pool: Pool) -> None:
-    seen = record(pool, Profiles(pool.texts), (Stream(requests=80, one_off=0.3),), (0,))[0]
+def test_what_look_ups_meet_is_recorded_with_its_label(pool: QuestionPool) -> None:
+    seen = record(pool, Profiles(pool.texts), (QuestionStream(requests=80, one_off=0.3),), (0,))[0]
     assert seen
     assert all(len(candidate.features) == len(FEATURES) for candidate in seen)
     assert max(candidate.features[FEATURES.index("support")] for candidate in seen) > 0
@@ -169,16 +169,20 @@ def test_the_fit_finds_the_curve_that_made_the_labels() -> None:
     for number in range(5000):
         similarity = float(random.uniform(0.6, 1))
         right = bool(random.random() < 1 / (1 + math.exp(-30 * (similarity - 0.85))))
-        seen.append(Seen((similarity, float(random.random()), 0.0, 0.0, float(random.random())), right, number, number))
+        seen.append(
+            JudgedCandidate(
+                (similarity, float(random.random()), 0.0, 0.0, float(random.random())), right, number, number
+            )
+        )
     model = fit([seen], pairs=1, data="0" * 64)
-    assert isinstance(model, Model)
+    assert isinstance(model, CorrectnessModel)
     assert model.weights[0] / model.scales[0] == pytest.approx(30, rel=0.1)
     assert model.judge((0.85, 0.5, 0.0, 0.0, 0.5)).probability == pytest.approx(0.5, abs=0.05)
     assert np.linalg.eigvalsh(np.array(model.covariance)).min() > 0
 
 
 def test_the_limit_lies_above_the_error() -> None:
-    assert upper([Outcome(requests=1000, wrong=10), Outcome(requests=1000, wrong=20)]) > 0.015
+    assert upper([SemanticOutcome(requests=1000, wrong=10), SemanticOutcome(requests=1000, wrong=20)]) > 0.015
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0, 1))
@@ -189,25 +193,27 @@ def test_the_lowest_setting_is_found(errors: list[float], delta: float) -> None:
 
 
 def test_a_threshold_with_the_same_error_is_found_between_two() -> None:
-    def sweep(threshold: float) -> list[Outcome]:
-        return [Outcome(requests=100_000, hits=round(1e5 * (1 - threshold)), wrong=round(1e4 * (1 - threshold)))]
+    def sweep(threshold: float) -> list[SemanticOutcome]:
+        return [
+            SemanticOutcome(requests=100_000, hits=round(1e5 * (1 - threshold)), wrong=round(1e4 * (1 - threshold)))
+        ]
 
     assert hits_at(sweep, 0.00512) == pytest.approx(0.0512)
 
 
 def test_thresholds_are_chosen_within_the_bound() -> None:
-    def sweep(threshold: float) -> list[Outcome]:
-        return [Outcome(requests=10_000, hits=int(10_000 * (1 - threshold)), wrong=int(1000 * (1 - threshold)))]
+    def sweep(threshold: float) -> list[SemanticOutcome]:
+        return [SemanticOutcome(requests=10_000, hits=int(10_000 * (1 - threshold)), wrong=int(1000 * (1 - threshold)))]
 
     chosen = calibrated_threshold(sweep, 0.01)
     assert upper(sweep(chosen)) <= 0.01 < upper(sweep(chosen - 0.0025))
     assert oracle_threshold(sweep, 0.01) == 0.9
-    assert oracle_threshold(lambda _: [Outcome(requests=10, hits=5, wrong=5)], 0.01) == 1.01
+    assert oracle_threshold(lambda _: [SemanticOutcome(requests=10, hits=5, wrong=5)], 0.01) == 1.01
 
 
-def test_a_perfect_verifier_makes_no_mistake_and_misses_nothing_that_is_near(pool: Pool) -> None:
+def test_a_perfect_verifier_makes_no_mistake_and_misses_nothing_that_is_near(pool: QuestionPool) -> None:
     """Behind the guards it has at most as many hits."""
-    stream = draw(pool, Stream(requests=60, one_off=0.3), 0)
+    stream = draw(pool, QuestionStream(requests=60, one_off=0.3), 0)
     alone, guarded = (simulate(pool, stream, Perfect(pool, profiles)) for profiles in (None, Profiles(pool.texts)))
     assert alone.wrong == guarded.wrong == 0 and alone.hits >= guarded.hits > 0
     asked: set[int] = set()
@@ -218,14 +224,14 @@ def test_a_perfect_verifier_makes_no_mistake_and_misses_nothing_that_is_near(poo
     assert alone.hits <= repeated
 
 
-def test_reading_a_sample_tells_how_much_was_wrong(pool: Pool) -> None:
+def test_reading_a_sample_tells_how_much_was_wrong(pool: QuestionPool) -> None:
     """Where every served pair was read and half of each stratum was wrong, half of the hits were."""
     profiles = Profiles(pool.texts)
-    stream = draw(pool, Stream(requests=60, one_off=0.3), 0)
+    stream = draw(pool, QuestionStream(requests=60, one_off=0.3), 0)
     outcome = simulate(pool, stream, GlobalThreshold(0.8))
     audit = Audit(pool, profiles, ())
     strata = {audit.stratum(*pair) for pair in outcome.served}
-    verdicts = [Verdict("", stratum, number % 2 == 0) for stratum in strata for number in range(1000)]
+    verdicts = [ReaderVerdict("", stratum, number % 2 == 0) for stratum in strata for number in range(1000)]
     truth = Audit(pool, profiles, verdicts).truth([outcome])
     assert truth.error == pytest.approx(outcome.hits / outcome.requests / 2)
     assert truth.low < truth.error < truth.high
@@ -233,9 +239,9 @@ def test_reading_a_sample_tells_how_much_was_wrong(pool: Pool) -> None:
     assert unread.error == truth.error and unread.high - unread.low > truth.high - truth.low
 
 
-def test_a_sample_has_pairs_of_every_stratum(pool: Pool) -> None:
+def test_a_sample_has_pairs_of_every_stratum(pool: QuestionPool) -> None:
     """Served ones, each once, and no more than asked for."""
-    streams = [draw(pool, Stream(requests=60, one_off=0.3), seed) for seed in range(2)]
+    streams = [draw(pool, QuestionStream(requests=60, one_off=0.3), seed) for seed in range(2)]
     drawn = sample(pool, streams, [0.05], 2, 0)
     audit = Audit(pool, Profiles(pool.texts), ())
     assert drawn and len({each.pair for each in drawn}) == len(drawn)
@@ -258,26 +264,26 @@ def test_edits_differ_from_their_source(kind: str) -> None:
         assert edit.kind == kind
 
 
-def test_the_report_shows_every_part(pool: Pool, tmp_path: Path) -> None:
+def test_the_report_shows_every_part(pool: QuestionPool, tmp_path: Path) -> None:
     model = shipped()
-    stream = draw(pool, Stream(requests=60, one_off=0.3), 0)
+    stream = draw(pool, QuestionStream(requests=60, one_off=0.3), 0)
     edited_pool, edited = with_edits(pool, [stream], embed)
     assert len(edited[0]) >= len(stream)
     ours = [simulate(pool, stream, Roundhouse(model, Profiles(pool.texts), delta=0.01, seed=0))]
     read = {"estimate": 0.0, "truth": Truth(0.01, 0.0, 0.02), "true_rival": 0.1}
     rows = [
-        msgspec.structs.replace(Row.of("ours", 0.01, ours, rival=0.1), **read),
-        Row.of("threshold, best on test at our error", 0.01, ours, setting=0.9),
+        msgspec.structs.replace(SemanticRow.of("ours", 0.01, ours, rival=0.1), **read),
+        SemanticRow.of("threshold, best on test at our error", 0.01, ours, setting=0.9),
     ]
     assert rows[0].hit_rate > 0
-    result = Result(
+    result = SemanticResult(
         pairs=1,
         questions=len(pool.texts),
         streams=1,
         requests=len(stream),
         rows=rows,
         ceilings=ceilings(pool, [stream]),
-        verdicts=[Verdict("", "other passed 3", True), Verdict("", "other refused 1", False)],
+        verdicts=[ReaderVerdict("", "other passed 3", True), ReaderVerdict("", "other refused 1", False)],
         edited=compare_edited(edited_pool, edited, model),
         adversarial=adversarial(pool, model, embed, {0.01: 0.9}, 3),
         sensitivity=sensitivity(pool, model, 1, 0.01, 0.9),

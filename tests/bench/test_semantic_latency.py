@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from bench.question_pairs import Pair
-from bench.semantic_latency import Asked, markdown, questions, summarise, within
+from bench.semantic_latency import TimedTurn, markdown, questions, summarise, within
 
 COUNTS = {0.01: 50.0, 0.02: 90.0, 0.05: 100.0, inf: 100.0}
 
@@ -27,8 +27,13 @@ def test_half_of_what_is_asked_is_known_in_other_words() -> None:
 
 def test_hits_and_misses_are_told_apart() -> None:
     """By what the gateway said of each turn."""
-    asked = [Asked(0.004, "similar"), Asked(0.03, "absent"), Asked(0.05, "checked"), Asked(0.02, "person")]
-    result = summarise(asked, {0.01: 2.0, 0.02: 3.0, inf: 3.0}, [Asked(0.02, "absent")] * 4)
+    asked = [
+        TimedTurn(0.004, "similar"),
+        TimedTurn(0.03, "absent"),
+        TimedTurn(0.05, "checked"),
+        TimedTurn(0.02, "person"),
+    ]
+    result = summarise(asked, {0.01: 2.0, 0.02: 3.0, inf: 3.0}, [TimedTurn(0.02, "absent")] * 4)
     assert (result.hits, result.misses, result.look_ups, result.late) == (1, 2, 3, 1)
     assert (result.hit_p50, result.miss_p99, result.without_p50) == (4.0, 50.0, 20.0)
     text = markdown(result, "- here")

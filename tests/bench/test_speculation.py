@@ -7,14 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.speculation import Row, main
+from bench.speculation import SpeculationRow, main
 
 
 def test_quick_run_measures_every_way_and_all_give_the_same_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["--quick", "--output", str(tmp_path)])
-    rows = msgspec.convert(msgspec.json.decode((tmp_path / "speculation.json").read_bytes())["rows"], list[Row])
+    rows = msgspec.convert(
+        msgspec.json.decode((tmp_path / "speculation.json").read_bytes())["rows"], list[SpeculationRow]
+    )
     assert {row.way for row in rows} == {"off", "ngram", "draft", "auto", "draft, always"}
     assert {row.concurrency for row in rows} == {1, 2}
     assert all(row.same == 1 for row in rows)

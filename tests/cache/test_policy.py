@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cache.policy import Answer, Bypass, Question, Reject, Scope, may_look_up, may_store, scope_of
+from cache.policy import AnswerTraits, Bypass, Reject, RequestTraits, Scope, may_look_up, may_store, scope_of
 
-WHOLE = Answer(finished=True, fallback=False, size=100)
+WHOLE = AnswerTraits(finished=True, fallback=False, size=100)
 
 
 def test_a_deterministic_request_may_be_looked_up() -> None:
-    assert may_look_up(Question(deterministic=True)) is None
+    assert may_look_up(RequestTraits(deterministic=True)) is None
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,11 @@ def test_a_deterministic_request_may_be_looked_up() -> None:
     ],
 )
 def test_each_obstacle_has_its_name(change: dict[str, bool], reason: Bypass) -> None:
-    assert may_look_up(msgspec.structs.replace(Question(deterministic=True), **change)) is reason
+    assert may_look_up(msgspec.structs.replace(RequestTraits(deterministic=True), **change)) is reason
 
 
 def test_a_cache_that_is_switched_off_is_not_asked() -> None:
-    assert may_look_up(Question(deterministic=True), enabled=False) is Bypass.DISABLED
+    assert may_look_up(RequestTraits(deterministic=True), enabled=False) is Bypass.DISABLED
 
 
 def test_a_whole_answer_may_be_stored() -> None:

@@ -11,15 +11,15 @@ from redis.exceptions import RedisError
 
 from cache.keys import bytes_key, epochs_key, flight_key, index_key, response_key
 from cache.policy import Reject
-from cache.response import Entry, Lookup, Outcome, ResponseCache, Wish, size_of
-from cache.shape import Shape
+from cache.response import CachedAnswer, Lookup, LookupOutcome, ResponseCache, Wish, size_of
+from cache.shape import DeltaShape
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
 
-ENTRY = Entry(
+ENTRY = CachedAnswer(
     text="Grüße, 世界",
-    shape=Shape((3, 6), (1, 2), (7, 8, 9)),
+    shape=DeltaShape((3, 6), (1, 2), (7, 8, 9)),
     model="m",
     tier="small",
     input_tokens=5,
@@ -32,27 +32,29 @@ def cache_over(redis: Redis, *, ttl: float = 60, max_entries: int = 100, max_byt
     return ResponseCache(redis, ttl=ttl, max_entries=max_entries, max_bytes=max_bytes)
 
 
-async def store(cache: ResponseCache, digest: str = "d1", tenant: str = "acme", entry: Entry = ENTRY) -> int | Reject:
+async def store(
+    cache: ResponseCache, digest: str = "d1", tenant: str = "acme", entry: CachedAnswer = ENTRY
+) -> int | Reject:
     """As a turn does that found nothing."""
     found = await cache.get(tenant, digest, Wish(tags=entry.tags))
     return await cache.put(tenant, digest, entry, found)
 
 
-async def stored(cache: ResponseCache, digest: str = "d1", tenant: str = "acme") -> Entry | None:
+async def stored(cache: ResponseCache, digest: str = "d1", tenant: str = "acme") -> CachedAnswer | None:
     return (await cache.get(tenant, digest)).entry
 
 
-def unstamped(entry: Entry | None) -> Entry | None:
+def unstamped(entry: CachedAnswer | None) -> CachedAnswer | None:
     return None if entry is None else msgspec.structs.replace(entry, created=0.0)
 
 
 async def test_what_was_stored_is_found(redis: Redis) -> None:
     cache = cache_over(redis)
     found = await cache.get("acme", "d1", Wish(tags=ENTRY.tags))
-    assert (found.outcome, found.reason, found.entry) == (Outcome.MISS, "absent", None)
+    assert (found.outcome, found.reason, found.entry) == (LookupOutcome.MISS, "absent", None)
     assert await cache.put("acme", "d1", ENTRY, found) == 0
     again = await cache.get("acme", "d1")
-    assert (again.outcome, again.reason, unstamped(again.entry)) == (Outcome.HIT, "stored", ENTRY)
+    assert (again.outcome, again.reason, unstamped(again.entry)) == (LookupOutcome.HIT, "stored", ENTRY)
 
 
 async def test_tenants_never_share_an_entry(redis: Redis) -> None:
@@ -129,7 +131,7 @@ class TestInvalidation:
         await cache.get("acme", "d1", Wish(turn="resp_1", tags=ENTRY.tags))
         assert (await cache.get("acme", "d1", Wish(turn="resp_2"))).leader == "resp_1"
         await cache.invalidate("acme", tag)
-        assert (await cache.get("acme", "d1", Wish(turn="resp_3"))).outcome is Outcome.LEAD
+        assert (await cache.get("acme", "d1", Wish(turn="resp_3"))).outcome is LookupOutcome.LEAD
 
     async def test_can_be_repeated_in_the_same_moment(self, redis: Redis) -> None:
         cache = cache_over(redis)
@@ -208,7 +210,7 @@ class TestCaps:
     async def test_count_what_is_stored_again_once(self, redis: Redis) -> None:
         cache = cache_over(redis)
         for text in ("a", "Grüße, 世界" * 9, "bc"):
-            shape = Shape((len(text),), (0,), ())
+            shape = DeltaShape((len(text),), (0,), ())
             entry = msgspec.structs.replace(ENTRY, text=text, shape=shape)
             found = await cache.get("acme", "d1", Wish(refresh=True))
             await cache.put("acme", "d1", entry, found)
@@ -238,7 +240,7 @@ class TestConditions:
         cache = cache_over(redis)
         await store(cache)
         found = await cache.get("acme", "d1", Wish(refresh=True, turn="resp_1"))
-        assert (found.outcome, found.reason) == (Outcome.LEAD, "refresh")
+        assert (found.outcome, found.reason) == (LookupOutcome.LEAD, "refresh")
         other = msgspec.structs.replace(ENTRY, tier="large", tags=())
         assert await cache.put("acme", "d1", other, found, "resp_1") == 0
         assert unstamped(await stored(cache)) == other
@@ -247,7 +249,7 @@ class TestConditions:
         cache = cache_over(redis)
         await cache.get("acme", "d1", Wish(turn="resp_1"))
         found = await cache.get("acme", "d1", Wish(turn="resp_2", refresh=True))
-        assert (found.outcome, found.leader) == (Outcome.MISS, None)
+        assert (found.outcome, found.leader) == (LookupOutcome.MISS, None)
         assert await cache.put("acme", "d1", ENTRY, found) == 0
 
     async def test_an_age_is_by_the_clock_of_redis(self, redis: Redis) -> None:
@@ -268,23 +270,23 @@ class TestFlights:
     async def test_one_of_many_leads(self, redis: Redis) -> None:
         cache = cache_over(redis)
         found = await asyncio.gather(*(cache.get("acme", "d1", Wish(turn=f"resp_{n}")) for n in range(50)))
-        (leader,) = (f"resp_{n}" for n, each in enumerate(found) if each.outcome is Outcome.LEAD)
-        assert {each.leader for each in found if each.outcome is Outcome.JOIN} == {leader}
-        assert sum(each.outcome is Outcome.JOIN for each in found) == 49
+        (leader,) = (f"resp_{n}" for n, each in enumerate(found) if each.outcome is LookupOutcome.LEAD)
+        assert {each.leader for each in found if each.outcome is LookupOutcome.JOIN} == {leader}
+        assert sum(each.outcome is LookupOutcome.JOIN for each in found) == 49
 
     async def test_whoever_will_not_follow_does_not_lead_either(self, redis: Redis) -> None:
         cache = cache_over(redis)
-        assert (await cache.get("acme", "d1", Wish(follow=False))).outcome is Outcome.MISS
+        assert (await cache.get("acme", "d1", Wish(follow=False))).outcome is LookupOutcome.MISS
         assert not await redis.exists(flight_key("acme", "d1"))
         await cache.get("acme", "d1", Wish(turn="resp_1"))
-        assert (await cache.get("acme", "d1", Wish(follow=False))).outcome is Outcome.MISS
+        assert (await cache.get("acme", "d1", Wish(follow=False))).outcome is LookupOutcome.MISS
 
     async def test_ends_with_the_answer(self, redis: Redis) -> None:
         cache = cache_over(redis)
         found = await cache.get("acme", "d1", Wish(turn="resp_1"))
         await cache.put("acme", "d1", ENTRY, found, "resp_1")
         assert not await redis.exists(flight_key("acme", "d1"))
-        assert (await cache.get("acme", "d1", Wish(turn="resp_2"))).outcome is Outcome.HIT
+        assert (await cache.get("acme", "d1", Wish(turn="resp_2"))).outcome is LookupOutcome.HIT
 
     async def test_can_be_released_by_its_leader_only(self, redis: Redis) -> None:
         cache = cache_over(redis)
@@ -292,14 +294,14 @@ class TestFlights:
         await cache.release("acme", "d1", "resp_2")
         assert (await cache.get("acme", "d1", Wish(turn="resp_2"))).leader == "resp_1"
         await cache.release("acme", "d1", "resp_1")
-        assert (await cache.get("acme", "d1", Wish(turn="resp_2"))).outcome is Outcome.LEAD
+        assert (await cache.get("acme", "d1", Wish(turn="resp_2"))).outcome is LookupOutcome.LEAD
 
     async def test_one_follower_of_a_leader_that_failed_takes_its_place(self, redis: Redis) -> None:
         """The others follow that one, and what the old leader may still say is not stored."""
         cache = cache_over(redis)
         old = await cache.get("acme", "d1", Wish(turn="resp_0"))
         found = [await cache.get("acme", "d1", Wish(turn=f"resp_{n}", failed="resp_0")) for n in range(1, 4)]
-        assert [each.outcome for each in found] == [Outcome.LEAD, Outcome.JOIN, Outcome.JOIN]
+        assert [each.outcome for each in found] == [LookupOutcome.LEAD, LookupOutcome.JOIN, LookupOutcome.JOIN]
         assert found[1].leader == found[2].leader == "resp_1"
         assert await cache.put("acme", "d1", ENTRY, old, "resp_0") is Reject.OUTDATED
 
@@ -312,7 +314,7 @@ class TestFlights:
         assert await redis.pttl(flight_key("acme", "d1")) > 1000
         await redis.pexpire(flight_key("acme", "d1"), 1)
         wish = Wish(turn="resp_2")
-        while (await cache.get("acme", "d1", wish)).outcome is not Outcome.LEAD:  # noqa: ASYNC110
+        while (await cache.get("acme", "d1", wish)).outcome is not LookupOutcome.LEAD:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -326,7 +328,7 @@ async def test_an_entry_that_cannot_be_read_is_a_miss(redis: Redis, fields: dict
     await store(cache)
     await redis.hset(response_key("acme", "d1"), mapping=fields)  # type: ignore[arg-type]
     found = await cache.get("acme", "d1")
-    assert (found.outcome, found.reason) == (Outcome.MISS, "unreadable")
+    assert (found.outcome, found.reason) == (LookupOutcome.MISS, "unreadable")
     assert await cache.put("acme", "d1", ENTRY, found) == 0
     assert await stored(cache)
 
@@ -343,7 +345,7 @@ async def test_keys_of_another_type_are_a_miss(redis: Redis) -> None:
     cache = cache_over(redis)
     await redis.set(response_key("acme", "d1"), "what is this")
     found = await cache.get("acme", "d1")
-    assert found == Lookup(Outcome.MISS, "unavailable")
+    assert found == Lookup(LookupOutcome.MISS, "unavailable")
     assert await cache.put("acme", "d1", ENTRY, found) is Reject.UNAVAILABLE
 
 
@@ -354,7 +356,7 @@ async def test_a_dead_redis_is_a_miss_and_never_an_error() -> None:
         cache = cache_over(client)
         found = await cache.get("acme", "d1", Wish(turn="resp_1"))
         server.stop()
-        assert await cache.get("acme", "d1") == Lookup(Outcome.MISS, "unavailable")
+        assert await cache.get("acme", "d1") == Lookup(LookupOutcome.MISS, "unavailable")
         assert await cache.put("acme", "d2", ENTRY, found, "resp_1") is Reject.UNAVAILABLE
         await cache.release("acme", "d1", "resp_1")
         await cache.renew([("acme", "d1")])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.shape import MAX_DELTAS, Shape, decode, encode, shape_of
+from cache.shape import MAX_DELTAS, DeltaShape, decode, encode, shape_of
 
 DELTAS = st.lists(st.tuples(st.text(max_size=3), st.lists(st.integers(0, 2**32 - 1), max_size=3)), max_size=600)
 
@@ -34,14 +34,14 @@ def test_borders_that_are_kept_are_borders_that_were(lengths: list[int]) -> None
 @pytest.mark.parametrize(
     "shape",
     [
-        Shape((2,), (0,), ()),
-        Shape((3,), (1,), ()),
-        Shape((3,), (), ()),
-        Shape((4, -1), (0, 0), ()),
-        Shape((3, *(0,) * MAX_DELTAS), (0,) * (MAX_DELTAS + 1), ()),
+        DeltaShape((2,), (0,), ()),
+        DeltaShape((3,), (1,), ()),
+        DeltaShape((3,), (), ()),
+        DeltaShape((4, -1), (0, 0), ()),
+        DeltaShape((3, *(0,) * MAX_DELTAS), (0,) * (MAX_DELTAS + 1), ()),
     ],
 )
-def test_a_shape_that_is_no_other_text_s(shape: Shape) -> None:
+def test_a_shape_that_is_no_other_text_s(shape: DeltaShape) -> None:
     with pytest.raises(ValueError, match="add up"):
         decode(encode(shape), "abc")
 

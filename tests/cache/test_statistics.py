@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 
 from cache.keys import PREFIX, TENANTS_KEY
 from cache.policy import Bypass, Reject
-from cache.statistics import COUNTERS, REASONS, CacheStatistics, meaning, read
+from cache.statistics import COUNTERS, REASONS, CacheCounter, meaning, read
 from tests.conftest import redis_server
 from tests.cutting_proxy import CuttingProxy
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_counts_add_up_over_flushes_and_gateways(redis: Redis) -> None:
-    first, second = CacheStatistics(redis), CacheStatistics(redis)
+    first, second = CacheCounter(redis), CacheCounter(redis)
     for statistics in (first, second, first):
         statistics.add("acme", "exact_hit", 2)
         await statistics.flush()
@@ -32,7 +32,7 @@ async def test_counts_add_up_over_flushes_and_gateways(redis: Redis) -> None:
 
 
 async def test_every_key_expires(redis: Redis) -> None:
-    statistics = CacheStatistics(redis)
+    statistics = CacheCounter(redis)
     statistics.add("acme", "exact_hit")
     await statistics.flush()
     keys = [key async for key in redis.scan_iter(match=f"{PREFIX}:*")]
@@ -44,7 +44,7 @@ async def test_what_is_counted_while_redis_is_down_is_written_later() -> None:
     server = redis_server()
     with server as url:
         client = Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
-        statistics = CacheStatistics(client)
+        statistics = CacheCounter(client)
         server.stop()
         statistics.add("acme", "exact_hit", 3)
         await statistics.flush()
@@ -60,7 +60,7 @@ async def test_counts_whose_reply_was_lost_are_counted_once(redis_url: str) -> N
     async with CuttingProxy(redis_url).running() as proxy:
         client = Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 0))
         await client.flushdb()
-        statistics = CacheStatistics(client)
+        statistics = CacheCounter(client)
         statistics.add("acme", "exact_hit")
         await statistics.flush()
         statistics.add("acme", "exact_hit", 3)

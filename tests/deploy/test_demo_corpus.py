@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from deploy.demo.arithmetic import ARITHMETIC
 from deploy.demo.augment import augment
-from deploy.demo.conversations import Stream, build_exam, fresh_problem
+from deploy.demo.conversations import ConversationStream, build_exam, fresh_problem
 from deploy.demo.corpus import (
     CorpusError,
     Intent,
@@ -106,7 +106,7 @@ def test_the_training_stream_asks_no_exam_question(splits: list[SplitIntent]) ->
         question.messages[0]["content"] for question in build_exam(splits, problems=50) if len(question.messages) == 1
     }
     held = {normalise(text) for split in splits for text in split.opening.held_back}
-    stream = Stream(splits, seed=3)
+    stream = ConversationStream(splits, seed=3)
     said = [stream.conversation(1)[-2]["content"] for _ in range(2000)]
     # Augmentation may rarely turn one phrasing into another by dropping words; as written, none may coincide.
     assert sum(text in exam or normalise(text) in held for text in said) <= 20
@@ -127,12 +127,12 @@ def test_a_wrong_number_is_not_correct() -> None:
 
 
 def test_a_stream_depends_on_its_seed_only(splits: list[SplitIntent]) -> None:
-    one, two = (Stream(splits, seed=9) for _ in range(2))
+    one, two = (ConversationStream(splits, seed=9) for _ in range(2))
     assert [one.conversation(3) for _ in range(20)] == [two.conversation(3) for _ in range(20)]
 
 
 def test_conversations_alternate_between_user_and_assistant(splits: list[SplitIntent]) -> None:
-    stream = Stream(splits, seed=4)
+    stream = ConversationStream(splits, seed=4)
     for turns in range(1, 13):
         roles = [message["role"] for message in stream.conversation(turns)]
         spoken = roles[1:] if roles[0] == "system" else roles

@@ -50,12 +50,12 @@ from gateway.protocol.stream import (
     LimitState,
     Routed,
     TextDelta,
-    Usage,
+    TokenUsage,
 )
 from gateway.services import Gateway
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn, Turns
-from gateway.ws.socket import Connections
+from gateway.ws.socket import SocketConnections
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -175,7 +175,7 @@ class ScriptedRoad:
         )
         written = await self._write(turn, answer)
         turn.append(LimitState((LimitReading("output_tokens_per_minute", "tenant", 200_000, 199_000, 0.3),)))
-        usage = Usage(30, 16, written)
+        usage = TokenUsage(30, 16, written)
         if turn.cancelled:
             turn.append(Finished("cancelled", usage))
         elif answer.failure:
@@ -251,7 +251,7 @@ class ScriptedServer:
         tickets_, metrics = Tickets(redis), Metrics()
         turns = Turns(self.road, settings.turns)
         limiter = Limiter(redis, settings)
-        connections = Connections(settings, identity, tickets_, turns, metrics, limiter, view)
+        connections = SocketConnections(settings, identity, tickets_, turns, metrics, limiter, view)
         parts: dict[str, Any] = {
             "configuration": Configuration(settings),
             "redis": redis,

@@ -27,7 +27,7 @@ with atheris.instrument_imports(include=["gateway", "engine.wire"], enable_loade
     from gateway.protocol.response_create import parse_response_create
     from gateway.protocol.session import Session, SessionLimits
     from gateway.tools.formats import FORMATS
-    from gateway.tools.parser import Arguments, CallParser, Parsed, Text
+    from gateway.tools.parser import CallArguments, CallParser, Parsed, Text
 
 ARTIFACTS = Path(__file__).parent.parent.parent / "test-artifacts"
 
@@ -82,7 +82,7 @@ def _read(make: Callable[[list[str]], CallParser], pieces: list[str]) -> list[ob
     joined: list[object] = []
     for event in found:
         before = joined[-1] if joined else None
-        if isinstance(event, Text | Arguments) and isinstance(before, type(event)):
+        if isinstance(event, Text | CallArguments) and isinstance(before, type(event)):
             joined[-1] = type(event)(before.text + event.text)
         else:
             joined.append(event)

@@ -27,8 +27,16 @@ from engine.grammar.constraints import Constraints
 from engine.scheduling.config import SchedulerConfig
 from engine.server.host import EngineServer
 from gateway.app import create_app
-from gateway.config.settings import Adapters, Limits, Pool, Server, Settings, Turns, demo_settings
-from gateway.config.settings import Redis as RedisSettings
+from gateway.config.settings import (
+    AdapterSettings,
+    LimitSettings,
+    PoolSettings,
+    RedisSettings,
+    ServerSettings,
+    Settings,
+    TurnSettings,
+    demo_settings,
+)
 from gateway.server import GatewayServer, listen
 from gateway.services import Gateway
 from tests.engine.checkpoints import VOCABULARY, write_checkpoint
@@ -189,16 +197,18 @@ def serve(engine: EngineThread, model: Path, redis_url: str, tmp_path: Path) -> 
         **sections: Any,
     ) -> Settings:
         pools = [
-            Pool(**{"tier": tier, "name": f"tiny-{tier}", "model": str(model), "engines": addresses, **(pool or {})})
+            PoolSettings(
+                **{"tier": tier, "name": f"tiny-{tier}", "model": str(model), "engines": addresses, **(pool or {})}
+            )
             for tier, addresses in (engines or {"small": [engine.address]}).items()
         ]
         return msgspec.structs.replace(
             demo_settings(),
-            server=Server(**{"port": 0, "drain_timeout": 5.0, **(server or {})}),
-            turns=Turns(**(turns or {})),
-            limits=Limits(**(limits or {})),
+            server=ServerSettings(**{"port": 0, "drain_timeout": 5.0, **(server or {})}),
+            turns=TurnSettings(**(turns or {})),
+            limits=LimitSettings(**(limits or {})),
             redis=RedisSettings(url=redis_at, timeout=5.0, data=str(tmp_path / "data")),
-            adapters=Adapters(**{"registry": str(tmp_path / "adapters"), "poll": 0.01, **(adapters or {})}),
+            adapters=AdapterSettings(**{"registry": str(tmp_path / "adapters"), "poll": 0.01, **(adapters or {})}),
             pools=pools,
             **sections,
         )

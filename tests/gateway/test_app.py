@@ -19,8 +19,7 @@ from gateway import app
 from gateway.access.identity import secret
 from gateway.app import running
 from gateway.config.configuration import Configuration
-from gateway.config.settings import Adapters, Pool, Settings, SettingsError, demo_settings
-from gateway.config.settings import Redis as RedisSettings
+from gateway.config.settings import AdapterSettings, PoolSettings, RedisSettings, Settings, SettingsError, demo_settings
 from gateway.registration.registrar import Registrar
 from tests.conftest import redis_server
 from tests.gateway.conftest import eventually
@@ -41,8 +40,8 @@ def settings(redis_url: str, model: Path, data: Path, registry: str = "") -> Set
     return msgspec.structs.replace(
         demo_settings(),
         redis=RedisSettings(url=redis_url, data=str(data)),
-        pools=[Pool(tier="small", name="tiny", model=str(model), engines=[f"unix://{data}/none.sock"])],
-        adapters=Adapters(registry=registry),
+        pools=[PoolSettings(tier="small", name="tiny", model=str(model), engines=[f"unix://{data}/none.sock"])],
+        adapters=AdapterSettings(registry=registry),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis
 
-from cache.statistics import CacheStatistics, read
+from cache.statistics import CacheCounter, read
 from gateway import background
 from gateway.access.identity.last_used import LastUsed, last_used
 from gateway.background import BackgroundTasks, Kept, Periodic, cancel
@@ -154,7 +154,7 @@ async def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
 async def test_closing_flushes_what_was_counted(redis_url: str) -> None:
     async with Redis.from_url(redis_url) as redis:
         await redis.flushdb()
-        statistics, violations, used = CacheStatistics(redis), Violations(redis), LastUsed(redis, clock=lambda: 1e9)
+        statistics, violations, used = CacheCounter(redis), Violations(redis), LastUsed(redis, clock=lambda: 1e9)
         parts = [
             Periodic("cache statistics", statistics.flush, 3600, at_end=statistics.flush),
             Periodic("violations", violations.flush, 3600, at_end=violations.flush),
@@ -176,7 +176,7 @@ async def test_closing_flushes_what_was_counted(redis_url: str) -> None:
 async def test_closing_ends_while_redis_hangs() -> None:
     with redis_server() as url:
         async with Redis.from_url(url) as other, Redis.from_url(url, socket_timeout=0.05) as redis:
-            statistics = CacheStatistics(redis)
+            statistics = CacheCounter(redis)
             each = Periodic("cache statistics", statistics.flush, 0.001, at_end=statistics.flush)
             await each.start()
             await other.client_pause(3_600_000)

@@ -14,8 +14,7 @@ import pytest
 from cache.response import ResponseCache
 from gateway.access.identity import Principal
 from gateway.background import observe_failure
-from gateway.config.settings import Pool, Router
-from gateway.config.settings import Turns as TurnSettings
+from gateway.config.settings import PoolSettings, RouterSettings, TurnSettings
 from gateway.engines.pools import Engines
 from gateway.errors import ApiError
 from gateway.pipeline.routing import shadows
@@ -26,7 +25,7 @@ from gateway.protocol.requests import Message, TurnRequest
 from gateway.turns import Turns
 from gateway.turns.feeds import Feeds
 from gateway.turns.following import Followings
-from gateway.turns.messages import Follow
+from gateway.turns.messages import FollowTurn
 from tests.gateway.test_app import fault
 
 pytestmark = pytest.mark.anyio
@@ -48,16 +47,16 @@ def _engines(model: Path, change: tuple[int, list[str]]) -> Begin:
     """A change of the configuration, which some request has asked for."""
     before, after = change
     pools = [
-        [Pool(tier="small", name="tiny", model=str(model), engines=addresses)]
+        [PoolSettings(tier="small", name="tiny", model=str(model), engines=addresses)]
         for addresses in (["ws://127.0.0.1:2"] * before, after)
     ]
-    engines = Engines(pools[0], Router())
-    return lambda: engines.configure(pools[1], Router())
+    engines = Engines(pools[0], RouterSettings())
+    return lambda: engines.configure(pools[1], RouterSettings())
 
 
 def feeds(model: Path, patch: pytest.MonkeyPatch) -> Begin:
     showing = Feeds(fault, fault, lambda gateway: True, pause=0)
-    return lambda: showing.follow(Follow("resp_1", "acme", "reader", 1, -1, True))
+    return lambda: showing.follow(FollowTurn("resp_1", "acme", "reader", 1, -1, True))
 
 
 def follows(model: Path, patch: pytest.MonkeyPatch) -> Begin:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from router.budget import HIGHEST, LOWEST, Budget, charge
 from router.success import Basis, Prediction
-from router.tier import TIERS, Outlook, Source, Terms, choose
+from router.tier import TIERS, Outlook, Terms, ValueSource, choose
 
 COSTS = (0.1, 0.3, 1.0)
 
@@ -23,7 +23,7 @@ def test_the_share_is_kept_although_the_traffic_changes(share: float, start: flo
     for number in range(6000):
         strength = (1, 6, 2)[number // 2000]
         small, medium, large = np.sort(generator.beta(strength, 3, 3))
-        outlook = Outlook(Source.LEARNT, 0, Prediction((small, medium, large), Basis.EMBEDDING, 0))
+        outlook = Outlook(ValueSource.LEARNT, 0, Prediction((small, medium, large), Basis.EMBEDDING, 0))
         tier = choose(outlook, Terms(budget.price, 0.2, COSTS)).tier
         budget = charge(budget, COSTS[TIERS.index(tier)], float(generator.integers(50, 500)))
     assert budget.realised == pytest.approx(share, abs=0.02)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.canary import Failures, Rule, Share, Signal, evidence, judge, split
+from router.canary import CanaryRule, CanarySignal, Failures, WeightedTarget, evidence, judge, split
 
-SHARES = [Share("stable", 95), Share("canary", 5)]
+SHARES = [WeightedTarget("stable", 95), WeightedTarget("canary", 5)]
 CONVERSATIONS = [b"%d" % number for number in range(20_000)]
 WEIGHTS = st.lists(st.integers(0, 1000), min_size=1, max_size=6)
 
@@ -23,7 +23,7 @@ def test_conversations_are_split_by_weight() -> None:
 
 @given(WEIGHTS, st.binary(), st.text(max_size=5))
 def test_a_conversation_has_one_target_and_that_has_a_weight(weights: list[int], talk: bytes, tenant: str) -> None:
-    shares = [Share(f"m{at}", weight) for at, weight in enumerate(weights)]
+    shares = [WeightedTarget(f"m{at}", weight) for at, weight in enumerate(weights)]
     chosen = split("r", tenant, talk, shares)
     assert chosen == split("r", tenant, talk, shares)
     if sum(weights) == 0:
@@ -34,7 +34,7 @@ def test_a_conversation_has_one_target_and_that_has_a_weight(weights: list[int],
 
 def test_more_weight_for_the_canary_takes_no_conversation_away_from_it() -> None:
     """As long as it stands in the same place and the weights add up to the same."""
-    more = [Share("stable", 80), Share("canary", 20)]
+    more = [WeightedTarget("stable", 80), WeightedTarget("canary", 20)]
     for each in CONVERSATIONS[:2000]:
         if split("r", "demo", each, SHARES) == "canary":
             assert split("r", "demo", each, more) == "canary"
@@ -42,14 +42,14 @@ def test_more_weight_for_the_canary_takes_no_conversation_away_from_it() -> None
 
 def test_tenants_and_routes_are_split_apart() -> None:
     """Nobody is the canary's in everything."""
-    half = [Share("a", 1), Share("b", 1)]
+    half = [WeightedTarget("a", 1), WeightedTarget("b", 1)]
     for other in (("r", "other"), ("s", "demo")):
         same = sum(split("r", "demo", each, half) == split(*other, each, half) for each in CONVERSATIONS[:2000])
         assert 850 < same < 1150
 
 
 def taken_out(
-    ratio: float, *, seed: int, failing: float, rule: Rule, requests: int = 20_000, share: float = 0.1
+    ratio: float, *, seed: int, failing: float, rule: CanaryRule, requests: int = 20_000, share: float = 0.1
 ) -> int:
     """How many requests it takes until a canary is out that fails `ratio` times as often; 0: it stays.
 
@@ -62,7 +62,7 @@ def taken_out(
         if chance.random() >= failing * (ratio if to_canary else 1):
             continue
         canary, stable = canary + to_canary, stable + (not to_canary)
-        counted = {Signal.ERROR: Failures(stable, canary)}
+        counted = {CanarySignal.ERROR: Failures(stable, canary)}
         if judge(1, 9, counted, rule).out:
             return number
     return 0
@@ -75,20 +75,20 @@ def test_a_canary_that_is_no_worse_is_hardly_ever_taken_out(failing: float) -> N
     One signal of three is used, so that a third of alpha is spent: 300 runs may have 0.1 * 300 = 30 at the bound, and
     the bound of the test is three times as far as a binomial of that mean would let it come by chance.
     """
-    rule = Rule(alpha=0.3, least=1)
+    rule = CanaryRule(alpha=0.3, least=1)
     out = sum(taken_out(1.0, seed=seed, failing=failing, rule=rule, requests=3000) > 0 for seed in range(300))
     assert out <= 30
 
 
 def test_a_better_canary_stays_and_so_does_one_within_the_tolerance() -> None:
-    for ratio, rule in ((0.5, Rule(alpha=0.3, least=1)), (1.5, Rule(alpha=0.3, least=1, tolerance=2.0))):
+    for ratio, rule in ((0.5, CanaryRule(alpha=0.3, least=1)), (1.5, CanaryRule(alpha=0.3, least=1, tolerance=2.0))):
         assert sum(taken_out(ratio, seed=seed, failing=0.05, rule=rule, requests=3000) > 0 for seed in range(100)) <= 2
 
 
 @pytest.mark.parametrize(("ratio", "requests"), [(3.0, 12_000), (10.0, 1500)])
 def test_a_bad_canary_is_taken_out(ratio: float, requests: int) -> None:
     """The worse, the sooner; nearly always with the default rule."""
-    found = [taken_out(ratio, seed=seed, failing=0.02, rule=Rule(), requests=requests) for seed in range(60)]
+    found = [taken_out(ratio, seed=seed, failing=0.02, rule=CanaryRule(), requests=requests) for seed in range(60)]
     assert sum(number > 0 for number in found) >= 57
 
 
@@ -113,8 +113,8 @@ def test_the_expected_evidence_of_the_next_failure_is_the_evidence_now() -> None
 
 
 def test_few_failures_decide_nothing_and_the_worst_signal_is_named() -> None:
-    rule = Rule(least=5)
-    assert not judge(5, 95, {Signal.ERROR: Failures(0, 4)}, rule).out
-    verdict = judge(5, 95, {Signal.ERROR: Failures(90, 6), Signal.SLOW: Failures(2, 8)}, rule)
-    assert (verdict.out, verdict.signal) == (True, Signal.SLOW)
+    rule = CanaryRule(least=5)
+    assert not judge(5, 95, {CanarySignal.ERROR: Failures(0, 4)}, rule).out
+    verdict = judge(5, 95, {CanarySignal.ERROR: Failures(90, 6), CanarySignal.SLOW: Failures(2, 8)}, rule)
+    assert (verdict.out, verdict.signal) == (True, CanarySignal.SLOW)
     assert verdict.evidence >= verdict.threshold == 300

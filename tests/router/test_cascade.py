@@ -11,12 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.cascade import DEPENDENCE, Escalation, Seen, Signal, again, decide, escalate, next_tier, sentence, signal
+from router.cascade import (
+    DEPENDENCE,
+    AnswerEvidence,
+    CascadeSignal,
+    Escalation,
+    again,
+    decide,
+    escalate,
+    next_tier,
+    sentence,
+    signal,
+)
 from router.refit import read_suite
 from router.success import Basis, Prediction, shipped
-from router.tier import Choice, Outlook, Source, Terms, choose
+from router.tier import Outlook, Terms, TierChoice, ValueSource, choose
 
-FINE = Seen(empty=False, valid=True, refusal=False, logprob=-0.2)
+FINE = AnswerEvidence(empty=False, valid=True, refusal=False, logprob=-0.2)
 COSTS = (0.1, 0.2, 1.0)
 TYPICAL = (0.2, 0.3, 0.4)
 shares = st.floats(0, 1)
@@ -24,8 +35,8 @@ shares = st.floats(0, 1)
 
 def choice(
     price: float = 0.3, probabilities: tuple[float, float, float] | None = (0.5, 0.52, 0.6), **how: object
-) -> Choice:
-    source = Source.LEARNT if probabilities else Source.COMPLEXITY
+) -> TierChoice:
+    source = ValueSource.LEARNT if probabilities else ValueSource.COMPLEXITY
     outlook = Outlook(source, 0.1, Prediction(probabilities, Basis.FEATURES, 0.5))
     explore = float(str(how.pop("explore", 0.0)))
     return choose(outlook, Terms(price, 0.2, COSTS, explore=explore), **how)  # type: ignore[arg-type]
@@ -35,15 +46,15 @@ def choice(
     ("change", "found"),
     [
         ({}, None),
-        ({"empty": True, "valid": False, "refusal": True}, Signal.EMPTY),
-        ({"valid": False, "refusal": True}, Signal.SCHEMA),
-        ({"refusal": True, "logprob": -9.0}, Signal.REFUSAL),
-        ({"logprob": -1.5}, Signal.DOUBT),
+        ({"empty": True, "valid": False, "refusal": True}, CascadeSignal.EMPTY),
+        ({"valid": False, "refusal": True}, CascadeSignal.SCHEMA),
+        ({"refusal": True, "logprob": -9.0}, CascadeSignal.REFUSAL),
+        ({"logprob": -1.5}, CascadeSignal.DOUBT),
         ({"logprob": -1.0}, None),
         ({"logprob": None}, None),
     ],
 )
-def test_the_strongest_signal_counts(change: dict[str, object], found: Signal | None) -> None:
+def test_the_strongest_signal_counts(change: dict[str, object], found: CascadeSignal | None) -> None:
     assert signal(msgspec.structs.replace(FINE, **change), -1.0) is found
 
 
@@ -61,31 +72,31 @@ def test_there_is_one_tier_above_unless_the_choice_was_drawn_or_is_the_highest()
 
 def test_an_answer_of_no_use_is_made_again_where_the_larger_tier_is_worth_its_cost() -> None:
     """The whole cost of the larger tier's answer, not only what it costs more: the first one is paid already."""
-    made = escalate(choice(), "medium", Signal.EMPTY, TYPICAL)
+    made = escalate(choice(), "medium", CascadeSignal.EMPTY, TYPICAL)
     assert (made.gain, made.paid, made.pays) == (pytest.approx(0.52), pytest.approx(0.06), True)
-    assert not escalate(choice(price=3.0), "medium", Signal.EMPTY, TYPICAL).pays
+    assert not escalate(choice(price=3.0), "medium", CascadeSignal.EMPTY, TYPICAL).pays
     assert "the small tier's answer was empty: the medium tier is expected to do better by 52%" in sentence(made)
 
 
 def test_where_nothing_is_known_the_typical_request_counts() -> None:
-    assert escalate(choice(probabilities=None), "medium", Signal.SCHEMA, TYPICAL).success == (0.2, 0.3)
+    assert escalate(choice(probabilities=None), "medium", CascadeSignal.SCHEMA, TYPICAL).success == (0.2, 0.3)
 
 
 def test_a_queue_in_front_of_the_larger_tier_counts() -> None:
     terms = Terms(0.3, 0.2, COSTS, delay_price=0.1)
     chosen = choose(choice().outlook, terms, delays=(0.0, 7.0, 0.0))
-    assert escalate(chosen, "medium", Signal.EMPTY, TYPICAL).paid == pytest.approx(0.3 * 0.2 + 0.7)
+    assert escalate(chosen, "medium", CascadeSignal.EMPTY, TYPICAL).paid == pytest.approx(0.3 * 0.2 + 0.7)
 
 
-@given(st.sampled_from(Signal), shares, shares, shares, shares)
+@given(st.sampled_from(CascadeSignal), shares, shares, shares, shares)
 def test_gains_are_probabilities_and_the_decision_can_be_made_again(
-    found: Signal, this: float, that: float, price: float, cost: float
+    found: CascadeSignal, this: float, that: float, price: float, cost: float
 ) -> None:
     """Doubt about an answer never gains more than an answer that is of no use, and nothing beyond the larger tier's."""
     success = (min(this, that), max(this, that))
     made = decide(found, ("small", "medium"), success, price=price, cost=cost)
     assert -1e-9 <= made.gain <= success[1] + 1e-9
-    none = decide(Signal.EMPTY, ("small", "medium"), success, price=price, cost=cost)
+    none = decide(CascadeSignal.EMPTY, ("small", "medium"), success, price=price, cost=cost)
     assert made.gain <= none.gain + 1e-9
     assert again(made) == made
     assert msgspec.json.decode(msgspec.json.encode(made), type=Escalation) == made

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.complexity import score
-from router.features import Features, Message, extract
+from router.features import Features, PromptMessage, extract
 
 COUNTS = st.integers(0, 1_000)
 FEATURES = st.builds(
@@ -19,7 +19,7 @@ FEATURES = st.builds(
 
 
 def of(text: str) -> float:
-    return score(extract([Message("user", text)])).score
+    return score(extract([PromptMessage("user", text)])).score
 
 
 @given(FEATURES)
@@ -55,7 +55,7 @@ def test_harder_questions_score_higher(easier: str, harder: str) -> None:
 
 
 def test_reasons_are_sentences_with_the_largest_contribution_first() -> None:
-    reasons = score(extract([Message("user", "Explain why 2 + 2 = 4, step by step.")])).reasons
+    reasons = score(extract([PromptMessage("user", "Explain why 2 + 2 = 4, step by step.")])).reasons
     contributions = [reason.contribution for reason in reasons]
     assert contributions == sorted(contributions, reverse=True)
     assert reasons[0].sentence == "asks for an explanation or comparison"

@@ -76,7 +76,7 @@ def test_a_resample_is_the_figure_of_the_requests_drawn(seed: int) -> None:
     if strong.mean() <= weak.mean():
         return
     whole = evaluation.route_all(probabilities, outcomes, costs, costs)
-    part = evaluation.Routed(whole.quality[:, rows], whole.cost[:, rows])
+    part = evaluation.RoutingCurve(whole.quality[:, rows], whole.cost[:, rows])
     assert evaluation.area(whole, drawn)[0] == pytest.approx(evaluation.area(part)[0])
     assert evaluation.brier(probabilities, outcomes, drawn)[0] == pytest.approx(
         evaluation.brier(probabilities[rows], outcomes[rows])[0]
@@ -99,7 +99,7 @@ def test_calibration_error_is_the_distance_from_the_diagonal() -> None:
 
 
 def test_the_cost_of_quality_is_the_first_price_that_reaches_it() -> None:
-    routed = evaluation.Routed(
+    routed = evaluation.RoutingCurve(
         quality=np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]), cost=np.array([[1.0, 1.0], [2.0, 1.0], [4.0, 4.0]])
     )
     assert evaluation.cost_of_quality(routed, 0.5)[0] == pytest.approx(3 / 8)

@@ -6,21 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.features import HEAD, TAIL, Features, Message, count_words, extract
+from router.features import HEAD, TAIL, Features, PromptMessage, count_words, extract
 
 
 def of(text: str) -> Features:
-    return extract([Message("user", text)])
+    return extract([PromptMessage("user", text)])
 
 
 def test_a_conversation_without_a_user_message_has_no_features() -> None:
     assert extract([]) == Features()
-    assert extract([Message("system", "You explain why 2 + 2 = 4.")]) == Features()
+    assert extract([PromptMessage("system", "You explain why 2 + 2 = 4.")]) == Features()
 
 
 def test_only_the_newest_user_message_is_read_closely() -> None:
     features = extract(
-        [Message("user", "Why is 12 + 7 = 19?"), Message("assistant", "Because it is."), Message("user", "thanks")]
+        [
+            PromptMessage("user", "Why is 12 + 7 = 19?"),
+            PromptMessage("assistant", "Because it is."),
+            PromptMessage("user", "thanks"),
+        ]
     )
     assert (features.reasons, features.operators, features.turns) == (0, 0, 1)
     assert features.history_words > 0

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router.flight import Flight, InFlight
+from router.flight import InFlightLoad, InFlightRequest
 
 
 class Flights(RuleBasedStateMachine):
@@ -16,8 +16,8 @@ class Flights(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.in_flight = InFlight()
-        self.open: list[tuple[contextlib.ExitStack, Flight, int, int]] = []
+        self.in_flight = InFlightLoad()
+        self.open: list[tuple[contextlib.ExitStack, InFlightRequest, int, int]] = []
 
     @rule(prompt=st.integers(0, 1000), answer=st.integers(0, 1000))
     def begin(self, prompt: int, answer: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.replica import Choice, How, Replica, ReplicaPolicy, choose, explain
+from router.replica import Replica, ReplicaChoice, ReplicaPolicy, ReplicaReason, choose, explain
 
 POLICY = ReplicaPolicy()
 DRAWS = st.integers(0, 2**64 - 1)
@@ -24,12 +24,12 @@ def first(*replicas: Replica, prompt: int = 100, policy: ReplicaPolicy = POLICY,
 
 def test_one_replica_needs_no_choice() -> None:
     choice = choose([replica()], 10, POLICY, 0)
-    assert choice == Choice(("small-0",), How.ONLY, {})
+    assert choice == ReplicaChoice(("small-0",), ReplicaReason.ONLY, {})
 
 
 def test_a_known_prefix_wins_among_equals() -> None:
     choice = choose([replica(0), replica(1, matched_tokens=80)], 100, POLICY, 0)
-    assert (choice.order, choice.how) == (("small-1", "small-0"), How.PREFIX)
+    assert (choice.order, choice.how) == (("small-1", "small-0"), ReplicaReason.PREFIX)
     assert choice.scores["small-1"].match == pytest.approx(0.8)
     assert "80%" in explain(choice, 100)
 
@@ -60,8 +60,8 @@ def test_a_replica_outside_the_window_is_not_a_candidate() -> None:
 def test_an_adapter_that_is_loaded_counts_as_a_match() -> None:
     replicas = [replica(0), replica(1, resident=True)]
     choice = choose(replicas, 100, POLICY, 0, adapter=True)
-    assert (choice.order[0], choice.how) == ("small-1", How.PREFIX)
-    assert choose(replicas, 100, POLICY, 0).how is How.LOAD  # nobody asked for it
+    assert (choice.order[0], choice.how) == ("small-1", ReplicaReason.PREFIX)
+    assert choose(replicas, 100, POLICY, 0).how is ReplicaReason.LOAD  # nobody asked for it
 
 
 def test_failures_cost_and_many_failures_cost_everything() -> None:

@@ -10,15 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.complexity import Complexity, Reason
-from router.route import AUTO, TIERS, Candidate, Decision, NoRoute, Policy, Refusal, RouteRequest, Why, route
+from router.route import (
+    AUTO,
+    TIERS,
+    NoRoute,
+    Refusal,
+    RouteCandidate,
+    RouteDecision,
+    RouteReason,
+    RouteRequest,
+    RoutingPolicy,
+    route,
+)
 
-POLICY = Policy(medium_from=0.2, large_from=0.45)
+POLICY = RoutingPolicy(medium_from=0.2, large_from=0.45)
 
 
-def engine(tier: str, number: int = 0, **facts: object) -> Candidate:
+def engine(tier: str, number: int = 0, **facts: object) -> RouteCandidate:
     defaults: dict[str, object] = {"context": 1000, "prompt_tokens": 10, "load": 0}
     values = {"replica": f"{tier}-{number}", "tier": tier, "model": f"model-{tier}"} | defaults | facts
-    return msgspec.convert(values, Candidate)
+    return msgspec.convert(values, RouteCandidate)
 
 
 ALL = [engine(tier) for tier in TIERS]
@@ -29,21 +40,21 @@ def ask(model: str = AUTO, complexity: float = 0.0, output: int = 1) -> RouteReq
     return RouteRequest(model=model, complexity=Complexity(complexity, reasons), output_tokens=output)
 
 
-def decide(request: RouteRequest, candidates: Sequence[Candidate] = ALL) -> Decision:
+def decide(request: RouteRequest, candidates: Sequence[RouteCandidate] = ALL) -> RouteDecision:
     return route(request, candidates, POLICY)
 
 
 @pytest.mark.parametrize(("complexity", "tier"), [(0.0, "small"), (0.2, "medium"), (0.44, "medium"), (0.45, "large")])
 def test_auto_follows_the_complexity(complexity: float, tier: str) -> None:
     decision = decide(ask(complexity=complexity))
-    assert (decision.tier, decision.why) == (tier, Why.COMPLEXITY)
+    assert (decision.tier, decision.why) == (tier, RouteReason.COMPLEXITY)
     assert any("is long" in reason for reason in decision.reasons)
 
 
 @pytest.mark.parametrize("name", ["large", "model-large"])
 def test_a_tier_or_model_name_overrides_the_complexity(name: str) -> None:
     decision = decide(ask(name))
-    assert (decision.tier, decision.why) == ("large", Why.REQUESTED)
+    assert (decision.tier, decision.why) == ("large", RouteReason.REQUESTED)
 
 
 def test_the_least_loaded_replica_of_the_tier_answers() -> None:
@@ -86,7 +97,7 @@ def test_a_drained_replica_gets_nothing() -> None:
 def test_a_tier_that_is_down_is_replaced_by_the_next_up_then_down(wanted: str, down: set[str], stands_in: str) -> None:
     candidates = [engine(tier, connected=tier not in down) for tier in TIERS]
     decision = decide(ask(wanted), candidates)
-    assert (decision.tier, decision.why) == (stands_in, Why.FALLBACK)
+    assert (decision.tier, decision.why) == (stands_in, RouteReason.FALLBACK)
 
 
 def test_a_model_name_is_a_promise_that_no_other_model_keeps() -> None:
@@ -99,7 +110,7 @@ def test_a_model_name_is_a_promise_that_no_other_model_keeps() -> None:
 def test_a_prompt_that_does_not_fit_goes_where_it_does() -> None:
     candidates = [engine("small", context=100, prompt_tokens=100), engine("large", context=1000, prompt_tokens=100)]
     decision = decide(ask("small"), candidates)
-    assert (decision.tier, decision.why) == ("large", Why.CONTEXT)
+    assert (decision.tier, decision.why) == ("large", RouteReason.CONTEXT)
 
 
 def test_a_prompt_that_fits_nowhere_is_refused_with_both_figures() -> None:
@@ -121,17 +132,17 @@ def test_an_engine_whose_breaker_is_open_is_avoided_but_tried_when_nothing_else_
 
 def test_a_decision_survives_serialisation() -> None:
     decision = decide(ask(complexity=0.3))
-    assert msgspec.json.decode(msgspec.json.encode(decision), type=Decision) == decision
+    assert msgspec.json.decode(msgspec.json.encode(decision), type=RouteDecision) == decision
 
 
 def test_the_policy_digest_changes_with_the_policy() -> None:
-    assert POLICY.digest == Policy(medium_from=0.2, large_from=0.45).digest
-    assert POLICY.digest != Policy(medium_from=0.2, large_from=0.46).digest
+    assert POLICY.digest == RoutingPolicy(medium_from=0.2, large_from=0.45).digest
+    assert POLICY.digest != RoutingPolicy(medium_from=0.2, large_from=0.46).digest
 
 
 CANDIDATES = st.lists(
     st.builds(
-        Candidate,
+        RouteCandidate,
         replica=st.uuids().map(str),
         tier=st.sampled_from(TIERS),
         model=st.sampled_from(["a", "b"]),
@@ -147,7 +158,7 @@ CANDIDATES = st.lists(
 
 @given(CANDIDATES, st.sampled_from([AUTO, *TIERS, "a", "b", "c"]), st.floats(0, 1), st.integers(1, 50))
 def test_a_choice_is_always_able_to_answer(
-    candidates: list[Candidate], model: str, complexity: float, output: int
+    candidates: list[RouteCandidate], model: str, complexity: float, output: int
 ) -> None:
     """Chosen engine and fallbacks are connected, hold the prompt, and keep the promise of a model's own name."""
     try:
@@ -164,7 +175,7 @@ def test_a_choice_is_always_able_to_answer(
 
 
 @given(CANDIDATES, st.floats(0, 1))
-def test_the_order_of_the_snapshot_does_not_matter(candidates: list[Candidate], complexity: float) -> None:
+def test_the_order_of_the_snapshot_does_not_matter(candidates: list[RouteCandidate], complexity: float) -> None:
     shuffled = sorted(candidates, key=lambda candidate: candidate.replica)
     outcomes = []
     for order in (candidates, shuffled):
@@ -178,5 +189,5 @@ def test_the_order_of_the_snapshot_does_not_matter(candidates: list[Candidate], 
 @pytest.mark.parametrize(("facts", "state"), [({"full": True}, "full"), ({"connected": False}, "not available")])
 def test_who_stands_in_says_what_is_wrong_with_the_tier(facts: dict[str, bool], state: str) -> None:
     decision = decide(ask(), [engine("small", **facts), engine("medium")])
-    assert decision.why is Why.FALLBACK
+    assert decision.why is RouteReason.FALLBACK
     assert decision.reasons[-1] == f"the small tier is {state}, the medium tier stands in"

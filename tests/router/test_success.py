@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 from sklearn.neighbors import NearestNeighbors
 
-from router.features import Features, Message, extract
+from router.features import Features, PromptMessage, extract
 from router.fit import Examples, fit
 from router.success import (
     COUNTS,
@@ -138,12 +138,12 @@ def test_the_model_of_this_release_knows_exam_questions_and_leaves_chat_alone() 
         "A gas expands at a constant pressure of 2 atm from 3 L to 9 L. What is the work done by it?\n"
         "1216 J\n600 J\n12 J\n1800 J\n304 J\n2432 J\n152 J\n900 J\n1000 J\n450 J"
     )
-    known = shipped().predict(extract([Message("user", exam)]))
+    known = shipped().predict(extract([PromptMessage("user", exam)]))
     assert known.probabilities is not None
     small, medium, large = known.probabilities
     assert 0 < small <= medium <= large < 1
     for text in ("hello", "How do I reset my password?", "Write a poem about the sea."):
-        assert shipped().predict(extract([Message("user", text)])).probabilities is None
+        assert shipped().predict(extract([PromptMessage("user", text)])).probabilities is None
 
 
 def test_a_prediction_survives_serialisation(model: SuccessModel) -> None:

@@ -15,10 +15,10 @@ from router.tier import (
     NEVER,
     NOMINAL,
     TIERS,
-    Choice,
     Outlook,
-    Source,
     Terms,
+    TierChoice,
+    ValueSource,
     again,
     choose,
     price_table,
@@ -37,12 +37,12 @@ def terms(price: float = MIDDLE, **others: float) -> Terms:
 
 def learnt(*probabilities: float) -> Outlook:
     small, medium, large = probabilities
-    return Outlook(Source.LEARNT, 0.5, Prediction((small, medium, large), Basis.EMBEDDING, 0.5))
+    return Outlook(ValueSource.LEARNT, 0.5, Prediction((small, medium, large), Basis.EMBEDDING, 0.5))
 
 
 OUTLOOKS = st.one_of(
     st.builds(learnt, UNIT, UNIT, UNIT),
-    st.builds(Outlook, st.sampled_from([Source.COMPLEXITY, Source.UNCERTAIN]), UNIT),
+    st.builds(Outlook, st.sampled_from([ValueSource.COMPLEXITY, ValueSource.UNCERTAIN]), UNIT),
 )
 
 
@@ -56,16 +56,16 @@ def test_a_tier_is_taken_where_it_gains_more_than_it_costs(probabilities: tuple[
 
 @pytest.mark.parametrize(("complexity", "tier"), [(0.0, "small"), (0.19, "small"), (0.21, "medium"), (0.46, "large")])
 def test_at_the_middle_the_complexity_decides_at_its_thresholds(complexity: float, tier: str) -> None:
-    assert choose(Outlook(Source.COMPLEXITY, complexity), terms()).tier == tier
+    assert choose(Outlook(ValueSource.COMPLEXITY, complexity), terms()).tier == tier
 
 
 def test_twice_the_price_doubles_the_thresholds() -> None:
     for complexity, tier in ((0.39, "small"), (0.41, "medium"), (0.89, "medium"), (0.91, "large")):
-        assert choose(Outlook(Source.COMPLEXITY, complexity), terms(2 * MIDDLE)).tier == tier
+        assert choose(Outlook(ValueSource.COMPLEXITY, complexity), terms(2 * MIDDLE)).tier == tier
 
 
 def test_what_nothing_is_known_of_goes_to_medium_unless_the_price_is_extreme() -> None:
-    unknown = Outlook(Source.UNCERTAIN, 0.9)
+    unknown = Outlook(ValueSource.UNCERTAIN, 0.9)
     assert [choose(unknown, terms(MIDDLE * times)).tier for times in (5, 3, 1, 0.3, 0.2)] == [
         "small",
         *["medium"] * 3,
@@ -106,7 +106,7 @@ def test_a_logged_choice_is_made_again(
     outlook: Outlook, price: float, explore: float, draw: float, floor: str | None
 ) -> None:
     choice = choose(outlook, terms(price, explore=explore), delays=(0.1, 0.2, 0.3), floor=floor, draw=draw)
-    logged = msgspec.json.decode(msgspec.json.encode(choice), type=Choice)
+    logged = msgspec.json.decode(msgspec.json.encode(choice), type=TierChoice)
     assert again(logged) == choice
 
 
@@ -122,7 +122,7 @@ def test_the_knob_is_linear_in_money() -> None:
         assert spent == pytest.approx(COSTS[0] + knob / 100 * (COSTS[2] - COSTS[0]), abs=0.02)
 
 
-@pytest.mark.parametrize("outlook", [learnt(0.1, 0.1, 0.1001), Outlook(Source.COMPLEXITY, 0.01)])
+@pytest.mark.parametrize("outlook", [learnt(0.1, 0.1, 0.1001), Outlook(ValueSource.COMPLEXITY, 0.01)])
 def test_the_ends_of_the_knob_are_all_small_and_all_large(outlook: Outlook) -> None:
     table = price_table(np.sort(np.random.default_rng(0).random((100, 3)), axis=1), COSTS)
     assert choose(outlook, Terms(table[0], table[50], COSTS)).tier == "small"
@@ -180,5 +180,5 @@ def test_the_last_tier_that_the_reasons_name_is_the_one_taken(
 def test_reasons_tell_the_wish_and_what_has_changed_it(
     complexity: float, price: float, changed: dict[str, Any], said: list[str]
 ) -> None:
-    choice = choose(Outlook(Source.COMPLEXITY, complexity), terms(price, delay_price=0.02), **changed)
+    choice = choose(Outlook(ValueSource.COMPLEXITY, complexity), terms(price, delay_price=0.02), **changed)
     assert list(sentences(choice)) == said

@@ -26,7 +26,7 @@ _LONGEST_VALUE = 300
 _BOOKKEEPING = frozenset({"revision", "created_at", "updated_at"})
 
 
-class Mark(Struct, frozen=True):
+class ChainPosition(Struct, frozen=True):
     """A place in the log."""
 
     sequence: int = 0
@@ -34,10 +34,10 @@ class Mark(Struct, frozen=True):
     seal: str = ""
 
 
-START = Mark()
+START = ChainPosition()
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class AuditRecord(Struct, frozen=True, kw_only=True):
     """Who changed what, and when."""
 
     sequence: int
@@ -61,7 +61,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     """Hash of the entry before."""
 
 
-class Logged(Struct, frozen=True):
+class SealedAuditRecord(Struct, frozen=True):
     """An entry as it is stored and exported."""
 
     entry: Raw
@@ -69,7 +69,7 @@ class Logged(Struct, frozen=True):
     hash: str
     seal: str
 
-    def read(self) -> Entry:
+    def read(self) -> AuditRecord:
         """Its content.
 
         Raises:
@@ -82,27 +82,27 @@ class Logged(Struct, frozen=True):
         return msgspec.json.encode(self) + b"\n"
 
 
-_decode = msgspec.json.Decoder(Entry).decode
-_decode_line = msgspec.json.Decoder(Logged).decode
+_decode = msgspec.json.Decoder(AuditRecord).decode
+_decode_line = msgspec.json.Decoder(SealedAuditRecord).decode
 
 
-class Problem(Struct, frozen=True):
+class ChainBreak(Struct, frozen=True):
     """Where a log is broken first."""
 
     sequence: int
     why: str
 
 
-def append(entry: Entry, secret: bytes) -> Logged:
+def append(entry: AuditRecord, secret: bytes) -> SealedAuditRecord:
     """The entry with its hash and seal."""
     document = msgspec.json.encode(entry)
     digest = hashlib.sha256(document).hexdigest()
-    return Logged(Raw(document), digest, seal(secret, "entry", entry.sequence, digest))
+    return SealedAuditRecord(Raw(document), digest, seal(secret, "entry", entry.sequence, digest))
 
 
-def mark(secret: bytes, label: Literal["head", "checkpoint"], sequence: int, digest: str) -> Mark:
+def mark(secret: bytes, label: Literal["head", "checkpoint"], sequence: int, digest: str) -> ChainPosition:
     """A mark at an entry."""
-    return Mark(sequence, digest, seal(secret, label, sequence, digest))
+    return ChainPosition(sequence, digest, seal(secret, label, sequence, digest))
 
 
 def seal(secret: bytes, label: Literal["entry", "head", "checkpoint"], sequence: int, digest: str) -> str:
@@ -137,83 +137,83 @@ def document_digest(document: str | None) -> str | None:
 class Verifier:
     """Checks a log entry by entry, oldest first."""
 
-    def __init__(self, start: Mark, secret: bytes, *, expect: Mark | None = None) -> None:
+    def __init__(self, start: ChainPosition, secret: bytes, *, expect: ChainPosition | None = None) -> None:
         """`start`: the entry before the first one; without the secret only the chain is checked, not the seals;
         `expect`: an entry that must be there, unless it is before the first one."""
         self._secret = secret
         self._expect = expect
         self._last = start
-        self._problem: Problem | None = None
+        self._problem: ChainBreak | None = None
         self.entries = 0
 
     @property
-    def problem(self) -> Problem | None:
+    def problem(self) -> ChainBreak | None:
         """The first one."""
         return self._problem
 
     @property
-    def last(self) -> Mark:
+    def last(self) -> ChainPosition:
         """The last entry that was fed, else the start."""
         return self._last
 
-    def begin(self) -> Problem | None:
+    def begin(self) -> ChainBreak | None:
         """Before the first entry: whether the start is a checkpoint that was made here."""
         self._problem = self._check_mark("checkpoint", self._last)
         return self._problem
 
-    def feed(self, logged: Logged) -> Problem | None:
+    def feed(self, logged: SealedAuditRecord) -> ChainBreak | None:
         """The next entry; what is wrong with it or with one before."""
         self._problem = self._problem or self._check(logged)
         if self._problem is None:
             self.entries += 1
-            self._last = Mark(self._last.sequence + 1, logged.hash, logged.seal)
+            self._last = ChainPosition(self._last.sequence + 1, logged.hash, logged.seal)
         return self._problem
 
-    def finish(self, head: Mark) -> Problem | None:
+    def finish(self, head: ChainPosition) -> ChainBreak | None:
         """After the last entry: whether it is the one that the head names."""
         if self._problem is None:
             self._problem = self._check_mark("head", head)
         if self._problem is None and head.sequence != self._last.sequence:
             missing = min(head.sequence, self._last.sequence) + 1
-            self._problem = Problem(missing, f"the log ends at {self._last.sequence}, its head is {head.sequence}")
+            self._problem = ChainBreak(missing, f"the log ends at {self._last.sequence}, its head is {head.sequence}")
         if self._problem is None and head.hash != self._last.hash:
-            self._problem = Problem(head.sequence, "the head names another entry")
+            self._problem = ChainBreak(head.sequence, "the head names another entry")
         if self._problem is None and self._expect is not None and self._expect.sequence > self._last.sequence:
-            self._problem = Problem(self._expect.sequence, f"it was there once, but the log ends at {head.sequence}")
+            self._problem = ChainBreak(self._expect.sequence, f"it was there once, but the log ends at {head.sequence}")
         return self._problem
 
-    def _check(self, logged: Logged) -> Problem | None:
+    def _check(self, logged: SealedAuditRecord) -> ChainBreak | None:
         expected = self._last.sequence + 1
         document = bytes(logged.entry)
         try:
             entry = _decode(document)
         except ValueError:
-            return Problem(expected, "it is no entry")
+            return ChainBreak(expected, "it is no entry")
         if entry.sequence != expected:
-            return Problem(expected, f"it is missing; the next one there is {entry.sequence}")
+            return ChainBreak(expected, f"it is missing; the next one there is {entry.sequence}")
         if hashlib.sha256(document).hexdigest() != logged.hash:
-            return Problem(expected, "it was edited: it does not have its hash")
+            return ChainBreak(expected, "it was edited: it does not have its hash")
         if entry.previous != self._last.hash:
-            return Problem(expected, "it does not follow the entry before it")
+            return ChainBreak(expected, "it does not follow the entry before it")
         if self._expect and self._expect.sequence == expected and self._expect.hash != logged.hash:
-            return Problem(expected, "it is not the one that was there once")
+            return ChainBreak(expected, "it is not the one that was there once")
         if self._secret and not hmac.compare_digest(
             seal(self._secret, "entry", entry.sequence, logged.hash), logged.seal
         ):
-            return Problem(expected, "its seal was not made with this installation's secret")
+            return ChainBreak(expected, "its seal was not made with this installation's secret")
         return None
 
-    def _check_mark(self, label: Literal["head", "checkpoint"], mark: Mark) -> Problem | None:
+    def _check_mark(self, label: Literal["head", "checkpoint"], mark: ChainPosition) -> ChainBreak | None:
         if mark == START or not self._secret:
             return None
         if hmac.compare_digest(seal(self._secret, label, mark.sequence, mark.hash), mark.seal):
             return None
-        return Problem(mark.sequence, f"the seal of the {label} was not made with this installation's secret")
+        return ChainBreak(mark.sequence, f"the seal of the {label} was not made with this installation's secret")
 
 
 def verify_export(
-    lines: Iterable[bytes], secret: bytes = b"", *, expect: Mark | None = None
-) -> tuple[Verifier, Problem | None]:
+    lines: Iterable[bytes], secret: bytes = b"", *, expect: ChainPosition | None = None
+) -> tuple[Verifier, ChainBreak | None]:
     """Check exported lines. They may begin and end anywhere: an end that is missing is seen only if it is expected."""
     verifier = Verifier(START, secret, expect=expect)
     for number, line in enumerate(lines, 1):
@@ -221,9 +221,9 @@ def verify_export(
             logged = _decode_line(line)
             entry = logged.read()
         except ValueError:
-            return verifier, Problem(number, f"line {number} is no entry")
+            return verifier, ChainBreak(number, f"line {number} is no entry")
         if number == 1:
-            verifier = Verifier(Mark(entry.sequence - 1, entry.previous), secret, expect=expect)
+            verifier = Verifier(ChainPosition(entry.sequence - 1, entry.previous), secret, expect=expect)
         if problem := verifier.feed(logged):
             return verifier, problem
     return verifier, verifier.finish(mark(secret, "head", verifier.last.sequence, verifier.last.hash))

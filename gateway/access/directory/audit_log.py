@@ -10,7 +10,7 @@ from msgspec import Raw
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway.access.directory.audit import START, Logged, Mark, Problem, Verifier
+from gateway.access.directory.audit import START, ChainBreak, ChainPosition, SealedAuditRecord, Verifier
 from gateway.access.directory.schema import AUDIT_KEY, CHECKPOINT_KEY, HEAD_KEY
 from gateway.errors import Unavailable
 
@@ -29,24 +29,24 @@ class AuditLog:
         self._redis = redis
         self._secret = secret
 
-    async def head(self) -> Mark:
+    async def head(self) -> ChainPosition:
         """Where the log ends."""
         return await self._mark(HEAD_KEY)
 
-    async def checkpoint(self) -> Mark:
+    async def checkpoint(self) -> ChainPosition:
         """The entry before the first one that is still there."""
         return await self._mark(CHECKPOINT_KEY)
 
-    async def read(self, after: int = 0, limit: int = 100) -> list[Logged]:
+    async def read(self, after: int = 0, limit: int = 100) -> list[SealedAuditRecord]:
         """The entries after this number, oldest first."""
         return [logged for _, logged in await self._range("XRANGE", f"{after + 1}-0", "+", limit)]
 
-    async def read_back(self, before: int | None = None, limit: int = 100) -> list[Logged]:
+    async def read_back(self, before: int | None = None, limit: int = 100) -> list[SealedAuditRecord]:
         """The entries before this number, newest first."""
         last = "+" if before is None else f"({before}-0"
         return [logged for _, logged in await self._range("XREVRANGE", last, "-", limit)]
 
-    async def entries(self, after: int = 0, until: int | None = None) -> AsyncIterator[Logged]:
+    async def entries(self, after: int = 0, until: int | None = None) -> AsyncIterator[SealedAuditRecord]:
         """All entries after this number and up to that one, oldest first, read page by page."""
         last = "+" if until is None else f"{until}-{_LAST}"
         first = f"{after + 1}-0"
@@ -55,7 +55,7 @@ class AuditLog:
                 yield logged
             first = f"({page[-1][0]}"
 
-    async def verify(self, *, expect: Mark | None = None) -> tuple[Verifier, Problem | None]:
+    async def verify(self, *, expect: ChainPosition | None = None) -> tuple[Verifier, ChainBreak | None]:
         """Check the whole log as it is now; what is added meanwhile is not looked at.
 
         `expect`: an entry that was seen earlier, and must be there unless the cap has dropped it.
@@ -71,7 +71,7 @@ class AuditLog:
                 return verifier, problem
             # The log has been cut at its start while it was read.
 
-    async def _extent(self) -> tuple[Mark, Mark, int]:
+    async def _extent(self) -> tuple[ChainPosition, ChainPosition, int]:
         """Checkpoint, head, and the number of the last entry there is, at one moment."""
         try:
             async with self._redis.pipeline(transaction=True) as pipeline:
@@ -83,7 +83,7 @@ class AuditLog:
             raise unavailable(error) from None
         return mark_of(checkpoint), mark_of(head), int(newest[0][0].split(b"-")[0]) if newest else 0
 
-    async def _mark(self, key: str) -> Mark:
+    async def _mark(self, key: str) -> ChainPosition:
         try:
             return mark_of(await cast(Any, self._redis.hmget(key, *_FIELDS)))
         except (RedisError, OSError) as error:
@@ -91,7 +91,7 @@ class AuditLog:
 
     async def _range(
         self, command: Literal["XRANGE", "XREVRANGE"], first: str, last: str, limit: int
-    ) -> list[tuple[str, Logged]]:
+    ) -> list[tuple[str, SealedAuditRecord]]:
         read = self._redis.xrange if command == "XRANGE" else self._redis.xrevrange
         try:
             found = cast("list[tuple[bytes, dict[bytes, bytes]]]", await read(AUDIT_KEY, first, last, count=limit))
@@ -100,10 +100,10 @@ class AuditLog:
         return [(place.decode(), _logged(fields)) for place, fields in found]
 
 
-def mark_of(reply: Sequence[bytes | None]) -> Mark:
+def mark_of(reply: Sequence[bytes | None]) -> ChainPosition:
     """A mark from the reply of HMGET; the start if there is none."""
     sequence, digest, seal = (value.decode() if value is not None else "" for value in reply)
-    return Mark(int(sequence), digest, seal) if sequence else START
+    return ChainPosition(int(sequence), digest, seal) if sequence else START
 
 
 def unavailable(error: Exception) -> Unavailable:
@@ -112,6 +112,6 @@ def unavailable(error: Exception) -> Unavailable:
     return Unavailable("the directory cannot be reached at the moment; try again in a few seconds")
 
 
-def _logged(fields: dict[bytes, bytes]) -> Logged:
+def _logged(fields: dict[bytes, bytes]) -> SealedAuditRecord:
     entry, digest, seal = (fields.get(name, b"") for name in (b"entry", b"hash", b"seal"))
-    return Logged(Raw(entry), digest.decode(), seal.decode())
+    return SealedAuditRecord(Raw(entry), digest.decode(), seal.decode())

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.access.directory import audit
-from gateway.access.directory.audit import START, Entry, Mark
+from gateway.access.directory.audit import START, AuditRecord, ChainPosition
 from gateway.access.directory.change import Caps, Change, Configured, Delete, Idempotency, Note, Put
 from gateway.access.directory.schema import (
     AUDIT_KEY,
@@ -36,7 +36,7 @@ ONCE_SECONDS = 24 * 3600
 Command = tuple[str, ...]
 
 
-class Once(Struct, frozen=True):
+class IdempotencyRecord(Struct, frozen=True):
     """What is remembered for an idempotency key."""
 
     digest: str
@@ -44,13 +44,13 @@ class Once(Struct, frozen=True):
     """Kind and document that each change wrote, if any."""
 
 
-class Look(Struct, frozen=True):
+class DirectorySnapshot(Struct, frozen=True):
     """A consistent look at Redis."""
 
     now: int
     """Milliseconds since 1970 by Redis' clock."""
-    head: Mark
-    checkpoint: Mark
+    head: ChainPosition
+    checkpoint: ChainPosition
     answers: Mapping[Command, Any]
 
 
@@ -64,17 +64,17 @@ class Author(Struct, frozen=True):
     """Random, anew for each attempt: tells entries of the audit log apart that are otherwise the same."""
 
 
-class Plan(Struct, frozen=True):
+class ChangePlan(Struct, frozen=True):
     """What is to be done, or has been done before."""
 
     commands: list[Command]
     records: list[Record | None]
     """As they are after the change, one per change; None for what was deleted or only noted."""
-    head: Mark
+    head: ChainPosition
     replayed: bool = False
 
 
-_decode_once = msgspec.json.Decoder(Once).decode
+_decode_once = msgspec.json.Decoder(IdempotencyRecord).decode
 
 
 def questions(changes: Sequence[Change], actor: str, once: Idempotency | None) -> list[Command]:
@@ -99,7 +99,7 @@ def questions(changes: Sequence[Change], actor: str, once: Idempotency | None) -
     return list(dict.fromkeys(asked))
 
 
-def question_when_full(seen: Look, caps: Caps, adding: int) -> Command | None:
+def question_when_full(seen: DirectorySnapshot, caps: Caps, adding: int) -> Command | None:
     """Asks for the entry up to which a full audit log is to be cut; None while there is room."""
     if int(seen.answers["XLEN", AUDIT_KEY]) < caps.audit:
         return None
@@ -108,8 +108,14 @@ def question_when_full(seen: Look, caps: Caps, adding: int) -> Command | None:
 
 
 def plan(
-    changes: Sequence[Change], author: Author, seen: Look, *, caps: Caps, configured: Configured, secret: bytes
-) -> Plan:
+    changes: Sequence[Change],
+    author: Author,
+    seen: DirectorySnapshot,
+    *,
+    caps: Caps,
+    configured: Configured,
+    secret: bytes,
+) -> ChangePlan:
     """Decide on changes, all or none. They concern different records.
 
     Raises:
@@ -145,10 +151,12 @@ def plan(
     commands = [*appends, *writes, _set_mark(HEAD_KEY, head)]
     commands += _cut(seen, secret, caps, len(changes))
     if once is not None:
-        remembered = Once(once.digest, [(record.KIND, encode(record)) if record else None for record in records])
+        remembered = IdempotencyRecord(
+            once.digest, [(record.KIND, encode(record)) if record else None for record in records]
+        )
         document = msgspec.json.encode(remembered).decode()
         commands.append(("SET", once_key(author.actor, once.key), document, "EX", str(ONCE_SECONDS)))
-    return Plan(commands, records, head)
+    return ChangePlan(commands, records, head)
 
 
 def _questions_of(record: Record) -> list[Command]:
@@ -185,9 +193,9 @@ class _Decision(Struct, frozen=True):
     after: Record | None = None
 
 
-def _entry(decision: _Decision, author: Author, sequence: int, now: int, previous: Mark) -> Entry:
+def _entry(decision: _Decision, author: Author, sequence: int, now: int, previous: ChainPosition) -> AuditRecord:
     """What the audit log says of a decision."""
-    return Entry(
+    return AuditRecord(
         sequence=sequence,
         at=now,
         actor=author.actor,
@@ -210,7 +218,7 @@ def _noted(note: Note) -> _Decision:
 class _Rules:
     """What may become of records, given what there is. Knows what the changes before have taken."""
 
-    def __init__(self, seen: Look, caps: Caps, configured: Configured) -> None:
+    def __init__(self, seen: DirectorySnapshot, caps: Caps, configured: Configured) -> None:
         self._seen = seen
         self._caps = caps
         self._configured = configured
@@ -340,11 +348,11 @@ def _writes(before: Record | None, after: Record | None) -> list[Command]:
     return commands
 
 
-def _set_mark(key: str, mark: Mark) -> Command:
+def _set_mark(key: str, mark: ChainPosition) -> Command:
     return ("HSET", key, "sequence", str(mark.sequence), "hash", mark.hash, "seal", mark.seal)
 
 
-def _cut(seen: Look, secret: bytes, caps: Caps, adding: int) -> list[Command]:
+def _cut(seen: DirectorySnapshot, secret: bytes, caps: Caps, adding: int) -> list[Command]:
     """Drop the oldest tenth of a full audit log, and mark where it begins then."""
     question = question_when_full(seen, caps, adding)
     if question is None:
@@ -357,15 +365,15 @@ def _cut(seen: Look, secret: bytes, caps: Caps, adding: int) -> list[Command]:
     return [("XTRIM", AUDIT_KEY, "MINID", f"{sequence + 1}-0"), _set_mark(CHECKPOINT_KEY, cut)]
 
 
-def _last_to_go(seen: Look, caps: Caps, adding: int) -> int:
+def _last_to_go(seen: DirectorySnapshot, caps: Caps, adding: int) -> int:
     return seen.checkpoint.sequence + max(adding, caps.audit // 10)
 
 
-def _replay(once: Once, asked: Idempotency, head: Mark) -> Plan:
+def _replay(once: IdempotencyRecord, asked: Idempotency, head: ChainPosition) -> ChangePlan:
     if once.digest != asked.digest:
         raise Conflict("the idempotency key was used for another request", code="idempotency_key_reused")
     records = [decode(KINDS[written[0]], written[1]) if written else None for written in once.documents]
-    return Plan([], records, head, replayed=True)
+    return ChangePlan([], records, head, replayed=True)
 
 
 def _text(value: bytes | str) -> str:

@@ -21,7 +21,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V", bound=Record)
 
 
-class Seen(Generic[K, V]):
+class RecordCache(Generic[K, V]):
     """Records by what they are looked up by. `forget` and `clear` are called when the directory has changed."""
 
     def __init__(

@@ -20,10 +20,10 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from gateway.access.directory.audit import START, Mark
+from gateway.access.directory.audit import START, ChainPosition
 from gateway.access.directory.audit_log import AuditLog, mark_of, unavailable
 from gateway.access.directory.change import Caps, Change, Configured, Delete, Idempotency, Put
-from gateway.access.directory.plan import Author, Command, Look, plan, question_when_full, questions
+from gateway.access.directory.plan import Author, Command, DirectorySnapshot, plan, question_when_full, questions
 from gateway.access.directory.schema import (
     AUDIT_KEY,
     CHECKPOINT_KEY,
@@ -46,7 +46,7 @@ _LOOK_MS = 5000
 """An entry's time is that of the look; a change that was decided longer ago is decided anew."""
 
 
-class Page(Struct, Generic[R], frozen=True):
+class RecordPage(Struct, Generic[R], frozen=True):
     """Some records in the order of their identities."""
 
     records: list[R]
@@ -109,7 +109,7 @@ class Directory:
         after: str = "",
         limit: int = 100,
         stored_only: bool = False,
-    ) -> Page[R]:
+    ) -> RecordPage[R]:
         """Records in the order of their identities.
 
         `tenant`: only its own (users and keys); `user`: only its keys; `after`: `next` of the page before; at most
@@ -137,7 +137,7 @@ class Directory:
         shown = sorted(found)[:limit]
         # One that was deleted between the two reads is None.
         records = [record for name in shown if (record := found[name]) is not None]
-        return Page(records, shown[-1] if len(found) > limit else None)
+        return RecordPage(records, shown[-1] if len(found) > limit else None)
 
     async def every(self, kind: type[R], **which: Any) -> AsyncIterator[R]:
         """All records that `page` would list, read page by page. `which`: as for `page`."""
@@ -228,24 +228,24 @@ class Directory:
         """Where it is, for what is kept beside it."""
         return self._redis
 
-    def _tell_how_full(self, seen: Look) -> None:
+    def _tell_how_full(self, seen: DirectorySnapshot) -> None:
         entries = int(seen.answers["XLEN", AUDIT_KEY])
         if entries >= self._caps.audit:
             log.warning("directory: the oldest entries of the audit log were dropped to make room")
         elif seen.checkpoint == START and self._caps.nearly_full(entries):
             log.warning("directory: the audit log is nearly full; export it", extra={"entries": entries})
 
-    async def _committed(self, head: Mark) -> bool:
+    async def _committed(self, head: ChainPosition) -> bool:
         return any(logged.hash == head.hash for logged in await self.audit.read(head.sequence - 1, 1))
 
-    async def _see(self, asked: Sequence[Command], adding: int) -> Look:
+    async def _see(self, asked: Sequence[Command], adding: int) -> DirectorySnapshot:
         marks = [("HMGET", key, "sequence", "hash", "seal") for key in (HEAD_KEY, CHECKPOINT_KEY)]
         commands = [*marks, *asked]
         now, head, checkpoint, *replies = await self._ask(commands)
-        seen = Look(now, mark_of(head), mark_of(checkpoint), dict(zip(asked, replies, strict=True)))
+        seen = DirectorySnapshot(now, mark_of(head), mark_of(checkpoint), dict(zip(asked, replies, strict=True)))
         if (question := question_when_full(seen, self._caps, adding)) is not None:
             _, reply = await self._ask([question])
-            seen = Look(seen.now, seen.head, seen.checkpoint, {**seen.answers, question: reply})
+            seen = DirectorySnapshot(seen.now, seen.head, seen.checkpoint, {**seen.answers, question: reply})
         return seen
 
     async def _ask(self, commands: Sequence[Command]) -> list[Any]:

@@ -14,20 +14,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
-from gateway.access.directory.audit import Mark
+from gateway.access.directory.audit import ChainPosition
 from gateway.access.directory.change import Configured
-from gateway.access.directory.seen import MOST_FOUND, Seen
+from gateway.access.directory.seen import MOST_FOUND, RecordCache
 from gateway.access.directory.store import Directory
 from gateway.background import Periodic
 from gateway.config.settings import Settings
 from gateway.errors import Unavailable
-from gateway.records.directory import Key, Kind, Price, R, Record, Replica, Route, Tenant, User
+from gateway.records.directory import Key, Kind, Price, R, Record, ReplicaControl, Route, Tenant, User
 
 log = logging.getLogger("roundhouse.directory")
 
 POLL = 0.5
 """Seconds between two looks for changes."""
-_WHOLE: tuple[type[Record], ...] = (Tenant, Price, Route, Replica)
+_WHOLE: tuple[type[Record], ...] = (Tenant, Price, Route, ReplicaControl)
 """Kinds of which everything is here."""
 _MOST_ENTRIES = 1000
 """Audit entries that are followed; after more changes everything is read again."""
@@ -74,17 +74,17 @@ class View:
         self._directory = directory
         self._clock = clock
         self._records: dict[Kind, dict[str, Record]] = {kind.KIND: {} for kind in _WHOLE}
-        self._keys: Seen[str, Key] = Seen(directory.key_by_digest, clock)
+        self._keys: RecordCache[str, Key] = RecordCache(directory.key_by_digest, clock)
         # Only verified tokens name users, most of whom are in no directory: that nobody may guess them costs nothing.
-        self._users: Seen[tuple[str, str], User] = Seen(
+        self._users: RecordCache[tuple[str, str], User] = RecordCache(
             lambda name: directory.user_by_subject(*name),
             clock,
             most_unknown=MOST_FOUND,
             unknown_per_second=math.inf,
         )
-        self._keys_named: Seen[str, Key] = Seen(lambda id: directory.get(Key, id), clock)
-        self._users_named: Seen[str, User] = Seen(lambda id: directory.get(User, id), clock)
-        self._head: Mark | None = None
+        self._keys_named: RecordCache[str, Key] = RecordCache(lambda id: directory.get(Key, id), clock)
+        self._users_named: RecordCache[str, User] = RecordCache(lambda id: directory.get(User, id), clock)
+        self._head: ChainPosition | None = None
         self._at = clock()
         self._followed = True
         """Whether the last look was answered."""
@@ -120,9 +120,9 @@ class View:
         """All routes."""
         return cast("Iterable[Route]", self._records["route"].values())
 
-    def replicas(self) -> Mapping[str, Replica]:
+    def replicas(self) -> Mapping[str, ReplicaControl]:
         """How much engines are to be used, by name, as far as somebody has said so."""
-        return cast("Mapping[str, Replica]", self._records["replica"])
+        return cast("Mapping[str, ReplicaControl]", self._records["replica"])
 
     def known_key(self, digest: str) -> Key | None:
         """The key with this digest, if it is in the configuration file or has been seen before."""
@@ -194,7 +194,7 @@ class View:
                 log.info("directory: Redis answers again")
             self._followed = True
 
-    async def _catch_up(self, since: Mark, head: Mark) -> bool:
+    async def _catch_up(self, since: ChainPosition, head: ChainPosition) -> bool:
         """Read again what the entries since then name; False if they do not lead from one to the other."""
         if head == since:
             return True

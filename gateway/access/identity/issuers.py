@@ -19,7 +19,7 @@ import msgspec
 
 from gateway.access.identity.tokens import Claims, KeySet, UnknownKey, issuer_of, key_set, verify
 from gateway.background import Kept
-from gateway.config.identity import Issuer, safe_url
+from gateway.config.identity import IssuerSettings, safe_url
 from gateway.errors import Unauthorized, Unavailable
 
 log = logging.getLogger("roundhouse.identity")
@@ -44,7 +44,7 @@ class _Discovery(msgspec.Struct, frozen=True):
 class Provider:
     """The keys of one issuer."""
 
-    def __init__(self, settings: Issuer, client: httpx2.AsyncClient, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: IssuerSettings, client: httpx2.AsyncClient, clock: Callable[[], float]) -> None:
         self.settings = settings
         self.keys: KeySet | None = None
         self.generation = 0
@@ -122,7 +122,7 @@ class Issuers:
 
     def __init__(
         self,
-        issuers: Sequence[Issuer],
+        issuers: Sequence[IssuerSettings],
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt import PyJWK
 
 from gateway.access.identity.principal import SCOPES
-from gateway.config.identity import Algorithm, Issuer
+from gateway.config.identity import Algorithm, IssuerSettings
 from gateway.errors import Unauthorized
 from gateway.records.directory import Scope
 
@@ -96,7 +96,7 @@ def issuer_of(token: str) -> str:
     return issuer
 
 
-def verify(token: str, issuer: Issuer, keys: KeySet) -> Claims:
+def verify(token: str, issuer: IssuerSettings, keys: KeySet) -> Claims:
     """What the token says, if it is this issuer's, for us, and valid now.
 
     Raises:
@@ -178,7 +178,7 @@ def _reason(error: jwt.PyJWTError) -> str:
             return "it is malformed"
 
 
-def _tenant(claims: Mapping[str, Any], issuer: Issuer) -> str:
+def _tenant(claims: Mapping[str, Any], issuer: IssuerSettings) -> str:
     if issuer.tenant is not None:
         return issuer.tenant
     value = claims.get(issuer.tenant_claim or "")
@@ -188,7 +188,7 @@ def _tenant(claims: Mapping[str, Any], issuer: Issuer) -> str:
     return tenant
 
 
-def _scopes(claims: Mapping[str, Any], issuer: Issuer) -> frozenset[Scope]:
+def _scopes(claims: Mapping[str, Any], issuer: IssuerSettings) -> frozenset[Scope]:
     value = claims.get(issuer.scopes_claim)
     named = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
     prefix = issuer.scope_prefix

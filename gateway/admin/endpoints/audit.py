@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from starlette.responses import Response, StreamingResponse
 
-from gateway.access.directory.audit import Logged
+from gateway.access.directory.audit import SealedAuditRecord
 from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.shapes import Page, TenantPath
 from gateway.admin.kit import cursors
@@ -110,7 +110,7 @@ async def _page(call: Call, query: Page, tenant: str | None) -> AuditList:
     return AuditList(found, cursors.encode(listing, str(before)))
 
 
-def _entry(logged: Logged) -> AuditEntry:
+def _entry(logged: SealedAuditRecord) -> AuditEntry:
     entry = logged.read()
     return AuditEntry(
         entry.sequence, entry.at, entry.actor, entry.action, entry.subject, entry.tenant, entry.changes, logged.hash

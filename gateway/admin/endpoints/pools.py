@@ -15,7 +15,7 @@ from gateway.admin.kit.conditions import entity_tag
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.engines.pools import Engine, Pool
 from gateway.errors import Conflict, NotFound
-from gateway.records.directory import Replica
+from gateway.records.directory import ReplicaControl
 
 endpoints = Endpoints("pools", "Pools of engines, one for each tier, and their replicas.")
 
@@ -28,7 +28,7 @@ class ReplicaPath(PoolPath, frozen=True):
     replica: Annotated[PathName, Meta(description="Such as `small-0`.")]
 
 
-ReplicaChange = shapes.change("ReplicaChange", Replica, without=["name"])
+ReplicaChange = shapes.change("ReplicaChange", ReplicaControl, without=["name"])
 
 
 class ReplicaLoad(Struct, frozen=True):
@@ -136,22 +136,24 @@ def _engine(call: Call, path: ReplicaPath) -> Engine:
     raise NotFound(f"the {path.pool} pool has no replica {path.replica!r}")
 
 
-async def _control(call: Call, engine: Engine) -> Replica:
+async def _control(call: Call, engine: Engine) -> ReplicaControl:
     """What is set for a replica; revision 0 if nothing is."""
-    return await call.gateway.directory.get(Replica, engine.name) or Replica(name=engine.name)
+    return await call.gateway.directory.get(ReplicaControl, engine.name) or ReplicaControl(name=engine.name)
 
 
-def _answer(engine: Engine, control: Replica) -> Answer[ReplicaState]:
+def _answer(engine: Engine, control: ReplicaControl) -> Answer[ReplicaState]:
     return Answer(_replica(engine, control), etag=entity_tag(control.revision))
 
 
-def _pool(pool: Pool, controls: Mapping[str, Replica]) -> PoolState:
+def _pool(pool: Pool, controls: Mapping[str, ReplicaControl]) -> PoolState:
     context = max((engine.context for engine in pool.engines), default=pool.text.context)
-    replicas = [_replica(engine, controls.get(engine.name) or Replica(name=engine.name)) for engine in pool.engines]
+    replicas = [
+        _replica(engine, controls.get(engine.name) or ReplicaControl(name=engine.name)) for engine in pool.engines
+    ]
     return PoolState(pool.tier, pool.name, context, pool.revisions, replicas)
 
 
-def _replica(engine: Engine, control: Replica) -> ReplicaState:
+def _replica(engine: Engine, control: ReplicaControl) -> ReplicaState:
     report = engine.client.load
     load = None
     if report is not None:

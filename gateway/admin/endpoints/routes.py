@@ -17,7 +17,7 @@ from gateway.errors import Conflict, InvalidRequest
 from gateway.pipeline.routing.canaries import Standing, TakenOut, read
 from gateway.pipeline.routing.shadows import Comparison
 from gateway.records.directory import Route
-from router.canary import Signal
+from router.canary import CanarySignal
 from router.route import AUTO
 
 endpoints = Endpoints("routes", "Public names whose requests are shared among models and adapters, such as canaries.")
@@ -43,7 +43,7 @@ class OutState(Struct, frozen=True):
 
     at: int
     """Unix time."""
-    signal: Signal
+    signal: CanarySignal
     turns: int
     stable_turns: int
     failures: Counted

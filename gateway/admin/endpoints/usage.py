@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.shapes import TenantPath
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
-from gateway.billing.report import By, Query, report, shown, total
+from gateway.billing.report import By, ReportQuery, report, shown, total
 from gateway.errors import InvalidRequest
 
 endpoints = Endpoints("usage", "Turns, tokens and cost, exact to the last token delivered.")
@@ -78,7 +78,7 @@ async def _report(call: Call, query: UsageQuery, tenant: str | None) -> Answer[U
     last = query.until or datetime.datetime.now(datetime.UTC).date()
     try:
         first = query.since or last - datetime.timedelta(days=_DAYS - 1)
-        asked = Query(
+        asked = ReportQuery(
             since=_midnight(first),
             until=_midnight(last) + datetime.timedelta(days=1),
             by=(query.by,),

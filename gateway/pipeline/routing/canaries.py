@@ -30,7 +30,7 @@ from gateway.pipeline.routing.shadows import Comparison, Shadows, comparison, co
 from gateway.records.directory import Route, Tenant
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn
-from router.canary import Failures, Rule, Share, Signal, Verdict, judge, split
+from router.canary import CanaryRule, CanarySignal, CanaryVerdict, Failures, WeightedTarget, judge, split
 
 log = logging.getLogger("roundhouse.canaries")
 
@@ -39,7 +39,7 @@ KEY = "rh1:canary:{{{route}}}:{revision}"
 LIFETIME = 30 * 86_400
 ACTOR = "system:canary"
 """Of the audit entries."""
-RULE = Rule()
+RULE = CanaryRule()
 _TURNS = "turns"
 _OUT = "out:"
 _REMEMBERED = 50_000
@@ -78,7 +78,7 @@ class TakenOut(Struct, frozen=True):
 
     at: int
     """Unix time in seconds."""
-    signal: Signal
+    signal: CanarySignal
     turns: int
     stable_turns: int
     failures: Failures
@@ -92,8 +92,8 @@ class Standing(Struct, frozen=True):
     weight: int
     turns: int
     stable_turns: int
-    failures: dict[Signal, Failures]
-    verdict: Verdict
+    failures: dict[CanarySignal, Failures]
+    verdict: CanaryVerdict
     taken_out: TakenOut | None
     """By the gateways, and nobody has changed the route since."""
 
@@ -109,7 +109,7 @@ class Canaries:
         self._metrics = metrics
         self._news: dict[tuple[str, int], tuple[Route, Counter[str]]] = {}
         """By name and revision of the route."""
-        self._counted: OrderedDict[tuple[str, int, bytes, Signal], None] = OrderedDict()
+        self._counted: OrderedDict[tuple[str, int, bytes, CanarySignal], None] = OrderedDict()
 
     def assign(self, turn: Turn) -> Assigned | None:
         """Where the turn's model name leads, if it is a route, all of which its tenant may use."""
@@ -120,7 +120,7 @@ class Canaries:
         if not exists(route, tenant):
             return None
         conversation = _beginning(turn)
-        shares = [Share(target.model, target.weight) for target in route.targets]
+        shares = [WeightedTarget(target.model, target.weight) for target in route.targets]
         model = split(route.name, turn.principal.tenant, conversation, shares)
         if model is None:
             return None
@@ -139,10 +139,10 @@ class Canaries:
         """There is no such model as the route leads to: our fault, not the client's. Returns what to tell it."""
         log.error("route leads nowhere", extra={"route": assigned.route.name, "model": assigned.model})
         if assigned.trial:
-            self._judge(assigned, [Signal.ERROR])
+            self._judge(assigned, [CanarySignal.ERROR])
         return Unavailable(f"what answers for '{assigned.route.name}' is not there; try again later")
 
-    def _judge(self, assigned: Assigned, signals: list[Signal]) -> None:
+    def _judge(self, assigned: Assigned, signals: list[CanarySignal]) -> None:
         route = assigned.route
         counted = {f"{_TURNS}:{assigned.model}": 1}
         for signal in signals:
@@ -236,7 +236,7 @@ async def read(redis: Redis, route: Route) -> Trial:
     for target in others:
         failures = {
             signal: Failures(counts.get(f"{signal}:{stable.model}", 0), counts.get(f"{signal}:{target.model}", 0))
-            for signal in Signal
+            for signal in CanarySignal
         }
         on_trial = stable.weight > 0 and target.weight > 0
         verdict = judge(target.weight, stable.weight, failures if on_trial else {}, RULE)
@@ -255,17 +255,17 @@ def _taken_out(standing: Standing) -> TakenOut:
     )
 
 
-def _signals(route: Route, end: End | None, failure: BaseException | None, began: float) -> list[Signal]:
+def _signals(route: Route, end: End | None, failure: BaseException | None, began: float) -> list[CanarySignal]:
     """What was wrong. Only what a model or its engines can be blamed for: no refused or cancelled requests."""
     error = failure if end is None else end.streamed.error
     if error is not None or end is None:
-        return [Signal.ERROR] if isinstance(error, ApiError) and error.status >= 500 else []
+        return [CanarySignal.ERROR] if isinstance(error, ApiError) and error.status >= 500 else []
     signals = []
     first = end.streamed.first_token
     if route.slow_seconds is not None and first is not None and first - began > route.slow_seconds:
-        signals.append(Signal.SLOW)
+        signals.append(CanarySignal.SLOW)
     if end.streamed.reason == "stop" and end.streamed.usage.output_tokens <= 1:
-        signals.append(Signal.POOR)
+        signals.append(CanarySignal.POOR)
     return signals
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.access.directory.view import View
-from gateway.engines.adapters import Adapters
-from gateway.engines.placement import Placement, Question
+from gateway.engines.adapters import AdapterNames
+from gateway.engines.placement import Placement, PlacementQuery
 from gateway.engines.pools import Engines
 from gateway.pipeline.job import Job
 from gateway.pipeline.routing.refusals import refused
@@ -15,13 +15,13 @@ from gateway.records.directory import Tenant
 from gateway.turns import Turn
 from router import features
 from router.complexity import score
-from router.route import Decision, NoRoute, RouteRequest, route
+from router.route import NoRoute, RouteDecision, RouteRequest, route
 
 
 class Routing:
     """The choices of one configuration."""
 
-    def __init__(self, view: View, engines: Engines, adapters: Adapters, tiers: Tiers) -> None:
+    def __init__(self, view: View, engines: Engines, adapters: AdapterNames, tiers: Tiers) -> None:
         self._view = view
         self._engines = engines
         self._adapters = adapters
@@ -33,14 +33,14 @@ class Routing:
             return
         request = job.turn.request
         if isinstance(request.prompt, str):
-            said = [features.Message("user", request.prompt)]
+            said = [features.PromptMessage("user", request.prompt)]
         else:
-            said = [features.Message(message.role, message.content) for message in job.turn.conversation]
+            said = [features.PromptMessage(message.role, message.content) for message in job.turn.conversation]
         job.seen = features.extract(said)
         job.complexity = score(job.seen)
         job.choice = await self._tiers.choose(job, job.complexity)
 
-    def route(self, job: Job) -> Decision:
+    def route(self, job: Job) -> RouteDecision:
         """The engine, after `choose`.
 
         Raises:
@@ -67,12 +67,12 @@ class Routing:
             full = partial(self._engines.retry_after, job.pools)
             raise refused(refusal, self.visible(job.turn), full) from None
 
-    def place(self, job: Job, decision: Decision) -> Placement | None:
+    def place(self, job: Job, decision: RouteDecision) -> Placement | None:
         """Which replica of the chosen pool answers; None if it has only one."""
         turn = job.turn
         version = job.adapter.version if job.adapter else None
         prompt = job.prompts[self._engines[decision.replica].pool.name]
-        question = Question(prompt, version, turn.principal.tenant, turn.id, turn.request.previous_response_id)
+        question = PlacementQuery(prompt, version, turn.principal.tenant, turn.id, turn.request.previous_response_id)
         return self._engines.place(decision, question, self._view.replicas())
 
     def tenant(self, turn: Turn) -> Tenant:

@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from router.cascade import Escalation
 from router.cascade import again as again_escalated
 from router.refit import Opinion
-from router.tier import TIERS, Choice, Source, again
+from router.tier import TIERS, TierChoice, ValueSource, again
 
 log = logging.getLogger("roundhouse.decisions")
 
@@ -41,7 +41,7 @@ class LoggedDecision(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Id of the response."""
     at: int
     """Unix time of its end in ms."""
-    choice: Choice
+    choice: TierChoice
     features: dict[str, float]
     """Of `router.features.Features`, those that are not 0."""
     model: str
@@ -143,7 +143,9 @@ def opinions(decisions: Sequence[LoggedDecision], feedback: Sequence[Feedback], 
     found = []
     for each in decisions:
         prediction, signal = each.choice.outlook.prediction, said.get(each.response)
-        known = each.choice.outlook.source is Source.LEARNT and each.model == model and each.tier == each.choice.tier
+        known = (
+            each.choice.outlook.source is ValueSource.LEARNT and each.model == model and each.tier == each.choice.tier
+        )
         if signal is not None and known and prediction is not None and prediction.probabilities is not None:
             probability = prediction.probabilities[TIERS.index(each.tier)]
             found.append(Opinion(each.tier, probability, each.choice.propensity, signal == "up"))

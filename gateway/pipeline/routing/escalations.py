@@ -27,16 +27,16 @@ from gateway.pipeline.routing.held import HeldAnswer
 from gateway.pipeline.sink import TurnSink
 from gateway.protocol.stream import Earlier, TurnEvent
 from gateway.telemetry.metrics.process import Metrics
-from router.cascade import Escalation, Signal, escalate, next_tier, sentence, signal
-from router.route import Decision, Why
+from router.cascade import CascadeSignal, Escalation, escalate, next_tier, sentence, signal
+from router.route import RouteDecision, RouteReason
 
 
 class FirstAttempt(Struct, frozen=True):
     """An answer that may be given up, and what would come next."""
 
     held: HeldAnswer
-    decision: Decision
-    following: Decision
+    decision: RouteDecision
+    following: RouteDecision
     """Of the next tier."""
 
 
@@ -102,7 +102,7 @@ class Escalations:
         """Whether the log-probabilities of first answers are wanted."""
         return self._settings.router.escalate_logprob is not None
 
-    def begin(self, job: Job, decision: Decision) -> FirstAttempt | None:
+    def begin(self, job: Job, decision: RouteDecision) -> FirstAttempt | None:
         """The turn's first attempt, if there may be a second one."""
         router, request, choice = self._settings.router, job.turn.request, job.choice
         if not router.escalate or choice is None or job.trial or job.turn.log.items:
@@ -110,7 +110,7 @@ class Escalations:
         if not request.generate or request.sampling.prompt_logprobs is not None or decision.tier != choice.tier:
             return None
         tier = next_tier(choice)
-        if tier is None or not escalate(choice, tier, Signal.EMPTY, self._typical).pays:
+        if tier is None or not escalate(choice, tier, CascadeSignal.EMPTY, self._typical).pays:
             return None  # not even if it were of no use at all
         names = [name for name in decision.fallbacks if self._engines[name].pool.tier == tier]
         if not names:
@@ -121,14 +121,14 @@ class Escalations:
             model=self._engines[names[0]].pool.name,
             replica=names[0],
             fallbacks=tuple(names[1:]),
-            why=Why.ESCALATED,
+            why=RouteReason.ESCALATED,
             scores={},
         )
         # Turns that follow this one for its answer must not take it for one that stands still.
         seconds = self._settings.cache.follow_seconds / 2
         return FirstAttempt(HeldAnswer(job.turn, tokens=router.escalate_hold, seconds=seconds), decision, following)
 
-    def judge(self, job: Job, first: FirstAttempt, end: End) -> Decision | None:
+    def judge(self, job: Job, first: FirstAttempt, end: End) -> RouteDecision | None:
         """Where another answer is to come from; None: this one will do."""
         streamed, held, choice = end.streamed, first.held, job.choice
         if held.released or streamed.error is not None or streamed.reason not in ("stop", "length"):
@@ -146,7 +146,7 @@ class Escalations:
         reasons = (*first.following.reasons, sentence(made))
         return msgspec.structs.replace(first.following, reasons=reasons)
 
-    async def take_over(self, job: Job, end: End, following: Decision, output: int) -> Takeover | None:
+    async def take_over(self, job: Job, end: End, following: RouteDecision, output: int) -> Takeover | None:
         """Set aside what the second answer may use at most; None: the limits have no room for it.
 
         Args:

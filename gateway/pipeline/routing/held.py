@@ -10,7 +10,7 @@ from gateway.pipeline.sink import TurnSink
 from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.stream import CallBegun, CallEnded, EndReason, TextDelta, TurnEvent
 from gateway.turns import Turn
-from router.cascade import Seen
+from router.cascade import AnswerEvidence
 
 
 class HeldAnswer(TurnSink):
@@ -67,7 +67,7 @@ class HeldAnswer(TurnSink):
         super().take(self._events)
         self._events.clear()
 
-    def seen(self, reason: EndReason, stop: str | None, format: OutputFormat | None, refuses: bool) -> Seen:
+    def seen(self, reason: EndReason, stop: str | None, format: OutputFormat | None, refuses: bool) -> AnswerEvidence:
         """What it looks like now that it has ended.
 
         Args:
@@ -77,7 +77,7 @@ class HeldAnswer(TurnSink):
         calls = any(isinstance(event, CallBegun) for event in self._events)
         whole = all(event.complete for event in self._events if isinstance(event, CallEnded))
         asked = format is None or calls or stop is not None or format.holds(self.held)
-        return Seen(
+        return AnswerEvidence(
             empty=reason == "stop" and stop is None and not calls and not self.held.strip(),
             valid=asked and whole,
             refusal=refuses and format is None and not calls,

@@ -19,7 +19,7 @@ from cache.semantic.agreement import agree
 from engine.client.engine_client import EngineGone, EngineOverloaded, RequestFailed
 from gateway.access.directory.view import View
 from gateway.background import BackgroundTasks
-from gateway.engines.adapters import Adapters
+from gateway.engines.adapters import AdapterNames
 from gateway.engines.placement import salt_of
 from gateway.engines.pools import Engine, Engines, Pool
 from gateway.errors import ApiError
@@ -28,7 +28,7 @@ from gateway.pipeline.prompts import tokenise
 from gateway.records.directory import Route, Shadow
 from gateway.telemetry.metrics.process import Metrics
 from gateway.tools.answer import constraint
-from router.canary import Failures, Share, evidence, split
+from router.canary import Failures, WeightedTarget, evidence, split
 
 log = logging.getLogger("roundhouse.canaries")
 
@@ -99,7 +99,7 @@ def copied(route: Route, tenant: str, conversation: bytes) -> bool:
     """Whether a conversation is one of those that are copied: in all of its turns, so that its prefix is known."""
     if route.shadow is None:
         return False
-    shares = [Share("copied", route.shadow.percent), Share("not", 100 - route.shadow.percent)]
+    shares = [WeightedTarget("copied", route.shadow.percent), WeightedTarget("not", 100 - route.shadow.percent)]
     return split(f"{route.name}\0shadow", tenant, conversation, shares) == "copied"
 
 
@@ -120,7 +120,7 @@ class Shadows:
     """The copies of one gateway."""
 
     def __init__(
-        self, engines: Engines, adapters: Adapters, view: View, embedder: EmbedderClient | None, metrics: Metrics
+        self, engines: Engines, adapters: AdapterNames, view: View, embedder: EmbedderClient | None, metrics: Metrics
     ) -> None:
         self._engines = engines
         self._adapters = adapters

@@ -31,9 +31,9 @@ from gateway.protocol.requests import Message
 from router.budget import Budget, charge
 from router.complexity import Complexity
 from router.features import HEAD, TAIL, Features
-from router.route import AUTO, Policy
+from router.route import AUTO, RoutingPolicy
 from router.success import Prediction, SuccessModel, shipped
-from router.tier import TIERS, Choice, Outlook, Source, Terms, choose, price_table, relative
+from router.tier import TIERS, Outlook, Terms, TierChoice, ValueSource, choose, price_table, relative
 
 MAX_CONVERSATIONS = 50_000
 _SAMPLE = 4
@@ -105,7 +105,7 @@ class Tiers:
         if share is not None and share not in memory.budgets:
             knob = round(100 * max(0.0, share - cheapest) / (1 - cheapest))
             memory.budgets[share] = Budget(share, self._prices[max(1, knob)])
-        self.policy = Policy(
+        self.policy = RoutingPolicy(
             medium_from=router.medium_from,
             large_from=router.large_from,
             quality=router.quality,
@@ -118,7 +118,7 @@ class Tiers:
             escalate_logprob=router.escalate_logprob,
         )
 
-    async def choose(self, job: Job, complexity: Complexity) -> Choice | None:
+    async def choose(self, job: Job, complexity: Complexity) -> TierChoice | None:
         """The tier for a request that leaves it open, None for any other. Asks the embedder where that may help."""
         request = job.turn.request
         if request.model != AUTO or job.adapter is not None:
@@ -152,8 +152,8 @@ class Tiers:
         delays: tuple[float, float, float] = (0.0, 0.0, 0.0),
         offered: tuple[str, ...] = TIERS,
         floor: str | None = None,
-    ) -> Choice:
-        """See `router.tier.Choice`. Args: quality: where the knob is for this request."""
+    ) -> TierChoice:
+        """See `router.tier.TierChoice`. Args: quality: where the knob is for this request."""
         router = self._router
         outlook = Outlook(
             _source(prediction, seen), complexity.score, prediction, router.medium_from, router.large_from
@@ -234,14 +234,14 @@ def read_model(path: str | None) -> SuccessModel:
         raise SettingsError(f"router.model: {path}: {error}") from error
 
 
-def _source(prediction: Prediction | None, seen: Features) -> Source:
+def _source(prediction: Prediction | None, seen: Features) -> ValueSource:
     if prediction is not None and prediction.probabilities is not None:
-        return Source.LEARNT
+        return ValueSource.LEARNT
     # The complexity score was made for messages as people write them in a chat, and read as a whole.
-    return Source.COMPLEXITY if seen.characters <= HEAD + TAIL else Source.UNCERTAIN
+    return ValueSource.COMPLEXITY if seen.characters <= HEAD + TAIL else ValueSource.UNCERTAIN
 
 
-def _logged(job: Job, choice: Choice, end: End, model: str) -> LoggedDecision:
+def _logged(job: Job, choice: TierChoice, end: End, model: str) -> LoggedDecision:
     usage = end.streamed.usage
     return LoggedDecision(
         response=job.turn.id,

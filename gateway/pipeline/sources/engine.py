@@ -19,12 +19,12 @@ from gateway.pipeline.routing.held import HeldAnswer
 from gateway.pipeline.sink import FilteredSink, TurnSink
 from gateway.pipeline.sources.repetition import Repetition
 from gateway.pipeline.sources.response_cache import diverged
-from gateway.protocol.stream import Routed, Usage
+from gateway.protocol.stream import Routed, TokenUsage
 from gateway.safety.guard import Guard
 from gateway.telemetry.metrics.process import Metrics
 from gateway.telemetry.trace import Stage
 from gateway.turns import TurnState
-from router.route import Decision, Why
+from router.route import RouteDecision, RouteReason
 
 
 class EngineAnswers:
@@ -60,7 +60,7 @@ class EngineAnswers:
             first.held.release()
         return larger or end
 
-    async def _escalate(self, job: Job, first: End, following: Decision) -> End | None:
+    async def _escalate(self, job: Job, first: End, following: RouteDecision) -> End | None:
         """Another answer; None if there is none, and the first one is the answer after all."""
         engine = self._engines[following.replica]
         output = output_limit(job, self._settings, engine.context - len(job.prompts[engine.pool.name]))
@@ -83,7 +83,7 @@ class EngineAnswers:
         return None
 
     async def _ask(
-        self, job: Job, decision: Decision, *, held: HeldAnswer | None = None, takeover: Takeover | None = None
+        self, job: Job, decision: RouteDecision, *, held: HeldAnswer | None = None, takeover: Takeover | None = None
     ) -> End:
         """Stream from the engine of a decision, or from the next one while none has given a token."""
         placement = self._routing.place(job, decision)
@@ -96,7 +96,7 @@ class EngineAnswers:
         for replica in (decision.replica, *decision.fallbacks):
             engine = self._engines[replica]
             # Another replica of the tier that the router chose is as good as the first one.
-            fallback = decision.why is Why.FALLBACK or engine.pool.tier != decision.tier
+            fallback = decision.why is RouteReason.FALLBACK or engine.pool.tier != decision.tier
             sink.announce = partial(self._announce, job, decision, engine, fallback=fallback)
             if held is not None and fallback:
                 held.release()
@@ -121,7 +121,7 @@ class EngineAnswers:
                 streamed = await relay(asked, FilteredSink(sink, filter, self._guard.hold_seconds) if filter else sink)
                 break
             except TryNext as failure:
-                streamed = Streamed(reason="error", usage=Usage(), error=failure.error)
+                streamed = Streamed(reason="error", usage=TokenUsage(), error=failure.error)
         if streamed.error is not None and job.turn.state is TurnState.ADMITTING:
             raise streamed.error
         if streamed.error is None:
@@ -138,8 +138,8 @@ class EngineAnswers:
             streamed = diverged(job)
         return End(streamed, engine.pool.tier, job.model(engine), job.outcome, fallback, job.canary)
 
-    def _announce(self, job: Job, decision: Decision, engine: Engine, *, fallback: bool) -> None:
-        reason = str(Why.FALLBACK if fallback else decision.why)
+    def _announce(self, job: Job, decision: RouteDecision, engine: Engine, *, fallback: bool) -> None:
+        reason = str(RouteReason.FALLBACK if fallback else decision.why)
         self._metrics.turns.routed(engine.pool.tier, reason)
         first = decision.replica
         instead = (f"{first} did not answer, {engine.name} stands in",) if engine.name != first else ()
@@ -172,7 +172,7 @@ def output_limit(job: Job, settings: Settings, room: int) -> int:
     return request.max_output_tokens or max(1, min(settings.turns.default_max_output_tokens, room))
 
 
-def _probabilities(decision: Decision) -> tuple[float, float, float] | None:
+def _probabilities(decision: RouteDecision) -> tuple[float, float, float] | None:
     """That each tier answers well, where that decided."""
     prediction = decision.choice.outlook.prediction if decision.choice else None
     return prediction.probabilities if prediction else None

@@ -9,10 +9,10 @@ from time import monotonic
 from typing import Any
 
 from cache.keys import response_digest
-from cache.policy import Answer, Question, Reject, Scope, may_look_up, may_store, scope_of
-from cache.response import Entry, Lookup, Outcome, ResponseCache, Wish, size_of
+from cache.policy import AnswerTraits, Reject, RequestTraits, Scope, may_look_up, may_store, scope_of
+from cache.response import CachedAnswer, Lookup, LookupOutcome, ResponseCache, Wish, size_of
 from cache.shape import shape_of
-from cache.statistics import CacheStatistics
+from cache.statistics import CacheCounter
 from cache.wording import asks_for_chance, depends_on_time, is_personal, refuses
 from gateway.access.identity.secret import derive
 from gateway.billing.cost import picodollars
@@ -24,7 +24,7 @@ from gateway.pipeline.sources.cache_key import owner, parts
 from gateway.pipeline.sources.repetition import Repetition
 from gateway.pipeline.sources.single_flight import Flights, TakeOver
 from gateway.protocol.requests import Message
-from gateway.protocol.stream import Replayed, Routed, TextDelta, Usage
+from gateway.protocol.stream import Replayed, Routed, TextDelta, TokenUsage
 from gateway.safety.guard import LONG_TEXT, Guard
 
 MAX_LEADERS = 3
@@ -40,7 +40,7 @@ class StoredAnswers:
     def __init__(
         self,
         cache: ResponseCache,
-        statistics: CacheStatistics,
+        statistics: CacheCounter,
         flights: Flights,
         guard: Guard,
         settings: Settings,
@@ -67,13 +67,13 @@ class StoredAnswers:
         bypass = may_look_up(_question(job), enabled=self._settings.enabled)
         if bypass:
             self._statistics.add(tenant, f"exact_bypass.{bypass}")
-            job.found = Lookup(Outcome.MISS, bypass)
+            job.found = Lookup(LookupOutcome.MISS, bypass)
         else:
             job.outcome = "miss"
             job.scope = self._scope(job)
             job.digest = response_digest(self._parts(job, turn.conversation), self._secret(tenant))
             await self._ask(job)
-        if wish.only_if_cached and job.found.outcome is not Outcome.HIT:
+        if wish.only_if_cached and job.found.outcome is not LookupOutcome.HIT:
             raise NotCached(f"no stored answer may be used ({job.found.reason}), and the request asks for nothing else")
 
     def context(self, job: Job, more: dict[str, Any]) -> str:
@@ -114,7 +114,7 @@ class StoredAnswers:
             if ended is TakeOver.ALONE or followed == MAX_LEADERS:
                 # Nobody follows it, and nothing is stored: it is no answer for others, or one engine after the other
                 # fails.
-                job.found = Lookup(Outcome.MISS, "alone")
+                job.found = Lookup(LookupOutcome.MISS, "alone")
                 return None
             await self._ask(job, failed=found.leader)
 
@@ -146,14 +146,16 @@ class StoredAnswers:
             tags=caching.tags,
         )
         found = job.found = await self._cache.get(turn.principal.tenant, job.digest, wish)
-        if found.outcome is Outcome.LEAD:
+        if found.outcome is LookupOutcome.LEAD:
             self._flights.lead(turn, job.digest)
-        if found.outcome in (Outcome.LEAD, Outcome.MISS) and not failed:
+        if found.outcome in (LookupOutcome.LEAD, LookupOutcome.MISS) and not failed:
             self._statistics.add(turn.principal.tenant, "exact_miss")
             if found.reason != "absent":
                 self._statistics.add(turn.principal.tenant, f"exact_miss.{found.reason}")
 
-    def replay(self, job: Job, entry: Entry, *, counter: str = "exact_hit", reasons: tuple[str, ...] = ()) -> End:
+    def replay(
+        self, job: Job, entry: CachedAnswer, *, counter: str = "exact_hit", reasons: tuple[str, ...] = ()
+    ) -> End:
         """Answer with a stored answer."""
         turn = job.turn
         shown = turn.log.text
@@ -168,7 +170,7 @@ class StoredAnswers:
             turn.append(TextDelta(entry.text[len(shown) :]))
         self._statistics.add(turn.principal.tenant, counter)
         now = monotonic()
-        usage = Usage(entry.input_tokens, entry.input_tokens, entry.output_tokens)
+        usage = TokenUsage(entry.input_tokens, entry.input_tokens, entry.output_tokens)
         return self._hit(job, Streamed(reason="stop", usage=usage, first_token=now, last_token=now))
 
     async def _follow(self, job: Job, leader: str) -> End | TakeOver:
@@ -242,11 +244,11 @@ class StoredAnswers:
         )
         return scope_of(configured, personal=personal)
 
-    def _admission(self, job: Job, end: End) -> tuple[Reject | None, Entry]:
+    def _admission(self, job: Job, end: End) -> tuple[Reject | None, CachedAnswer]:
         log, usage, format = job.turn.log, end.streamed.usage, job.turn.request.format
         text = log.text
         deltas = log.messages[0].since(0) if log.messages else None
-        entry = Entry(
+        entry = CachedAnswer(
             text=text,
             shape=shape_of(deltas.lengths, deltas.token_counts, deltas.token_ids) if deltas else shape_of((), (), ()),
             model=end.model,
@@ -256,7 +258,7 @@ class StoredAnswers:
             scope=job.scope,
             tags=job.turn.request.caching.tags,
         )
-        answer = Answer(
+        answer = AnswerTraits(
             finished=end.streamed.reason == "stop",
             blocked=end.streamed.reason == "content_filter",
             # A stop string ends an answer wherever its grammar happens to be.
@@ -271,9 +273,9 @@ class StoredAnswers:
         )
         return may_store(answer, max_bytes=self._settings.max_entry_bytes), entry
 
-    async def _store(self, job: Job, digest: str, entry: Entry) -> None:
+    async def _store(self, job: Job, digest: str, entry: CachedAnswer) -> None:
         turn, tenant = job.turn, job.turn.principal.tenant
-        leads = turn.id if job.found.outcome is Outcome.LEAD else ""
+        leads = turn.id if job.found.outcome is LookupOutcome.LEAD else ""
         if job.scope is not Scope.USER:
             look = partial(self._guard.is_personal, [entry.text], turn.principal)
             if await asyncio.to_thread(look) if len(entry.text) >= LONG_TEXT // 10 else look():
@@ -297,10 +299,10 @@ def diverged(job: Job) -> Streamed:
     return Streamed(reason="error", usage=job.turn.delivered(), error=error)
 
 
-def _question(job: Job) -> Question:
+def _question(job: Job) -> RequestTraits:
     turn, request = job.turn, job.turn.request
     said = _said(job)
-    return Question(
+    return RequestTraits(
         deterministic=all(request.sampling.deterministic(pool.text.defaults) for pool in job.pools),
         no_store=request.caching.no_store,
         logprobs=request.sampling.logprobs is not None or request.sampling.prompt_logprobs is not None,

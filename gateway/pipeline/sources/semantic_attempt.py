@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from cache.embedding.store import Vector
-from cache.response import Entry
-from cache.semantic.decision import Decision
+from cache.response import CachedAnswer
+from cache.semantic.decision import SemanticDecision
 from cache.semantic.profile import Profile
 
 
@@ -19,6 +19,6 @@ class Attempt(Struct, frozen=True):
     vector: Vector
     sealed: Profile
     delta: float
-    decision: Decision
-    checked: Entry | None
+    decision: SemanticDecision
+    checked: CachedAnswer | None
     """The stored answer that the fresh one is compared with."""

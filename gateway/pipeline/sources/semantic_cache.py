@@ -23,19 +23,19 @@ from cache.policy import Scope
 from cache.questions.corrections import Corrections
 from cache.questions.hints import Hints
 from cache.questions.index import Name
-from cache.questions.store import Check, Found, SemanticStore
-from cache.response import Entry
+from cache.questions.store import Check, FoundQuestions, SemanticStore
+from cache.response import CachedAnswer
 from cache.semantic.agreement import agree, same
-from cache.semantic.decision import Action, Decision, Terms, decide
+from cache.semantic.decision import Action, SemanticDecision, Terms, decide
 from cache.semantic.eligibility import ineligible
 from cache.semantic.entry import EntryState, Thresholds
-from cache.semantic.model import Model
+from cache.semantic.model import CorrectnessModel
 from cache.semantic.monitor import Control, Mode
 from cache.semantic.profile import profile, seal
-from cache.statistics import CacheStatistics
+from cache.statistics import CacheCounter
 from gateway.access.identity.secret import derive
 from gateway.background import BackgroundTasks
-from gateway.config.settings import SemanticCache, Settings
+from gateway.config.settings import SemanticCacheSettings, Settings
 from gateway.pipeline.job import End, Job
 from gateway.pipeline.sources.response_cache import StoredAnswers
 from gateway.pipeline.sources.semantic_attempt import Attempt
@@ -60,8 +60,8 @@ class SimilarAnswers:
         hints: Hints,
         store: SemanticStore,
         corrections: Corrections,
-        model: Model,
-        statistics: CacheStatistics,
+        model: CorrectnessModel,
+        statistics: CacheCounter,
         metrics: SemanticMetrics,
         secret: bytes,
     ) -> None:
@@ -79,7 +79,7 @@ class SimilarAnswers:
         self.draw: Callable[[], float] = random.random
         """Chance, which decides what is checked."""
 
-    def configure(self, settings: SemanticCache) -> None:
+    def configure(self, settings: SemanticCacheSettings) -> None:
         """Take over changed bounds."""
         self._store.configure(max_questions=settings.max_questions_per_tenant)
 
@@ -164,11 +164,11 @@ class SimilarAnswers:
 
     async def _look_up(
         self, job: Job, answers: StoredAnswers, delta: float, seconds: float
-    ) -> tuple[Attempt | None, Found]:
+    ) -> tuple[Attempt | None, FoundQuestions]:
         tenant, question = job.turn.principal.tenant, job.turn.conversation[-1].content
         hello = self._embeddings.hello
         if hello is None or hello.model != self._model.embedder:
-            return None, Found()
+            return None, FoundQuestions()
         secret = self._secret(tenant)
         name = (tenant, answers.context(job, {"embedder": hello.revision, "model": self._model.version}))
         # The partition is read, if it has to be, while the question is embedded.
@@ -180,13 +180,13 @@ class SimilarAnswers:
             await preparing
         vector = job.embedding
         if vector is None:
-            return None, Found()
+            return None, FoundQuestions()
         sealed = seal(profile(question), secret)
         hints = await self._hints.nearest(name, vector, CANDIDATES)
         hints = [hint for hint in hints if hint.similarity >= self._model.floor]
-        found = await self._store.read(name, hints) if hints else Found()
+        found = await self._store.read(name, hints) if hints else FoundQuestions()
         if found is None:
-            return None, Found()
+            return None, FoundQuestions()
         if found.gone:
             await self._hints.gone(name, found.gone)
         decision = decide(
@@ -213,7 +213,7 @@ class SimilarAnswers:
         except TimeoutError:
             pass  # it goes on; what is known by now has to do
 
-    async def _learn(self, attempt: Attempt, fresh: Entry, answer: str) -> None:
+    async def _learn(self, attempt: Attempt, fresh: CachedAnswer, answer: str) -> None:
         tenant = attempt.name[0]
         decision, checked = attempt.decision, attempt.checked
         if checked is not None and decision.answer is not None and decision.judgement is not None:
@@ -263,12 +263,12 @@ _REASONS = {Action.SERVE: "similar", Action.EXPLORE: "checked", Action.REJECT: "
 """What clients are told; a plain miss keeps the exact cache's reason."""
 
 
-def _counter(decision: Decision) -> str:
+def _counter(decision: SemanticDecision) -> str:
     kind = f"semantic_{decision.action}"
     return kind if decision.reason is None else f"{kind}.{decision.reason}"
 
 
-def _remark(decision: Decision) -> str:
+def _remark(decision: SemanticDecision) -> str:
     assert decision.judgement is not None
     told = "given" if decision.action is Action.SERVE else f"checked ({decision.reason})"
     return (

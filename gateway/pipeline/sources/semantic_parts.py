@@ -13,7 +13,7 @@ from cache.questions.corrections import Corrections
 from cache.questions.hints import Hints, IndexedHints, VectorSetHints, has_vector_sets
 from cache.questions.store import SemanticStore
 from cache.semantic.model import InvalidModel, shipped
-from cache.statistics import CacheStatistics
+from cache.statistics import CacheCounter
 from gateway.background import failure_reporter
 from gateway.config.settings import Settings
 from gateway.pipeline.sources.semantic_cache import SimilarAnswers
@@ -27,7 +27,7 @@ async def semantic_cache(
     embedder: EmbedderClient | None,
     redis: Redis,
     reader: Redis,
-    statistics: CacheStatistics,
+    statistics: CacheCounter,
     metrics: SemanticMetrics,
     secret: bytes,
 ) -> SimilarAnswers | None:

@@ -22,7 +22,7 @@ from gateway.access.identity import Principal
 from gateway.background import BackgroundTasks, Periodic
 from gateway.errors import ApiError
 from gateway.pipeline.relay import Streamed
-from gateway.protocol.stream import EndReason, Finished, Routed, TextDelta, TurnEvent, Usage
+from gateway.protocol.stream import EndReason, Finished, Routed, TextDelta, TokenUsage, TurnEvent
 from gateway.turns import Turn, TurnState, Viewer
 
 log = logging.getLogger("roundhouse.cache")
@@ -179,18 +179,18 @@ class _Following:
                 return TakeOver.ALONE
             case Finished():
                 prompt = event.usage.input_tokens - event.earlier.input_tokens
-                usage = Usage(prompt, prompt, event.usage.output_tokens - event.earlier.output_tokens)
+                usage = TokenUsage(prompt, prompt, event.usage.output_tokens - event.earlier.output_tokens)
                 return self._streamed(event.reason, usage) if event.reason in SHARED else TakeOver.AGAIN
             case _:
                 pass
         return None
 
-    def _usage(self) -> Usage:
+    def _usage(self) -> TokenUsage:
         """So far."""
         prompt = self._routed.input_tokens if self._routed else 0
-        return Usage(prompt, prompt, self._tokens)
+        return TokenUsage(prompt, prompt, self._tokens)
 
-    def _streamed(self, reason: EndReason, usage: Usage) -> Streamed:
+    def _streamed(self, reason: EndReason, usage: TokenUsage) -> Streamed:
         return Streamed(reason=reason, usage=usage, first_token=self._first, last_token=self._last)
 
 

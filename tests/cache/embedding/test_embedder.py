@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from cache.embedding.client import FAILURES, EmbedderClient, EmbedRefused
 from cache.embedding.model import ModelError, SentenceModel, check, directory_of
 from cache.embedding.server import EmbedderServer
-from cache.embedding.wire import MAX_CHARACTERS, MAX_FRAME, Ask, Hello, read
+from cache.embedding.wire import MAX_CHARACTERS, MAX_FRAME, EmbedderInfo, EmbedRequest, read
 from tests.embedder import EmbedderProcess
 
 pytestmark = pytest.mark.anyio
@@ -151,14 +151,14 @@ class TestModel:
 
 
 DEEP = struct.pack(">I", 200_006) + b"\x96\1\x90\xc2\1\xc2" + b"\x91" * 200_000
-"""An `Ask` with one more field than there are, nested without end."""
+"""An `EmbedRequest` with one more field than there are, nested without end."""
 
 
 async def test_a_frame_nested_without_end_is_refused() -> None:
     reader = asyncio.StreamReader()
     reader.feed_data(DEEP)
     with pytest.raises(ValueError, match="nested too deeply"):
-        await read(reader, msgspec.msgpack.Decoder(Ask))
+        await read(reader, msgspec.msgpack.Decoder(EmbedRequest))
 
 
 async def test_a_client_comes_back_whatever_ended_its_connection(
@@ -204,7 +204,7 @@ class Stubborn:
 async def stubborn(queue: int = 100) -> AsyncIterator[tuple[Stubborn, EmbedderClient]]:
     model = Stubborn()
     with tempfile.TemporaryDirectory(prefix="rh-emb-") as folder:
-        server = EmbedderServer(model, Hello("stubborn", "1", 2, model.max_tokens), queue=queue)
+        server = EmbedderServer(model, EmbedderInfo("stubborn", "1", 2, model.max_tokens), queue=queue)
         try:
             async with server.listening(Path(folder) / "e.sock"), connected(Path(folder) / "e.sock") as client:
                 yield model, client

@@ -6,13 +6,13 @@ import numpy as np
 from redis.asyncio import Redis
 
 from cache.questions.index import Vector
-from cache.response import Entry, Lookup, ResponseCache
-from cache.semantic.model import FEATURES, VERSION, Cutoff, Model
+from cache.response import CachedAnswer, Lookup, ResponseCache
+from cache.semantic.model import FEATURES, VERSION, CorrectnessModel, Cutoff
 from cache.shape import shape_of
 
 DIMENSIONS = 8
 
-MODEL = Model(
+MODEL = CorrectnessModel(
     version=VERSION,
     embedder="all-MiniLM-L6-v2",
     features=FEATURES,
@@ -42,7 +42,7 @@ def vector(*leading: float) -> Vector:
 async def answer(cache: ResponseCache, tenant: str, digest: str, text: str = "42") -> Lookup:
     """Have the exact cache hold an answer; returns the look-up that began it."""
     shape = shape_of((len(text),), (0,), ())
-    entry = Entry(text=text, shape=shape, model="m", tier="small", input_tokens=3, output_tokens=2)
+    entry = CachedAnswer(text=text, shape=shape, model="m", tier="small", input_tokens=3, output_tokens=2)
     found = await cache.get(tenant, digest)
     assert await cache.put(tenant, digest, entry, found) is not None
     return found

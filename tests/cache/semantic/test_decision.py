@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.semantic.decision import Action, Candidate, Decision, Exploration, Terms, Why, decide
+from cache.semantic.decision import (
+    Action,
+    Exploration,
+    ExplorationReason,
+    SemanticCandidate,
+    SemanticDecision,
+    Terms,
+    decide,
+)
 from cache.semantic.entry import EntryState, Observation
 from cache.semantic.guards import Rejection
 from cache.semantic.model import offset_of, shipped
@@ -19,12 +27,16 @@ ASKED = profile("How can I learn to play the guitar?")
 TRUSTED = offset_of([Observation(1.0, True)] * 20, MODEL.sigma)
 
 
-def candidate(text: str = "How do I learn to play the guitar?", similarity: float = 0.97, **more: object) -> Candidate:
+def candidate(
+    text: str = "How do I learn to play the guitar?", similarity: float = 0.97, **more: object
+) -> SemanticCandidate:
     fields = {"id": "q1", "answer": "a1", "state": EntryState.VERIFIED, "offset": TRUSTED, "support": 20} | more
-    return Candidate(similarity=similarity, profile=profile(text), **fields)  # type: ignore[arg-type]
+    return SemanticCandidate(similarity=similarity, profile=profile(text), **fields)  # type: ignore[arg-type]
 
 
-def decision(*candidates: Candidate, draw: float = 0.9, delta: float = 0.05, **more: object) -> Decision:
+def decision(
+    *candidates: SemanticCandidate, draw: float = 0.9, delta: float = 0.05, **more: object
+) -> SemanticDecision:
     return decide(ASKED, candidates, model=MODEL, terms=Terms(delta=delta, **more), draw=draw)  # type: ignore[arg-type]
 
 
@@ -53,7 +65,7 @@ def test_the_best_that_passes_the_guards_decides_not_the_nearest() -> None:
 
 def test_an_unsure_one_is_explored_always() -> None:
     found = decision(candidate(similarity=0.62, offset=None, support=0), delta=0.005)
-    assert (found.action, found.reason, found.propensity) == (Action.EXPLORE, Why.UNSURE, 1.0)
+    assert (found.action, found.reason, found.propensity) == (Action.EXPLORE, ExplorationReason.UNSURE, 1.0)
     assert not found.would_serve
 
 
@@ -61,7 +73,7 @@ def test_an_unsure_one_is_explored_always() -> None:
 def test_a_share_of_what_would_be_served_is_checked(state: EntryState) -> None:
     share = Exploration().propensity(state)
     below, at = (decision(candidate(state=state), draw=draw) for draw in (share * 0.99, share))
-    assert (below.action, below.reason) == (Action.EXPLORE, Why.SAMPLED)
+    assert (below.action, below.reason) == (Action.EXPLORE, ExplorationReason.SAMPLED)
     assert at.action is Action.SERVE
     assert below.would_serve
     assert below.propensity == at.propensity == share
@@ -69,7 +81,7 @@ def test_a_share_of_what_would_be_served_is_checked(state: EntryState) -> None:
 
 def test_a_quarantined_one_is_checked_never_served() -> None:
     found = decision(candidate(state=EntryState.QUARANTINED))
-    assert (found.action, found.reason, found.would_serve) == (Action.EXPLORE, Why.QUARANTINED, False)
+    assert (found.action, found.reason, found.would_serve) == (Action.EXPLORE, ExplorationReason.QUARANTINED, False)
 
 
 def test_a_revoked_one_is_passed_over() -> None:
@@ -78,7 +90,7 @@ def test_a_revoked_one_is_passed_over() -> None:
 
 def test_after_the_trip_everything_is_checked_and_counts_for_recovery() -> None:
     found = decision(candidate(), exact_only=True)
-    assert (found.action, found.reason) == (Action.EXPLORE, Why.EXACT_ONLY)
+    assert (found.action, found.reason) == (Action.EXPLORE, ExplorationReason.EXACT_ONLY)
     assert (found.would_serve, found.propensity) == (True, 1.0)
 
 

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from cache.semantic.entry import Observation
-from cache.semantic.model import FEATURES, InvalidModel, Model, Offset, decode, features_of, offset_of, shipped
+from cache.semantic.model import (
+    FEATURES,
+    CorrectnessModel,
+    InvalidModel,
+    Offset,
+    decode,
+    features_of,
+    offset_of,
+    shipped,
+)
 from cache.semantic.profile import profile
 
 MODEL = shipped()
@@ -110,4 +119,4 @@ def test_a_bad_artefact_is_refused(artefact: bytes, message: str) -> None:
 
 def test_a_model_survives_its_encoding() -> None:
     assert decode(msgspec.json.encode(MODEL)) == MODEL
-    assert isinstance(MODEL, Model)
+    assert isinstance(MODEL, CorrectnessModel)

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 from websockets.asyncio.server import ServerConnection, serve, unix_serve
 
-from engine.client.engine_client import AnswerUnreadable, EngineClient, EngineGone, RequestFailed, RequestInvalid
+from engine.client.engine_client import EngineClient, EngineGone, RequestFailed, RequestInvalid, UnreadableOutput
 from engine.text.processor import TextProcessor
 from engine.wire import (
     PROTOCOL_VERSION,
@@ -252,7 +252,7 @@ async def test_a_text_that_cannot_be_read_ends_its_own_generation_only(
     engine.runner.gate.release(1000)
     with pytest.raises(RequestFailed, match="could not be turned into text") as failed:
         await collect(unlucky)
-    assert (type(failed.value), type(failed.value.__cause__)) == (AnswerUnreadable, IndexError)
+    assert (type(failed.value), type(failed.value.__cause__)) == (UnreadableOutput, IndexError)
     assert [token for delta in await collect(beside) for token in delta.token_ids] == [7] * 6
     assert "the answer to request 2 cannot be read" in caplog.text
     # The engine has been told to stop, on the same connection, and it goes on serving.

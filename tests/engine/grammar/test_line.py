@@ -7,11 +7,11 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.grammar.line import Line
+from engine.grammar.line import TrialQueue
 
 
 def test_tenants_take_turns_by_the_time_that_theirs_take() -> None:
-    line: Line[str] = Line(running=1, waiting=9)
+    line: TrialQueue[str] = TrialQueue(running=1, waiting=9)
     for index in range(6):
         line.push("slow", f"slow {index}")
         line.push("quick", f"quick {index}")
@@ -25,7 +25,7 @@ def test_tenants_take_turns_by_the_time_that_theirs_take() -> None:
 
 
 def test_who_comes_late_is_next_but_has_saved_up_nothing() -> None:
-    line: Line[int] = Line(running=1, waiting=9)
+    line: TrialQueue[int] = TrialQueue(running=1, waiting=9)
     for index in range(9):
         line.push("a", index)
     for _ in range(4):
@@ -43,7 +43,7 @@ def test_who_comes_late_is_next_but_has_saved_up_nothing() -> None:
 
 
 def test_nobody_has_more_running_than_allowed() -> None:
-    line: Line[int] = Line(running=1, waiting=9)
+    line: TrialQueue[int] = TrialQueue(running=1, waiting=9)
     line.push("a", 0)
     line.push("a", 1)
     assert line.pop() == ("a", 0)
@@ -62,7 +62,7 @@ def test_nobody_has_more_running_than_allowed() -> None:
 )
 def test_nothing_is_lost_and_nothing_is_kept(events: list[tuple[str, str, float]]) -> None:
     """Of jobs that went through the line; of tenants that have none any more."""
-    line: Line[int] = Line(running=2, waiting=3)
+    line: TrialQueue[int] = TrialQueue(running=2, waiting=3)
     waiting: dict[str, list[int]] = {tenant: [] for tenant in "abcd"}
     running: list[str] = []
     for number, (tenant, what, seconds) in enumerate(events):

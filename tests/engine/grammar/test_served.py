@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.client.engine_client import EngineClient
-from engine.client.generation import RequestFailed, RequestInvalid, Result
+from engine.client.generation import GenerationResult, RequestFailed, RequestInvalid
 from engine.server.host import EngineServer
 from engine.wire import Grammar, SamplingParams
 from tests.engine.grammar import engines
@@ -33,7 +33,7 @@ async def served(model: Model, tmp_path: Path) -> AsyncIterator[tuple[Engine, En
             yield engine, client
 
 
-async def answer(served: tuple[Engine, EngineClient], grammar: Grammar, seed: int = 0) -> tuple[str, Result]:
+async def answer(served: tuple[Engine, EngineClient], grammar: Grammar, seed: int = 0) -> tuple[str, GenerationResult]:
     engine, client = served
     sampling = SamplingParams(max_tokens=100, seed=seed)
     async with client.generate(PROMPT, sampling, text=engine.text, grammar=grammar) as generation:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bench.simulation import Arrival, Cost, simulate
+from bench.simulation import Arrival, StepCost, simulate
 from engine.request import Request, RequestError
 from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.scheduling.forecast import Forecast
@@ -109,7 +109,7 @@ def test_predictions_are_about_right(policy: PolicyName) -> None:
 
     arrivals = [Arrival(0.08 * i, "one", [i] * 100, 60) for i in range(400)]
     config = SchedulerConfig(blocks=1000, max_running=8, policy=policy)
-    simulate(arrivals, config, Cost(0.01, 0.0001, 0.001), observe=observe)
+    simulate(arrivals, config, StepCost(0.01, 0.0001, 0.001), observe=observe)
     settled = [id for id in predicted if 50 < int(id) < 350]
     assert len(settled) > 250
     for id in settled:

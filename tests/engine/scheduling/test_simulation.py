@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.simulation import Arrival, Cost, Simulation, jain, simulate
+from bench.simulation import Arrival, Simulation, StepCost, jain, simulate
 from engine.plan import StepPlan
 from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.scheduling.fair import Fair
 from engine.scheduling.scheduler import Scheduler
 from engine.wire import PolicyName
 
-COST = Cost(base=0.01, token=2e-5, row=5e-5)
+COST = StepCost(base=0.01, token=2e-5, row=5e-5)
 """About those of a small model on a GPU."""
 _fresh = count(1)
 

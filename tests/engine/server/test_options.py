@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from msgspec import Meta
 
 from engine.server.options import EngineOptions, parameters
-from gateway.config.settings import Pool
+from gateway.config.settings import PoolSettings
 
 
 class Few(msgspec.Struct, kw_only=True):
@@ -69,7 +69,7 @@ def test_options_that_do_not_go_together_are_refused_by_name(wrong: dict[str, Pa
 
 
 def test_a_pool_offers_what_its_engine_takes() -> None:
-    pool, engine = (typing.get_type_hints(struct) for struct in (Pool, EngineOptions))
+    pool, engine = (typing.get_type_hints(struct) for struct in (PoolSettings, EngineOptions))
     chosen = {name for name in pool.keys() & engine.keys() if get_origin(pool[name]) is Literal}
     assert chosen >= {"device", "dtype", "quantize", "kv_dtype", "policy", "speculate"}
     for name in chosen:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from gateway.config.settings import ApiKey, Tenant, demo_settings
+from gateway.config.settings import ApiKeySettings, TenantSettings, demo_settings
 from gateway.records.directory import Scope
 from gateway.server import GatewayServer
 from tests.gateway.conftest import Serve, Served
@@ -23,15 +23,17 @@ OPERATOR, ACME, OTHER, CHAT = "operator-key", "acme-key", "other-key", "chat-key
 ADMIN: list[Scope] = ["admin:read", "admin:write"]
 
 
-def api_key(id: str, text: str, scopes: list[Scope], *, operator: bool = False) -> ApiKey:
-    return ApiKey(id=id, sha256=hashlib.sha256(text.encode()).hexdigest(), scopes=scopes, operator=operator)
+def api_key(id: str, text: str, scopes: list[Scope], *, operator: bool = False) -> ApiKeySettings:
+    return ApiKeySettings(id=id, sha256=hashlib.sha256(text.encode()).hexdigest(), scopes=scopes, operator=operator)
 
 
 TENANTS = [
     *demo_settings().tenants,
-    Tenant(name="operations", keys=[api_key("root", OPERATOR, [*ADMIN, "models"], operator=True)]),
-    Tenant(name="acme", keys=[api_key("acme-admin", ACME, ADMIN), api_key("acme-chat", CHAT, ["chat", "models"])]),
-    Tenant(name="other", keys=[api_key("other-admin", OTHER, ADMIN)]),
+    TenantSettings(name="operations", keys=[api_key("root", OPERATOR, [*ADMIN, "models"], operator=True)]),
+    TenantSettings(
+        name="acme", keys=[api_key("acme-admin", ACME, ADMIN), api_key("acme-chat", CHAT, ["chat", "models"])]
+    ),
+    TenantSettings(name="other", keys=[api_key("other-admin", OTHER, ADMIN)]),
 ]
 
 

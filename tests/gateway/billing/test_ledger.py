@@ -19,8 +19,8 @@ from redis.asyncio import Redis
 
 from gateway.billing.entry import (
     TENANTS_KEY,
-    Entry,
     Group,
+    LedgerEntry,
     Totals,
     counters_key,
     entries_key,
@@ -32,7 +32,7 @@ from gateway.billing.entry import (
 )
 from gateway.billing.ledger import Ledger
 from gateway.billing.store import LedgerStore, Numbered
-from gateway.config.settings import Usage
+from gateway.config.settings import UsageSettings
 from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +42,7 @@ HOUR = 3_600_000
 DAY = "20261122"
 
 
-def entry(number: int, **fields: Any) -> Entry:
+def entry(number: int, **fields: Any) -> LedgerEntry:
     defaults: dict[str, Any] = {
         "turn": f"resp_{number}",
         "at": AT,
@@ -55,7 +55,7 @@ def entry(number: int, **fields: Any) -> Entry:
         "output": 3,
         "picodollars": 7,
     }
-    return Entry(**{**defaults, **fields})
+    return LedgerEntry(**{**defaults, **fields})
 
 
 @contextlib.asynccontextmanager
@@ -69,9 +69,9 @@ async def counted(redis: Redis, tenant: str = "acme", period: str = DAY) -> dict
     return parse_counters(await redis.hgetall(counters_key(tenant, period)))
 
 
-async def entered(redis: Redis, tenant: str = "acme", day: str = DAY) -> list[Entry]:
+async def entered(redis: Redis, tenant: str = "acme", day: str = DAY) -> list[LedgerEntry]:
     found = await redis.xrange(entries_key(tenant, day))
-    return [msgspec.json.decode(fields[b"entry"], type=Entry) for _, fields in found]
+    return [msgspec.json.decode(fields[b"entry"], type=LedgerEntry) for _, fields in found]
 
 
 def die(ledger: Ledger) -> None:
@@ -85,7 +85,7 @@ class TestStore:
 
     async def test_an_entry_adds_to_its_hour_and_day(self, redis_url: str) -> None:
         async with client(redis_url) as redis:
-            store = LedgerStore(redis, Usage())
+            store = LedgerStore(redis, UsageSettings())
             entries = [
                 entry(1),
                 entry(2, adapter="pirate"),
@@ -112,7 +112,7 @@ class TestStore:
     async def test_what_is_sent_again_is_not_counted_again(self, redis_url: str) -> None:
         """Not in another batch, nor after a clock that went back; another writer's numbers are its own."""
         async with client(redis_url) as redis:
-            store = LedgerStore(redis, Usage())
+            store = LedgerStore(redis, UsageSettings())
             numbered = [Numbered(index, entry(index, at=AT - index % 2 * HOUR)) for index in range(1, 8)]
             for batch in (numbered[:3], numbered[:5], numbered, numbered[2:]):
                 await store.write("w", batch)
@@ -122,7 +122,7 @@ class TestStore:
 
     async def test_sums_are_exact_beyond_what_lua_can_count(self, redis_url: str) -> None:
         async with client(redis_url) as redis:
-            store = LedgerStore(redis, Usage())
+            store = LedgerStore(redis, UsageSettings())
             large = 2**53 + 1
             await store.write("w", [Numbered(index, entry(index, picodollars=large)) for index in (1, 2, 3)])
             assert (await counted(redis))[Group("llama", "", "ci")].picodollars == 3 * large
@@ -130,12 +130,12 @@ class TestStore:
     async def test_names_may_hold_anything(self, redis_url: str) -> None:
         async with client(redis_url) as redis:
             strange = entry(1, model="a|b%7C", adapter="c|turns", key="#%")
-            await LedgerStore(redis, Usage()).write("w", [Numbered(1, strange)])
+            await LedgerStore(redis, UsageSettings()).write("w", [Numbered(1, strange)])
             assert await counted(redis) == {group(strange): totals(strange)}
 
     async def test_single_turns_are_capped_and_sums_are_not(self, redis_url: str) -> None:
         async with client(redis_url) as redis:
-            store = LedgerStore(redis, Usage(entries_per_day=100))
+            store = LedgerStore(redis, UsageSettings(entries_per_day=100))
             await store.write("w", [Numbered(index, entry(index)) for index in range(1, 1001)])
             assert 100 <= await redis.xlen(entries_key("acme", DAY)) < 300
             assert (await counted(redis))[Group("llama", "", "ci")].turns == 1000
@@ -143,7 +143,7 @@ class TestStore:
     async def test_what_is_old_enough_is_deleted(self, redis_url: str) -> None:
         """Single turns first, then hours, then days, then the tenant itself."""
         async with client(redis_url) as redis:
-            store = LedgerStore(redis, Usage(entry_days=1, hour_days=2, day_days=3))
+            store = LedgerStore(redis, UsageSettings(entry_days=1, hour_days=2, day_days=3))
             await store.write("w", [Numbered(1, entry(1))])
             begin = datetime(2026, 11, 22, 15, tzinfo=UTC)
             left = []
@@ -159,7 +159,7 @@ class TestLedger:
 
     async def test_turns_reach_redis_and_leave_nothing_on_disk(self, redis_url: str, tmp_path: Path) -> None:
         async with client(redis_url) as redis:
-            ledger = Ledger(redis, Usage(flush_interval=0.01), tmp_path)
+            ledger = Ledger(redis, UsageSettings(flush_interval=0.01), tmp_path)
             await ledger.start()
             for index in range(5):
                 ledger.open(f"resp_{index}", lambda: None)
@@ -173,7 +173,7 @@ class TestLedger:
         server = redis_server()
         with server as url:
             async with client(url) as redis:
-                ledger = Ledger(redis, Usage(), tmp_path)
+                ledger = Ledger(redis, UsageSettings(), tmp_path)
                 await asyncio.to_thread(server.stop)
                 ledger.close("resp_1", entry(1))
                 assert not await ledger.flush()
@@ -181,7 +181,7 @@ class TestLedger:
                 assert not await ledger.flush()
                 die(ledger)
                 await asyncio.to_thread(server.start)
-                other = Ledger(redis, Usage(), tmp_path)
+                other = Ledger(redis, UsageSettings(), tmp_path)
                 other.close("resp_3", entry(3))
                 assert await other.flush()
                 await other.adopt()
@@ -192,7 +192,7 @@ class TestLedger:
     async def test_who_flushes_at_the_same_time_writes_once(self, redis_url: str, tmp_path: Path, disk: bool) -> None:
         (tmp_path / "file").write_text("")
         async with client(redis_url) as redis:
-            ledger = Ledger(redis, Usage(), tmp_path if disk else tmp_path / "file")
+            ledger = Ledger(redis, UsageSettings(), tmp_path if disk else tmp_path / "file")
             for index in range(500):
                 ledger.close(f"resp_{index}", entry(index))
             assert await asyncio.gather(ledger.flush(), ledger.flush(), ledger.flush()) == [True] * 3
@@ -201,7 +201,7 @@ class TestLedger:
     async def test_running_turns_of_a_dead_gateway_are_entered_as_lost(self, redis_url: str, tmp_path: Path) -> None:
         """With the figures of their last checkpoint; one that had ended since is not entered twice."""
         async with client(redis_url) as redis:
-            ledger = Ledger(redis, Usage(), tmp_path)
+            ledger = Ledger(redis, UsageSettings(), tmp_path)
             for index in (1, 2, 3):
                 ledger.open(f"resp_{index}", lambda index=index: entry(index, outcome="lost", output=index))
             await ledger.flush()
@@ -209,7 +209,7 @@ class TestLedger:
             await ledger.flush()
             ledger.close("resp_1", entry(1, output=10))
             die(ledger)
-            await Ledger(redis, Usage(), tmp_path).adopt()
+            await Ledger(redis, UsageSettings(), tmp_path).adopt()
             found = {one.turn: (one.outcome, one.output) for one in await entered(redis)}
             assert found == {"resp_1": ("completed", 10), "resp_2": ("completed", 20), "resp_3": ("lost", 3)}
             assert (await counted(redis))[Group("llama", "", "ci")].turns == 3
@@ -217,7 +217,7 @@ class TestLedger:
     async def test_a_disk_that_cannot_be_used_costs_safety_and_no_entry(self, redis_url: str, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         async with client(redis_url) as redis:
-            ledger = Ledger(redis, Usage(), tmp_path / "file")
+            ledger = Ledger(redis, UsageSettings(), tmp_path / "file")
             for index in range(500):
                 ledger.close(f"resp_{index}", entry(index))
             assert await ledger.flush() and not ledger.waiting
@@ -227,7 +227,7 @@ class TestLedger:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr("gateway.billing.ledger.MAX_IN_MEMORY", 2)
-        ledger = Ledger(Redis.from_url("unix:///nowhere"), Usage(journal_bytes=1000), tmp_path)
+        ledger = Ledger(Redis.from_url("unix:///nowhere"), UsageSettings(journal_bytes=1000), tmp_path)
         for index in range(20):
             ledger.close(f"resp_{index}", entry(index))
         assert ledger.dropped > 0
@@ -237,7 +237,7 @@ class TestLedger:
 class _Timeout(LedgerStore):
     """Loses answers of Redis: what was written arrives or not, and the writer cannot know."""
 
-    def __init__(self, redis: Redis, settings: Usage) -> None:
+    def __init__(self, redis: Redis, settings: UsageSettings) -> None:
         super().__init__(redis, settings)
         self.fate: str = "answered"
 
@@ -256,17 +256,17 @@ class Machine:
     def __init__(self, redis: Redis, folder: Path) -> None:
         self.redis, self.folder = redis, folder
         self.gateways = [self.start()]
-        self.expected: dict[str, Entry] = {}
+        self.expected: dict[str, LedgerEntry] = {}
         self.open: list[tuple[Ledger, str]] = []
-        self.checkpointed: dict[str, Entry] = {}
+        self.checkpointed: dict[str, LedgerEntry] = {}
         self.progress: dict[str, int] = {}
 
     def start(self) -> Ledger:
-        ledger = Ledger(self.redis, Usage(), self.folder)
-        ledger._store = _Timeout(self.redis, Usage())
+        ledger = Ledger(self.redis, UsageSettings(), self.folder)
+        ledger._store = _Timeout(self.redis, UsageSettings())
         return ledger
 
-    def snapshot(self, turn: str) -> Entry:
+    def snapshot(self, turn: str) -> LedgerEntry:
         shown = entry(0, turn=turn, outcome="lost", output=self.progress[turn])
         self.checkpointed[turn] = shown
         return shown

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from gateway.billing import report
-from gateway.billing.entry import Entry, Group, Totals, counters_key, entries_key, group, totals
-from gateway.billing.report import Query, Row, periods
+from gateway.billing.entry import Group, LedgerEntry, Totals, counters_key, entries_key, group, totals
+from gateway.billing.report import ReportQuery, ReportRow, periods
 from gateway.billing.store import LedgerStore, Numbered
 from gateway.cli.root import main
-from gateway.config.settings import Usage
+from gateway.config.settings import UsageSettings
 from tests.gateway.billing.test_ledger import AT, DAY, HOUR, client, entry
 
 SINCE = datetime(2026, 11, 20, tzinfo=UTC)
@@ -44,12 +44,12 @@ entries = st.lists(
 wanted = st.none() | st.just("llama")
 
 
-async def fill(redis: Redis, many: list[Entry], store: Usage | None = None) -> None:
+async def fill(redis: Redis, many: list[LedgerEntry], store: UsageSettings | None = None) -> None:
     numbered = [Numbered(number, one) for number, one in enumerate(many, 1)]
-    await LedgerStore(redis, store or Usage()).write("w", numbered)
+    await LedgerStore(redis, store or UsageSettings()).write("w", numbered)
 
 
-def name(by: report.By, one: Entry) -> str:
+def name(by: report.By, one: LedgerEntry) -> str:
     time = datetime.fromtimestamp(one.at / 1000, UTC).isoformat()
     plain = {"day": time[:10], "hour": time[:13], "adapter": one.adapter or ""}
     return plain.get(by) or ("" if by == "adapter" else str(getattr(one, by)))
@@ -69,25 +69,25 @@ def test_days_and_hours_make_up_a_time(since: datetime, until: datetime, hourly:
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(entries, hours, hours, st.lists(st.sampled_from(report.BY), unique=True, max_size=4), wanted)
 async def test_a_report_is_the_sum_of_the_turns_in_its_time(
-    redis_url: str, many: list[Entry], one: datetime, other: datetime, by: list[report.By], model: str | None
+    redis_url: str, many: list[LedgerEntry], one: datetime, other: datetime, by: list[report.By], model: str | None
 ) -> None:
     """By whatever it groups and filters; and the books agree."""
     since, until = sorted((one, other))
     async with client(redis_url) as redis:
         await fill(redis, many)
-        whole = Query(since=SINCE, until=SINCE + timedelta(days=4))
+        whole = ReportQuery(since=SINCE, until=SINCE + timedelta(days=4))
         async for verified in report.verify(redis, whole):
             # Hypothesis may have given two turns the same id.
             assert not [problem for problem in verified.problems if "is there" not in problem]
         if since == until:
             return
-        query = Query(since=since, until=until, by=tuple(by), model=model)
+        query = ReportQuery(since=since, until=until, by=tuple(by), model=model)
         begin, end = (int(time.timestamp() * 1000) for time in (since, until))
         inside = [turn for turn in many if begin <= turn.at < end and model in (None, turn.model)]
         expected: dict[tuple[str, ...], Totals] = defaultdict(Totals)
         for turn in inside:
             expected[tuple(name(part, turn) for part in by)] += totals(turn)
-        assert await report.report(redis, query) == [Row(names, expected[names]) for names in sorted(expected)]
+        assert await report.report(redis, query) == [ReportRow(names, expected[names]) for names in sorted(expected)]
         found = [turn async for turn in report.turns(redis, query)]
         assert sorted(map(repr, found)) == sorted(map(repr, inside))
 
@@ -97,7 +97,7 @@ class TestVerify:
     """What does not add up."""
 
     async def problems(self, redis: Redis) -> list[str]:
-        query = Query(since=SINCE, until=SINCE + timedelta(days=4))
+        query = ReportQuery(since=SINCE, until=SINCE + timedelta(days=4))
         return [problem async for verified in report.verify(redis, query) for problem in verified.problems]
 
     async def test_changed_sums_are_found(self, redis_url: str) -> None:
@@ -123,18 +123,18 @@ class TestVerify:
             assert await self.problems(redis) == ["2 turns are kept, 1 were counted"]
             await fill(redis, [entry(2)])  # sent under a number that was counted already
             await redis.delete(entries_key("acme", DAY))
-            await LedgerStore(redis, Usage()).write("other", [Numbered(number, entry(3)) for number in (1, 2)])
+            await LedgerStore(redis, UsageSettings()).write("other", [Numbered(number, entry(3)) for number in (1, 2)])
             await redis.hincrby(counters_key("acme", DAY), Group("llama", "", "ci").field + "|turns", -1)
             await redis.hincrby(counters_key("acme", DAY + "14"), Group("llama", "", "ci").field + "|turns", -1)
             assert "resp_3 is there 2 times" in await self.problems(redis)
 
     async def test_what_was_trimmed_or_pruned_is_no_problem(self, redis_url: str) -> None:
         async with client(redis_url) as redis:
-            await fill(redis, [entry(number) for number in range(1000)], Usage(entries_per_day=100))
+            await fill(redis, [entry(number) for number in range(1000)], UsageSettings(entries_per_day=100))
             assert await self.problems(redis) == []
-            await LedgerStore(redis, Usage(hour_days=1, entry_days=10)).prune(SINCE + timedelta(days=9))
+            await LedgerStore(redis, UsageSettings(hour_days=1, entry_days=10)).prune(SINCE + timedelta(days=9))
             assert await self.problems(redis) == []
-            query = Query(since=SINCE, until=SINCE + timedelta(days=4))
+            query = ReportQuery(since=SINCE, until=SINCE + timedelta(days=4))
             assert report.total(await report.report(redis, query)).turns == 1000
 
 
@@ -149,7 +149,7 @@ class TestVerify:
 )
 def test_a_query_says_what_is_wrong_with_it(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Query(**{"since": SINCE, "until": SINCE + timedelta(days=1), "by": ("hour",), **fields})
+        ReportQuery(**{"since": SINCE, "until": SINCE + timedelta(days=1), "by": ("hour",), **fields})
 
 
 class TestCommand:

@@ -22,9 +22,9 @@ from websockets.exceptions import ConnectionClosed
 from engine.wire import Generate, Output, Step, Usage, encode
 from gateway.access.identity import Principal
 from gateway.billing import report
-from gateway.billing.entry import Entry
-from gateway.billing.report import Query
-from gateway.config.settings import Price, Router
+from gateway.billing.entry import LedgerEntry
+from gateway.billing.report import ReportQuery
+from gateway.config.settings import PriceSettings, RouterSettings
 from gateway.errors import ApiError
 from gateway.protocol.requests import Message, Sampling, TurnRequest
 from gateway.protocol.stream import Finished, TextDelta
@@ -37,7 +37,7 @@ from tests.gateway.turns.processes import GatewayProcess, gateways
 
 pytestmark = pytest.mark.anyio
 
-PRICE = Price(name="tiny-small", input=2_000_000, cached_input=1_000_000, output=5_000_000)
+PRICE = PriceSettings(name="tiny-small", input=2_000_000, cached_input=1_000_000, output=5_000_000)
 BUDGETS = {"spend_per_day": 10**12, "spend_per_month": 10**12}
 """Of the demo tenant, in micro-dollars."""
 CACHED = 3
@@ -176,7 +176,7 @@ async def test_the_ledger_is_what_was_delivered(
                     engines={"small": [engine.address]},
                     prices=[PRICE],
                     limits=BUDGETS,
-                    router=Router(breaker_failures=1000),
+                    router=RouterSettings(breaker_failures=1000),
                 ) as served,
             ):
                 if together:
@@ -200,7 +200,7 @@ async def test_the_ledger_is_what_was_delivered(
     assert (spent["spend_per_day"], spent["spend_per_month"]) == (costs, costs)
 
 
-def _check(outcome: Outcome, entry: Entry) -> None:
+def _check(outcome: Outcome, entry: LedgerEntry) -> None:
     finished, plan = outcome.finished, outcome.plan
     assert finished is not None
     told = finished.usage
@@ -262,6 +262,6 @@ async def _until_entered(redis: Redis, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
-def _always() -> Query:
+def _always() -> ReportQuery:
     now = report.current_hour()
-    return Query(since=now - timedelta(days=2), until=now + timedelta(days=2))
+    return ReportQuery(since=now - timedelta(days=2), until=now + timedelta(days=2))

@@ -12,15 +12,15 @@ from click.testing import CliRunner, Result
 from redis.asyncio import Redis
 
 from cache.questions.corrections import Corrections
-from cache.response import Entry, ResponseCache, Wish
+from cache.response import CachedAnswer, ResponseCache, Wish
 from cache.semantic.keys import answer_key
-from cache.shape import Shape
-from cache.statistics import CacheStatistics
+from cache.shape import DeltaShape
+from cache.statistics import CacheCounter
 from gateway.cli.root import main
 
 T = TypeVar("T")
-ENTRY = Entry(
-    text="[red]Grüße", shape=Shape((10,), (1,), (7,)), model="m", tier="small", input_tokens=5, output_tokens=1
+ENTRY = CachedAnswer(
+    text="[red]Grüße", shape=DeltaShape((10,), (1,), (7,)), model="m", tier="small", input_tokens=5, output_tokens=1
 )
 
 
@@ -42,7 +42,7 @@ def store(redis_url: str, digest: str, *tags: str) -> None:
     async def put(redis: Redis) -> None:
         cache = ResponseCache(redis, ttl=60, max_entries=9)
         found = await cache.get("acme", digest, Wish(tags=tags))
-        assert await cache.put("acme", digest, Entry(**{**_fields(), "tags": tags}), found) == 0
+        assert await cache.put("acme", digest, CachedAnswer(**{**_fields(), "tags": tags}), found) == 0
 
     on(redis_url, put)
 
@@ -62,7 +62,7 @@ def _fields() -> dict[str, Any]:
 
 def test_stats_shows_what_was_counted(run: Callable[..., Result], redis_url: str) -> None:
     async def count(redis: Redis) -> None:
-        statistics = CacheStatistics(redis)
+        statistics = CacheCounter(redis)
         statistics.add("acme", "exact_hit", 3)
         statistics.add("acme", "exact_reject.canary")
         await statistics.flush()

@@ -14,14 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli import examination
-from gateway.cli.examination import Finding
+from gateway.cli.examination import CheckResult
 from gateway.cli.root import main
 from gateway.config.settings import DEMO
 from gateway.processes import redis_server
 from tests.gateway.conftest import EngineThread, Serve
 
 _MODEL = DEMO / "models" / "small"
-_CPU = [Finding("cpu", "kernels", "amx: the best that this CPU has"), Finding("cuda", "device", "none")]
+_CPU = [CheckResult("cpu", "kernels", "amx: the best that this CPU has"), CheckResult("cuda", "device", "none")]
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,14 @@ import msgspec
 import pytest
 
 from gateway.config.configuration import ALL, CHANGEABLE, Configuration, changes, fixed
-from gateway.config.settings import ApiKey, Price, Settings, SettingsError, Tenant, demo_settings
+from gateway.config.settings import (
+    ApiKeySettings,
+    PriceSettings,
+    Settings,
+    SettingsError,
+    TenantSettings,
+    demo_settings,
+)
 from gateway.records.section import Section
 
 pytestmark = pytest.mark.anyio
@@ -31,9 +38,9 @@ def with_pool(**fields: object) -> Settings:
     [
         (changed("router", medium_from=0.1), ["router.medium_from"]),
         (changed("server", idle_timeout=5.0, drain_timeout=1.0), ["server.drain_timeout", "server.idle_timeout"]),
-        (msgspec.structs.replace(BASE, tenants=[*BASE.tenants, Tenant(name="a")]), ["tenants.a"]),
-        (msgspec.structs.replace(BASE, tenants=[Tenant(name="demo")]), ["tenants.demo"]),
-        (msgspec.structs.replace(BASE, prices=[Price(name="m", input=1, output=2)]), ["prices.m"]),
+        (msgspec.structs.replace(BASE, tenants=[*BASE.tenants, TenantSettings(name="a")]), ["tenants.a"]),
+        (msgspec.structs.replace(BASE, tenants=[TenantSettings(name="demo")]), ["tenants.demo"]),
+        (msgspec.structs.replace(BASE, prices=[PriceSettings(name="m", input=1, output=2)]), ["prices.m"]),
         (with_pool(cost=2.0), ["pools.small.cost"]),
     ],
 )
@@ -135,5 +142,5 @@ async def test_a_file_is_watched_if_it_says_so(tmp_path: Path, watched: bool) ->
 
 
 def test_keys_may_come_and_go() -> None:
-    tenant = msgspec.structs.replace(BASE.tenants[0], keys=[ApiKey(id="new", sha256="0" * 64)])
+    tenant = msgspec.structs.replace(BASE.tenants[0], keys=[ApiKeySettings(id="new", sha256="0" * 64)])
     assert fixed(BASE, msgspec.structs.replace(BASE, tenants=[tenant])) == []

@@ -91,13 +91,13 @@ def test_a_phrase_may_begin_another() -> None:
 def test_presidio_that_is_not_installed_is_a_clear_error(tmp_path: Path) -> None:
     import importlib.util
 
-    from gateway.config.safety import Safety
+    from gateway.config.safety import SafetySettings
     from gateway.safety.presidio import Presidio
 
     if importlib.util.find_spec("presidio_analyzer"):
         pytest.skip("it is installed")
     with pytest.raises(SettingsError, match="pip install presidio-analyzer"):
-        Presidio(Safety(presidio=["PERSON"]), str)
+        Presidio(SafetySettings(presidio=["PERSON"]), str)
 
 
 def test_keys_in_redis_are_documented() -> None:
@@ -108,7 +108,7 @@ def test_keys_in_redis_are_documented() -> None:
 
 def test_an_installed_package_may_bring_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gateway.safety.hook import recognisers
-    from gateway.safety.stream import Rule, filter_text
+    from gateway.safety.stream import FilterRule, filter_text
 
     package = tmp_path / "stars-1.0.dist-info"
     package.mkdir()
@@ -128,7 +128,7 @@ def test_an_installed_package_may_bring_a_rule(tmp_path: Path, monkeypatch: pyte
     config = tmp_path / "roundhouse.toml"
     config.write_text('[safety.output]\nstar = "redact"')
     found = recognisers(load(config, {}).safety, {}, b"")
-    assert filter_text("a*b", [Rule("star", found["star"], "-")], lambda rule, text: None) == ("a-b", False)
+    assert filter_text("a*b", [FilterRule("star", found["star"], "-")], lambda rule, text: None) == ("a-b", False)
 
 
 def test_the_documented_examples_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 from engine.adapters.registry import Registry
 from engine.text.processor import TextProcessor
 from engine.wire import Announce, Generate
-from gateway.config.settings import ApiKey, Tenant, demo_settings
+from gateway.config.settings import ApiKeySettings, TenantSettings, demo_settings
 from gateway.engines import adapters as adapters_module
 from gateway.errors import ModelNotFound, RateLimited, Unavailable
 from gateway.protocol.caching import Caching
@@ -32,7 +32,9 @@ pytestmark = pytest.mark.anyio
 OTHER_KEY = "other-key"
 TENANTS = [
     *demo_settings().tenants,
-    Tenant(name="other", keys=[ApiKey(id="other", sha256=hashlib.sha256(OTHER_KEY.encode()).hexdigest())]),
+    TenantSettings(
+        name="other", keys=[ApiKeySettings(id="other", sha256=hashlib.sha256(OTHER_KEY.encode()).hexdigest())]
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ from time import monotonic
 
 import pytest
 
-from gateway.config.settings import Pool, Router
+from gateway.config.settings import PoolSettings, RouterSettings
 from gateway.engines.pools import Engines
 from tests.gateway.conftest import CONTEXT, EngineThread, eventually
 
@@ -16,8 +16,10 @@ pytestmark = pytest.mark.anyio
 
 
 def engines(model: Path, **addresses: list[str]) -> Engines:
-    pools = [Pool(tier=tier, name=f"tiny-{tier}", model=str(model), engines=at) for tier, at in addresses.items()]
-    return Engines(pools, Router())
+    pools = [
+        PoolSettings(tier=tier, name=f"tiny-{tier}", model=str(model), engines=at) for tier, at in addresses.items()
+    ]
+    return Engines(pools, RouterSettings())
 
 
 async def test_pools_without_a_connected_engine_are_problems(model: Path, engine: EngineThread) -> None:

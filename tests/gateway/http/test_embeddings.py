@@ -14,8 +14,8 @@ import numpy as np
 import openai
 import pytest
 
-from gateway.billing.report import Query, turns
-from gateway.config.settings import Embedder, Price
+from gateway.billing.report import ReportQuery, turns
+from gateway.config.settings import EmbedderSettings, PriceSettings
 from tests.embedder import EmbedderProcess
 from tests.gateway.conftest import Serve, Served, eventually
 from tests.gateway.http.test_refusals import post, refused
@@ -31,7 +31,7 @@ async def embedding(
     serve: Serve, process: EmbedderProcess, dimensions: list[int] | None = None, **changes: Any
 ) -> AsyncIterator[Served]:
     """A gateway that has met the embedder."""
-    settings = Embedder(address=f"unix://{process.socket}", dimensions=dimensions or [])
+    settings = EmbedderSettings(address=f"unix://{process.socket}", dimensions=dimensions or [])
     async with serve(embedder=settings, **changes) as served:
         client = served.gateway.embedder
         assert client is not None
@@ -100,7 +100,7 @@ async def test_the_model_is_listed(serve: Serve, embedder: EmbedderProcess) -> N
 
 async def test_it_is_limited_charged_and_entered_in_the_ledger(serve: Serve, embedder: EmbedderProcess) -> None:
     """As any other use of tokens, exactly."""
-    price = Price(name=MODEL, input=1_000_000, output=0)
+    price = PriceSettings(name=MODEL, input=1_000_000, output=0)
     limits = {"input_tokens_per_minute": 40, "requests_per_minute": 100}
     async with embedding(serve, embedder, prices=[price], limits=limits) as served:
         answer = await served.client.embeddings.with_raw_response.create(model=MODEL, input=TEXTS)
@@ -109,7 +109,7 @@ async def test_it_is_limited_charged_and_entered_in_the_ledger(serve: Serve, emb
         await served.settle()
         assert await served.gateway.ledger.flush()
         now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-        query = Query(since=now - timedelta(hours=1), until=now + timedelta(hours=1))
+        query = ReportQuery(since=now - timedelta(hours=1), until=now + timedelta(hours=1))
         rows = [entry async for entry in turns(served.gateway.redis, query)]
     assert answer.headers["x-roundhouse-cost-microdollars"] == "25"
     assert int(answer.headers["x-ratelimit-remaining-input-tokens"]) <= 15

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
-from gateway.config.settings import Settings, Tenant, demo_settings
+from gateway.config.settings import Settings, TenantSettings, demo_settings
 from gateway.http import page
 
 VENDOR = page.STATIC / "vendor"
@@ -86,7 +86,7 @@ async def test_the_embedded_default_tells_its_key() -> None:
 
 async def test_an_own_installation_tells_no_key() -> None:
     """Tenants of one's own, or none yet: the page has to ask."""
-    for tenants in ([Tenant(name="own")], []):
+    for tenants in ([TenantSettings(name="own")], []):
         async with client(Settings(tenants=tenants, pools=demo_settings().pools)) as http:
             assert (await http.get("/ui/config.json")).json()["key"] is None
 

@@ -12,7 +12,7 @@ import pytest
 from openai.types.responses import Response, ResponsesServerEvent
 from pydantic import TypeAdapter
 
-from gateway.config.settings import Cache
+from gateway.config.settings import CacheSettings
 from tests.engine.checkpoints import EOS
 from tests.gateway.conftest import KEY, Serve, Served, eventually
 
@@ -137,7 +137,7 @@ class TestCreate:
 
     async def test_the_same_seed_gives_the_same_text(self, serve: Serve) -> None:
         """Sampling fields beyond OpenAI's go through `extra_body`."""
-        async with serve(cache=Cache(enabled=False)) as served:
+        async with serve(cache=CacheSettings(enabled=False)) as served:
             texts = [await _sample(served, seed) for seed in (1, 1, 2)]
         assert texts[0] == texts[1] != texts[2]
 

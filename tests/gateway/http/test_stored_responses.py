@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types.responses import ResponseItemList
 
-from gateway.protocol.input_items import Page, input_items
+from gateway.protocol.input_items import ItemsPage, input_items
 from gateway.protocol.requests import Message, ToolCall
 from tests.gateway.conftest import KEY, Serve
 
@@ -31,7 +31,7 @@ class TestInputItems:
 
     def test_every_item_is_valid_in_openais_types(self) -> None:
         """Strictly; ids differ, and the order is as asked."""
-        page = input_items("resp_1", CONVERSATION, Page(limit=100, order="asc"))
+        page = input_items("resp_1", CONVERSATION, ItemsPage(limit=100, order="asc"))
         listed = ResponseItemList.model_validate(page, strict=True)
         assert [item.type for item in listed.data] == [
             "message",
@@ -46,7 +46,7 @@ class TestInputItems:
         ]
         assert len({item.id for item in listed.data}) == 9
         assert not listed.has_more
-        newest = input_items("resp_1", CONVERSATION, Page(limit=100))
+        newest = input_items("resp_1", CONVERSATION, ItemsPage(limit=100))
         assert newest["data"] == page["data"][::-1]
 
     @pytest.mark.parametrize("limit", [1, 2, 5, 100])

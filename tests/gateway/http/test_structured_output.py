@@ -11,7 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
-from gateway.config.settings import Router
+from gateway.config.settings import RouterSettings
 from tests.gateway.conftest import Serve, Served, receive, send, until_end
 from tests.gateway.limits.use import STILL
 
@@ -242,7 +242,7 @@ class TestRefused:
 async def test_a_grammar_that_is_too_costly_to_follow_is_no_fault_of_the_engine(serve: Serve) -> None:
     """It ends its own answers with an error that names it; the engine stays in service for the others."""
     costly: Any = {"type": "grammar", "definition": 'start: s\ns: s s | s s s | "x" | "xx"'}
-    async with serve(router=Router(breaker_failures=1)) as served:
+    async with serve(router=RouterSettings(breaker_failures=1)) as served:
         for _ in range(2):
             with pytest.raises(openai.BadRequestError) as caught:
                 await served.client.responses.create(

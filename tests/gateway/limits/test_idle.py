@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from redis.asyncio import Redis
 
-from gateway.config.settings import Limits, Settings
-from gateway.limits.counters import Amounts, Subject
+from gateway.config.settings import LimitSettings, Settings
+from gateway.limits.counters import Amounts, LimitSubject
 from gateway.limits.idle import KEEP, TENANTS_KEY, IdleLimits
 from gateway.limits.limiter import Limiter
 from gateway.limits.script import keys
@@ -17,7 +17,7 @@ from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
 
-BUDGET = (Subject("tenant", Quota(spend_per_month=1000)),)
+BUDGET = (LimitSubject("tenant", Quota(spend_per_month=1000)),)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def small() -> Iterator[str]:
 async def test_another_tenants_flood_takes_no_budget_away(small: str) -> None:
     """Redis makes room by what has a time to live, least used first; what was spent stays."""
     async with Redis.from_url(small) as redis:
-        limiter = Limiter(redis, Settings(limits=Limits()))
+        limiter = Limiter(redis, Settings(limits=LimitSettings()))
         for id in ("settled", "held"):
             reservation = await limiter.reserve("careful", id, Amounts(requests=1, turns=1, spend=400), BUDGET)
             if id == "settled":
@@ -50,7 +50,7 @@ async def test_another_tenants_flood_takes_no_budget_away(small: str) -> None:
 async def test_what_nobody_has_used_for_long_is_deleted(redis_url: str) -> None:
     async with Redis.from_url(redis_url) as redis:
         await redis.flushall()
-        limiter = Limiter(redis, Settings(limits=Limits()))
+        limiter = Limiter(redis, Settings(limits=LimitSettings()))
         now = float((await redis.time())[0])
         idle = IdleLimits(redis)
         for tenant in ("old", "new", "noted and gone"):
@@ -71,7 +71,7 @@ async def test_a_limit_of_an_earlier_version_loses_its_time_to_live(redis_url: s
     """With the first use of a new day."""
     async with Redis.from_url(redis_url) as redis:
         await redis.flushall()
-        limiter = Limiter(redis, Settings(limits=Limits()))
+        limiter = Limiter(redis, Settings(limits=LimitSettings()))
         await limiter.reserve("acme", "turn", Amounts(requests=1, turns=1, spend=1), BUDGET)
         clock = int(await redis.hget(keys("acme")[0], "clock") or 0)  # type: ignore[misc]
         await redis.hset(keys("acme")[0], "clock", clock - 86_400_000)  # type: ignore[misc]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from gateway.config.settings import Limits, Settings
+from gateway.config.settings import LimitSettings, Settings
 from gateway.errors import InvalidRequest, RateLimited, Unavailable
 from gateway.limits import limiter as limiter_module
-from gateway.limits.counters import Amounts, Counters, Subject
+from gateway.limits.counters import Amounts, Counters, LimitSubject
 from gateway.limits.limiter import LEASE, Limiter, Reservation
 from gateway.limits.readings import check_size
 from gateway.limits.script import HELD_KEY, LEASES_KEY, STATE_KEY, keys
@@ -23,7 +23,7 @@ from tests.conftest import redis_server
 
 pytestmark = pytest.mark.anyio
 
-STILL = (Subject("tenant", Quota(output_tokens_per_minute=1, burst_seconds=60_000)),)
+STILL = (LimitSubject("tenant", Quota(output_tokens_per_minute=1, burst_seconds=60_000)),)
 """1000 tokens, of which none comes back while a test looks."""
 _names = itertools.count()
 
@@ -36,7 +36,7 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 
 
 def limiter_over(redis: Redis, gateways: int = 1, **limits: str) -> Limiter:
-    return Limiter(redis, Settings(limits=Limits(**limits)), gateways=lambda: gateways)  # type: ignore[arg-type]
+    return Limiter(redis, Settings(limits=LimitSettings(**limits)), gateways=lambda: gateways)  # type: ignore[arg-type]
 
 
 def new_tenant() -> str:
@@ -83,8 +83,8 @@ async def test_what_is_not_limited_asks_nobody() -> None:
 async def test_what_is_not_there_is_refused_with_the_limit_and_the_time_it_takes(redis: Redis) -> None:
     limiter, tenant = limiter_over(redis), new_tenant()
     subjects = (
-        Subject("tenant", Quota(output_tokens_per_minute=60)),
-        Subject("key:ci", Quota(output_tokens_per_minute=30, burst_seconds=120)),
+        LimitSubject("tenant", Quota(output_tokens_per_minute=60)),
+        LimitSubject("key:ci", Quota(output_tokens_per_minute=30, burst_seconds=120)),
     )
     await limiter.settle(await limiter.reserve(tenant, "t1", turn(60), subjects), used(60))
     with pytest.raises(RateLimited, match="output_tokens_per_minute of key:ci") as caught:
@@ -99,7 +99,7 @@ async def test_what_is_not_there_is_refused_with_the_limit_and_the_time_it_takes
 
 async def test_a_budget_that_is_spent_is_refused_until_the_day_ends(redis: Redis) -> None:
     limiter, tenant = limiter_over(redis), new_tenant()
-    subjects = (Subject("tenant", Quota(spend_per_day=100)),)
+    subjects = (LimitSubject("tenant", Quota(spend_per_day=100)),)
     await limiter.settle(await limiter.reserve(tenant, "t1", turn(1, 90), subjects), used(1, 90))
     with pytest.raises(RateLimited) as caught:
         await limiter.reserve(tenant, "t2", turn(1, 11), subjects)
@@ -111,7 +111,7 @@ async def test_more_than_a_limit_can_give_is_a_bad_request_not_an_endless_wait(r
     with pytest.raises(InvalidRequest, match="1001 output tokens") as caught:
         await limiter_over(redis).reserve(new_tenant(), "t1", turn(1001), STILL)
     assert caught.value.param == "max_output_tokens"
-    narrow = [Subject("tenant", Quota(input_tokens_per_minute=5))]
+    narrow = [LimitSubject("tenant", Quota(input_tokens_per_minute=5))]
     with pytest.raises(InvalidRequest, match="6 input tokens") as caught:
         check_size(narrow, Amounts(requests=1, turns=1, input_tokens=6))
     assert caught.value.param is None
@@ -202,7 +202,7 @@ async def test_the_lease_is_renewed_in_the_background(redis: Redis, monkeypatch:
 
 async def test_open_sockets_are_counted_over_all_gateways(redis: Redis) -> None:
     gateways, tenant = [limiter_over(redis), limiter_over(redis)], new_tenant()
-    subjects = (Subject("tenant", Quota(open_sockets=2)),)
+    subjects = (LimitSubject("tenant", Quota(open_sockets=2)),)
     first = await gateways[0].reserve(tenant, "s1", Amounts(sockets=1), subjects)
     await gateways[1].reserve(tenant, "s2", Amounts(sockets=1), subjects)
     with pytest.raises(RateLimited) as caught:
@@ -221,7 +221,7 @@ async def test_the_script_is_loaded_again_after_a_restart_of_redis(redis: Redis)
 
 async def test_without_redis_turns_are_limited_to_this_gateways_share() -> None:
     """Two gateways: half of what is left; afterwards Redis is told what was used."""
-    halves = (Subject("tenant", Quota(output_tokens_per_minute=2, burst_seconds=30_000)),)
+    halves = (LimitSubject("tenant", Quota(output_tokens_per_minute=2, burst_seconds=30_000)),)
     server = redis_server()
     with server as url:
         client = Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)

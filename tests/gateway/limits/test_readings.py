@@ -7,8 +7,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from gateway.access.identity import Principal
-from gateway.config.settings import Price
-from gateway.limits.counters import DAY, UNIT, Amounts, Counters, Subject, bounds_of
+from gateway.config.settings import PriceSettings
+from gateway.limits.counters import DAY, UNIT, Amounts, Counters, LimitSubject, bounds_of
 from gateway.limits.readings import check_size, duration, headers, read, refusal
 from gateway.limits.subjects import mode_of, share_of_quota, socket_subjects, subjects_of
 from gateway.records.directory import Tenant
@@ -27,7 +27,7 @@ TENANT = Tenant(
 def test_a_tenants_quota_comes_before_the_defaults() -> None:
     default = Quota(requests_per_minute=60, concurrent_turns=7)
     (subject,) = subjects_of(default, TENANT, Principal("acme", "ci"), "small", None)
-    assert subject == Subject("tenant", Quota(requests_per_minute=9, concurrent_turns=7, mode="expected"))
+    assert subject == LimitSubject("tenant", Quota(requests_per_minute=9, concurrent_turns=7, mode="expected"))
 
 
 def test_everything_that_has_a_limit_counts() -> None:
@@ -59,8 +59,8 @@ def test_durations_are_those_of_openai(seconds: float, text: str) -> None:
 
 def test_the_subject_with_least_left_is_told() -> None:
     subjects = [
-        Subject("tenant", Quota(output_tokens_per_minute=100, input_tokens_per_minute=50)),
-        Subject("key:ci", Quota(output_tokens_per_minute=40)),
+        LimitSubject("tenant", Quota(output_tokens_per_minute=100, input_tokens_per_minute=50)),
+        LimitSubject("key:ci", Quota(output_tokens_per_minute=40)),
     ]
     counters = [Counters(output=50 * UNIT + 1), Counters(held_output=8)]
     state = read(subjects, counters, 0.5)
@@ -82,7 +82,7 @@ def test_the_wait_is_that_of_the_limit_that_takes_longest() -> None:
 
 def test_a_refusal_says_whose_limit_it_is_and_what_was_wanted() -> None:
     spent = refusal(
-        [Subject("tenant", Quota(spend_per_day=30))],
+        [LimitSubject("tenant", Quota(spend_per_day=30))],
         [Counters(at=DAY - 3_723_000, spent_day=22)],
         Amounts(requests=1, turns=1, spend=11),
         0.8,
@@ -91,7 +91,7 @@ def test_a_refusal_says_whose_limit_it_is_and_what_was_wanted() -> None:
         "spend_per_day of the tenant is reached: 22 of 30 are used or held by running turns, and this request may need "
         "11; try again in 1h2m3s"
     )
-    sockets = refusal([Subject("key:ci", KEY_QUOTA)], [Counters(sockets=1)], Amounts(sockets=1), 0.8)
+    sockets = refusal([LimitSubject("key:ci", KEY_QUOTA)], [Counters(sockets=1)], Amounts(sockets=1), 0.8)
     assert sockets.message == "open_sockets of key:ci is reached: 1 of 1 are open; try again in 1s"
 
 
@@ -99,14 +99,14 @@ def test_a_refusal_says_whose_limit_it_is_and_what_was_wanted() -> None:
 def test_every_limit_lets_through_what_fits(field: str) -> None:
     """Each alone, from its smallest value."""
     if field not in ("burst_seconds", "mode"):
-        check_size([Subject("tenant", Quota(**{field: 20}))], Amounts(1, 1, 1, 1, 1, 1))
+        check_size([LimitSubject("tenant", Quota(**{field: 20}))], Amounts(1, 1, 1, 1, 1, 1))
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("field", ["spend_per_day", "spend_per_month"])
 async def test_a_budget_is_used_up_and_then_refuses(serve: Serve, field: str) -> None:
     """Alone, a micro-dollar a token."""
-    price = Price(name="tiny-small", input=1_000_000, output=1_000_000)
+    price = PriceSettings(name="tiny-small", input=1_000_000, output=1_000_000)
     answers = []
     async with serve(limits={field: 30}, prices=[price]) as served:
         for number in range(30):

@@ -24,8 +24,8 @@ from hypothesis.stateful import (
 )
 
 from gateway.limits.book import STEP, Book
-from gateway.limits.counters import UNIT, Amounts, Counters, Subject, bounds_of
-from gateway.limits.script import SCRIPT, Answer, answer, arguments, keys, renewal
+from gateway.limits.counters import UNIT, Amounts, Counters, LimitSubject, bounds_of
+from gateway.limits.script import SCRIPT, ScriptReply, answer, arguments, keys, renewal
 from gateway.records.quota import Quota
 
 LEASE = 20_000
@@ -38,10 +38,10 @@ TURNED = SCRIPT.replace(_TIME, "redis.call('HMGET', 'test:clock', 'seconds', 'mi
 _names = itertools.count()
 
 SUBJECTS = [
-    Subject("tenant", Quota(requests_per_minute=30, input_tokens_per_minute=600, output_tokens_per_minute=900)),
-    Subject("key:ci", Quota(concurrent_turns=3, spend_per_day=400, open_sockets=2)),
-    Subject("model:small", Quota(output_tokens_per_minute=300, burst_seconds=120)),
-    Subject("adapter:law", Quota(spend_per_month=900, input_tokens_per_minute=50, burst_seconds=600)),
+    LimitSubject("tenant", Quota(requests_per_minute=30, input_tokens_per_minute=600, output_tokens_per_minute=900)),
+    LimitSubject("key:ci", Quota(concurrent_turns=3, spend_per_day=400, open_sockets=2)),
+    LimitSubject("model:small", Quota(output_tokens_per_minute=300, burst_seconds=120)),
+    LimitSubject("adapter:law", Quota(spend_per_month=900, input_tokens_per_minute=50, burst_seconds=600)),
 ]
 turns = st.builds(
     Amounts,
@@ -64,7 +64,7 @@ class Turned:
         self.script = self.redis.register_script(TURNED)
         self.now = NOON
 
-    def __call__(self, operation: str, id: str, amounts: Amounts, subjects: list[Subject]) -> Answer:
+    def __call__(self, operation: str, id: str, amounts: Amounts, subjects: list[LimitSubject]) -> ScriptReply:
         return answer(self._run(arguments(operation, LEASE, id, amounts, subjects)))
 
     def renew(self, ids: list[str]) -> int:
@@ -96,14 +96,14 @@ class Limits(RuleBasedStateMachine):
         self.script = Turned(self.url)
         self.book = Book(LEASE)
         self.numbers = itertools.count()
-        self.held: dict[str, tuple[Amounts, list[Subject]]] = {}
+        self.held: dict[str, tuple[Amounts, list[LimitSubject]]] = {}
         """Of turns whose gateway lives."""
         self.settled: list[tuple[int, str, Amounts]] = []
         """Time, subject and amounts, since the clock last started anew."""
         self.spent: dict[tuple[str, int, int], int] = {}
         """By subject, day and month of the counters."""
 
-    def agree(self, mine: Answer, granted: bool, now: int, counters: list[Counters]) -> None:
+    def agree(self, mine: ScriptReply, granted: bool, now: int, counters: list[Counters]) -> None:
         assert (mine.granted, mine.now, mine.counters) == (granted, now, counters)
 
     @rule(target=live, wanted=st.one_of(turns, sockets), chosen=parts)
@@ -202,7 +202,7 @@ class Limits(RuleBasedStateMachine):
         for subject, counters in zip(SUBJECTS, mine.counters, strict=True):
             self.no_limit_is_overshot(subject, counters, mine.now)
 
-    def no_limit_is_overshot(self, subject: Subject, counters: Counters, now: int) -> None:
+    def no_limit_is_overshot(self, subject: LimitSubject, counters: Counters, now: int) -> None:
         bounds = bounds_of(subject.quota)
         mine = [wanted for wanted, subjects in self.held.values() if subject in subjects]
         assert counters.turns >= sum(wanted.turns for wanted in mine)
@@ -289,7 +289,7 @@ class Late(Limits):
         self.book.settle(id, used, subjects, self.script.now, unknown=True)
         return id
 
-    def no_limit_is_overshot(self, subject: Subject, counters: Counters, now: int) -> None:
+    def no_limit_is_overshot(self, subject: LimitSubject, counters: Counters, now: int) -> None:
         """What comes late may be more than was left."""
 
 

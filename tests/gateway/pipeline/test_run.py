@@ -11,8 +11,8 @@ import pytest
 
 from engine.text.processor import TextProcessor
 from gateway.access.identity import Principal
-from gateway.config.safety import Safety
-from gateway.config.settings import Cache, Price, Router
+from gateway.config.safety import SafetySettings
+from gateway.config.settings import CacheSettings, PriceSettings, RouterSettings
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, ModelNotFound, Unavailable
 from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message, Sampling, TurnRequest
@@ -241,7 +241,7 @@ class TestCache:
 
     async def test_it_can_be_switched_off(self, serve: Serve) -> None:
         """In the configuration."""
-        async with serve(cache=Cache(enabled=False)) as served:
+        async with serve(cache=CacheSettings(enabled=False)) as served:
             for _ in range(2):
                 assert routes(await run(served, await stopping(served)))[0].cache == "bypass"
 
@@ -249,7 +249,7 @@ class TestCache:
         """`auto` may mean another model then."""
         async with serve() as served:
             await run(served, await stopping(served))
-        async with serve(router=Router(medium_from=0.9, large_from=0.95)) as served:
+        async with serve(router=RouterSettings(medium_from=0.9, large_from=0.95)) as served:
             assert routes(await run(served, await stopping(served)))[0].cache == "miss"
 
 
@@ -288,7 +288,7 @@ class TestLimits:
 
         note(Guard, "admit")
         note(TextProcessor, "encode_chat")
-        safety = Safety(input={"email": "redact"})
+        safety = SafetySettings(input={"email": "redact"})
         async with serve(limits={limit: 1, "burst_seconds": 1}, safety=safety) as served:
             with await served.gateway.turns.start(request(max_output_tokens=3000), DEMO) as viewer:
                 async for entry in viewer.entries():
@@ -306,7 +306,7 @@ class TestLimits:
     ) -> None:
         """What it had taken beside that comes back."""
         limits = {**STILL, "requests_per_minute": 10, "concurrent_turns": 1}
-        async with serve(limits=limits, safety=Safety(input={"email": "block"})) as served:
+        async with serve(limits=limits, safety=SafetySettings(input={"email": "block"})) as served:
             before = await used_by(served)
             assert await _code(served, request("write to a@example.com " + "long " * 500)) == "content_blocked"
             assert await _code(served, request("long " * 2000)) == "request_exceeds_limit"
@@ -354,7 +354,7 @@ class TestLimits:
 class TestCost:
     """What a turn costs, told at its end."""
 
-    PRICE = Price(name="tiny-small", input=1_000_000, output=3_000_000)
+    PRICE = PriceSettings(name="tiny-small", input=1_000_000, output=3_000_000)
 
     async def test_a_turn_costs_its_tokens_and_a_stored_answer_nothing(self, serve: Serve) -> None:
         """Here a micro-dollar per token of input and three per token of output."""

@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
-from gateway.config.settings import Log, Telemetry
+from gateway.config.settings import LogSettings, TelemetrySettings
 from gateway.pipeline import tracing
 from gateway.telemetry import logs
 from tests.gateway.conftest import Serve, receive, send, until_end
@@ -34,8 +34,8 @@ def collector() -> Iterator[Collector]:
         yield collector
 
 
-def traced(collector: Collector, **options: Any) -> Telemetry:
-    return Telemetry(otlp_endpoint=collector.endpoint, **options)
+def traced(collector: Collector, **options: Any) -> TelemetrySettings:
+    return TelemetrySettings(otlp_endpoint=collector.endpoint, **options)
 
 
 async def test_a_turn_is_a_span_of_its_request_with_its_stages_below(serve: Serve, collector: Collector) -> None:
@@ -154,7 +154,7 @@ async def test_untraced_a_callers_ids_are_still_in_the_logs(serve: Serve) -> Non
     before, level = root.handlers[:], root.level
     try:
         async with serve() as served:
-            logs.configure(Log(format="json"), stream)
+            logs.configure(LogSettings(format="json"), stream)
             await served.client.responses.create(
                 model="small", input="a", max_output_tokens=2, extra_headers={"traceparent": TRACEPARENT}
             )
@@ -183,4 +183,4 @@ async def test_untraced_a_callers_ids_are_still_in_the_logs(serve: Serve) -> Non
 def test_traces_are_exported_where_a_collector_is_named(
     environment: dict[str, str], endpoint: str | None, expected: bool
 ) -> None:
-    assert tracing.wanted(Telemetry(otlp_endpoint=endpoint), environment) is expected
+    assert tracing.wanted(TelemetrySettings(otlp_endpoint=endpoint), environment) is expected

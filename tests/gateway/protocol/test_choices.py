@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from gateway.errors import InvalidRequest
 from gateway.protocol.choices import MAX_CHOICES, StreamOptions, request_choices, total_usage
 from gateway.protocol.requests import Sampling, TurnRequest
-from gateway.protocol.stream import Usage
+from gateway.protocol.stream import TokenUsage
 
 
 def test_a_prompt_counts_once_however_many_answers_it_has() -> None:
     """Outputs all count."""
-    usages = [Usage(10, 4, 3), Usage(10, 9, 5), Usage(20, 0, 1), Usage(20, 16, 2)]
+    usages = [TokenUsage(10, 4, 3), TokenUsage(10, 9, 5), TokenUsage(20, 0, 1), TokenUsage(20, 16, 2)]
     assert total_usage(usages, n=2) == {
         "prompt_tokens": 30,
         "completion_tokens": 11,

@@ -22,13 +22,13 @@ from gateway.protocol.stream import (
     Routed,
     TextDelta,
     TokenLogprob,
+    TokenUsage,
     TurnEvent,
-    Usage,
 )
 
 ADAPTER: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
 ROUTED = Routed(tier="small", model="m", replica="small-0", reason="complexity", complexity=0.5, reasons=("long",))
-USAGE = Usage(input_tokens=7, cached_tokens=3, output_tokens=2)
+USAGE = TokenUsage(input_tokens=7, cached_tokens=3, output_tokens=2)
 
 
 def events(*appended: TurnEvent, **fields: Any) -> tuple[list[Event], ResponseView]:
@@ -78,7 +78,7 @@ def test_a_failure_is_told_in_the_response() -> None:
 
 def test_a_failure_without_text_has_no_output() -> None:
     """Nothing was begun."""
-    shown, _ = events(ROUTED, Finished("error", Usage(), Unavailable("no")))
+    shown, _ = events(ROUTED, Finished("error", TokenUsage(), Unavailable("no")))
     assert [event["type"] for event in shown] == [
         "response.created",
         "response.in_progress",

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protocol.log import Kind, TurnLog
-from gateway.protocol.stream import Finished, LimitState, Routed, TextDelta, TokenLogprob, Usage
+from gateway.protocol.log import LogEntryKind, TurnLog
+from gateway.protocol.stream import Finished, LimitState, Routed, TextDelta, TokenLogprob, TokenUsage
 
 ROUTED = Routed(tier="small", model="m", replica="small-0", reason="requested", complexity=None)
 LIMITS = LimitState()
-STOP = Finished("stop", Usage(1, 0, 1))
+STOP = Finished("stop", TokenUsage(1, 0, 1))
 
 texts = st.lists(st.text(max_size=4), max_size=20)
 
@@ -31,17 +31,17 @@ def test_an_answer_has_the_entries_of_a_responses_stream_in_order() -> None:
     """The order is OpenAI's, with our own events inside."""
     kinds = [entry.kind for entry in full_log(["a"]).read(-1)]
     assert kinds == [
-        Kind.CREATED,
-        Kind.IN_PROGRESS,
-        Kind.EVENT,
-        Kind.ITEM_ADDED,
-        Kind.PART_ADDED,
-        Kind.DELTA,
-        Kind.EVENT,
-        Kind.TEXT_DONE,
-        Kind.PART_DONE,
-        Kind.ITEM_DONE,
-        Kind.FINISHED,
+        LogEntryKind.CREATED,
+        LogEntryKind.IN_PROGRESS,
+        LogEntryKind.EVENT,
+        LogEntryKind.ITEM_ADDED,
+        LogEntryKind.PART_ADDED,
+        LogEntryKind.DELTA,
+        LogEntryKind.EVENT,
+        LogEntryKind.TEXT_DONE,
+        LogEntryKind.PART_DONE,
+        LogEntryKind.ITEM_DONE,
+        LogEntryKind.FINISHED,
     ]
 
 
@@ -49,13 +49,13 @@ def test_an_empty_answer_is_a_message_with_empty_text() -> None:
     """No token at all still makes an item that begins and ends, after the limits."""
     kinds = [entry.kind for entry in full_log([]).read(2)]
     assert kinds == [
-        Kind.EVENT,
-        Kind.ITEM_ADDED,
-        Kind.PART_ADDED,
-        Kind.TEXT_DONE,
-        Kind.PART_DONE,
-        Kind.ITEM_DONE,
-        Kind.FINISHED,
+        LogEntryKind.EVENT,
+        LogEntryKind.ITEM_ADDED,
+        LogEntryKind.PART_ADDED,
+        LogEntryKind.TEXT_DONE,
+        LogEntryKind.PART_DONE,
+        LogEntryKind.ITEM_DONE,
+        LogEntryKind.FINISHED,
     ]
 
 
@@ -63,8 +63,8 @@ def test_a_failure_before_the_first_token_has_no_item() -> None:
     """There is nothing to show of an answer that never began."""
     log = TurnLog()
     log.append(ROUTED)
-    log.append(Finished("error", Usage()))
-    assert [entry.kind for entry in log.read(2)] == [Kind.FINISHED]
+    log.append(Finished("error", TokenUsage()))
+    assert [entry.kind for entry in log.read(2)] == [LogEntryKind.FINISHED]
     assert not log.items
 
 
@@ -73,7 +73,7 @@ def test_a_warm_up_has_no_item() -> None:
     log = TurnLog(with_item=False)
     log.append(ROUTED)
     log.append(STOP)
-    assert [entry.kind for entry in log.read(2)] == [Kind.FINISHED]
+    assert [entry.kind for entry in log.read(2)] == [LogEntryKind.FINISHED]
 
 
 @given(deltas=texts, reads=st.lists(st.integers(0, 20)))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.protocol.items import ItemState, OutputItem
-from gateway.protocol.log import Entry, Kind, TurnLog
+from gateway.protocol.log import LogEntry, LogEntryKind, TurnLog
 from gateway.protocol.stream import (
     ArgumentsDelta,
     CallBegun,
@@ -19,13 +19,13 @@ from gateway.protocol.stream import (
     LimitState,
     Routed,
     TextDelta,
+    TokenUsage,
     TurnEvent,
-    Usage,
 )
 
 ROUTED = Routed(tier="small", model="m", replica="small-0", reason="requested", complexity=None)
 LIMITS = LimitState()
-STOP = Finished("stop", Usage(1, 0, 1))
+STOP = Finished("stop", TokenUsage(1, 0, 1))
 
 pieces = st.lists(st.text(max_size=4), max_size=6)
 contents = st.lists(st.tuples(st.booleans(), pieces, st.booleans()), max_size=6)
@@ -52,12 +52,12 @@ def logged(events: list[TurnEvent], end: Finished = STOP) -> TurnLog:
     return log
 
 
-def texts(entries: list[Entry]) -> dict[int, str]:
+def texts(entries: list[LogEntry]) -> dict[int, str]:
     """What deltas say of each item."""
     said: dict[int, str] = defaultdict(str)
     for entry in entries:
         if isinstance(entry.event, TextDelta | ArgumentsDelta):
-            assert entry.kind is Kind.DELTA and entry.item is not None
+            assert entry.kind is LogEntryKind.DELTA and entry.item is not None
             said[entry.item.index] += entry.event.text
     return said
 
@@ -67,28 +67,28 @@ def test_a_message_and_two_calls_have_the_entries_of_a_responses_stream() -> Non
     events = [TextDelta("a"), *answer([(True, ["{", "}"], True), (True, [], False)]), TextDelta("b")]
     shown = [(entry.kind, entry.item and entry.item.index) for entry in logged(events).read(1)]
     assert shown == [
-        (Kind.EVENT, None),
-        (Kind.ITEM_ADDED, 0),
-        (Kind.PART_ADDED, 0),
-        (Kind.DELTA, 0),
-        (Kind.TEXT_DONE, 0),
-        (Kind.PART_DONE, 0),
-        (Kind.ITEM_DONE, 0),
-        (Kind.ITEM_ADDED, 1),
-        (Kind.DELTA, 1),
-        (Kind.ARGUMENTS_DONE, 1),
-        (Kind.ITEM_DONE, 1),
-        (Kind.ITEM_ADDED, 2),
-        (Kind.ARGUMENTS_DONE, 2),
-        (Kind.ITEM_DONE, 2),
-        (Kind.ITEM_ADDED, 3),
-        (Kind.PART_ADDED, 3),
-        (Kind.DELTA, 3),
-        (Kind.EVENT, None),
-        (Kind.TEXT_DONE, 3),
-        (Kind.PART_DONE, 3),
-        (Kind.ITEM_DONE, 3),
-        (Kind.FINISHED, None),
+        (LogEntryKind.EVENT, None),
+        (LogEntryKind.ITEM_ADDED, 0),
+        (LogEntryKind.PART_ADDED, 0),
+        (LogEntryKind.DELTA, 0),
+        (LogEntryKind.TEXT_DONE, 0),
+        (LogEntryKind.PART_DONE, 0),
+        (LogEntryKind.ITEM_DONE, 0),
+        (LogEntryKind.ITEM_ADDED, 1),
+        (LogEntryKind.DELTA, 1),
+        (LogEntryKind.ARGUMENTS_DONE, 1),
+        (LogEntryKind.ITEM_DONE, 1),
+        (LogEntryKind.ITEM_ADDED, 2),
+        (LogEntryKind.ARGUMENTS_DONE, 2),
+        (LogEntryKind.ITEM_DONE, 2),
+        (LogEntryKind.ITEM_ADDED, 3),
+        (LogEntryKind.PART_ADDED, 3),
+        (LogEntryKind.DELTA, 3),
+        (LogEntryKind.EVENT, None),
+        (LogEntryKind.TEXT_DONE, 3),
+        (LogEntryKind.PART_DONE, 3),
+        (LogEntryKind.ITEM_DONE, 3),
+        (LogEntryKind.FINISHED, None),
     ]
 
 
@@ -108,9 +108,9 @@ def test_what_is_known_of_the_items() -> None:
 @pytest.mark.parametrize("reason", ["stop", "length", "cancelled", "error"])
 def test_an_item_that_is_cut_off_is_incomplete(reason: Any) -> None:
     """A call in any case, a message unless it ended of itself."""
-    call = logged([CallBegun("call_1", "f"), ArgumentsDelta("{")], Finished(reason, Usage()))
+    call = logged([CallBegun("call_1", "f"), ArgumentsDelta("{")], Finished(reason, TokenUsage()))
     assert [item.state for item in call.items] == [ItemState.INCOMPLETE]
-    message = logged([TextDelta("a")], Finished(reason, Usage()))
+    message = logged([TextDelta("a")], Finished(reason, TokenUsage()))
     assert [item.state is ItemState.COMPLETED for item in message.items] == [reason == "stop"]
 
 
@@ -125,7 +125,7 @@ def test_however_a_viewer_reads_it_gets_every_character_once(
     items: list[tuple[bool, list[str], bool]], reads: set[int]
 ) -> None:
     """Reads fall between any two events; every item is whole, and none begins before the one before it has ended."""
-    log, cursor, seen = TurnLog(), -1, list[Entry]()
+    log, cursor, seen = TurnLog(), -1, list[LogEntry]()
     for step, event in enumerate([ROUTED, *answer(items), LIMITS, STOP]):
         log.append(event)
         if step in reads or event is STOP:
@@ -138,8 +138,8 @@ def test_however_a_viewer_reads_it_gets_every_character_once(
     assert [said[item.index] for item in log.items] == [item.text for item in log.items]
     about = [entry.item.index for entry in seen if entry.item is not None]
     assert about == sorted(about)
-    begun = [entry.item for entry in seen if entry.kind is Kind.ITEM_ADDED]
-    ended = [entry.item for entry in seen if entry.kind is Kind.ITEM_DONE]
+    begun = [entry.item for entry in seen if entry.kind is LogEntryKind.ITEM_ADDED]
+    ended = [entry.item for entry in seen if entry.kind is LogEntryKind.ITEM_DONE]
     assert begun == ended == list(log.items)
 
 
@@ -148,7 +148,7 @@ def test_resuming_after_any_number_gives_exactly_what_is_left(
     items: list[tuple[bool, list[str], bool]], finished: bool
 ) -> None:
     """What was read one by one up to a number, and the rest read at once, make the whole, at every cut."""
-    log, live = TurnLog(), list[Entry]()
+    log, live = TurnLog(), list[LogEntry]()
     for event in [ROUTED, *answer(items), *((LIMITS, STOP) if finished else ())]:
         log.append(event)
         live += log.read(live[-1].sequence if live else -1)
@@ -159,8 +159,8 @@ def test_resuming_after_any_number_gives_exactly_what_is_left(
         assert all(entry.sequence > cut for entry in after)
         first, rest = texts(before), texts(after)
         assert {index: first[index] + rest[index] for index in whole} == whole
-        kinds = [entry.kind for entry in (*before, *after) if entry.kind is not Kind.DELTA]
-        assert kinds == [entry.kind for entry in live if entry.kind is not Kind.DELTA]
+        kinds = [entry.kind for entry in (*before, *after) if entry.kind is not LogEntryKind.DELTA]
+        assert kinds == [entry.kind for entry in live if entry.kind is not LogEntryKind.DELTA]
         tokens = [token for entry in (*before, *after) for token in getattr(entry.event, "token_ids", ())]
         assert tokens == [token for entry in live for token in getattr(entry.event, "token_ids", ())]
 
@@ -169,7 +169,7 @@ def test_resuming_after_any_number_gives_exactly_what_is_left(
 def test_a_reader_that_is_far_behind_gets_one_delta_an_item(items: list[tuple[bool, list[str], bool]]) -> None:
     """However long the answer is; its number is that of the last delta covered."""
     log = logged(answer(items))
-    merged = [entry for entry in log.read(-1) if entry.kind is Kind.DELTA]
+    merged = [entry for entry in log.read(-1) if entry.kind is LogEntryKind.DELTA]
     assert [entry.item.index for entry in merged if entry.item] == [item.index for item in log.items if item.deltas]
     assert log.waiting(-1) == log.last + 1
     assert log.waiting(log.last) == log.waiting(log.last + 7) == 0

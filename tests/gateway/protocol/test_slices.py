@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gateway.protocol.log import TurnLog
 from gateway.protocol.slices import Deltas, Fit, LogSlice, fit
-from gateway.protocol.stream import Finished, PromptScored, TextDelta, TokenLogprob, Usage
+from gateway.protocol.stream import Finished, PromptScored, TextDelta, TokenLogprob, TokenUsage
 from tests.gateway.protocol.test_log_items import LIMITS, ROUTED, STOP, answer, contents, logged, texts
 
 FIRST = 1
@@ -29,7 +29,7 @@ def copy_of(log: TurnLog, *cuts: int) -> TurnLog:
 @given(contents, st.sampled_from(["stop", "length", "cancelled"]))
 def test_a_copy_reads_as_the_log_from_every_number(items: list[tuple[bool, list[str], bool]], reason: str) -> None:
     """Entries, merged deltas, text and end."""
-    log = logged(answer(items), Finished(reason, Usage(1, 0, 1)))  # type: ignore[arg-type]
+    log = logged(answer(items), Finished(reason, TokenUsage(1, 0, 1)))  # type: ignore[arg-type]
     copy = copy_of(log)
     for number in range(-1, log.last + 1):
         ours, theirs = log.read(number), copy.read(number)

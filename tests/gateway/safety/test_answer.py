@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.protocol.log import TurnLog
-from gateway.protocol.stream import ArgumentsDelta, CallBegun, CallEnded, Finished, TextDelta, TurnEvent, Usage
+from gateway.protocol.stream import ArgumentsDelta, CallBegun, CallEnded, Finished, TextDelta, TokenUsage, TurnEvent
 from gateway.safety.answer import AnswerFilter
 from gateway.safety.json_stream import JsonFilter
-from gateway.safety.stream import Rule, StreamFilter, TextFilter, filter_text
+from gateway.safety.stream import FilterRule, StreamFilter, TextFilter, filter_text
 from tests.gateway.recognisers.samples import RECOGNISERS, cuts, texts
 
 NAMES = ("api_key", "email", "card", "iban")
-PLAIN = [Rule(name, RECOGNISERS[name], f"[{name}]") for name in NAMES]
-QUOTED = [Rule(rule.name, rule.recogniser, json.dumps(rule.replacement)) for rule in PLAIN]
-BLOCKING = [Rule(name, RECOGNISERS[name], blocks=True) for name in NAMES]
+PLAIN = [FilterRule(name, RECOGNISERS[name], f"[{name}]") for name in NAMES]
+QUOTED = [FilterRule(rule.name, rule.recogniser, json.dumps(rule.replacement)) for rule in PLAIN]
+BLOCKING = [FilterRule(name, RECOGNISERS[name], blocks=True) for name in NAMES]
 
 
-def answer(rules: list[Rule] = PLAIN, quoted: list[Rule] = QUOTED) -> AnswerFilter:
+def answer(rules: list[FilterRule] = PLAIN, quoted: list[FilterRule] = QUOTED) -> AnswerFilter:
     def text(in_string: bool = True) -> StreamFilter:
         return TextFilter(rules if in_string else quoted, lambda rule, found: None)
 
@@ -59,7 +59,7 @@ def test_each_item_comes_out_filtered_with_all_tokens(data: st.DataObject, items
             expected.append((None, text))
     for event in filter.finish():
         log.append(event)
-    log.append(Finished("stop", Usage()))
+    log.append(Finished("stop", TokenUsage()))
     shown = [
         (item.call.name, json.loads(item.text)) if item.call else (None, item.text)
         for item in log.items

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.safety.json_stream import JsonFilter
-from gateway.safety.stream import Rule, StreamFilter, TextFilter, filter_text
+from gateway.safety.stream import FilterRule, StreamFilter, TextFilter, filter_text
 from tests.gateway.recognisers.samples import RECOGNISERS, cuts, texts
 
-PLAIN = [Rule(name, RECOGNISERS[name], f"[{name}]") for name in ("api_key", "email", "card", "iban")]
-QUOTED = [Rule(rule.name, rule.recogniser, json.dumps(rule.replacement)) for rule in PLAIN]
+PLAIN = [FilterRule(name, RECOGNISERS[name], f"[{name}]") for name in ("api_key", "email", "card", "iban")]
+QUOTED = [FilterRule(rule.name, rule.recogniser, json.dumps(rule.replacement)) for rule in PLAIN]
 
 
 def filter() -> JsonFilter:

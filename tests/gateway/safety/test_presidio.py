@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.config.safety import Safety
+from gateway.config.safety import SafetySettings
 from gateway.safety.presidio import Presidio
-from gateway.safety.reading import Kind
+from gateway.safety.reading import TextKind
 
 
 def test_presidio_reads_prose_and_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,13 +29,13 @@ def test_presidio_reads_prose_and_arguments(monkeypatch: pytest.MonkeyPatch) -> 
     engines = SimpleNamespace(NlpEngineProvider=lambda **_: SimpleNamespace(create_engine=lambda: None))
     monkeypatch.setitem(sys.modules, "presidio_analyzer", cast(Any, SimpleNamespace(AnalyzerEngine=Analyzer)))
     monkeypatch.setitem(sys.modules, "presidio_analyzer.nlp_engine", cast(Any, engines))
-    presidio = Presidio(Safety(presidio=["LOCATION"], presidio_model="json"), str)
+    presidio = Presidio(SafetySettings(presidio=["LOCATION"], presidio_model="json"), str)
 
-    def checked(text: str, kind: Kind) -> str:
+    def checked(text: str, kind: TextKind) -> str:
         return presidio.check_input(text, kind, cast(Any, None)).text
 
-    assert checked("to Rome", Kind.PROSE) == "to [location]"
-    assert json.loads(checked('{"Rome": ["\\u0052ome", 1]}', Kind.JSON)) == {"[location]": ["[location]", 1]}
-    assert checked('{"cut": "off in Rome', Kind.JSON) == '{"cut": "off in [location]'
-    assert checked('{"a":1}', Kind.JSON) == '{"a":1}'
-    assert checked("Rome", Kind.FIXED) == checked("Rome", Kind.ID) == "Rome"
+    assert checked("to Rome", TextKind.PROSE) == "to [location]"
+    assert json.loads(checked('{"Rome": ["\\u0052ome", 1]}', TextKind.JSON)) == {"[location]": ["[location]", 1]}
+    assert checked('{"cut": "off in Rome', TextKind.JSON) == '{"cut": "off in [location]'
+    assert checked('{"a":1}', TextKind.JSON) == '{"a":1}'
+    assert checked("Rome", TextKind.FIXED) == checked("Rome", TextKind.ID) == "Rome"

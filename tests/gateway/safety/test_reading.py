@@ -10,7 +10,7 @@ import pytest
 from gateway.protocol.output_format import parse_response_format, parse_structured_outputs
 from gateway.protocol.requests import Message, ToolCall, TurnRequest
 from gateway.protocol.tools import parse_tools
-from gateway.safety.reading import Kind, visited
+from gateway.safety.reading import TextKind, visited
 from gateway.tools.formats import FORMATS
 from gateway.tools.prompt import template_messages, template_tools
 
@@ -37,10 +37,10 @@ ASKED = TurnRequest(
 )
 
 
-def seen(request: TurnRequest) -> list[tuple[str, Kind, str]]:
-    texts: list[tuple[str, Kind, str]] = []
+def seen(request: TurnRequest) -> list[tuple[str, TextKind, str]]:
+    texts: list[tuple[str, TextKind, str]] = []
 
-    def visit(text: str, kind: Kind, path: str) -> str:
+    def visit(text: str, kind: TextKind, path: str) -> str:
         texts.append((text, kind, path))
         return text
 
@@ -78,8 +78,8 @@ def test_only_prose_may_be_replaced_in_a_tool() -> None:
     """Names, keys and what a schema compares with are seen, but stay."""
     kinds = {text: kind for text, kind, path in seen(ASKED) if path.startswith("tools[0]")}
     prose = {"Looks up", "A title", "A name like a keyword", "shown", "4.5"}
-    assert {text for text, kind in kinds.items() if kind is Kind.PROSE} == prose
-    fixed = {text for text, kind in kinds.items() if kind is Kind.FIXED}
+    assert {text for text, kind in kinds.items() if kind is TextKind.PROSE} == prose
+    fixed = {text for text, kind in kinds.items() if kind is TextKind.FIXED}
     assert {"lookup", "one", "3", "^a+$", "deep", "fixed", "unknown", "given", "inner", "x-note"} <= fixed
 
 
@@ -111,21 +111,21 @@ def test_tools_that_the_model_is_not_shown_are_not_looked_at() -> None:
 def test_what_an_answer_has_to_say_is_seen(format: Any, expected: set[str]) -> None:
     """It comes out of the model and into the prompts of what continues it. Descriptions reach nobody."""
     texts = seen(TurnRequest(model="auto", format=format))
-    assert {kind for _, kind, _ in texts} == {Kind.FIXED}
+    assert {kind for _, kind, _ in texts} == {TextKind.FIXED}
     assert expected <= {text for text, _, _ in texts}
     assert not {"A title", "A name like a keyword"} & {text for text, _, _ in texts}
 
 
 def test_an_output_goes_with_its_call_when_ids_are_replaced() -> None:
-    changed = visited(ASKED, lambda text, kind, path: "other" if kind is Kind.ID else text)
+    changed = visited(ASKED, lambda text, kind, path: "other" if kind is TextKind.ID else text)
     assert changed.messages[1].calls[0].id == changed.messages[2].answers == "other"
     alone = TurnRequest(model="auto", messages=(Message("tool", "x", answers="of an earlier turn"),))
-    assert visited(alone, lambda text, kind, path: "other" if kind is Kind.ID else text) == alone
+    assert visited(alone, lambda text, kind, path: "other" if kind is TextKind.ID else text) == alone
 
 
 def test_a_number_that_is_replaced_becomes_a_string() -> None:
     tool = {"type": "function", "name": "f", "parameters": {"properties": {"a": {"default": 42, "maximum": 42}}}}
     asked = TurnRequest(model="auto", tools=parse_tools([tool], None, None, nested=False))
-    changed = visited(asked, lambda text, kind, path: "[n]" if (text, kind) == ("42", Kind.PROSE) else text)
+    changed = visited(asked, lambda text, kind, path: "[n]" if (text, kind) == ("42", TextKind.PROSE) else text)
     assert changed.tools is not None
     assert changed.tools.tools[0].parameters == {"properties": {"a": {"default": "[n]", "maximum": 42}}}

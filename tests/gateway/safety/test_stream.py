@@ -6,13 +6,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.safety.stream import Rule, TextFilter, filter_text
+from gateway.safety.stream import FilterRule, TextFilter, filter_text
 from tests.gateway.recognisers.samples import FOUND, PEM, RECOGNISERS, cuts, texts
 
-RULES = [Rule(name, recogniser, f"[{name}]") for name, recogniser in RECOGNISERS.items()]
+RULES = [FilterRule(name, recogniser, f"[{name}]") for name, recogniser in RECOGNISERS.items()]
 
 
-def whole(text: str, rules: list[Rule] = RULES) -> tuple[str, list[tuple[str, str]]]:
+def whole(text: str, rules: list[FilterRule] = RULES) -> tuple[str, list[tuple[str, str]]]:
     """An independent way to filter: all text at once, position after position."""
     out, at, findings = "", 0, []
     while at < len(text):
@@ -28,7 +28,7 @@ def whole(text: str, rules: list[Rule] = RULES) -> tuple[str, list[tuple[str, st
     return out, findings
 
 
-def streamed(chunks: list[str], rules: list[Rule] = RULES) -> tuple[str, list[tuple[str, str]]]:
+def streamed(chunks: list[str], rules: list[FilterRule] = RULES) -> tuple[str, list[tuple[str, str]]]:
     findings: list[tuple[str, str]] = []
     filter = TextFilter(rules, lambda rule, text: findings.append((rule.name, text)))
     bound = max(rule.recogniser.reach for rule in rules)
@@ -92,7 +92,7 @@ def test_a_release_does_not_show_what_is_already_sure() -> None:
 
 @given(data=st.data(), text=texts)
 def test_releases_lose_and_double_nothing_where_nothing_is_found(data: st.DataObject, text: str) -> None:
-    rules = [Rule("email", RECOGNISERS["email"], "")]
+    rules = [FilterRule("email", RECOGNISERS["email"], "")]
     text = text.replace("@", "a")
     filter = TextFilter(rules, lambda rule, text: None)
     out = ""
@@ -105,7 +105,7 @@ def test_releases_lose_and_double_nothing_where_nothing_is_found(data: st.DataOb
 
 @given(data=st.data(), text=texts)
 def test_a_blocking_rule_ends_the_text_before_what_it_found(data: st.DataObject, text: str) -> None:
-    rules = [Rule("card", RECOGNISERS["card"], blocks=True), *RULES]
+    rules = [FilterRule("card", RECOGNISERS["card"], blocks=True), *RULES]
     findings: list[str] = []
     filter = TextFilter(rules, lambda rule, text: findings.append(rule.name))
     out = "".join(map(filter.feed, data.draw(cuts(text)))) + filter.finish()

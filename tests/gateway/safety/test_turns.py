@@ -15,9 +15,9 @@ import redis.asyncio
 from tokenizers import Tokenizer
 
 from engine.wire import Generate
-from gateway.config.safety import Safety, SafetyPolicy
+from gateway.config.safety import SafetyPolicy, SafetySettings
 from gateway.safety.hook import Finding
-from gateway.safety.stream import Rule, filter_text
+from gateway.safety.stream import FilterRule, filter_text
 from gateway.safety.violations import MAX_FINDINGS, Violation, Violations
 from tests.conftest import redis_server
 from tests.gateway.conftest import Serve, Served, eventually, receive, send, until_end
@@ -26,7 +26,7 @@ from tests.gateway.recognisers.samples import PEM, RECOGNISERS
 
 pytestmark = pytest.mark.anyio
 
-REDACT = Safety(output={"email": "redact", "card": "redact", "private_key": "redact"})
+REDACT = SafetySettings(output={"email": "redact", "card": "redact", "private_key": "redact"})
 SECRET = "bob.smith@example.com"
 ANSWER = f"Write to {SECRET}, or pay with 4111 1111 1111 1111. Bye"
 SHOWN = "Write to [email], or pay with [card]. Bye"
@@ -58,7 +58,7 @@ async def speaker(model: Path, tmp_path: Path) -> AsyncIterator[Speaker]:
 
 
 @contextlib.asynccontextmanager
-async def guarded(serve: Serve, speaker: Speaker, safety: Safety = REDACT) -> AsyncIterator[Served]:
+async def guarded(serve: Serve, speaker: Speaker, safety: SafetySettings = REDACT) -> AsyncIterator[Served]:
     async with serve(engines={"small": [speaker.engine.address]}, safety=safety) as served:
         yield served
         await served.settle()
@@ -127,7 +127,7 @@ class TestOutput:
                 events += await until_end(lambda: receive(socket))
             speaker.engine.gate.set()
         assert events[-1]["response"]["status"] == "cancelled"
-        rules = [Rule("email", RECOGNISERS["email"], "[email]")]
+        rules = [FilterRule("email", RECOGNISERS["email"], "[email]")]
         beginnings = (speaker.text[:length] for length in range(6, len(speaker.text) + 1))
         assert events[-1]["response"]["output"][0]["content"][0]["text"] in {
             filter_text(beginning, rules, lambda rule, text: None)[0] for beginning in beginnings
@@ -136,7 +136,7 @@ class TestOutput:
     async def test_a_stalled_answer_is_not_held_back_for_ever(self, serve: Serve, speaker: Speaker) -> None:
         speaker.text = "The last word"
         speaker.engine.gate.clear()
-        safety = Safety(output={"email": "redact"}, hold_seconds=0.05)
+        safety = SafetySettings(output={"email": "redact"}, hold_seconds=0.05)
         async with guarded(serve, speaker, safety) as served, served.connect() as socket:
             await send(socket, type="response.create", model="auto", input="hello")
             text = ""
@@ -148,7 +148,7 @@ class TestOutput:
 
     async def test_a_blocking_rule_ends_the_answer(self, serve: Serve, speaker: Speaker) -> None:
         """In OpenAI's words; the engine is told to stop."""
-        safety = Safety(output={"email": "redact", "card": "block"})
+        safety = SafetySettings(output={"email": "redact", "card": "block"})
         async with guarded(serve, speaker, safety) as served:
             response = await served.client.responses.create(model="auto", input="hello")
             chat = await served.client.chat.completions.create(
@@ -215,12 +215,12 @@ class TestOutput:
             for key in await client.keys("rh1:resp:*"):
                 assert (await client.hget(key, "text")) == SHOWN.encode()
         assert first.output_text == second.output_text == SHOWN
-        async with guarded(serve, speaker, Safety(output={"email": "redact"})) as served:
+        async with guarded(serve, speaker, SafetySettings(output={"email": "redact"})) as served:
             other = await served.client.responses.create(**asked)
         assert other.output_text == "Write to [email], or pay with 4111 1111 1111 1111. Bye"
 
     async def test_a_tenant_may_have_rules_of_its_own(self, serve: Serve, speaker: Speaker) -> None:
-        safety = Safety(output={"email": "redact"}, tenants={"demo": SafetyPolicy()})
+        safety = SafetySettings(output={"email": "redact"}, tenants={"demo": SafetyPolicy()})
         async with guarded(serve, speaker, safety) as served:
             assert (await served.client.responses.create(model="auto", input="hello")).output_text == ANSWER
 
@@ -230,7 +230,7 @@ class TestInput:
 
     async def test_redacted_input_reaches_no_engine_and_is_not_kept(self, serve: Serve, speaker: Speaker) -> None:
         speaker.text = "Yes"
-        safety = Safety(input={"email": "redact"})
+        safety = SafetySettings(input={"email": "redact"})
         async with guarded(serve, speaker, safety) as served:
             first = await served.client.responses.create(
                 model="auto", input=f"I am {SECRET}", instructions=f"Serve {SECRET}"
@@ -255,7 +255,7 @@ class TestInput:
             },
             {"role": "tool", "tool_call_id": "c", "content": f"sent to {SECRET}"},
         ]
-        async with guarded(serve, speaker, Safety(input={"email": "redact"})) as served:
+        async with guarded(serve, speaker, SafetySettings(input={"email": "redact"})) as served:
             await served.client.chat.completions.create(model="auto", messages=messages)
         assert "bob" not in speaker.asked
         assert "sent to [email]" in speaker.asked
@@ -266,7 +266,7 @@ class TestInput:
         described = {"type": "string", "description": f"Ask {SECRET}", "default": SECRET}
         nested = {"type": "object", "properties": {"list": {"type": "array", "items": described}}}
         tool: Any = {"type": "function", "name": "mail", "description": f"For {SECRET}", "parameters": nested}
-        async with guarded(serve, speaker, Safety(input={"email": "redact"})) as served:
+        async with guarded(serve, speaker, SafetySettings(input={"email": "redact"})) as served:
             response = await served.client.responses.create(model="auto", input="hello", tools=[tool])
         assert "bob" not in speaker.asked
         assert "For [email]" in speaker.asked
@@ -288,7 +288,7 @@ class TestInput:
     ) -> None:
         """A call with another name or argument would be of no use to the client."""
         tool: Any = {"type": "function", "name": "mail", **change}
-        async with guarded(serve, speaker, Safety(input={"email": action, "api_key": action})) as served:
+        async with guarded(serve, speaker, SafetySettings(input={"email": action, "api_key": action})) as served:
             with pytest.raises(openai.BadRequestError) as caught:
                 await served.client.responses.create(model="auto", input="hello", tools=[tool])
         assert (caught.value.code, caught.value.param) == ("content_blocked", param)
@@ -297,7 +297,7 @@ class TestInput:
 
     async def test_what_an_answer_has_to_say_is_checked(self, serve: Serve, speaker: Speaker) -> None:
         """A model that can say nothing else would put it into the prompt of the next turn."""
-        async with guarded(serve, speaker, Safety(input={"email": "block"})) as served:
+        async with guarded(serve, speaker, SafetySettings(input={"email": "block"})) as served:
             with pytest.raises(openai.BadRequestError) as caught:
                 await served.client.chat.completions.create(
                     model="auto",
@@ -317,7 +317,7 @@ class TestInput:
                 {"role": "tool", "tool_call_id": id, "content": "sent"},
             ]
 
-        async with guarded(serve, speaker, Safety(input={"email": "block", "api_key": "redact"})) as served:
+        async with guarded(serve, speaker, SafetySettings(input={"email": "block", "api_key": "redact"})) as served:
             stream = await served.client.chat.completions.create(
                 model="auto", messages=said(SECRET, "mail"), stream=True
             )
@@ -330,7 +330,7 @@ class TestInput:
                 await served.client.chat.completions.create(model="auto", messages=said("c", "AKIAIOSFODNN7EXAMPLE"))
 
     async def test_blocked_input_is_refused_and_costs_nothing(self, serve: Serve, speaker: Speaker) -> None:
-        async with guarded(serve, speaker, Safety(input={"api_key": "block"})) as served:
+        async with guarded(serve, speaker, SafetySettings(input={"api_key": "block"})) as served:
             with pytest.raises(openai.BadRequestError) as caught:
                 await served.client.responses.create(model="auto", input="my key is AKIAIOSFODNN7EXAMPLE")
         assert caught.value.code == "content_blocked"
@@ -339,12 +339,12 @@ class TestInput:
         assert not speaker.engine.generated
 
     async def test_token_ids_cannot_be_checked(self, serve: Serve, speaker: Speaker) -> None:
-        async with guarded(serve, speaker, Safety(input={"email": "flag"})) as served:
+        async with guarded(serve, speaker, SafetySettings(input={"email": "flag"})) as served:
             with pytest.raises(openai.BadRequestError, match="token ids cannot be checked"):
                 await served.client.completions.create(model="auto", prompt=[5, 6, 7])
 
     async def test_a_long_input_is_checked_beside_the_event_loop(self, serve: Serve, speaker: Speaker) -> None:
-        async with guarded(serve, speaker, Safety(input={"email": "block"})) as served:
+        async with guarded(serve, speaker, SafetySettings(input={"email": "block"})) as served:
             with pytest.raises(openai.BadRequestError, match="does not accept"):
                 await served.client.responses.create(model="auto", input="word " * 20_000 + SECRET)
 
@@ -354,7 +354,7 @@ class TestFindings:
 
     async def test_digests_only(self, serve: Serve, speaker: Speaker, redis_url: str) -> None:
         """Equal texts have equal digests; the texts are nowhere in Redis."""
-        safety = Safety(input={"email": "flag"}, output={"email": "flag"})
+        safety = SafetySettings(input={"email": "flag"}, output={"email": "flag"})
         async with guarded(serve, speaker, safety) as served:
             response = await served.client.responses.create(model="auto", input=f"I am {SECRET}, not a@b.com")
         assert response.output_text == ANSWER
@@ -382,7 +382,7 @@ class TestFindings:
         assert violations.lost == 0
 
     async def test_an_anomalous_prompt_can_be_refused(self, serve: Serve, speaker: Speaker) -> None:
-        async with guarded(serve, speaker, Safety(anomalies="block")) as served:
+        async with guarded(serve, speaker, SafetySettings(anomalies="block")) as served:
             for _ in range(25):
                 await served.client.responses.create(model="auto", input="hello there", max_output_tokens=1)
             with pytest.raises(openai.RateLimitError) as caught:

@@ -14,8 +14,7 @@ from redis.exceptions import ConnectionError, DataError, NoScriptError, RedisErr
 
 from gateway.access.identity import Principal
 from gateway.access.tickets import Tickets
-from gateway.config.settings import Redis as RedisSettings
-from gateway.config.settings import Settings
+from gateway.config.settings import RedisSettings, Settings
 from gateway.errors import Unavailable
 from gateway.storage.connect import connect
 from gateway.storage.redis import MAX_BATCH, BatchingRedis

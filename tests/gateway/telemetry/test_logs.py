@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.config.settings import Log
+from gateway.config.settings import LogSettings
 from gateway.telemetry.logs import bind, configure
 
 
@@ -30,7 +30,7 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
 
 def test_a_line_holds_message_bound_facts_and_extra_facts() -> None:
     stream = io.StringIO()
-    configure(Log(format="json"), stream)
+    configure(LogSettings(format="json"), stream)
     with bind(turn="resp_1"):
         logging.getLogger("roundhouse.test").info("routed", extra={"tier": "small"})
     logging.getLogger("roundhouse.test").info("later")
@@ -41,7 +41,7 @@ def test_a_line_holds_message_bound_facts_and_extra_facts() -> None:
 
 def test_facts_bound_in_one_task_stay_out_of_another() -> None:
     stream = io.StringIO()
-    configure(Log(), stream)
+    configure(LogSettings(), stream)
 
     async def task(name: str) -> None:
         with bind(turn=name):
@@ -57,7 +57,7 @@ def test_facts_bound_in_one_task_stay_out_of_another() -> None:
 
 def test_an_exception_and_odd_values_still_make_one_json_line() -> None:
     stream = io.StringIO()
-    configure(Log(), stream)
+    configure(LogSettings(), stream)
     try:
         raise ValueError("broken\nin two lines")
     except ValueError:
@@ -68,7 +68,7 @@ def test_an_exception_and_odd_values_still_make_one_json_line() -> None:
 
 def test_the_console_form_is_one_readable_line() -> None:
     stream = io.StringIO()
-    configure(Log(format="console"), stream)
+    configure(LogSettings(format="console"), stream)
     logging.getLogger("roundhouse.test").warning("engine gone", extra={"replica": "small-0"})
     assert stream.getvalue().rstrip().endswith("warning engine gone  replica=small-0")
 
@@ -77,7 +77,7 @@ def test_the_console_form_is_one_readable_line() -> None:
 def test_people_at_a_terminal_get_text_and_machines_get_json(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: terminal)
-    configure(Log(), stream)
+    configure(LogSettings(), stream)
     logging.getLogger("roundhouse.test").info("ready")
     assert stream.getvalue().startswith("{") is not terminal
     assert "ready" in stream.getvalue()
@@ -85,6 +85,6 @@ def test_people_at_a_terminal_get_text_and_machines_get_json(terminal: bool, mon
 
 def test_less_severe_lines_than_configured_are_not_shown() -> None:
     stream = io.StringIO()
-    configure(Log(level="warning"), stream)
+    configure(LogSettings(level="warning"), stream)
     logging.getLogger("roundhouse.test").info("quiet")
     assert stream.getvalue() == ""

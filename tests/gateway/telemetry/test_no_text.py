@@ -18,7 +18,7 @@ import pytest
 from redis import Redis
 from websockets.exceptions import ConnectionClosed
 
-from gateway.config.settings import Log, Telemetry
+from gateway.config.settings import LogSettings, TelemetrySettings
 from gateway.telemetry import logs
 from tests.gateway.conftest import KEY, Serve, Served, receive, send, until_end
 from tests.gateway.telemetry.collector import Collector
@@ -80,7 +80,7 @@ def logged() -> Iterator[io.StringIO]:
     """Everything that gateway and engine log, at every level, as a gateway is configured to write it."""
     root, stream = logging.getLogger(), io.StringIO()
     handlers, level = root.handlers[:], root.level
-    logs.configure(Log(level="debug", format="json"), stream)
+    logs.configure(LogSettings(level="debug", format="json"), stream)
     root.handlers[0].addFilter(lambda record: not record.name.startswith(CLIENTS))
     yield stream
     root.handlers[:] = handlers
@@ -92,7 +92,7 @@ async def test_no_log_metric_span_or_key_holds_what_a_client_wrote(
     serve: Serve, redis_url: str, logged: io.StringIO
 ) -> None:
     with Collector() as collector:
-        async with serve(telemetry=Telemetry(otlp_endpoint=collector.endpoint)) as served:
+        async with serve(telemetry=TelemetrySettings(otlp_endpoint=collector.endpoint)) as served:
             statuses = await over_http(served)
             await over_a_socket(served)
             await served.gateway.presence.beat()

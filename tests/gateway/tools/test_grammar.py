@@ -17,7 +17,7 @@ from engine.grammar.source import GrammarLimits, to_llguidance
 from engine.wire import Grammar
 from gateway.tools.formats import FORMATS, ToolFormat
 from gateway.tools.grammar import ANYTHING, Calls, Function
-from gateway.tools.parser import Arguments, Call, CallEnd, Parsed, Text
+from gateway.tools.parser import CallArguments, CallEnd, CallStart, Parsed, Text
 from tests.gateway.tools.functions import WEATHER
 
 EITHER: dict[str, Any] = {
@@ -118,10 +118,10 @@ def valid_calls(parts: list[Parsed]) -> list[str]:
     names, arguments = [], ""
     for part in parts:
         match part:
-            case Call(name):
+            case CallStart(name):
                 names.append(name)
                 arguments = ""
-            case Arguments(more):
+            case CallArguments(more):
                 arguments += more
             case CallEnd(complete):
                 assert complete

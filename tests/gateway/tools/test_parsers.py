@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tools.formats import FORMATS, ToolFormat
-from gateway.tools.parser import MAX_CALLS, Arguments, Call, CallEnd, CallParser, JsonValue, Parsed, Text
+from gateway.tools.parser import MAX_CALLS, CallArguments, CallEnd, CallParser, CallStart, JsonValue, Parsed, Text
 from gateway.tools.parsers import MAX_LITERAL, HermesParser, LlamaParser, MistralParser, PythonicParser
 
 NAMES = ("f", "get_weather")
@@ -27,8 +27,8 @@ def joined(parts: Iterable[Parsed]) -> list[Parsed]:
         last = whole[-1] if whole else None
         if isinstance(part, Text) and isinstance(last, Text):
             whole[-1] = Text(last.text + part.text)
-        elif isinstance(part, Arguments) and isinstance(last, Arguments):
-            whole[-1] = Arguments(last.text + part.text)
+        elif isinstance(part, CallArguments) and isinstance(last, CallArguments):
+            whole[-1] = CallArguments(last.text + part.text)
         else:
             whole.append(part)
     return whole
@@ -40,7 +40,7 @@ def parse(parser: type[CallParser], *pieces: str) -> list[Parsed]:
 
 
 def called(name: str, arguments: str, complete: bool = True) -> list[Parsed]:
-    return [Call(name), Arguments(arguments), CallEnd(complete)]
+    return [CallStart(name), CallArguments(arguments), CallEnd(complete)]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def called(name: str, arguments: str, complete: bool = True) -> list[Parsed]:
         (HermesParser, '<tool_call>{"name": "f", "arguments": {"a" 1}}', called("f", '{"a" 1}', complete=False)),
         # Cut off.
         (HermesParser, '<tool_call>{"name": "f", "arguments": {"a": tr', called("f", '{"a": tr', complete=False)),
-        (HermesParser, '<tool_call>{"name": "f", "arg', [Call("f"), CallEnd(False)]),
+        (HermesParser, '<tool_call>{"name": "f", "arg', [CallStart("f"), CallEnd(False)]),
         (HermesParser, '<tool_call>{"name": "', [Text('<tool_call>{"name": "')]),
         (HermesParser, "so <tool_ca", [Text("so <tool_ca")]),
         # No calls at all.
@@ -118,8 +118,8 @@ def called(name: str, arguments: str, complete: bool = True) -> list[Parsed]:
         (PythonicParser, "<|python_start|>[f(a=1)]<|python_end|> so", [*called("f", '{"a": 1}'), Text("so")]),
         (PythonicParser, "well <|python_start|>[f()]", [Text("well"), *called("f", "{}")]),
         (PythonicParser, "[f(a=1, 5)]", [*called("f", '{"a": 1', complete=False), Text(")]")]),
-        (PythonicParser, "[f(a=open('x'))]", [Call("f"), CallEnd(False), Text(")]")]),
-        (PythonicParser, "[f(a=b'x')]", [Call("f"), CallEnd(False), Text(")]")]),
+        (PythonicParser, "[f(a=open('x'))]", [CallStart("f"), CallEnd(False), Text(")]")]),
+        (PythonicParser, "[f(a=b'x')]", [CallStart("f"), CallEnd(False), Text(")]")]),
         (PythonicParser, "[f(a='\\ud800')]", called("f", '{"a": "\\ud800"}')),
         (PythonicParser, "[1, 2] is a list", [Text("[1, 2] is a list")]),
         (PythonicParser, "[g()]", [Text("[g()]")]),
@@ -173,10 +173,10 @@ def test_calls_begin_and_end_in_turn_and_are_known(parser: type[CallParser], tex
     inside, arguments = False, ""
     for part in parse(parser, text):
         match part:
-            case Call(name):
+            case CallStart(name):
                 assert not inside and name in NAMES
                 inside, arguments = True, ""
-            case Arguments(more):
+            case CallArguments(more):
                 assert inside
                 arguments += more
             case CallEnd(complete):
@@ -243,8 +243,8 @@ def test_what_is_written_is_read(
     reader = format.parser(NAMES)
     pieces = cut(written(format, calls, python), places)
     parts = joined([*(part for piece in pieces for part in reader.push(piece)), *reader.finish()])
-    names = [part.name for part in parts if isinstance(part, Call)]
-    arguments = [json.loads(part.text) for part in parts if isinstance(part, Arguments)]
+    names = [part.name for part in parts if isinstance(part, CallStart)]
+    arguments = [json.loads(part.text) for part in parts if isinstance(part, CallArguments)]
     assert list(zip(names, arguments, strict=True)) == calls
     assert all(part.complete for part in parts if isinstance(part, CallEnd))
     assert not any(isinstance(part, Text) for part in parts)
@@ -253,18 +253,18 @@ def test_what_is_written_is_read(
 def test_arguments_stream() -> None:
     """What is certain is given out at once, not at the end of the call."""
     reader = HermesParser(NAMES)
-    assert reader.push('Hm <tool_call>{"name": "f", ') == [Text("Hm"), Call("f")]
-    assert reader.push('"arguments": {"a": "x') == [Arguments('{"a": "x')]
-    assert reader.push("y") == [Arguments("y")]
-    assert reader.push('"}}') == [Arguments('"}'), CallEnd(True)]
+    assert reader.push('Hm <tool_call>{"name": "f", ') == [Text("Hm"), CallStart("f")]
+    assert reader.push('"arguments": {"a": "x') == [CallArguments('{"a": "x')]
+    assert reader.push("y") == [CallArguments("y")]
+    assert reader.push('"}}') == [CallArguments('"}'), CallEnd(True)]
     pythonic = PythonicParser(NAMES)
-    assert pythonic.push("[f(a=1, b=") == [Call("f"), Arguments('{"a": 1')]
+    assert pythonic.push("[f(a=1, b=") == [CallStart("f"), CallArguments('{"a": 1')]
 
 
 def test_calls_are_counted() -> None:
     """An answer of calls only cannot have any number of items."""
     parts = parse(HermesParser, '<tool_call>{"name": "f"}</tool_call>' * (MAX_CALLS + 1))
-    assert sum(isinstance(part, Call) for part in parts) == MAX_CALLS
+    assert sum(isinstance(part, CallStart) for part in parts) == MAX_CALLS
     assert parts[-1] == Text('<tool_call>{"name": "f"}</tool_call>')
 
 
@@ -275,7 +275,7 @@ def test_calls_are_counted() -> None:
 def test_monstrous_python_is_no_value(value: str) -> None:
     """It ends its call and nothing else."""
     parts = parse(PythonicParser, f"[f(a={value})]")
-    assert parts[:2] == [Call("f"), CallEnd(False)]
+    assert parts[:2] == [CallStart("f"), CallEnd(False)]
 
 
 @pytest.mark.parametrize("parser", PARSERS)

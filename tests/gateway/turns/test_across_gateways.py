@@ -16,7 +16,7 @@ import pytest
 import redis
 from openai.types.responses import Response
 
-from gateway.config.settings import ApiKey, Tenant
+from gateway.config.settings import ApiKeySettings, TenantSettings
 from tests.gateway.conftest import KEY, Serve, Served, eventually, receive, send, text_of, until_end
 from tests.gateway.frame_engine import FrameEngine
 from tests.gateway.sockets import ask, assert_error, create
@@ -210,7 +210,7 @@ class TestStored:
     async def test_is_its_tenants_alone(self, serve: Serve, frames: FrameEngine) -> None:
         """For another tenant it does not exist, here or there, running or ended."""
         tenants = [
-            Tenant(name=name, keys=[ApiKey(id=name, sha256=hashlib.sha256(key.encode()).hexdigest())])
+            TenantSettings(name=name, keys=[ApiKeySettings(id=name, sha256=hashlib.sha256(key.encode()).hexdigest())])
             for name, key in (("demo", KEY), ("other", "key-other"))
         ]
         async with two(serve, tenants=tenants, engines={"small": [frames.address]}) as (one, other):

@@ -12,11 +12,11 @@ from redis.asyncio import Redis
 from gateway.access.identity import Principal
 from gateway.errors import RateLimited
 from gateway.protocol.requests import Message, TurnRequest
-from gateway.protocol.stream import Finished, Routed, TextDelta, Usage
+from gateway.protocol.stream import Finished, Routed, TextDelta, TokenUsage
 from gateway.turns.creations import CLAIM_KEY
 from gateway.turns.mailbox import INBOX_KEY
 from gateway.turns.messages import decode_record, encode
-from gateway.turns.records import INDEX_KEY, MAX_RECORD, RECORD_KEY, Records, RecordState, record_of, restore
+from gateway.turns.records import INDEX_KEY, MAX_RECORD, RECORD_KEY, RecordState, TurnRecords, record_of, restore
 from gateway.turns.seal import BrokenSeal, Seal
 from gateway.turns.turn import Turn
 from tests.conftest import redis_server
@@ -36,9 +36,9 @@ async def client(redis_url: str) -> AsyncIterator[Redis]:
         yield client
 
 
-def records(client: Redis, gateway: str = "gw_1", **changes: float) -> Records:
+def records(client: Redis, gateway: str = "gw_1", **changes: float) -> TurnRecords:
     settings = {"ttl": 60.0, "max_per_tenant": 100, "max_bytes_per_tenant": 1 << 30, **changes}
-    return Records(client, Seal(SECRET), gateway, **settings)  # type: ignore[arg-type]
+    return TurnRecords(client, Seal(SECRET), gateway, **settings)  # type: ignore[arg-type]
 
 
 def turn(text: str = "hello", *, ended: bool = True, id: str = "resp_1") -> Turn:
@@ -46,11 +46,11 @@ def turn(text: str = "hello", *, ended: bool = True, id: str = "resp_1") -> Turn
     made.append(ROUTED)
     made.append(TextDelta(text, (1, 2)))
     if ended:
-        made.append(Finished("stop", Usage(1, 0, 2)))
+        made.append(Finished("stop", TokenUsage(1, 0, 2)))
     return made
 
 
-async def written(kept: Records) -> None:
+async def written(kept: TurnRecords) -> None:
     """Everything queued has been written."""
     writer = asyncio.create_task(kept.run())
     await eventually(lambda: not kept.pending)
@@ -79,14 +79,14 @@ async def test_another_secret_reads_nothing(client: Redis) -> None:
     kept = records(client)
     kept.keep(turn())
     await written(kept)
-    stranger = Records(client, Seal(b"x" * 32), "gw_2", ttl=60, max_per_tenant=9, max_bytes_per_tenant=1 << 20)
+    stranger = TurnRecords(client, Seal(b"x" * 32), "gw_2", ttl=60, max_per_tenant=9, max_bytes_per_tenant=1 << 20)
     assert (await stranger.read("alice", "resp_1", None)).record is None
 
 
 async def test_an_error_keeps_its_kind() -> None:
     """Status, code and what comes with it."""
     made = turn(ended=False)
-    made.append(Finished("error", Usage(), RateLimited("slow down", retry_after=7, param="input")))
+    made.append(Finished("error", TokenUsage(), RateLimited("slow down", retry_after=7, param="input")))
     again = restore("resp_1", decode_record(encode(record_of(made))))
     error = again.log.finished.error if again.log.finished else None
     assert isinstance(error, RateLimited)

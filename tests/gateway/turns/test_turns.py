@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.access.identity import Principal
-from gateway.config.settings import Turns as TurnSettings
+from gateway.config.settings import TurnSettings
 from gateway.errors import ApiError, Conflict, NotFound, PreviousResponseNotFound, Unavailable
 from gateway.protocol.requests import Message, TurnRequest
-from gateway.protocol.stream import Finished, Routed, TextDelta, Usage
+from gateway.protocol.stream import Finished, Routed, TextDelta, TokenUsage
 from gateway.turns import Turn, Turns, TurnState, Viewer
 from gateway.turns import turns as turns_module
 from tests.gateway.conftest import eventually
@@ -45,7 +45,7 @@ def turns(run: Run, **settings: Any) -> Turns:
 
 async def answer(turn: Turn) -> None:
     """A short answer."""
-    for event in (ROUTED, TextDelta("hello "), TextDelta("world"), Finished("stop", Usage(1, 0, 2))):
+    for event in (ROUTED, TextDelta("hello "), TextDelta("world"), Finished("stop", TokenUsage(1, 0, 2))):
         turn.append(event)
         await asyncio.sleep(0)
 
@@ -57,7 +57,7 @@ async def until_cancelled(turn: Turn) -> None:
     turn.append(TextDelta("begun"))
     turn.on_cancel(stopped.set)
     await stopped.wait()
-    turn.append(Finished("cancelled", Usage(1, 0, 1)))
+    turn.append(Finished("cancelled", TokenUsage(1, 0, 1)))
 
 
 async def text(viewer: Viewer) -> str:
@@ -143,7 +143,7 @@ class TestCancel:
         viewer.turn.cancel()
         viewer.turn.cancel()
         assert await text(viewer) == "begun"
-        assert viewer.turn.log.finished == Finished("cancelled", Usage(1, 0, 1))
+        assert viewer.turn.log.finished == Finished("cancelled", TokenUsage(1, 0, 1))
         viewer.turn.cancel()
         await house.aclose()
 
@@ -160,7 +160,7 @@ class TestCancel:
             stopped = asyncio.Event()
             turn.on_cancel(stopped.set)
             await stopped.wait()
-            turn.append(Finished("cancelled", Usage()))
+            turn.append(Finished("cancelled", TokenUsage()))
 
         house = turns(late)
         viewer = await house.start(request(), ALICE)
@@ -264,7 +264,7 @@ class TestHistory:
 
         async def fail(turn: Turn) -> None:
             turn.append(ROUTED)
-            turn.append(Finished("error", Usage(), Unavailable("no")))
+            turn.append(Finished("error", TokenUsage(), Unavailable("no")))
 
         for run, principal, expected in (
             (answer, BOB, PreviousResponseNotFound),
@@ -307,7 +307,7 @@ class TestDrain:
         async def slow(turn: Turn) -> None:
             turn.append(ROUTED)
             await gate.wait()
-            turn.append(Finished("stop", Usage()))
+            turn.append(Finished("stop", TokenUsage()))
 
         house = turns(slow)
         viewer = await house.start(request(), ALICE)
@@ -318,7 +318,7 @@ class TestDrain:
         assert caught.value.code == "draining"
         gate.set()
         await draining
-        assert viewer.turn.log.finished == Finished("stop", Usage())
+        assert viewer.turn.log.finished == Finished("stop", TokenUsage())
         viewer.close()
         await house.aclose()
 
@@ -381,9 +381,9 @@ def test_illegal_transitions_raise() -> None:
         turn.append(ROUTED)
         with pytest.raises(RuntimeError, match="illegal transition"):
             turn.refuse(Unavailable("late"))
-        turn.append(Finished("stop", Usage()))
+        turn.append(Finished("stop", TokenUsage()))
         assert turn.state is TurnState.FINISHED
         with pytest.raises(RuntimeError, match="illegal transition"):
-            turn.append(Finished("stop", Usage()))
+            turn.append(Finished("stop", TokenUsage()))
 
     asyncio.run(check())

@@ -11,8 +11,8 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 
-from gateway.config.settings import ApiKey, Cache, Tenant
-from gateway.ws.socket import Connection
+from gateway.config.settings import ApiKeySettings, CacheSettings, TenantSettings
+from gateway.ws.socket import SocketConnection
 from tests.gateway.conftest import Serve, eventually, receive, send, text_of, until_end
 from tests.gateway.sockets import VARIED, ask, assert_error, closed_with, create, receive_msgpack
 
@@ -44,7 +44,7 @@ class TestTurns:
 
     async def test_msgpack_carries_the_same_events(self, serve: Serve) -> None:
         """As binary messages; the subprotocol is echoed."""
-        async with serve(cache=Cache(enabled=False)) as served:
+        async with serve(cache=CacheSettings(enabled=False)) as served:
             async with served.connect() as socket:
                 assert socket.subprotocol is None
                 plain = await ask(socket, max_output_tokens=3)
@@ -59,7 +59,7 @@ class TestTurns:
 
     async def test_lanes_run_side_by_side_and_are_marked(self, serve: Serve) -> None:
         """Each event names its lane; texts are those of turns run alone."""
-        async with serve(cache=Cache(enabled=False)) as served, served.connect() as socket:
+        async with serve(cache=CacheSettings(enabled=False)) as served, served.connect() as socket:
             alone = {lane: text_of(await ask(socket, lane, max_output_tokens=8, **VARIED)) for lane in "abc"}
             for lane in "abc":
                 await create(socket, lane, stream_id=lane, max_output_tokens=8, **VARIED)
@@ -163,7 +163,7 @@ class TestResume:
         print(f"cuts with seed {seed}")
         cuts = random.Random(seed)
         tokens = 120
-        async with serve(cache=Cache(enabled=False)) as served:
+        async with serve(cache=CacheSettings(enabled=False)) as served:
             async with served.connect() as socket:
                 whole = text_of(await ask(socket, max_output_tokens=tokens, **VARIED))
             response_id, last, seen, done = None, -1, "", False
@@ -225,16 +225,16 @@ class TestResume:
 
     async def test_a_slow_reader_gets_merged_deltas(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
         """Fewer messages, the same text: nothing queues up while its socket is full."""
-        unhindered = Connection._send
+        unhindered = SocketConnection._send
         tap = asyncio.Event()
 
-        async def hindered(self: Connection, event: dict[str, Any]) -> None:
+        async def hindered(self: SocketConnection, event: dict[str, Any]) -> None:
             if event["type"] == "response.output_text.delta":
                 await tap.wait()
             await unhindered(self, event)
 
         async with serve() as served, served.connect() as socket:
-            monkeypatch.setattr(Connection, "_send", hindered)
+            monkeypatch.setattr(SocketConnection, "_send", hindered)
             await create(socket, max_output_tokens=60, **VARIED)
             await eventually(lambda: served.gateway.turns.retained == 1)
             tap.set()
@@ -310,8 +310,10 @@ async def test_drain_lets_turns_end_and_refuses_new_ones(serve: Serve) -> None:
         assert await closed_with(socket) == 1012
 
 
-def _two_tenants() -> list[Tenant]:
+def _two_tenants() -> list[TenantSettings]:
     return [
-        Tenant(name=name, keys=[ApiKey(id=name, sha256=hashlib.sha256(f"key-{name}".encode()).hexdigest())])
+        TenantSettings(
+            name=name, keys=[ApiKeySettings(id=name, sha256=hashlib.sha256(f"key-{name}".encode()).hexdigest())]
+        )
         for name in ("one", "two")
     ]

@@ -72,7 +72,7 @@ async def test_an_edited_entry_is_named(redis: Redis, directory: Directory, plac
     document = bytes(logged.entry).replace(b"cli:anna", b"cli:otto")
     await rewrite(redis, place, document, logged.hash, logged.seal)
     assert await problem_of(directory) == (place, "it was edited: it does not have its hash")
-    forged = audit.append(msgspec.json.decode(document, type=audit.Entry), b"")
+    forged = audit.append(msgspec.json.decode(document, type=audit.AuditRecord), b"")
     await rewrite(redis, place, document, forged.hash, logged.seal)
     assert await problem_of(directory) == (place, f"its seal {NOT_OURS}")
 
@@ -106,7 +106,7 @@ async def test_a_log_cut_off_at_its_end(redis: Redis, directory: Directory, left
     assert await problem_of(directory) == (left + 1, f"the log ends at {left}, its head is {ENTRIES}")
     if left:
         last = (await directory.audit.read(left - 1, 1))[0]
-        await mark(redis, HEAD_KEY, audit.Mark(left, last.hash, last.seal))
+        await mark(redis, HEAD_KEY, audit.ChainPosition(left, last.hash, last.seal))
         assert await problem_of(directory) == (
             left,
             "the seal of the head was not made with this installation's secret",
@@ -117,7 +117,9 @@ async def test_a_log_cut_off_at_its_start(redis: Redis, directory: Directory) ->
     """The checkpoint tells; it cannot be made for another place."""
     await redis.xtrim(AUDIT_KEY, minid="4-0", approximate=False)
     assert await problem_of(directory) == (1, "it is missing; the next one there is 4")
-    await mark(redis, CHECKPOINT_KEY, audit.Mark(3, (await directory.audit.read(3, 1))[0].read().previous, "0" * 64))
+    await mark(
+        redis, CHECKPOINT_KEY, audit.ChainPosition(3, (await directory.audit.read(3, 1))[0].read().previous, "0" * 64)
+    )
     assert await problem_of(directory) == (3, f"the seal of the checkpoint {NOT_OURS}")
 
 
@@ -187,6 +189,6 @@ async def rewrite(redis: Redis, place: int, document: bytes, digest: str, seal: 
         await redis.xadd(AUDIT_KEY, fields, id=name)
 
 
-async def mark(redis: Redis, name: str, mark: audit.Mark) -> None:
+async def mark(redis: Redis, name: str, mark: audit.ChainPosition) -> None:
     """Set the head or checkpoint by hand."""
     await redis.execute_command(*_set_mark(name, mark))

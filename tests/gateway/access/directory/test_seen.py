@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from gateway.access.directory.seen import UNKNOWN_SECONDS, Seen
+from gateway.access.directory.seen import UNKNOWN_SECONDS, RecordCache
 from gateway.errors import RateLimited, Unavailable
 from gateway.records.directory import Key
 from tests.gateway.access.directory.conftest import key
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Store:
-    """What `Seen` looks into."""
+    """What `RecordCache` looks into."""
 
     def __init__(self) -> None:
         self.records: dict[str, Key] = {}
@@ -29,8 +29,8 @@ class Store:
         await asyncio.sleep(0)
         return record
 
-    def seen(self, **bounds: float) -> Seen[str, Key]:
-        return Seen(self.read, lambda: self.now, **bounds)  # type: ignore[arg-type]
+    def seen(self, **bounds: float) -> RecordCache[str, Key]:
+        return RecordCache(self.read, lambda: self.now, **bounds)  # type: ignore[arg-type]
 
 
 async def test_a_record_is_read_once() -> None:
@@ -143,7 +143,7 @@ async def test_many_at_once_are_not_more() -> None:
     async def fails(digest: str) -> Key | None:
         raise Unavailable("no")
 
-    failing: Seen[str, Key] = Seen(fails, lambda: 0.0, unknown_per_second=3)
+    failing: RecordCache[str, Key] = RecordCache(fails, lambda: 0.0, unknown_per_second=3)
     for name in "abcdefgh":
         with pytest.raises(Unavailable):
             await failing.find(name)

@@ -18,9 +18,8 @@ from gateway.access.identity.authenticate import Identity
 from gateway.access.identity.guesses import Guesses
 from gateway.access.identity.issuers import Issuers
 from gateway.access.identity.last_used import LastUsed
-from gateway.config.identity import Issuer
-from gateway.config.settings import ApiKey, Settings
-from gateway.config.settings import Tenant as TenantSettings
+from gateway.config.identity import IssuerSettings
+from gateway.config.settings import ApiKeySettings, Settings, TenantSettings
 from gateway.records.api_keys import new_key
 from gateway.records.directory import Key, Tenant, User
 
@@ -68,9 +67,9 @@ class House:
         return text
 
 
-async def make_house(redis: Redis, issuers: Sequence[Issuer] = ()) -> House:
+async def make_house(redis: Redis, issuers: Sequence[IssuerSettings] = ()) -> House:
     """The tenant acme is in the directory; the tenant filed, with a key 'sesame', in the configuration."""
-    keys = [ApiKey(id="file", sha256=hashlib.sha256(b"sesame").hexdigest(), scopes=["models"])]
+    keys = [ApiKeySettings(id="file", sha256=hashlib.sha256(b"sesame").hexdigest(), scopes=["models"])]
     settings = Settings(tenants=[TenantSettings(name="filed", keys=keys)])
     directory = Directory(redis, configured=configured(settings), secret=SECRET)
     view = View(directory)

@@ -13,8 +13,7 @@ from websockets.exceptions import InvalidStatus
 from gateway.access.identity.secret import FINGERPRINT_KEY, installation_secret
 from gateway.app import running
 from gateway.config.configuration import Configuration
-from gateway.config.settings import Pool, demo_settings
-from gateway.config.settings import Redis as RedisSettings
+from gateway.config.settings import PoolSettings, RedisSettings, demo_settings
 from gateway.records.api_keys import new_key
 from gateway.records.directory import Key, Tenant
 from gateway.records.section import SettingsError
@@ -127,7 +126,7 @@ async def test_a_gateway_with_another_secret_does_not_start(redis_url: str, mode
     settings = msgspec.structs.replace(
         demo_settings(),
         redis=RedisSettings(url=redis_url, timeout=5.0, data=str(tmp_path)),
-        pools=[Pool(tier="small", name="tiny", model=str(model), engines=[f"unix://{tmp_path}/none.sock"])],
+        pools=[PoolSettings(tier="small", name="tiny", model=str(model), engines=[f"unix://{tmp_path}/none.sock"])],
     )
     async with Redis.from_url(redis_url) as redis:
         await redis.flushall()

@@ -8,7 +8,7 @@ import pytest
 import trustme
 
 from engine.tls import Certificate, server_context
-from gateway.config.identity import EngineTls
+from gateway.config.identity import EngineTlsSettings
 from gateway.records.section import SettingsError
 from tests.gateway.conftest import EngineThread, Serve
 
@@ -30,23 +30,23 @@ async def test_it_answers_over_tls(serve: Serve, model: Path, files: dict[str, s
     context = server_context(Certificate(files["ca"], files["cert"], files["key"]))
     with EngineThread(model, tls=context) as engine:
         assert engine.address.startswith("wss://")
-        async with serve(engines={"small": [engine.address]}, engine_tls=EngineTls(**files)) as served:
+        async with serve(engines={"small": [engine.address]}, engine_tls=EngineTlsSettings(**files)) as served:
             answer = await served.client.completions.create(model="auto", prompt="hello", max_tokens=3)
             assert answer.usage is not None and answer.usage.completion_tokens == 3
             await served.settle()
 
 
 def test_without_the_section_there_are_no_files() -> None:
-    assert EngineTls().files() is None
+    assert EngineTlsSettings().files() is None
 
 
 @pytest.mark.parametrize("left_out", ["ca", "cert", "key"])
 def test_files_that_belong_together_are_asked_for(files: dict[str, str], left_out: str) -> None:
     with pytest.raises(SettingsError, match="engine_tls"):
-        EngineTls(**{name: path for name, path in files.items() if name != left_out}).files()
+        EngineTlsSettings(**{name: path for name, path in files.items() if name != left_out}).files()
 
 
 def test_a_file_that_is_no_good_is_named(files: dict[str, str]) -> None:
     Path(files["cert"]).write_text("no certificate")
     with pytest.raises(SettingsError, match=r"engine_tls: .*cert\.pem"):
-        EngineTls(**files).files()
+        EngineTlsSettings(**files).files()

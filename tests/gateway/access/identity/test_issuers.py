@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from gateway.access.directory.seen import Seen
+from gateway.access.directory.seen import RecordCache
 from gateway.access.identity import Principal
 from gateway.access.identity.authenticate import MAX_CREDENTIAL
-from gateway.config.identity import Issuer
+from gateway.config.identity import IssuerSettings
 from gateway.errors import Forbidden, RateLimited, Unauthorized, Unavailable
 from gateway.records.directory import Tenant, User
 from tests.gateway.access.identity.conftest import FAILURES, House, make_house
@@ -48,7 +48,7 @@ async def make_site(redis_url: str) -> AsyncIterator[Callable[..., Any]]:
 
             async def make(**fields: Any) -> Site:
                 issuer = {"name": "idp", "issuer": provider.url, "audience": [AUDIENCE], "tenant": "acme", **fields}
-                house = await make_house(redis, [Issuer(**issuer)])
+                house = await make_house(redis, [IssuerSettings(**issuer)])
                 house.clock[0] = time.time()
                 houses.append(house)
                 return Site(house, provider)
@@ -220,7 +220,9 @@ async def test_users_of_two_providers_of_a_tenant_are_two(redis_url: str) -> Non
         await redis.flushall()
         with ProviderServer() as corp, ProviderServer() as partner:
             issuers = [
-                Issuer(name=name, issuer=each.url, audience=[AUDIENCE], tenant="acme", subject_prefix=f"{name}:")
+                IssuerSettings(
+                    name=name, issuer=each.url, audience=[AUDIENCE], tenant="acme", subject_prefix=f"{name}:"
+                )
                 for name, each in (("corp", corp), ("partner", partner))
             ]
             house = await make_house(redis, issuers)
@@ -244,7 +246,9 @@ async def test_users_who_are_in_no_directory_are_not_asked_for_after_every_chang
         return await read(tenant, subject)
 
     monkeypatch.setattr(site.house.directory, "user_by_subject", counted)
-    monkeypatch.setattr(Seen.__init__, "__kwdefaults__", {**Seen.__init__.__kwdefaults__, "unknown_per_second": 3})
+    monkeypatch.setattr(
+        RecordCache.__init__, "__kwdefaults__", {**RecordCache.__init__.__kwdefaults__, "unknown_per_second": 3}
+    )
     site.house.view.__init__(site.house.directory)  # type: ignore[misc]
     await site.house.view.refresh()
     tokens = [site.provider.token(sub=f"person-{number}") for number in range(8)]

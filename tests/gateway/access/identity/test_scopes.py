@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 
 from gateway.access.identity import Principal, Scope
 from gateway.access.identity.principal import SCOPES, USE
-from gateway.config.settings import ApiKey, Tenant
+from gateway.config.settings import ApiKeySettings, TenantSettings
 from tests.gateway.conftest import Serve, Served, receive, send
 
 pytestmark = pytest.mark.anyio
@@ -32,10 +32,11 @@ def sha256(text: str) -> str:
 
 
 TENANTS = [
-    Tenant(
+    TenantSettings(
         name="acme",
         keys=[
-            ApiKey(id=scope.replace(":", "-"), sha256=sha256(key(scope)), scopes=[scope]) for scope in sorted(SCOPES)
+            ApiKeySettings(id=scope.replace(":", "-"), sha256=sha256(key(scope)), scopes=[scope])
+            for scope in sorted(SCOPES)
         ],
     )
 ]

@@ -12,8 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.access.identity.secret import FINGERPRINT_KEY, check, derive, installation_secret
-from gateway.config.settings import Redis as RedisSettings
-from gateway.config.settings import Settings, SettingsError
+from gateway.config.settings import RedisSettings, Settings, SettingsError
 
 SECRET = bytes(range(32))
 

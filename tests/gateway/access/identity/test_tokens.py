@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gateway.access.identity.principal import USE
 from gateway.access.identity.tokens import UnknownKey, issuer_of, key_set, looks_like_token, verify
-from gateway.config.identity import Issuer, check_issuers
+from gateway.config.identity import IssuerSettings, check_issuers
 from gateway.errors import Unauthorized
 from gateway.records.section import SettingsError
 from tests.gateway.access.identity.provider import AUDIENCE, ProviderServer, private_key, public_jwk, public_pem
@@ -29,8 +29,8 @@ def provider() -> Iterator[ProviderServer]:
         yield provider
 
 
-def issuer(provider: ProviderServer, **fields: Any) -> Issuer:
-    return Issuer(**{"name": "idp", "issuer": provider.url, "audience": [AUDIENCE], "tenant": "acme", **fields})
+def issuer(provider: ProviderServer, **fields: Any) -> IssuerSettings:
+    return IssuerSettings(**{"name": "idp", "issuer": provider.url, "audience": [AUDIENCE], "tenant": "acme", **fields})
 
 
 def keys(*jwks: dict[str, Any], algorithms: Any = ("RS256", "ES256")) -> Any:
@@ -245,7 +245,7 @@ def test_operators_are_named_by_the_configuration_only(provider: ProviderServer)
 def test_no_text_does_harm(text: str) -> None:
     with pytest.raises(Unauthorized):
         issuer_of(text)
-    configured = Issuer(name="idp", issuer="https://idp.example", audience=["a"], tenant="acme")
+    configured = IssuerSettings(name="idp", issuer="https://idp.example", audience=["a"], tenant="acme")
     with pytest.raises((Unauthorized, UnknownKey)):
         verify(text, configured, {})
 
@@ -254,7 +254,7 @@ def test_no_text_does_harm(text: str) -> None:
 @settings(max_examples=100)
 def test_a_token_changed_anywhere_is_refused(data: st.DataObject) -> None:
     with_keys = keys(ONE)
-    configured = Issuer(name="idp", issuer="https://idp.example", audience=[AUDIENCE], tenant="acme")
+    configured = IssuerSettings(name="idp", issuer="https://idp.example", audience=[AUDIENCE], tenant="acme")
     claims = {"iss": "https://idp.example", "aud": AUDIENCE, "sub": "ann", "exp": int(time.time()) + 600}
     token = jwt.encode(claims, private_key("RSA"), algorithm="RS256", headers={"kid": "one"})
     place = data.draw(st.integers(0, len(token) - 1))
@@ -288,11 +288,11 @@ def test_tokens_are_told_from_keys(text: str, token: bool) -> None:
 )
 def test_an_issuer_that_makes_no_sense_is_refused(fields: dict[str, Any], reason: str) -> None:
     good = {"name": "idp", "issuer": "https://idp.example", "audience": ["a"], "tenant": "acme"}
-    check_issuers([Issuer(**good)])
+    check_issuers([IssuerSettings(**good)])
     with pytest.raises(SettingsError, match=reason):
-        check_issuers([Issuer(**{**good, **fields})])
+        check_issuers([IssuerSettings(**{**good, **fields})])
     with pytest.raises(SettingsError, match="same name"):
-        check_issuers([Issuer(**good), Issuer(**{**good, "issuer": "https://b.example"})])
+        check_issuers([IssuerSettings(**good), IssuerSettings(**{**good, "issuer": "https://b.example"})])
 
 
 HERE: dict[str, Any] = {"tenant": "acme"}
@@ -317,7 +317,7 @@ BOTH: dict[str, Any] = {"tenant": None, "tenant_claim": "org", "tenants": {"x": 
 def test_two_issuers_of_a_tenant_need_prefixes(one: dict[str, Any], other: dict[str, Any], fine: bool) -> None:
     """Of which neither begins with the other: `a:` and `b:x` of one must not be `a:b:` and `x` of the other."""
     issuers = [
-        Issuer(name=name, issuer=f"https://{name}.example", audience=["a"], **fields)
+        IssuerSettings(name=name, issuer=f"https://{name}.example", audience=["a"], **fields)
         for name, fields in (("one", one), ("other", other))
     ]
     if fine:

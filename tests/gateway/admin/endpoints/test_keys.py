@@ -7,7 +7,7 @@ import time
 import pytest
 
 from gateway.access.identity.last_used import LastUsed
-from gateway.config.identity import IdentityProviders, Issuer
+from gateway.config.identity import IdentitySettings, IssuerSettings
 from gateway.records.api_keys import well_formed
 from tests.gateway.admin.conftest import Administer, problem
 
@@ -134,10 +134,10 @@ async def test_only_operators_touch_users_with_operators_keys(administer: Admini
 async def test_only_operators_touch_users_whom_an_identity_provider_makes_operators(administer: Administer) -> None:
     """A record with such a `subject`, disabled or bounded, would take an operator's access away."""
     issuers = [
-        Issuer(name="corp", issuer="https://corp.example", audience=["a"], tenant="acme", operators=["ann"]),
-        Issuer(name="ops", issuer="https://ops.example", audience=["a"], tenant="other", operators=["bob"]),
+        IssuerSettings(name="corp", issuer="https://corp.example", audience=["a"], tenant="acme", operators=["ann"]),
+        IssuerSettings(name="ops", issuer="https://ops.example", audience=["a"], tenant="other", operators=["bob"]),
     ]
-    async with administer(identity=IdentityProviders(issuers=issuers)) as api:
+    async with administer(identity=IdentitySettings(issuers=issuers)) as api:
         users = "/tenants/acme/users"
         problem(await api.acme.post(users, json={"subject": "ann", "disabled": True}), 403, "forbidden")
         # Whom other tenants' providers make operators is no operator here.

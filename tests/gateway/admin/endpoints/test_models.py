@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gateway.config.settings import Price
+from gateway.config.settings import PriceSettings
 from gateway.records.directory import Tenant
 from tests.gateway.admin.conftest import Administer, problem
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_models_are_shown_with_what_they_cost(administer: Administer) -> None:
     """As their engines report them."""
-    prices = [Price(name="tiny-small", input=1, output=2)]
+    prices = [PriceSettings(name="tiny-small", input=1, output=2)]
     async with administer(prices=prices) as api:
         (model,) = (await api.acme.get("/models")).json()["data"]
         assert model == (await api.acme.get("/models/tiny-small")).json()

@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from gateway.config.settings import Price
+from gateway.config.settings import PriceSettings
 from tests.gateway.admin.conftest import Administer, problem
 
 pytestmark = pytest.mark.anyio
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_what_was_used_is_what_answers_said(administer: Administer) -> None:
     """In tokens and money, by model and by day, for an operator and for the tenant's own admin."""
-    prices = [Price(name="tiny-small", input=1_000_000, output=2_000_000)]
+    prices = [PriceSettings(name="tiny-small", input=1_000_000, output=2_000_000)]
     async with administer(prices=prices) as api:
         used = {"input_tokens": 0, "output_tokens": 0}
         for index in range(3):

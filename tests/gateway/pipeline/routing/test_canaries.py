@@ -16,7 +16,7 @@ from gateway.errors import ApiError, ModelNotFound, Unavailable
 from gateway.pipeline.routing.canaries import ACTOR, KEY, read
 from gateway.protocol.requests import Message, Sampling
 from gateway.records.directory import Route, Target, Tenant
-from router.canary import Signal
+from router.canary import CanarySignal
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
 from tests.gateway.frame_engine import FrameEngine
 from tests.gateway.pipeline.test_run import request, routes, run, text
@@ -122,12 +122,12 @@ async def test_a_canary_that_fails_is_taken_out(serve: Serve, engine: EngineThre
         assert (entry.actor, entry.subject) == (ACTOR, "assistant")
         assert {(await answered(served, number))[0] for number in range(10)} == {"small"}
         (standing,) = (await read(served.gateway.redis, route)).standings
-        assert standing.verdict.out and standing.verdict.signal is Signal.ERROR
-        assert standing.failures[Signal.ERROR].stable == 0 and standing.failures[Signal.ERROR].canary >= 5
+        assert standing.verdict.out and standing.verdict.signal is CanarySignal.ERROR
+        assert standing.failures[CanarySignal.ERROR].stable == 0 and standing.failures[CanarySignal.ERROR].canary >= 5
         (now,) = (await read(served.gateway.redis, after)).standings
         assert not now.verdict.out and now.weight == 0
         # What decided stays to be seen, though a changed route begins anew.
-        assert now.taken_out is not None and now.taken_out.signal is Signal.ERROR
+        assert now.taken_out is not None and now.taken_out.signal is CanarySignal.ERROR
         assert now.taken_out.failures.canary >= 5 and now.taken_out.evidence >= now.verdict.threshold
 
 
@@ -176,7 +176,7 @@ async def test_one_conversation_counts_once(serve: Serve, engine: EngineThread, 
 
         async def counted() -> bool:
             (standing,) = (await read(served.gateway.redis, route)).standings
-            return standing.turns == 10 and standing.failures[Signal.ERROR].canary == 1
+            return standing.turns == 10 and standing.failures[CanarySignal.ERROR].canary == 1
 
         async with asyncio.timeout(20):
             while not await counted():  # noqa: ASYNC110 (nothing announces it)

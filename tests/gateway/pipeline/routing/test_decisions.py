@@ -15,7 +15,7 @@ import redis.asyncio
 from click.testing import CliRunner, Result
 
 from gateway.cli.root import main
-from gateway.config.settings import Router, SettingsError
+from gateway.config.settings import RouterSettings, SettingsError
 from gateway.pipeline.routing.decisions import (
     FEEDBACK_KEY,
     KEY,
@@ -31,7 +31,7 @@ from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message
 from router.refit import read_suite
 from router.success import Basis, Prediction, SuccessModel, shipped
-from router.tier import TIERS, Outlook, Source, choose
+from router.tier import TIERS, Outlook, ValueSource, choose
 from tests.gateway.conftest import KEY as KEY_OF_DEMO
 from tests.gateway.conftest import EngineThread, Serve
 from tests.gateway.pipeline.routing.test_tiers import EXAM, HARD
@@ -53,7 +53,7 @@ async def command(redis_url: str, *words: str) -> Result:
 
 async def test_a_logged_decision_can_be_made_again_and_holds_no_text(serve: Serve, tiers: Any, redis_url: str) -> None:
     """Of `auto` only; with exploration, whose draw is logged."""
-    async with serve(engines=tiers, router=Router(explore=0.2)) as served:
+    async with serve(engines=tiers, router=RouterSettings(explore=0.2)) as served:
         for text in (HARD, EXAM, "hello xyzzy"):
             await run(served, request(text))
         await run(served, request("named", model="small"))
@@ -81,7 +81,7 @@ async def test_a_decision_that_comes_out_differently_is_reported(serve: Serve, t
 
 
 async def test_the_log_is_capped_and_can_be_switched_off(serve: Serve, tiers: Any, redis_url: str) -> None:
-    async with serve(engines=tiers, router=Router(log_entries=0)) as served:
+    async with serve(engines=tiers, router=RouterSettings(log_entries=0)) as served:
         await run(served, request(HARD))
     async with redis.asyncio.Redis.from_url(redis_url) as client:
         assert not await client.exists(KEY.format(tenant="demo"))
@@ -187,7 +187,7 @@ async def log_opinions(redis_url: str, entry: LoggedDecision, good: Callable[[fl
         log = DecisionLog(client)
         for number, row in enumerate(believed[:600].tolist()):
             prediction = Prediction((row[0], row[1], row[2]), Basis.EMBEDDING, 0.5)
-            outlook = Outlook(Source.LEARNT, 0.5, prediction)
+            outlook = Outlook(ValueSource.LEARNT, 0.5, prediction)
             choice = choose(outlook, msgspec.structs.replace(entry.choice.terms, explore=1.0), draw=generator.random())
             logged = msgspec.structs.replace(entry, response=f"resp_{number}", choice=choice, tier=choice.tier)
             log.add("taught", logged, keep=10_000)
@@ -216,7 +216,7 @@ async def test_a_refit_writes_a_model_that_is_no_worse_and_refuses_another(
     fine = await command(redis_url, *words)
     assert fine.exit_code == 0, fine.output
     assert SuccessModel.read(file.read_bytes()).metadata.corrected_by == 600
-    async with serve(engines=tiers, router=Router(model=str(file))) as served:
+    async with serve(engines=tiers, router=RouterSettings(model=str(file))) as served:
         assert routes(await run(served, request(EXAM)))[0].reason == "learnt"
 
 

@@ -14,13 +14,13 @@ import pytest
 import redis.asyncio
 
 from gateway.billing import report
-from gateway.billing.entry import Entry
-from gateway.billing.report import Query
-from gateway.config.settings import Price, Router
+from gateway.billing.entry import LedgerEntry
+from gateway.billing.report import ReportQuery
+from gateway.config.settings import PriceSettings, RouterSettings
 from gateway.pipeline.routing.decisions import read
 from gateway.protocol.output_format import parse_structured_outputs
 from gateway.protocol.requests import Sampling, TurnRequest
-from router.route import Policy
+from router.route import RoutingPolicy
 from router.tier import NOMINAL, TIERS, relative
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
 from tests.gateway.frame_engine import FrameEngine
@@ -28,7 +28,7 @@ from tests.gateway.pipeline.sources.conftest import DEMO, Speaker, ask, end_of, 
 
 pytestmark = pytest.mark.anyio
 
-ON = Router(escalate=True, escalate_logprob=-2.0, sticky_seconds=0)
+ON = RouterSettings(escalate=True, escalate_logprob=-2.0, sticky_seconds=0)
 GOOD = "It keeps what was computed."
 WHY = "Explain step by step why the proof holds."
 REFUSAL = "I'm sorry, but I can't help with that."
@@ -49,7 +49,7 @@ async def voices(model: Path) -> AsyncIterator[Voices]:
 
 
 @contextlib.asynccontextmanager
-async def speaking(serve: Serve, voices: Voices, router: Router = ON, **sections: Any) -> AsyncIterator[Served]:
+async def speaking(serve: Serve, voices: Voices, router: RouterSettings = ON, **sections: Any) -> AsyncIterator[Served]:
     engines = {tier: [voice.engine.address] for tier, voice in voices.items()}
     async with serve(engines=engines, router=router, **sections) as served:
         yield served
@@ -136,14 +136,14 @@ class TestSignals:
     ) -> None:
         """And are not shown to who has not asked for them."""
         voices["small"].text = GOOD
-        async with speaking(serve, voices, Router(escalate=True, escalate_logprob=logprob)) as served:
+        async with speaking(serve, voices, RouterSettings(escalate=True, escalate_logprob=logprob)) as served:
             events = await wait(served)
         (asked,) = voices["small"].engine.generated
         assert asked.sampling.logprobs == (None if logprob is None else 0)
         assert not [event for event in events if getattr(event, "logprobs", ())]
 
     async def test_it_is_off_unless_switched_on(self, serve: Serve, voices: Voices) -> None:
-        async with speaking(serve, voices, Router()) as served:
+        async with speaking(serve, voices, RouterSettings()) as served:
             events = await wait(served)
         assert (tiers(events), text_of(events)) == (ONCE, REFUSAL)
 
@@ -154,7 +154,7 @@ class TestSignals:
     async def test_an_engine_tells_how_likely_its_tokens_were(self, serve: Serve, engine: EngineThread) -> None:
         """A real one: a random model finds nothing likely."""
         for bound, expected in ((-0.01, TWICE), (-100.0, ONCE)):
-            router = Router(escalate=True, escalate_logprob=bound, sticky_seconds=0)
+            router = RouterSettings(escalate=True, escalate_logprob=bound, sticky_seconds=0)
             async with serve(engines={tier: [engine.address] for tier in TIERS}, router=router) as served:
                 asked = easy(sampling=Sampling(ignore_eos=True), max_output_tokens=8)
                 events = await wait(served, asked)
@@ -211,14 +211,14 @@ class TestStreams:
         assert shown[-1]["response"]["output"][0]["content"][0]["text"] == GOOD
 
     async def test_a_short_answer_can_be_held_back(self, serve: Serve, voices: Voices) -> None:
-        async with speaking(serve, voices, Router(escalate=True, escalate_hold=256)) as served:
+        async with speaking(serve, voices, RouterSettings(escalate=True, escalate_hold=256)) as served:
             events = await stream(served)
         assert (tiers(events), text_of(events)) == (TWICE, GOOD)
 
     async def test_a_longer_one_is_shown_while_it_runs(self, serve: Serve, voices: Voices) -> None:
         """After so many tokens, all of them at once."""
         voices["small"].engine.gate.clear()
-        async with speaking(serve, voices, Router(escalate=True, escalate_hold=5)) as served:
+        async with speaking(serve, voices, RouterSettings(escalate=True, escalate_hold=5)) as served:
             asked = ask(served, easy())
             await said(asked, REFUSAL)
             voices["small"].engine.gate.set()
@@ -250,7 +250,7 @@ class TestAccounts:
 
     async def test_each_has_an_entry_at_its_own_price(self, serve: Serve, voices: Voices, redis_url: str) -> None:
         prices = [
-            Price(name=f"tiny-{tier}", input=input, output=output)
+            PriceSettings(name=f"tiny-{tier}", input=input, output=output)
             for tier, input, output in (("small", 1_000_000, 2_000_000), ("medium", 3_000_000, 5_000_000))
         ]
         async with speaking(serve, voices, prices=prices) as served:
@@ -286,7 +286,7 @@ class TestAccounts:
 
     async def test_a_budget_pays_for_both(self, serve: Serve, voices: Voices) -> None:
         """Beside what the dearest tier would have cost for one answer."""
-        async with speaking(serve, voices, Router(escalate=True, budget=0.5, sticky_seconds=0)) as served:
+        async with speaking(serve, voices, RouterSettings(escalate=True, budget=0.5, sticky_seconds=0)) as served:
             events = await wait(served)
             memory = served.gateway.turns._road._tiers._memory  # type: ignore[attr-defined]
         small, medium, _ = relative(NOMINAL)
@@ -367,15 +367,15 @@ class TestCache:
         assert {end_of(each).usage.output_tokens for each in hits} == {tokens}
 
     def test_the_setting_is_a_part_of_the_key(self) -> None:
-        changed = [Policy(escalate=True), Policy(escalate_hold=1), Policy(escalate_logprob=-1.0)]
-        assert len({policy.digest for policy in (Policy(), *changed)}) == 4
+        changed = [RoutingPolicy(escalate=True), RoutingPolicy(escalate_hold=1), RoutingPolicy(escalate_logprob=-1.0)]
+        assert len({policy.digest for policy in (RoutingPolicy(), *changed)}) == 4
 
 
-async def _entries(served: Served) -> list[Entry]:
+async def _entries(served: Served) -> list[LedgerEntry]:
     """The ledger's entries of the tenant, what was given up first; the sums agree with them."""
     await served.gateway.ledger.flush()
     now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    query = Query(since=now - timedelta(hours=1), until=now + timedelta(hours=1))
+    query = ReportQuery(since=now - timedelta(hours=1), until=now + timedelta(hours=1))
     assert [each.problems async for each in report.verify(served.gateway.redis, query)] == [[]]
     return sorted(
         [each async for each in report.turns(served.gateway.redis, query)], key=lambda each: each.outcome != "escalated"

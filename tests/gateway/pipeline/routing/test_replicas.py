@@ -14,12 +14,12 @@ import pytest
 
 from bench.replica_engines import engine_process
 from engine.cache.prefix_keys import pack_numbers, unpack_numbers
-from gateway.config.settings import Cache, Pool, Router
+from gateway.config.settings import CacheSettings, PoolSettings, RouterSettings
 from gateway.engines.pools import Engines
 from gateway.errors import Unavailable
 from gateway.protocol.requests import Message
 from gateway.protocol.stream import Finished, Routed
-from gateway.records.directory import Replica
+from gateway.records.directory import ReplicaControl
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
 from tests.gateway.frame_engine import FrameEngine
 from tests.gateway.pipeline.test_run import DEMO, OTHER, request, routes, run, text
@@ -27,7 +27,7 @@ from tests.gateway.pipeline.test_run import DEMO, OTHER, request, routes, run, t
 pytestmark = pytest.mark.anyio
 
 SYSTEM = "You are a careful engineer who answers in one short sentence and never guesses. " * 4
-NO_CACHE = Cache(enabled=False)
+NO_CACHE = CacheSettings(enabled=False)
 
 
 class Conversation:
@@ -152,7 +152,7 @@ async def test_a_drained_replica_is_left_although_it_knows_the_prompt(
             await both_up(served)
             talk = Conversation(served, "drained")
             home = (await talk.ask("Hello?"))[0][0].replica
-            await served.gateway.directory.write(Replica(name=home, drained=True), actor="test", expected=0)
+            await served.gateway.directory.write(ReplicaControl(name=home, drained=True), actor="test", expected=0)
             await served.gateway.view.refresh()
             announced, finished = await talk.ask("Still there?")
             assert announced[0].replica != home and finished.error is None
@@ -164,7 +164,10 @@ async def test_an_engine_that_tells_nothing_is_believed_to_hold_what_it_computed
         FrameEngine(tmp_path / "a", {None: 5}).serving() as one,
         FrameEngine(tmp_path / "b", {}).serving() as two,
     ):
-        behind = Engines([Pool(tier="small", name="t", model=str(model), engines=[one.address, two.address])], Router())
+        behind = Engines(
+            [PoolSettings(tier="small", name="t", model=str(model), engines=[one.address, two.address])],
+            RouterSettings(),
+        )
         await behind.start()
         await eventually(lambda: all(behind[name].client.connected for name in ("small-0", "small-1")))
         index = behind.pools[0].placer.index
@@ -205,16 +208,16 @@ async def test_a_second_replica_is_followed_and_a_lone_one_not(model: Path, engi
     """As a new configuration names them."""
     with EngineThread(model) as second:
 
-        def pools(*addresses: str) -> list[Pool]:
-            return [Pool(tier="small", name="tiny", model=str(model), engines=list(addresses))]
+        def pools(*addresses: str) -> list[PoolSettings]:
+            return [PoolSettings(tier="small", name="tiny", model=str(model), engines=list(addresses))]
 
-        behind = Engines(pools(engine.address), Router())
+        behind = Engines(pools(engine.address), RouterSettings())
         await behind.start()
         await eventually(lambda: behind["small-0"].client.connected)
-        behind.configure(pools(engine.address, second.address), Router(replica_beta=0.5))
+        behind.configure(pools(engine.address, second.address), RouterSettings(replica_beta=0.5))
         await eventually(lambda: behind["small-1"].client.connected)
         assert behind.pools[0].placer.policy.beta == 0.5
         await eventually(lambda: behind.pools[0].placer.index.blocks("small-0") == len(engine.core.held_blocks()))
-        behind.configure(pools(engine.address), Router())
+        behind.configure(pools(engine.address), RouterSettings())
         await eventually(lambda: [one.name for one in behind.left] == ["small-1"])
         await behind.aclose()

@@ -14,7 +14,7 @@ import pytest
 from engine.wire import Cancel
 from gateway.access.identity import Principal
 from gateway.billing import report
-from gateway.config.settings import Cache, Price
+from gateway.config.settings import CacheSettings, PriceSettings
 from gateway.pipeline.routing.canaries import Canaries, read
 from gateway.pipeline.routing.shadows import ACCOUNT, MOST, Comparison, copied
 from gateway.protocol.requests import Message
@@ -27,7 +27,7 @@ from tests.gateway.pipeline.test_run import request, run, stopping, text
 
 pytestmark = pytest.mark.anyio
 
-NO_CACHE = Cache(enabled=False)
+NO_CACHE = CacheSettings(enabled=False)
 BUSY = msgspec.structs.replace(LOAD, predicted_queue_seconds=3.0)
 
 
@@ -66,7 +66,7 @@ async def compared(served: Served, route: Route) -> Comparison:
 
 async def test_a_copy_is_compared_and_nobody_pays_for_it(serve: Serve, engine: EngineThread) -> None:
     """The same model agrees with itself; limits and ledger know of one turn."""
-    prices = [Price(name=name, input=1_000_000, output=1_000_000) for name in ("tiny-small", "tiny-medium")]
+    prices = [PriceSettings(name=name, input=1_000_000, output=1_000_000) for name in ("tiny-small", "tiny-medium")]
     both = {"small": [engine.address], "medium": [engine.address]}
     async with serve(engines=both, cache=NO_CACHE, prices=prices, limits=STILL) as served:
         route = await make_route(served)
@@ -82,7 +82,7 @@ async def test_a_copy_is_compared_and_nobody_pays_for_it(serve: Serve, engine: E
         assert spent["output_tokens_per_minute"] == events[-1].usage.output_tokens
         await served.gateway.ledger.flush()
         now = report.current_hour()
-        always = report.Query(since=now - timedelta(days=1), until=now + timedelta(days=1))
+        always = report.ReportQuery(since=now - timedelta(days=1), until=now + timedelta(days=1))
         billed = Counter([entry.model async for entry in report.turns(served.gateway.redis, always)])
         assert billed == {"tiny-small": 2}  # `stopping` has asked once
 

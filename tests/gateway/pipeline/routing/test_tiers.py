@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.settings import Embedder, Pool, Router, Settings
+from gateway.config.settings import EmbedderSettings, PoolSettings, RouterSettings, Settings
 from gateway.pipeline.routing.tiers import TierMemory, Tiers
 from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message
@@ -55,19 +55,21 @@ async def test_with_an_embedder_the_choice_rests_on_the_embedding_too(
     serve: Serve, tiers: Any, embedder: EmbedderProcess
 ) -> None:
     """Which changes what is expected, and is the model's own prediction for both."""
-    async with serve(engines=tiers, embedder=Embedder(address=f"unix://{embedder.socket}", timeout=30)) as served:
+    async with serve(
+        engines=tiers, embedder=EmbedderSettings(address=f"unix://{embedder.socket}", timeout=30)
+    ) as served:
         client = served.gateway.embedder
         assert client is not None
         await eventually(lambda: client.hello is not None)
         route = await routed(served, EXAM)
         vector = (await client.embed([EXAM], seconds=30)).vectors[0]
-    seen = extract([features.Message("user", EXAM)])
+    seen = extract([features.PromptMessage("user", EXAM)])
     assert route.probabilities == pytest.approx(shipped().predict(seen, vector).probabilities, abs=1e-4)
     assert route.probabilities != pytest.approx(shipped().predict(seen).probabilities, abs=1e-4)
 
 
 async def test_it_can_be_switched_off(serve: Serve, tiers: Any) -> None:
-    async with serve(engines=tiers, router=Router(learnt=False)) as served:
+    async with serve(engines=tiers, router=RouterSettings(learnt=False)) as served:
         assert (await routed(served, EXAM)).reason == "complexity"
 
 
@@ -75,13 +77,13 @@ async def test_it_can_be_switched_off(serve: Serve, tiers: Any) -> None:
 async def test_a_request_may_turn_the_knob_where_the_server_lets_it(serve: Serve, tiers: Any, text: str) -> None:
     async with serve(engines=tiers) as served:
         assert [(await routed(served, text, quality=knob)).tier for knob in (0, 100)] == ["small", "large"]
-    async with serve(engines=tiers, router=Router(quality_by_request=False, quality=0)) as served:
+    async with serve(engines=tiers, router=RouterSettings(quality_by_request=False, quality=0)) as served:
         assert (await routed(served, text, quality=100)).tier == "small"
 
 
 async def test_the_knob_of_the_configuration_is_the_same(serve: Serve, tiers: Any) -> None:
     for knob, tier in ((0, "small"), (100, "large")):
-        async with serve(engines=tiers, router=Router(quality=knob)) as served:
+        async with serve(engines=tiers, router=RouterSettings(quality=knob)) as served:
             assert (await routed(served, HARD)).tier == tier
 
 
@@ -103,14 +105,14 @@ async def test_a_conversation_does_not_fall_below_a_tier_that_it_has_used(serve:
     assert later.tier == "large"
     assert "does not go below it" in " ".join(later.reasons)
     assert (other.tier, anew.tier) == ("small", "small")
-    async with serve(engines=tiers, router=Router(sticky_seconds=0)) as served:
+    async with serve(engines=tiers, router=RouterSettings(sticky_seconds=0)) as served:
         assert (await routed(served, HARD)).tier == "large"
         assert (await routed(served, messages=follow_up)).tier == "small"
 
 
 async def test_a_budget_makes_quality_dearer_when_it_is_overspent(serve: Serve, tiers: Any) -> None:
     """The same hard question again and again: large until the price has risen, then as often as the budget allows."""
-    async with serve(engines=tiers, router=Router(budget=0.5, sticky_seconds=0)) as served:
+    async with serve(engines=tiers, router=RouterSettings(budget=0.5, sticky_seconds=0)) as served:
         spent = partial(served.gateway.metrics.registry.get_sample_value, "roundhouse_route_budget_spent_ratio")
         assert math.isnan(spent() or 0.0)
         chosen = [(await routed(served, HARD)).tier for _ in range(60)]
@@ -132,9 +134,9 @@ def test_prices_and_averages_are_those_of_the_configured_model(tmp_path: Path) -
     """One that was refitted to opinions that find the small tier bad."""
     file = tmp_path / "router.safetensors"
     file.write_bytes(refit(shipped(), [Opinion("small", 0.9, 1.0, False)] * 50))
-    pools = (Pool(tier="small", name="a", model="m"), Pool(tier="large", name="b", model="m"))
+    pools = (PoolSettings(tier="small", name="a", model="m"), PoolSettings(tier="large", name="b", model="m"))
     before, after = (
-        Tiers(Settings(pools=list(pools), router=Router(model=model)), TierMemory(), None)
+        Tiers(Settings(pools=list(pools), router=RouterSettings(model=model)), TierMemory(), None)
         for model in (None, str(file))
     )
     assert after.typical[0] < 0.9 * before.typical[0]

@@ -10,8 +10,8 @@ import pytest
 
 from cache.shape import MAX_DELTAS
 from gateway.access.identity import Principal
-from gateway.config.safety import Safety, SafetyPattern
-from gateway.config.settings import Cache, Price
+from gateway.config.safety import SafetyPattern, SafetySettings
+from gateway.config.settings import CacheSettings, PriceSettings
 from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message, Sampling
 from tests.gateway.conftest import Serve, Served, receive, send, until_end
@@ -32,7 +32,7 @@ from tests.gateway.pipeline.sources.conftest import (
 pytestmark = pytest.mark.anyio
 
 CHAT: Any = {"model": "auto", "messages": [{"role": "user", "content": "What is a prefix cache?"}]}
-SHARED = Cache(scope="tenant")
+SHARED = CacheSettings(scope="tenant")
 CUSTOMER = SafetyPattern(name="customer", pattern="ACME-[0-9]{4}")
 
 
@@ -40,7 +40,7 @@ class TestReplay:
     """A hit looks as the answer did when it was made."""
 
     async def test_has_the_same_deltas_usage_and_end(self, serve: Serve, speaker: Speaker) -> None:
-        price = Price(name="tiny-small", input=9_000_000, output=9_000_000)
+        price = PriceSettings(name="tiny-small", input=9_000_000, output=9_000_000)
         async with speaking(serve, speaker, prices=[price]) as served:
             first, second = await run(served), await run(served)
             counters = await counted(served)
@@ -192,9 +192,13 @@ class TestNever:
         ("text", "sections", "reason"),
         [
             ("I'm sorry, but I can't help with that.", {}, "refusal"),
-            ("x" * 70, {"cache": Cache(max_entry_bytes=64)}, "too_large"),
-            ("Write to bob@example.com.", {"safety": Safety(output={"email": "block"})}, "blocked"),
-            ("Write to bob@example.com.", {"safety": Safety(output={"email": "flag"}), "cache": SHARED}, "personal"),
+            ("x" * 70, {"cache": CacheSettings(max_entry_bytes=64)}, "too_large"),
+            ("Write to bob@example.com.", {"safety": SafetySettings(output={"email": "block"})}, "blocked"),
+            (
+                "Write to bob@example.com.",
+                {"safety": SafetySettings(output={"email": "flag"}), "cache": SHARED},
+                "personal",
+            ),
             ("Write to bob@example.com.", {"cache": SHARED}, "personal"),
         ],
     )
@@ -230,7 +234,7 @@ class TestScope:
 
     async def test_is_the_tenant_if_that_is_configured(self, serve: Serve, speaker: Speaker) -> None:
         everybody = (self.BOB, self.ANN, DEMO, Principal("demo", "other"))
-        async with speaking(serve, speaker, cache=Cache(tenant_scopes={"demo": "tenant"})) as served:
+        async with speaking(serve, speaker, cache=CacheSettings(tenant_scopes={"demo": "tenant"})) as served:
             outcomes = [outcome(await run(served, None, each))[0] for each in everybody]
             others = [outcome(await run(served, None, Principal("other", key)))[0] for key in ("a", "b")]
         assert outcomes == ["miss", "hit", "hit", "hit"]
@@ -244,7 +248,7 @@ class TestScope:
             ({"instructions": "You talk to bob@example.com."}, {}),
             (
                 {"messages": (Message("user", "Who has ACME-1234?"),)},
-                {"safety": Safety(input={"customer": "flag"}, patterns=[CUSTOMER])},
+                {"safety": SafetySettings(input={"customer": "flag"}, patterns=[CUSTOMER])},
             ),
         ],
         ids=["words", "question", "instructions", "rule"],

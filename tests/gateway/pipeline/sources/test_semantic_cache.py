@@ -19,7 +19,7 @@ from cache.statistics import read
 from engine.text.processor import TextProcessor
 from engine.wire import Generate
 from gateway.access.identity import Principal
-from gateway.config.settings import Embedder, SemanticCache
+from gateway.config.settings import EmbedderSettings, SemanticCacheSettings
 from gateway.pipeline.sources import semantic_parts
 from gateway.pipeline.sources.semantic_cache import SimilarAnswers
 from gateway.protocol.caching import Caching
@@ -81,8 +81,8 @@ async def semantic(
     serve: Serve, frames: FrameEngine, embedder: EmbedderProcess, *, wait: bool = True, **changes: Any
 ) -> AsyncIterator[Served]:
     """A gateway that serves what it would explore by chance."""
-    changes = {"semantic_cache": SemanticCache(enabled=True), **changes}
-    at = Embedder(address=f"unix://{embedder.socket}", timeout=changes.pop("embedding_seconds", 10.0))
+    changes = {"semantic_cache": SemanticCacheSettings(enabled=True), **changes}
+    at = EmbedderSettings(address=f"unix://{embedder.socket}", timeout=changes.pop("embedding_seconds", 10.0))
     async with serve(engines={"small": [frames.address]}, embedder=at, **changes) as served:
         similar_of(served).draw = lambda: 0.999
         client = served.gateway.embedder
@@ -195,7 +195,7 @@ class TestHit:
         self, serve: Serve, frames: Answering, embedder: EmbedderProcess
     ) -> None:
         """Nothing is stored for them either."""
-        off = SemanticCache(enabled=True, tenants={"demo": 0.0})
+        off = SemanticCacheSettings(enabled=True, tenants={"demo": 0.0})
         async with semantic(serve, frames, embedder, semantic_cache=off) as served:
             for text in (ASKED, ALIKE):
                 assert (await ask(served, text))[0].cache == "miss"

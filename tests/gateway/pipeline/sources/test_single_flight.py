@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.access.identity import Principal
-from gateway.config.safety import Safety
-from gateway.config.settings import Cache
+from gateway.config.safety import SafetySettings
+from gateway.config.settings import CacheSettings
 from gateway.errors import ApiError, RateLimited
 from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Sampling
@@ -36,7 +36,7 @@ from tests.gateway.turns.test_across_gateways import two
 
 pytestmark = pytest.mark.anyio
 
-SLOW = Cache(follow_seconds=0.3)
+SLOW = CacheSettings(follow_seconds=0.3)
 
 
 class TestFollowing:
@@ -246,7 +246,7 @@ class TestTakingOver:
     async def test_an_answer_that_a_rule_ends_is_found_by_everybody(self, serve: Serve, speaker: Speaker) -> None:
         """So that each caller's finding is written down."""
         speaker.text = "Write to bob.smith@example.com, he knows."
-        async with speaking(serve, speaker, safety=Safety(output={"email": "block"})) as served:
+        async with speaking(serve, speaker, safety=SafetySettings(output={"email": "block"})) as served:
             speaker.engine.gate.clear()
             every = [ask(served) for _ in range(3)]
             await eventually(lambda: speaker.asked == 3)
