@@ -85,7 +85,7 @@ class House:
         return process
 
     def status(self, key: str) -> int:
-        """What the gateway answers to whoever comes with this key, as soon as it listens."""
+        """What the gateway answers to whoever comes with this key, as soon as it listens and Redis answers it."""
         deadline = time.monotonic() + DEADLINE
         while True:
             try:
@@ -94,11 +94,12 @@ class House:
                     return int(answer.status)
             except HTTPError as error:
                 with error:
-                    return error.code
-            except URLError:
-                assert time.monotonic() < deadline
+                    if error.code != 503:
+                        return error.code
+            except (URLError, TimeoutError):
                 assert self._running[-1].poll() is None
-                time.sleep(0.05)
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
     def close(self) -> None:
         for process in self._running:
