@@ -29,6 +29,7 @@ from bench.report import Environment, publish
 
 if TYPE_CHECKING:
     from engine.checkpoint.config import ModelConfig
+    from engine.execution.precision import Precision
     from engine.execution.runner import ModelRunner
 
 _RESULTS = Path(__file__).parent / "results"
@@ -97,7 +98,7 @@ def _measure(arguments: argparse.Namespace) -> Curve:
         source = RandomAdapters(Path(folder), arguments.model, rank=arguments.rank, count=max(counts))
         sectors = source.sectors(getattr(torch, arguments.dtype))
         total = blocks + sectors * max(counts)
-        runner = ModelRunner(arguments.model, blocks=total, dtype=arguments.dtype, adapters=source)
+        runner = ModelRunner(arguments.model, blocks=total, precision=Precision(arguments.dtype), adapters=source)
         assert runner.bank is not None
         for index, version in enumerate(source.versions):
             first = blocks + index * sectors

@@ -29,6 +29,7 @@ from bench.measure import prompts
 from bench.report import Environment, publish
 from deploy.demo.corpus import HERE
 from engine.core import EngineCore, Features, SchedulerConfig
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.constraints import Constraints
@@ -122,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.quick:
         arguments.repeats, arguments.concurrency, arguments.new_tokens = 2, [1, 2], 12
     model = HERE / "models" / arguments.model
-    runner = ModelRunner(model, blocks=_BLOCKS, dtype="float32")
+    runner = ModelRunner(model, blocks=_BLOCKS, precision=Precision("float32"))
     if arguments.tokenizer is None:
         bench = _Masks(model, runner.info, runner)
     else:

@@ -38,6 +38,7 @@ from engine.wire import Generate, Output, SamplingParams
 
 if TYPE_CHECKING:
     from engine.core import EngineCore
+    from engine.execution.precision import Precision
     from engine.execution.runner import ModelRunner
 
 _RESULTS = Path(__file__).parent / "results"
@@ -94,7 +95,7 @@ def _measure(arguments: argparse.Namespace) -> HostKvComparison:
     small, large = arguments.kv_tokens // BLOCK_SIZE, most // BLOCK_SIZE + 2 * arguments.conversations
     # All setups use the same memory; who has a smaller KV cache leaves the rest of it alone.
     blocks = max(large, 2 + max(arguments.known))
-    runner = ModelRunner(arguments.model, blocks=blocks, device=arguments.device, dtype=arguments.dtype)
+    runner = ModelRunner(arguments.model, blocks=blocks, device=arguments.device, precision=Precision(arguments.dtype))
     copies = _copies(runner, blocks=min(small, large))
     known = [_known(runner, blocks, arguments) for blocks in tqdm(arguments.known, "prefixes", disable=None)]
     setups = {

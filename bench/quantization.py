@@ -24,6 +24,7 @@ from deploy.demo.corpus import HERE, load_intents, split_corpus
 from deploy.demo.tokenizer import Encoder
 from engine.cache.blocks import BLOCK_SIZE
 from engine.cache.memory import KVDtype
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
@@ -44,7 +45,9 @@ class QuantizedVariant(msgspec.Struct, frozen=True):
     kv_dtype: KVDtype = "bf16"
 
     def load(self, directory: Path) -> ModelRunner:
-        return ModelRunner(directory, blocks=_BLOCKS, dtype="bfloat16", quantize=self.quantize, kv_dtype=self.kv_dtype)
+        return ModelRunner(
+            directory, blocks=_BLOCKS, precision=Precision("bfloat16", quantize=self.quantize, kv_dtype=self.kv_dtype)
+        )
 
     @property
     def cells(self) -> str:
@@ -142,7 +145,7 @@ def sit(models: Path, size: str, variant: QuantizedVariant, questions: Sequence[
 
 
 def compare(model: str, directory: Path, variants: Sequence[QuantizedVariant] = VARIANTS) -> Iterator[Distance]:
-    exact = ModelRunner(directory, blocks=_BLOCKS, dtype="float32")
+    exact = ModelRunner(directory, blocks=_BLOCKS, precision=Precision("float32"))
     texts = prompts(*_RANDOM_PROMPTS, exact.info.vocabulary, seed=0)
     expected = logprobs(exact, texts)
     del exact

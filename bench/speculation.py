@@ -30,7 +30,8 @@ from deploy.demo.conversations import ExamQuestion, build_exam
 from deploy.demo.corpus import HERE, load_intents, split_corpus
 from engine.core import EngineCore, Features, SchedulerConfig
 from engine.execution.draft_model import DraftModel
-from engine.execution.runner import Dtype, ModelRunner
+from engine.execution.precision import Dtype, Precision
+from engine.execution.runner import ModelRunner
 from engine.speculation.speculator import Speculator
 from engine.text.processor import TextProcessor
 from engine.wire import Generate, SamplingParams
@@ -88,7 +89,7 @@ def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[Spe
     """All workloads and concurrencies of one pair of models."""
     models = HERE / "models"
     dtype: Dtype = arguments.dtype
-    runner = ModelRunner(models / target, blocks=_BLOCKS, dtype=dtype)
+    runner = ModelRunner(models / target, blocks=_BLOCKS, precision=Precision(dtype))
     model = DraftModel.from_directory(models / draft, runner, models / target)
 
     def speculator(model: DraftModel | None, *, ngrams: bool, adaptive: bool = True) -> Speculator:

@@ -37,6 +37,7 @@ def in_process(setup: SubjectSetup) -> Iterator[Subject]:
     from engine.adapters.residency import ResidencyConfig
     from engine.core import EngineCore, Features, SchedulerConfig
     from engine.execution.graphs.policy import CapturePolicy
+    from engine.execution.precision import Precision
     from engine.execution.runner import ModelRunner
 
     torch.set_num_threads(setup.threads)
@@ -48,10 +49,9 @@ def in_process(setup: SubjectSetup) -> Iterator[Subject]:
         Path(setup.model),
         blocks=blocks,
         device=setup.device,
-        dtype=_DTYPES[setup.precision],
+        precision=Precision(_DTYPES[setup.precision], **_compression(setup)),
         adapters=source,
         random_weights=setup.random_weights,
-        **_compression(setup),
     )
     if setup.device != "cpu":
         runner.record_decodes(CapturePolicy(setup.requests, runner.info.context))
@@ -125,7 +125,7 @@ def _blocks(setup: SubjectSetup) -> int:
 
 
 def _compression(setup: SubjectSetup) -> dict[str, Any]:
-    """What is stored in fewer bits: arguments of `ModelRunner`, and options of `engine.server` by the same names."""
+    """What is stored in fewer bits: arguments of `Precision`, and options of `engine.server` by the same names."""
     arguments = {"quantize": setup.precision} if setup.precision in ("int8", "int4") else {}
     return arguments if setup.kv_dtype == "auto" else {**arguments, "kv_dtype": setup.kv_dtype}
 

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from engine.cache.blocks import BLOCK_SIZE
 from engine.checkpoint.config import CheckpointError
-from engine.execution.runner import Dtype, ModelRunner
+from engine.execution.runner import ModelRunner
 from engine.plan import Row
 from engine.request import Request
 from engine.speculation.costs import StepCosts
@@ -60,15 +60,7 @@ class DraftModel:
             CheckpointError: it cannot be served, or its tokens are not those of the target.
         """
         info = target.info
-        dtype: Dtype = "float32" if info.dtype == "float32" else "bfloat16"
-        runner = ModelRunner(
-            directory,
-            blocks=target.blocks,
-            device=info.device,
-            dtype=dtype,
-            quantize=target.quantize,
-            kv_dtype=target.kv_dtype,
-        )
+        runner = ModelRunner(directory, blocks=target.blocks, device=info.device, precision=target.precision)
         mine, other = runner.info.vocabulary, info.vocabulary
         if mine != other:
             raise CheckpointError(f"the draft model has {mine} tokens and the model {other}; choose one of its family")

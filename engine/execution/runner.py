@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ import torch
 import kernels
 from engine.adapters.bank import AdapterBank, AdapterSource
 from engine.cache.blocks import BLOCK_SIZE, blocks_of
-from engine.cache.memory import KVCache, KVDtype, kv_type
+from engine.cache.memory import KVCache, kv_type
 from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.files import quantized_revision, revision_digest
 from engine.execution.batch import Batch, batch_of
@@ -25,6 +24,7 @@ from engine.execution.graphs.policy import CapturePolicy
 from engine.execution.host_loader import HostMemory
 from engine.execution.host_memory import host_memory
 from engine.execution.lora_planner import LoraPlanner
+from engine.execution.precision import Precision
 from engine.execution.readout import Forward, LaunchedStep, Readout
 from engine.execution.recorded import RecordedDecodes
 from engine.execution.sampling import Sampler
@@ -35,9 +35,7 @@ from engine.model.rope import RotaryEmbedding
 from engine.plan import Row, StepPlan, TokenMasks
 from engine.request import Request
 from engine.wire import ModelInfo
-from kernels import LoraPlan, Quantization
-
-Dtype = Literal["auto", "float32", "bfloat16"]
+from kernels import LoraPlan
 
 
 class ModelRunner:
@@ -49,9 +47,7 @@ class ModelRunner:
         *,
         blocks: int,
         device: str = "cpu",
-        dtype: Dtype = "auto",
-        quantize: Quantization | None = None,
-        kv_dtype: KVDtype = "auto",
+        precision: Precision | None = None,
         name: str | None = None,
         adapters: AdapterSource | None = None,
         random_weights: bool = False,
@@ -60,9 +56,7 @@ class ModelRunner:
 
         Args:
             blocks: KV blocks of `BLOCK_SIZE` tokens.
-            dtype: of weights and activations; "auto" is the stored one, and bfloat16 for float16.
-            quantize: what becomes of the weights of linear layers (`kernels.Quantization`); needs bfloat16.
-            kv_dtype: of keys and values; "auto" is that of the activations.
+            precision: types of weights, activations, keys and values; those of the checkpoint unless given.
             name: what clients call the model; the directory's name unless given.
             adapters: where the adapters are that requests may name; `bank` loads them.
             random_weights: made up on the device, for measurements: of the directory only config.json is read.
@@ -74,20 +68,15 @@ class ModelRunner:
         config = ModelConfig.from_directory(directory)
         self.config = config
         self.blocks = blocks
-        self.quantize, self.kv_dtype = quantize, kv_dtype
-        self._device = torch.device(device)
-        if dtype == "auto":
-            dtype = "float32" if config.stored_dtype == "float32" else "bfloat16"
-        if quantize is not None and dtype != "bfloat16":
-            raise ValueError(f"weights in {dtype} cannot be quantised to {quantize}; choose bfloat16 as data type")
-        self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
+        self.precision = precision = (precision or Precision()).of(config.stored_dtype)
+        self._device, self._dtype = torch.device(device), precision.torch_dtype
         context = min(config.context, blocks * BLOCK_SIZE)
         if random_weights:
-            self._model = Decoder.random(config, self._device, self._dtype, quantize)
+            self._model = Decoder.random(config, self._device, self._dtype, precision.quantize)
         else:
-            self._model = Decoder.from_directory(directory, config, self._device, self._dtype, quantize)
+            self._model = Decoder.from_directory(directory, config, self._device, self._dtype, precision.quantize)
         self._rope = RotaryEmbedding(config, context, self._device)
-        stored = kv_type(kv_dtype, self._dtype)
+        stored = kv_type(precision.kv_dtype, self._dtype)
         self._cache = KVCache(config, blocks, self._device, self._dtype, stored)
         self._windows = set(config.windows)
         self._graphs: DecodeGraphs | None = None
@@ -97,15 +86,15 @@ class ModelRunner:
         revision = "random weights" if random_weights else revision_digest(directory)
         self.info = ModelInfo(
             name=name or directory.resolve().name,
-            revision=quantized_revision(revision, quantize),
+            revision=quantized_revision(revision, precision.quantize),
             context=context,
             vocabulary=config.vocabulary,
             eos_token_ids=config.eos_token_ids,
             block_size=BLOCK_SIZE,
             device=str(self._device),
-            dtype=dtype,
+            dtype=precision.dtype,
             rope_regimes=config.rope_regimes,
-            kv_dtype="" if stored == self._dtype else kv_dtype,
+            kv_dtype="" if stored == self._dtype else precision.kv_dtype,
         )
         self.bank: AdapterBank | None = None
         if adapters is not None:

@@ -7,6 +7,7 @@ from engine.checkpoint.config import CheckpointError
 from engine.core import EngineCore, Features
 from engine.execution.draft_model import DraftModel
 from engine.execution.graphs.policy import CapturePolicy
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.execution.warm_up import warm_up
 from engine.grammar.compiler import GrammarCompiler
@@ -75,9 +76,11 @@ class LoadedEngine:
                 options.model,
                 blocks=self._config.blocks,
                 device=options.device,
-                dtype=options.dtype,
-                quantize=None if options.quantize == "off" else options.quantize,
-                kv_dtype=options.kv_dtype,
+                precision=Precision(
+                    options.dtype,
+                    quantize=None if options.quantize == "off" else options.quantize,
+                    kv_dtype=options.kv_dtype,
+                ),
                 name=options.name,
                 adapters=registry,
             )

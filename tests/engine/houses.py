@@ -19,6 +19,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from engine.adapters.format import check_adapter
 from engine.adapters.manifest import Manifest
 from engine.cache.memory import KVDtype
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.constraints import Constraints
@@ -118,7 +119,7 @@ class House:
         return self._runners[key]
 
     def _load(self, directory: Path, blocks: int, device: str) -> ModelRunner:
-        return ModelRunner(directory, blocks=blocks, device=device, dtype="float32", adapters=self)
+        return ModelRunner(directory, blocks=blocks, device=device, precision=Precision("float32"), adapters=self)
 
     def draft_runner(self, blocks: int, device: str) -> ModelRunner:
         """A draft model that is often right."""
@@ -239,9 +240,7 @@ class QuantizedHouse(House):
             directory,
             blocks=blocks,
             device=device,
-            dtype="float32" if quantize is None else "bfloat16",
-            quantize=quantize,
-            kv_dtype=kv_dtype,
+            precision=Precision("float32" if quantize is None else "bfloat16", quantize=quantize, kv_dtype=kv_dtype),
             adapters=self,
         )
 

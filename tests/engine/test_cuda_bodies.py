@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engine.cache.memory import KVDtype
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from kernels import library
 from tests.engine.checkpoints import VOCABULARY, oracle_greedy, oracle_logits, random_prompt
@@ -51,7 +52,7 @@ def test_logprobs_are_near_those_of_transformers(
     checkpoint: Checkpoint, dtype: Literal["float32", "bfloat16"], kv_dtype: KVDtype, dim: int
 ) -> None:
     directory = checkpoint("llama", head_dim=dim)
-    runner = ModelRunner(directory, blocks=BLOCKS, dtype=dtype, kv_dtype=kv_dtype)
+    runner = ModelRunner(directory, blocks=BLOCKS, precision=Precision(dtype, kv_dtype=kv_dtype))
     prompt = random_prompt(90)
     one = request(prompt, max_tokens=2, prompt_logprobs=VOCABULARY, logprobs=VOCABULARY)
     (given,) = drive(runner, [one], chunk=40)
@@ -64,7 +65,7 @@ def test_logprobs_are_near_those_of_transformers(
 def test_tokens_in_fp32_are_those_of_transformers(checkpoint: Checkpoint) -> None:
     directory = checkpoint("llama")
     prompts = [random_prompt(length, seed) for seed, length in enumerate((33, 1, 16))]
-    runner = ModelRunner(directory, blocks=BLOCKS, dtype="float32")
+    runner = ModelRunner(directory, blocks=BLOCKS, precision=Precision("float32"))
     found = tokens_of(runner, [request(prompt, str(i), max_tokens=6) for i, prompt in enumerate(prompts)], chunk=20)
     assert found == [oracle_greedy(directory, prompt, 6) for prompt in prompts]
 
@@ -72,7 +73,7 @@ def test_tokens_in_fp32_are_those_of_transformers(checkpoint: Checkpoint) -> Non
 @pytest.mark.parametrize("kv_dtype", ["fp8", "int8"])
 def test_answers_do_not_depend_on_batches_and_chunks(checkpoint: Checkpoint, kv_dtype: KVDtype) -> None:
     directory = checkpoint("llama", head_dim=64)
-    runner = ModelRunner(directory, blocks=BLOCKS, dtype="bfloat16", kv_dtype=kv_dtype)
+    runner = ModelRunner(directory, blocks=BLOCKS, precision=Precision("bfloat16", kv_dtype=kv_dtype))
     prompts = [random_prompt(length, seed) for seed, length in enumerate((35, 1, 16))]
 
     def answers(chosen: list[list[int]], chunk: int | None) -> list[list[int]]:

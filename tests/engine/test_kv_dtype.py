@@ -13,6 +13,7 @@ from transformers import DynamicCache
 from engine.cache.memory import KVDtype
 from engine.cache.prefix_keys import chain_root
 from engine.core import EngineCore, Features, SchedulerConfig
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.wire import Generate, SamplingParams
 from tests.engine.checkpoints import VOCABULARY, load_oracle, oracle_logits, random_prompt
@@ -32,7 +33,7 @@ def directory(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> Path:
 
 @pytest.mark.parametrize("kv_dtype", ERROR)
 def test_logprobs_are_near_those_of_transformers(directory: Path, kv_dtype: KVDtype) -> None:
-    runner = ModelRunner(directory, blocks=BLOCKS, kv_dtype=kv_dtype)
+    runner = ModelRunner(directory, blocks=BLOCKS, precision=Precision(kv_dtype=kv_dtype))
     prompt = random_prompt(90)
     one = request(prompt, max_tokens=1, prompt_logprobs=VOCABULARY, logprobs=VOCABULARY)
     (given,) = drive(runner, [one])
@@ -63,7 +64,7 @@ class RoundingCache(DynamicCache):
 @pytest.mark.parametrize("kv_dtype", get_args(Narrow))
 def test_logprobs_are_those_of_transformers_that_rounds_too(directory: Path, kv_dtype: Narrow) -> None:
     """But for numbers so near to the middle of two steps that a last bit decides, and what they change behind them."""
-    runner = ModelRunner(directory, blocks=BLOCKS, kv_dtype=kv_dtype)
+    runner = ModelRunner(directory, blocks=BLOCKS, precision=Precision(kv_dtype=kv_dtype))
     prompt = random_prompt(90)
     (given,) = drive(runner, [request(prompt, max_tokens=1, prompt_logprobs=VOCABULARY)])
     ours = torch.stack([distribution(entry) for sampled in given for entry in sampled.prompt_logprobs or []])
@@ -86,7 +87,7 @@ def test_answers_do_not_depend_on_batches_and_chunks(
     def answers(runner: ModelRunner, chosen: list[list[int]], chunk: int | None) -> list[list[int]]:
         return tokens_of(runner, [request(p, str(i), max_tokens=16) for i, p in enumerate(chosen)], chunk=chunk)
 
-    runner = ModelRunner(directory, blocks=BLOCKS, dtype=dtype, kv_dtype=kv_dtype)
+    runner = ModelRunner(directory, blocks=BLOCKS, precision=Precision(dtype, kv_dtype=kv_dtype))
     alone = [answers(runner, [prompt], None)[0] for prompt in prompts]
     assert answers(runner, prompts, None) == alone
     assert answers(runner, prompts, 7) == alone
@@ -99,9 +100,9 @@ def test_nothing_is_lost_by_preemption_known_prefixes_and_host_memory(checkpoint
     generator = random.Random(0)
     begin = random_prompt(40)
     prompts = [[*begin[: generator.choice((0, 16, 40))], *random_prompt(20, seed)] for seed in range(12)]
-    roomy = ModelRunner(directory, blocks=BLOCKS, kv_dtype=kv_dtype)
+    roomy = ModelRunner(directory, blocks=BLOCKS, precision=Precision(kv_dtype=kv_dtype))
     expected = [tokens_of(roomy, [request(prompt, max_tokens=40)])[0] for prompt in prompts]
-    runner = ModelRunner(directory, blocks=7, kv_dtype=kv_dtype)
+    runner = ModelRunner(directory, blocks=7, precision=Precision(kv_dtype=kv_dtype))
     core = EngineCore(
         runner,
         runner.info,
@@ -125,7 +126,10 @@ def test_nothing_is_lost_by_preemption_known_prefixes_and_host_memory(checkpoint
 
 def test_the_type_is_part_of_what_blocks_are_called(checkpoint: Checkpoint) -> None:
     kinds: tuple[KVDtype, ...] = get_args(KVDtype)
-    infos = [ModelRunner(checkpoint("llama"), blocks=BLOCKS, dtype="bfloat16", kv_dtype=kind).info for kind in kinds]
+    infos = [
+        ModelRunner(checkpoint("llama"), blocks=BLOCKS, precision=Precision("bfloat16", kv_dtype=kind)).info
+        for kind in kinds
+    ]
     roots = [chain_root(info, 5, None, b"") for info in infos]
     assert roots[kinds.index("auto")] == roots[kinds.index("bf16")]
     assert len(set(roots)) == 3
@@ -134,7 +138,7 @@ def test_the_type_is_part_of_what_blocks_are_called(checkpoint: Checkpoint) -> N
 def test_eight_bits_take_half_the_memory(checkpoint: Checkpoint) -> None:
     sizes = {}
     for kind in ("bf16", "fp8", "int8"):
-        runner = ModelRunner(checkpoint("llama"), blocks=BLOCKS, kv_dtype=kind)  # type: ignore[arg-type]
+        runner = ModelRunner(checkpoint("llama"), blocks=BLOCKS, precision=Precision(kv_dtype=kind))  # type: ignore[arg-type]
         memory = runner.host_memory(1 << 24)
         sizes[kind] = memory.block_bytes
         close = getattr(memory, "close", None)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.request import Request
 from kernels import Quantization, library
@@ -76,7 +77,7 @@ def test_every_path_says_what_the_model_says_in_fp32(close: Path, quantize: Quan
         return [*answer[done : done + 2], answer[done] ^ 1]
 
     with library.using(library.cpu if bodies == "built" else None):
-        runner = ModelRunner(close, blocks=BLOCKS, quantize=quantize)
+        runner = ModelRunner(close, blocks=BLOCKS, precision=Precision(quantize=quantize))
         for how in ({}, {"chunk": 5}, {"draft": draft}):
             requests = [request(prompt, str(i), max_tokens=LENGTH) for i, prompt in enumerate(prompts)]
             assert tokens_of(runner, requests, **how) == expected
@@ -84,7 +85,7 @@ def test_every_path_says_what_the_model_says_in_fp32(close: Path, quantize: Quan
 
 def test_log_probabilities_are_told_apart(close: Path, quantize: Quantization | None, bodies: str) -> None:
     with library.using(library.cpu if bodies == "built" else None):
-        runner = ModelRunner(close, blocks=BLOCKS, quantize=quantize)
+        runner = ModelRunner(close, blocks=BLOCKS, precision=Precision(quantize=quantize))
         asked = request([5, 9, 11], max_tokens=4, logprobs=4, prompt_logprobs=4)
         [sampled] = drive(runner, [asked])
     entries = [entry for each in sampled for entry in (*(each.prompt_logprobs or []), *(each.logprobs or []))]

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 import kernels
 from engine.cache.prefix_keys import chain_root
 from engine.checkpoint.files import revision_digest
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from kernels import Quantization, library
 from tests.engine.checkpoints import VOCABULARY, oracle_logits, random_prompt, write_checkpoint
@@ -25,7 +26,7 @@ QUANTIZATIONS = get_args(Quantization)
 
 
 def load(directory: Path, quantize: Quantization | None, device: str = "cpu") -> ModelRunner:
-    return ModelRunner(directory, blocks=BLOCKS, device=device, dtype="bfloat16", quantize=quantize)
+    return ModelRunner(directory, blocks=BLOCKS, device=device, precision=Precision("bfloat16", quantize=quantize))
 
 
 def logprobs(runner: ModelRunner, prompt: list[int]) -> torch.Tensor:
@@ -119,7 +120,7 @@ def test_each_quantisation_has_a_prefix_chain_of_its_own(checkpoint: Checkpoint)
 @pytest.mark.parametrize("quantize", QUANTIZATIONS)
 def test_float32_is_not_quantised(checkpoint: Checkpoint, quantize: Quantization) -> None:
     with pytest.raises(ValueError, match="choose bfloat16"):
-        ModelRunner(checkpoint("llama"), blocks=BLOCKS, quantize=quantize)
+        ModelRunner(checkpoint("llama"), blocks=BLOCKS, precision=Precision(quantize=quantize))
 
 
 def test_weights_are_smaller_and_the_plain_ones_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ import torch
 from engine.adapters.bank import AdapterBank
 from engine.adapters.format import check_adapter
 from engine.adapters.manifest import Manifest
-from engine.execution.runner import Dtype, ModelRunner
+from engine.execution.precision import Dtype, Precision
+from engine.execution.runner import ModelRunner
 from engine.request import Request
 from tests.engine.adapters.zoo import ZOO, peft_greedy, peft_logits, write_adapter
 from tests.engine.checkpoints import oracle_greedy, oracle_logits
@@ -44,7 +45,7 @@ class Collection:
 
     def runner(self, *kinds: str, device: str = "cpu", dtype: Dtype = "auto") -> ModelRunner:
         """With these adapters installed in the last blocks, the last one first."""
-        runner = ModelRunner(self.base, blocks=BLOCKS + LENT, device=device, dtype=dtype, adapters=self)
+        runner = ModelRunner(self.base, blocks=BLOCKS + LENT, device=device, precision=Precision(dtype), adapters=self)
         free = iter(range(BLOCKS + LENT - 1, BLOCKS - 1, -1))
         for kind in kinds:
             bank = bank_of(runner)

@@ -21,6 +21,7 @@ from engine.adapters.format import CONFIG, WEIGHTS, check_adapter
 from engine.adapters.manifest import Manifest
 from engine.adapters.storage import RegistryError
 from engine.core import EngineCore, Features, SchedulerConfig
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.wire import Generate, Output, SamplingParams
 from tests.engine.adapters.collection import BLOCKS, Collection, bank_of
@@ -109,7 +110,7 @@ def test_an_adapter_that_fails_at_any_write_leaves_zeros_only(collection: Collec
 def test_an_engine_clears_what_a_failed_copy_has_written_before_anything_else_gets_its_blocks(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = ModelRunner(collection.base, blocks=BLOCKS, dtype="bfloat16", adapters=collection)
+    runner = ModelRunner(collection.base, blocks=BLOCKS, precision=Precision("bfloat16"), adapters=collection)
     bank = bank_of(runner)
     version = "d" * 64
     monkeypatch.setattr(collection, "folders", {version: collection.folders["dora"]})

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from engine.execution.graphs.policy import CapturePolicy
-from engine.execution.runner import Dtype, ModelRunner
+from engine.execution.precision import Dtype
+from engine.execution.runner import ModelRunner
 from engine.plan import Sampled
 from kernels import library
 from kernels.formats import weight

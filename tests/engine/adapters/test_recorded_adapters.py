@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 import engine.execution.step_buffers
-from engine.execution.runner import Dtype, ModelRunner
+from engine.execution.precision import Dtype
+from engine.execution.runner import ModelRunner
 from engine.plan import Sampled
 from kernels import library
 from tests.engine.adapters.collection import BLOCKS, Collection, ask

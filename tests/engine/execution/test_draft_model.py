@@ -13,6 +13,7 @@ import pytest
 from engine.checkpoint.config import CheckpointError
 from engine.core import EngineCore, Features, SchedulerConfig
 from engine.execution.draft_model import DraftModel
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.plan import Row
 from engine.speculation.speculator import Speculator
@@ -37,8 +38,8 @@ class Engine:
     """A model that drafts for itself: every guess must be right, or it worked on KV that is wrong."""
 
     def __init__(self, directory: Path, device: str, *, blocks: int = 32, **config: int) -> None:
-        runner = ModelRunner(directory, blocks=blocks, device=device, dtype="float32")
-        self.drafter = Counted(directory, blocks=blocks, device=device, dtype="float32")
+        runner = ModelRunner(directory, blocks=blocks, device=device, precision=Precision("float32"))
+        self.drafter = Counted(directory, blocks=blocks, device=device, precision=Precision("float32"))
         self.speculator = Speculator(ngrams=False, model=DraftModel(self.drafter), tokens=4, adaptive=False)
         sizes = SchedulerConfig(blocks, **{"step_tokens": 64, "max_running": 4} | config)
         self.core = EngineCore(runner, runner.info, sizes, Features(speculator=self.speculator))
@@ -137,7 +138,9 @@ def test_nothing_is_kept_of_requests_that_are_gone(directory: Path, device: str)
 
 
 def test_it_has_as_many_bits_as_the_model(directory: Path, device: str) -> None:
-    target = ModelRunner(directory, blocks=4, device=device, dtype="bfloat16", quantize="int4", kv_dtype="fp8")
+    target = ModelRunner(
+        directory, blocks=4, device=device, precision=Precision("bfloat16", quantize="int4", kv_dtype="fp8")
+    )
     assert DraftModel.from_directory(directory, target, directory).runner.info == target.info
 
 

@@ -10,6 +10,7 @@ import pytest
 import engine.execution.recorded
 import engine.execution.step_buffers
 import kernels
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.plan import Sampled
 from kernels import library
@@ -57,14 +58,14 @@ def test_answers_are_those_of_steps_as_they_come(
 @pytest.mark.parametrize(
     "served",
     [
-        {"dtype": "bfloat16"},
-        {"dtype": "bfloat16", "quantize": "int8"},
-        {"dtype": "bfloat16", "quantize": "int4", "kv_dtype": "fp8"},
-        {"dtype": "bfloat16", "kv_dtype": "int8"},
+        Precision("bfloat16"),
+        Precision("bfloat16", "int8"),
+        Precision("bfloat16", "int4", "fp8"),
+        Precision("bfloat16", kv_dtype="int8"),
     ],
 )
-def test_answers_in_all_types(checkpoint: Checkpoint, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _compare(ModelRunner(checkpoint("llama"), blocks=BLOCKS, **served), monkeypatch) > 20
+def test_answers_in_all_types(checkpoint: Checkpoint, served: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _compare(ModelRunner(checkpoint("llama"), blocks=BLOCKS, precision=served), monkeypatch) > 20
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.core import EngineCore, Features, SchedulerConfig
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.constraints import Constraints
@@ -34,7 +35,7 @@ def write_model(directory: Path, family: str = "byte-level", **overrides: Any) -
 @cache
 def runner_for(directory: Path, blocks: int = 64) -> ModelRunner:
     """Runners keep nothing between requests but stale KV, which must never show."""
-    return ModelRunner(directory, blocks=blocks, dtype="float32")
+    return ModelRunner(directory, blocks=blocks, precision=Precision("float32"))
 
 
 class Engine:

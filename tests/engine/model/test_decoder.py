@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.wire import TokenLogprob
 from tests.engine.checkpoints import (
@@ -132,7 +133,7 @@ def test_a_request_that_lost_its_cache_goes_on_as_before(scaled: Path) -> None:
 def test_bf16_stays_close_to_fp32(checkpoint: Checkpoint, device: str, architecture: str) -> None:
     """As close as transformers' own bf16, within a factor of two."""
     directory = checkpoint(architecture)
-    runner = ModelRunner(directory, blocks=BLOCKS, device=device, dtype="bfloat16")
+    runner = ModelRunner(directory, blocks=BLOCKS, device=device, precision=Precision("bfloat16"))
     prompt = random_prompt(60)
     [given] = drive(runner, [request(prompt, max_tokens=1, prompt_logprobs=VOCABULARY)])
     ours = torch.stack([distribution(entry) for entry in given[0].prompt_logprobs or []])

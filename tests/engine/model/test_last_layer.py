@@ -11,6 +11,7 @@ import torch
 
 import engine.model.layers
 from engine.execution.batch import Batch
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
@@ -81,7 +82,7 @@ def test_it_only_stores_where_nobody_reads(runner: ModelRunner, monkeypatch: pyt
 
 def answers(directory: Path, device: str) -> list[list[Sampled]]:
     """Of prompts in pieces of any size beside decodes, drafts of any length, and log-probabilities."""
-    runner = ModelRunner(directory, blocks=BLOCKS, device=device, dtype="bfloat16")
+    runner = ModelRunner(directory, blocks=BLOCKS, device=device, precision=Precision("bfloat16"))
 
     def draft(one: Request) -> list[int]:
         return random_prompt(one.length % 4) if one.id != "0" else []

@@ -10,6 +10,7 @@ import pytest
 
 from engine.core import EngineCore, Features, SchedulerConfig
 from engine.execution.draft_model import DraftModel
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.speculation.speculator import Speculator
 from engine.wire import Generate, SamplingParams
@@ -28,7 +29,7 @@ PENALISED = SAMPLED | {"repetition_penalty": 1.1, "presence_penalty": 0.4, "freq
 
 @cache
 def runner_for(directory: Path, device: str) -> ModelRunner:
-    return ModelRunner(directory, blocks=BLOCKS, device=device, dtype="float32")
+    return ModelRunner(directory, blocks=BLOCKS, device=device, precision=Precision("float32"))
 
 
 def speculator_for(drafter: str, draft: Path, device: str, **how: Any) -> Speculator:
@@ -94,7 +95,9 @@ def test_a_draft_model_that_equals_the_model_is_always_right(target: Path, devic
     for sampling in ({}, PENALISED):
         speculator = speculator_for("draft", target, device)
         # A runner of its own: the draft model's KV must not be the target's.
-        speculator._model = DraftModel(ModelRunner(target, blocks=BLOCKS, device=device, dtype="float32"))
+        speculator._model = DraftModel(
+            ModelRunner(target, blocks=BLOCKS, device=device, precision=Precision("float32"))
+        )
         together(core_for(target, device, speculator), requests(**sampling))
         assert speculator.drafted > 100
         assert speculator.accepted == speculator.drafted

@@ -14,6 +14,7 @@ import torch
 
 from engine.execution.graphs.decode import Run
 from engine.execution.graphs.policy import CapturePolicy
+from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.plan import Row, StepPlan
 from engine.request import Request
@@ -53,10 +54,14 @@ def requests_of(lengths: Sequence[int], **sampling: object) -> list[Request]:
 
 
 def same(
-    directory: Path, recorder: Recorder, policy: CapturePolicy, lengths: Sequence[int] = LENGTHS, **how: Any
+    directory: Path,
+    recorder: Recorder,
+    policy: CapturePolicy,
+    lengths: Sequence[int] = LENGTHS,
+    precision: Precision | None = None,
 ) -> None:
     """Compare a runner that records with one that does not: every log-probability, and every byte of the cache."""
-    plain, recording = (ModelRunner(directory, blocks=BLOCKS, **how) for _ in range(2))
+    plain, recording = (ModelRunner(directory, blocks=BLOCKS, precision=precision) for _ in range(2))
     recording.record_decodes(policy, recorder)
     given = [drive(runner, requests_of(lengths, logprobs=3)) for runner in (plain, recording)]
     assert given[0] == given[1]
@@ -68,7 +73,7 @@ def same(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_recorded_steps_are_those_that_were_recorded(checkpoint: Checkpoint, architecture: str, dtype: str) -> None:
     recorder = Recorder()
-    same(checkpoint(architecture), recorder, CapturePolicy(len(LENGTHS), CONTEXT, uses=1), dtype=dtype)
+    same(checkpoint(architecture), recorder, CapturePolicy(len(LENGTHS), CONTEXT, uses=1), precision=Precision(dtype))
     # Batches of 10, 8, 4, 2 and 1 rows; all but the first use of each and the step of prompts.
     assert recorder.recorded == 5
     assert recorder.replayed == 6 + 3 * (len(LENGTHS) - 1) - 1 - 5
@@ -78,7 +83,7 @@ def test_recorded_steps_are_those_that_were_recorded(checkpoint: Checkpoint, arc
 def test_quantised_steps_are_the_same(checkpoint: Checkpoint, options: dict[str, str]) -> None:
     recorder = Recorder()
     policy = CapturePolicy(len(LENGTHS), CONTEXT, uses=0)
-    same(checkpoint("llama"), recorder, policy, dtype="bfloat16", **options)
+    same(checkpoint("llama"), recorder, policy, precision=Precision("bfloat16", **options))
     assert recorder.replayed
 
 
@@ -94,7 +99,7 @@ def test_the_cuda_bodies_follow_buffers_and_fixed_limits(
     directory = checkpoint("llama", max_position_embeddings=600, **shape)
     recorder = Recorder()
     with library.using(emulator):
-        same(directory, recorder, CapturePolicy(4, 600, uses=0), (260, 3, 1), dtype="bfloat16", quantize="int8")
+        same(directory, recorder, CapturePolicy(4, 600, uses=0), (260, 3, 1), Precision("bfloat16", "int8"))
     assert recorder.replayed
 
 
