@@ -105,11 +105,11 @@ def adapters(base: Path, count: int, *, rank: int) -> list[Path]:
 
 def _write(shape: LlamaSizes, directory: Path) -> None:
     import torch
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
 
     torch.manual_seed(_SEED)
     # Random numbers are the same in fp32 and need not be held twice.
-    model = LlamaForCausalLM._from_config(_config(shape), dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(_config(shape), dtype=torch.bfloat16)
     model.save_pretrained(directory)
     _write_tokenizer(shape, directory)
 
