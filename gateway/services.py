@@ -75,17 +75,17 @@ class Gateway:
     ledger: Ledger
     decisions: DecisionLog
     embedder: EmbedderClient | None
-    """None: there is none, and never will be."""
+    """The client of the embedder; None if the configuration has no embedder."""
     similar: SimilarAnswers | None
-    """The semantic cache; None: there is none."""
+    """The semantic cache; None if there is none."""
 
     @property
     def settings(self) -> Settings:
-        """Those in force now."""
+        """The settings in force now."""
         return self.configuration.settings
 
     async def authenticate(self, connection: HTTPConnection, scope: Scope) -> Principal:
-        """Who sent a request, by its `Authorization` header.
+        """Find out who sent a request, by its `Authorization` header.
 
         Raises:
             Unauthorized: the key is missing or wrong.

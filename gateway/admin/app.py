@@ -68,7 +68,7 @@ API = Api(
 
 
 def create_admin_app() -> Starlette:
-    """The application; `state.gateway` is set by whoever runs it. Its paths begin below `/admin`."""
+    """Make the application, whose paths begin below `/admin`. Whoever runs it sets `state.gateway`."""
     return Starlette(
         routes=[
             Route("/", page),
@@ -87,12 +87,12 @@ def create_admin_app() -> Starlette:
 
 
 async def page(request: Request) -> Response:
-    """The API to browse and to try."""
+    """Serve the page on which the API can be browsed and tried."""
     return FileResponse(STATIC / "admin" / "index.html", headers=HEADERS)
 
 
 async def openapi(request: Request) -> Response:
-    """What there is; no secret, so that no key is needed."""
+    """Serve the description. It holds no secret, so that no key is needed."""
     return JsonResponse(_document(), headers={"cache-control": "no-cache"})
 
 

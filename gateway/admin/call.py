@@ -38,7 +38,7 @@ class Call(kit.Call):
 
     @property
     def actor(self) -> str:
-        """Who does it, for the audit log."""
+        """The caller, as the audit log names it."""
         principal = self.principal
         who = f"user:{principal.user}" if principal.user else f"key:{principal.key}"
         return f"{principal.tenant}/{who}"
@@ -51,7 +51,7 @@ class Call(kit.Call):
         return f"{kind}_{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
 
     def once(self, content: Any) -> Idempotency | None:
-        """Makes the change of this request happen once, if the caller gave an `Idempotency-Key`.
+        """The identity by which the directory makes a change once; None without an `Idempotency-Key`.
 
         Args:
             content: what makes another request with the same key another one.
@@ -70,7 +70,7 @@ class Call(kit.Call):
         changes: dict[str, Any] | None = None,
         once: Idempotency | None = None,
     ) -> bool:
-        """Write into the audit log what is about to be done outside of the directory; whether it was done before.
+        """Write into the audit log what is about to be done outside of the directory -> whether it was done before.
 
         Raises:
             Unavailable: it cannot be written; then it must not be done.
@@ -99,7 +99,7 @@ async def admit(endpoint: kit.Endpoint, request: Request) -> Call:
 
 
 def audience(endpoint: kit.Endpoint) -> str:
-    """Whom an endpoint serves, for its description."""
+    """A sentence on whom an endpoint serves, for its description."""
     whom = {
         Access.OPERATOR: "Operators only.",
         Access.TENANT: "The tenant's own admins, and operators.",

@@ -15,7 +15,7 @@ _LONGEST_SOCKET_PATH = 100
 
 
 def socket_path(settings: Settings, name: str) -> Path:
-    """Where a child of this installation listens.
+    """Path of the unix socket on which a child process of this installation listens.
 
     Raises:
         SettingsError: the data folder's path is too long for unix sockets.

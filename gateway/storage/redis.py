@@ -44,7 +44,7 @@ _BLOCKING = frozenset(
         "WAIT",
     }
 )
-"""Commands that may wait in Redis: others must not wait with them."""
+"""Commands that may wait in Redis; they are never sent in a batch, where others would wait with them."""
 
 # fmt: off
 _READS = frozenset(
@@ -85,7 +85,7 @@ class BatchingRedis(Redis):
     """
 
     observe: Callable[[float, bool], None] | None = None
-    """Told of every round trip: seconds, and whether it failed."""
+    """Called after every round trip with its seconds and whether it failed."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -98,7 +98,7 @@ class BatchingRedis(Redis):
         self._line = cast(Connection, self.connection_pool.connection_class(**settings | {"socket_timeout": None}))
         self._connecting: asyncio.Task[None] | None = None
         self._hangs = False
-        """Whether its last answer did not come in time."""
+        """Whether the connection's last answer did not come in time."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one command, together with those of other tasks.
@@ -161,7 +161,7 @@ class BatchingRedis(Redis):
                 waiter.set_result(answer)
 
     async def _round_trips(self, batch: Sequence[_Waiting]) -> list[Any]:
-        """The answers, or the errors in their place. Timeouts are final.
+        """Send a batch -> its answers, or errors in their place. Timeouts are final.
 
         A connection that Redis has closed while nothing was asked is opened again before anything is sent. If it breaks
         later, what has been answered is answered, and only reads are sent once more.
@@ -186,7 +186,7 @@ class BatchingRedis(Redis):
         return answers
 
     async def _closed_by_redis(self) -> bool:
-        """Whether the connection has ended while nothing was asked; it is given up then."""
+        """Whether Redis has closed the connection while nothing was asked; it is then disconnected."""
         try:
             ended = await self._line.can_read()
         except (ConnectionError, OSError):
@@ -196,7 +196,7 @@ class BatchingRedis(Redis):
         return bool(ended)
 
     async def _round_trip(self, batch: Sequence[_Waiting], answers: list[Any]) -> None:
-        """Append the answers as they come. Raises: RedisError, OSError: the connection is lost, or Redis too slow."""
+        """Append answers as they come. Raises RedisError, OSError: the connection is lost, or Redis is too slow."""
         line = self._line
         if self._connecting is not None or not line.is_connected:
             await self._connected()
@@ -214,7 +214,7 @@ class BatchingRedis(Redis):
             raise
 
     async def _connected(self) -> None:
-        """Raises: RedisError, OSError: there is no connection, or none yet."""
+        """Wait for a connection. Raises RedisError, OSError: there is none, or none yet."""
         began = self._connecting is None
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
@@ -227,7 +227,7 @@ class BatchingRedis(Redis):
         connecting.result()
 
     async def _connect(self) -> None:
-        """In a task of its own, which may take longer than those who wait for it."""
+        """Connect, in a task of its own, because it may take longer than callers wait for it."""
         try:
             async with asyncio.timeout(self._connect_timeout):
                 await self._line.connect()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What requests and answers about adapters hold."""
+"""Types of requests and answers about adapters."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class AdapterForm(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdapterChange(Input, frozen=True):
-    """Fields that are left out stay."""
+    """A change of an adapter; fields that are left out stay."""
 
     version: Annotated[Version | UnsetType, Meta(description="Swap: the version that the name is to lead to.")] = UNSET
     pinned: Annotated[bool | UnsetType, Meta(description="Have engines keep it loaded. Operators only.")] = UNSET
@@ -73,7 +73,7 @@ class AdapterChange(Input, frozen=True):
 
 
 class AdapterState(Struct, frozen=True):
-    """A public name, and where it leads."""
+    """The public name of an adapter, and the version that it leads to."""
 
     name: str
     model: str
@@ -88,7 +88,7 @@ class AdapterState(Struct, frozen=True):
 
 
 class AdapterContent(Struct, frozen=True):
-    """What is in a version."""
+    """What a version of an adapter contains."""
 
     size: int
     max_rank: int
@@ -98,7 +98,7 @@ class AdapterContent(Struct, frozen=True):
 
 
 class AdapterDetails(AdapterState, frozen=True):
-    """A public name, where it leads, and what is there."""
+    """The public name of an adapter, its version, and what that contains."""
 
     content: AdapterContent
 

@@ -192,7 +192,7 @@ async def _edit(
     change: Callable[[Pointer], Pointer | None],
     changes: dict[str, Any],
 ) -> Pointer | None:
-    """Change where a name leads. The audit log is told before; and again if it could not be done."""
+    """Change where a name leads. The audit log is written before, and once more if the change fails."""
 
     def allowed(current: Pointer) -> Pointer | None:
         # It may have been changed, or shared with others, since it was read.
@@ -212,7 +212,7 @@ async def _edit(
 
 
 async def _receive(call: Call, upload: Upload) -> tuple[AdapterUpload, str]:
-    """An upload's request and a digest of its files, which are in its folder then."""
+    """Write an upload's files into its folder -> its request, and a digest of the files."""
     await asyncio.to_thread(upload.folder.mkdir, parents=True, mode=0o700)
     form = Form(
         call.request.headers["content-type"],
@@ -281,7 +281,7 @@ def _base(call: Call, body: AdapterUpload) -> Pool:
 
 
 def _job_id(call: Call) -> str:
-    """The same for a request that is repeated with its idempotency key."""
+    """An id for the job: the same when the request is repeated with its idempotency key."""
     if call.idempotency_key is None:
         return f"job_{secrets.token_hex(16)}"
     return f"job_{hashlib.sha256(f'{call.actor} {call.idempotency_key}'.encode()).hexdigest()[:32]}"
@@ -296,7 +296,7 @@ def _no_such_version() -> InvalidRequest:
 
 
 async def _fitting(call: Call, version: str, pointer: Pointer) -> Manifest:
-    """What is in a version.
+    """The manifest of a version.
 
     Raises:
         InvalidRequest: there is no such version, or it was checked against another base model.

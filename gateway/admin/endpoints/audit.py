@@ -22,7 +22,7 @@ _MOST_PAGES = 10
 
 
 class AuditEntry(Struct, frozen=True):
-    """One change."""
+    """One change, as the log holds it."""
 
     sequence: int
     at: Annotated[int, Meta(description="Milliseconds since 1970 by Redis' clock.")]
@@ -42,7 +42,7 @@ class AuditList(Struct, frozen=True):
 
 
 class AuditVerification(Struct, frozen=True):
-    """Whether the log is whole."""
+    """What checking the log has found."""
 
     intact: bool
     entries: Annotated[int, Meta(description="Entries that were found good.")]

@@ -16,7 +16,7 @@ endpoints = Endpoints("models", "Base models, as the configuration names them.")
 
 
 class ModelPrice(Struct, frozen=True):
-    """Micro-dollars per million tokens."""
+    """Price of a model's tokens, in micro-dollars per million."""
 
     input: int
     output: int

@@ -1,4 +1,4 @@
-"""Pools and their replicas: who is up, who carries how much, who is to get how much."""
+"""Pools and their replicas: their state and load, and how many turns each is to get."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ class ReplicaState(Struct, frozen=True):
     name: str
     pool: str
     weight: float
-    """Share of its pool's turns beside the other replicas'."""
+    """Share of the pool's turns, relative to the weights of the other replicas."""
     drained: bool
-    """It gets no new turns."""
+    """Whether it gets no new turns."""
     turns: int
-    """Running there on behalf of this gateway."""
+    """Turns of this gateway that run there."""
     connected: bool
     circuit: str
-    """Of its breaker: closed, open or half_open."""
+    """State of its circuit breaker: closed, open or half_open."""
     carried_tokens: int
     """Tokens still to be computed, as this gateway predicts."""
     load: ReplicaLoad | None
-    """Null while it is not connected."""
+    """The engine's last report; null while it is not connected."""
 
 
 class PoolState(Struct, frozen=True):
@@ -73,7 +73,7 @@ class PoolState(Struct, frozen=True):
     model: str
     context_length: int
     revisions: list[str]
-    """Of the model, as its engines have reported; normally one."""
+    """Digests of the model's files, as its engines have reported them; normally one."""
     replicas: list[ReplicaState]
 
 
@@ -137,7 +137,7 @@ def _engine(call: Call, path: ReplicaPath) -> Engine:
 
 
 async def _control(call: Call, engine: Engine) -> ReplicaControl:
-    """What is set for a replica; revision 0 if nothing is."""
+    """The record of what is set for a replica; its revision is 0 if nothing was set."""
     return await call.gateway.directory.get(ReplicaControl, engine.name) or ReplicaControl(name=engine.name)
 
 

@@ -20,10 +20,10 @@ R = TypeVar("R", bound=Record)
 
 
 async def find(call: Call, kind: type[R], identity: str, *, tenant: str | None = None) -> R:
-    """A record.
+    """Read a record.
 
     Args:
-        tenant: whose it must be.
+        tenant: the tenant to which it must belong.
 
     Raises:
         NotFound: there is none.
@@ -76,7 +76,7 @@ async def delete(call: Call, record: Record) -> Answer[None]:
 
 
 def answer(record: Record, state: type[Struct], *, location: str | None = None, replayed: bool = False) -> Answer[Any]:
-    """A record as an answer."""
+    """A record as an answer, with its ETag."""
     return Answer(shown(record, state), etag=entity_tag(record.revision), location=location, replayed=replayed)
 
 

@@ -27,7 +27,7 @@ RouteReplacement = shapes.creation("RouteReplacement", Route, without=["name"])
 RouteState = shapes.state("RouteState", Route)
 
 _NAMED = 20
-"""Most names that a refusal lists."""
+"""Most names that an error message lists."""
 _TARGETS = [{"model": "llama-8b", "weight": 95}, {"model": "llama-8b-next", "weight": 5}]
 
 
@@ -39,49 +39,49 @@ class Counted(Struct, frozen=True):
 
 
 class OutState(Struct, frozen=True):
-    """What took a canary out."""
+    """Why a canary was taken out."""
 
     at: int
-    """Unix time."""
+    """Unix time at which it was."""
     signal: CanarySignal
     turns: int
     stable_turns: int
     failures: Counted
-    """Of that signal."""
+    """Conversations that went wrong in that way."""
     evidence: float
 
 
 class TrialState(Struct, frozen=True):
-    """A canary beside the stable target, since the route was last changed."""
+    """A canary compared with the stable target since the route was last changed."""
 
     model: str
     weight: int
-    """0: it is not on trial, or was taken out."""
+    """Its share of conversations; 0: it is not on trial, or was taken out."""
     turns: int
     stable_turns: int
     error: Counted
-    """Answered with an error of ours."""
+    """Conversations answered with an error of ours."""
     slow: Counted
-    """First token later than the route's `slow_seconds`."""
+    """Conversations whose first token came later than the route's `slow_seconds`."""
     poor: Counted
-    """Empty answers."""
+    """Conversations with an empty answer."""
     evidence: float
-    """How many times likelier this is if the canary is worse."""
+    """How many times likelier these counts are if the canary is worse."""
     taken_out_from: float
-    """Evidence that takes it out."""
+    """Evidence from which the canary is taken out."""
     taken_out: OutState | None
-    """Why it was, if nobody has changed the route since."""
+    """Why it was taken out; null if it was not, or somebody has changed the route since."""
 
 
 class ShadowState(Struct, frozen=True):
-    """Copies of turns beside the turns themselves, since the route was last changed."""
+    """Copies of turns compared with the turns themselves since the route was last changed."""
 
     model: str
     percent: int
     copies: int
-    """Those that were not given up."""
+    """Copies that were not given up."""
     given_up: int
-    """Their engine was busy, or too many ran."""
+    """Copies given up because their engine was busy or too many ran."""
     errors: Counted
     """Turns and copies that were not answered."""
     evidence: float
@@ -89,11 +89,11 @@ class ShadowState(Struct, frozen=True):
     compared: int
     """Pairs of answers that both ended by themselves."""
     agreement: float | None
-    """Part of them that says the same. Random sampling makes it smaller: compare at temperature 0."""
+    """Part of these pairs that says the same. Random sampling makes it smaller: compare at temperature 0."""
     first_token_ms: float | None
-    """Mean of the copies, without the wait in the engine's queue."""
+    """Mean time to first token of the copies, without the wait in the engine's queue."""
     stable_first_token_ms: float | None
-    """The same of the turns that were copied."""
+    """Mean time to first token of the turns that were copied."""
 
 
 class TrialList(Struct, frozen=True):

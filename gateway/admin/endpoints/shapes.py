@@ -14,12 +14,12 @@ from gateway.records.directory import Record
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 Name = Annotated[str, Meta(pattern=NAME)]
-"""Of what is made here."""
+"""Name of a record that is made through the API."""
 PathName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[A-Za-z0-9_.-]{1,64}$")]
-"""Of what there is, also in the configuration file. Dots alone would get lost in a path."""
+"""Name of an existing record, also of the configuration file. Dots alone would get lost in a path."""
 PUBLIC_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*(/[A-Za-z0-9_][A-Za-z0-9_.:-]*)*$"
 PublicName = Annotated[str, Meta(pattern=PUBLIC_NAME, max_length=128)]
-"""Of a model or an adapter; slashes are allowed, as in names of Hugging Face."""
+"""Name of a model or an adapter; slashes are allowed, as in names of Hugging Face."""
 
 _BOOKKEEPING = frozenset({"revision", "created_at", "updated_at"})
 

@@ -8,7 +8,7 @@ from gateway.telemetry.metrics.registry import Registry
 
 
 class BudgetMetrics:
-    """Not a number while there is no budget, or nothing was spent under it."""
+    """Shows the spent part of the budget; NaN while there is no budget, or nothing was spent under it."""
 
     def __init__(self, registry: Registry) -> None:
         self._spent = registry.gauge(
@@ -19,5 +19,5 @@ class BudgetMetrics:
         self._spent.set(float("nan"))
 
     def watch(self, spent: Callable[[], float]) -> None:
-        """Ask this when the page is read."""
+        """Take the function that gives the spent part; it is called when the page is read."""
         self._spent.set_function(spent)

@@ -24,7 +24,7 @@ class ConfigurationMetrics:
         self._config_changed.set_to_current_time()
 
     def read(self, outcome: str) -> None:
-        """It was read again."""
+        """Count a reading of the file, by its outcome."""
         self._config_reloads(outcome).inc()
         self._config_valid.set(outcome != "refused")
         if outcome == "changed":

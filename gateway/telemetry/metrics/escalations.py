@@ -7,7 +7,7 @@ from router.cascade import Escalation
 
 
 class EscalationMetrics:
-    """Nothing is counted while `router.escalate` is off."""
+    """Counts answers that looked bad; none while `router.escalate` is off."""
 
     def __init__(self, registry: Registry) -> None:
         self._looked = registry.counter(
@@ -19,5 +19,5 @@ class EscalationMetrics:
         )
 
     def looked(self, made: Escalation, followed: str) -> None:
-        """An answer looked bad."""
+        """Count an answer that looked bad."""
         self._looked(made.tier, str(made.signal), followed).inc()

@@ -6,7 +6,7 @@ from gateway.telemetry.metrics.registry import Registry
 
 
 class PlacementMetrics:
-    """Nothing is counted for pools with one replica."""
+    """Counts how replicas are chosen; nothing for pools with one replica."""
 
     def __init__(self, registry: Registry) -> None:
         self._choices = registry.counter(
@@ -25,12 +25,12 @@ class PlacementMetrics:
         )
 
     def answered(self, tier: str, how: str, *, prompt: int, expected: int, found: int) -> None:
-        """A turn has been answered, or has failed, by the replica that was chosen or one that stood in."""
+        """Count a turn that has ended, at the replica that was chosen or one that stood in for it."""
         self._choices(tier, how).inc()
         self._tokens(tier, "prompt").inc(prompt)
         self._tokens(tier, "expected").inc(expected)
         self._tokens(tier, "found").inc(found)
 
     def index(self, tier: str, blocks: int) -> None:
-        """Called when the page is read."""
+        """Set how many blocks the prefix index of a tier has; called when the page is read."""
         self._blocks(tier).set(blocks)

@@ -36,7 +36,7 @@ class RedisMetrics:
         )()
 
     def answered(self, seconds: float, failed: bool) -> None:
-        """One round trip has ended."""
+        """Count a round trip that has ended."""
         self._redis_seconds.observe(seconds)
         if failed:
             self._redis_errors.inc()
@@ -45,7 +45,7 @@ class RedisMetrics:
         self._redis_up.set(answered)
 
     def watch_ledger(self, lag: Callable[[], float], dropped: Callable[[], float]) -> None:
-        """Ask these when the page is read."""
+        """Take the functions that give the ledger's lag and its lost entries; both are called when the page is read."""
         self._ledger_lag.set_function(lag)
         self._ledger_dropped = dropped
 

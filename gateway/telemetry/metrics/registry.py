@@ -14,7 +14,7 @@ MAX_SERIES = 200
 """Most combinations of label values of one metric."""
 OTHER = "other"
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 240)
-"""Bounds in seconds of what people wait for."""
+"""Bounds of buckets, in seconds, for what people wait for."""
 
 M = TypeVar("M", bound=MetricWrapperBase)
 Read = Callable[[], Iterable[tuple[Sequence[str], float]]]
@@ -48,7 +48,7 @@ class Declaration(NamedTuple):
 
 
 class Registry(CollectorRegistry):
-    """All metrics of one process, in the order in which they were declared. `labels` are names with spaces between."""
+    """Holds all metrics of one process. `labels` are the names of a metric's labels, separated by spaces."""
 
     def __init__(self) -> None:
         super().__init__(auto_describe=True)

@@ -1,4 +1,4 @@
-"""Metrics of the semantic cache and the embedder; part of `gateway.telemetry.metrics.process`."""
+"""Metrics of the semantic cache and the embedder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0
 
 
 class SemanticMetrics:
-    """Of one process."""
+    """Counts look-ups of the semantic cache, and shows whether its embedder is connected."""
 
     def __init__(self, registry: Registry) -> None:
         self._requests = registry.counter(
@@ -23,11 +23,11 @@ class SemanticMetrics:
         self._embedder_up = registry.gauge("roundhouse_embedder_up", "Whether the embedder is connected.", "model")
 
     def asked(self, result: str, seconds: float | None) -> None:
-        """One turn has asked; `seconds` is None if it did not look up."""
+        """Count a turn that asked the cache; `seconds` is None if it did not look up."""
         self._requests(result).inc()
         if seconds is not None:
             self._seconds.observe(seconds)
 
     def embedder(self, model: str, *, up: bool) -> None:
-        """Called when the page is read."""
+        """Set whether the embedder is connected; called when the page is read."""
         self._embedder_up(model).set(up)

@@ -6,7 +6,7 @@ from gateway.telemetry.metrics.registry import Registry
 
 
 class TrialMetrics:
-    """Nothing is counted while nothing is on trial."""
+    """Counts canaries taken out and copies of turns; nothing while nothing is on trial."""
 
     def __init__(self, registry: Registry) -> None:
         self._canaries_out = registry.counter(
@@ -21,9 +21,9 @@ class TrialMetrics:
         )
 
     def canary_out(self, signal: str) -> None:
-        """A canary was taken out."""
+        """Count a canary that was taken out."""
         self._canaries_out(signal).inc()
 
     def shadow_copy(self, outcome: str) -> None:
-        """A copy of a turn has ended."""
+        """Count a copy of a turn that has ended."""
         self._shadow_copies(outcome).inc()

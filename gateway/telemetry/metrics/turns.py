@@ -47,13 +47,13 @@ class TurnMetrics:
         self._running.inc()
 
     def finished(self, tier: str, outcome: str, seconds: float, exemplar: dict[str, str] | None = None) -> None:
-        """Once per `started`. `tier` is empty for a turn that was never routed."""
+        """Count a turn that has ended; `tier` is empty for one that was never routed."""
         self._running.dec()
         self._turns(tier, outcome).inc()
         self._duration(tier).observe(seconds, exemplar)
 
     def overhead(self, trace: TurnTrace) -> None:
-        """Where the time of a turn that has ended went."""
+        """Observe where the time of a turn that has ended went."""
         total = 0.0
         for stage, begin, end in trace.stages():
             if stage is not Stage.ENGINE:
