@@ -1,7 +1,8 @@
-"""A wall clock that a test turns, for real processes: libfaketime, loaded into them."""
+"""Clocks that a test turns: that of its event loop, and the wall clock of real processes (libfaketime)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,22 @@ from tempfile import TemporaryDirectory
 import pytest
 
 HOUR = 3600
+
+
+class LoopClock:
+    """The running loop's clock; what is to happen later waits for the test, not for the time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._time = self._loop.time
+        self._ahead = 0.0
+        self._loop.time = lambda: self._time() + self._ahead  # type: ignore[method-assign]
+
+    async def advance(self, seconds: float) -> None:
+        """Let so much time have passed, and everything that is due by then happen."""
+        self._ahead += seconds
+        for _ in range(3):
+            await asyncio.sleep(0)
 
 
 class WallClock:

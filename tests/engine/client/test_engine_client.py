@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 from websockets.asyncio.server import ServerConnection, serve, unix_serve
 
@@ -319,9 +320,9 @@ async def test_outputs_for_unknown_requests_are_ignored(client: EngineClient) ->
     assert client.load is not None
     frames = [encode(Ready(PROTOCOL_VERSION, _MODEL, client.load)), encode(Step([], client.load))]
     late = encode({"type": "step", "outputs": [{"id": "gone", "tokens": [1]}], "load": client.load})
-    async with strange_engine(*frames, late) as address, EngineClient(address) as other:
-        await other.wait_connected()
-        await asyncio.sleep(0.05)
+    after = msgspec.structs.replace(client.load, running=7)
+    async with strange_engine(*frames, late, encode(Step([], after))) as address, EngineClient(address) as other:
+        await until(lambda: other.load == after)
         assert other.connected
 
 

@@ -162,14 +162,14 @@ async def test_an_embedder_that_dies_is_503_until_it_is_back(serve: Serve, light
         assert light_embedder.process
         light_embedder.process.send_signal(signal.SIGSTOP)
         waiting = asyncio.create_task(post(served, "embeddings", {"model": MODEL, "input": "x"}))
-        await asyncio.sleep(0.1)
+        client = served.gateway.embedder
+        assert client is not None
+        await eventually(lambda: bool(client._waiting))
         light_embedder.kill()
         assert "try again" in refused(await waiting, 503, "unavailable")
         chat = await served.client.completions.create(model="small", prompt="hello", max_tokens=1)
         assert chat.usage
         await asyncio.to_thread(light_embedder.start)
-        client = served.gateway.embedder
-        assert client is not None
         await eventually(client.ready.is_set)
         assert (await post(served, "embeddings", {"model": MODEL, "input": "x"})).status_code == 200
         await served.settle()

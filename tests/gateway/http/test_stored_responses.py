@@ -11,7 +11,7 @@ from openai.types.responses import ResponseItemList
 
 from gateway.protocol.input_items import ItemsPage, input_items
 from gateway.protocol.requests import Message, ToolCall
-from tests.gateway.conftest import KEY, Serve
+from tests.gateway.conftest import KEY, Serve, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -142,8 +142,18 @@ class TestIdempotentCreate:
             asked |= {"max_output_tokens": 2, "extra_headers": {"Idempotency-Key": "slow"}}
             creates = [asyncio.create_task(one.client.responses.create(**asked))]
             await looking.wait()
-            creates += [asyncio.create_task(served.client.responses.create(**asked)) for served in (one, other)]
-            await asyncio.sleep(0.3)
+            creates.append(asyncio.create_task(other.client.responses.create(**asked)))
+            await eventually(lambda: one.gateway.turns.shared["feeds"] == 1)  # which it waits for
+            with monkeypatch.context() as patch:
+                look, looked = one.gateway.turns._find, asyncio.Event()
+
+                def found(*arguments: Any) -> Any:
+                    looked.set()
+                    return look(*arguments)
+
+                patch.setattr(one.gateway.turns, "_find", found)
+                creates.append(asyncio.create_task(one.client.responses.create(**asked)))
+                await looked.wait()
             gate.set()
             assert len({response.id for response in await asyncio.gather(*creates)}) == 1
             assert one.gateway.turns.retained == 2

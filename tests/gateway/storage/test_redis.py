@@ -20,6 +20,7 @@ from gateway.storage.connect import connect
 from gateway.storage.redis import MAX_BATCH, BatchingRedis
 from tests.conftest import redis_server
 from tests.cutting_proxy import CuttingProxy
+from tests.gateway.conftest import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -196,7 +197,7 @@ async def test_a_connection_that_was_closed_while_idle_costs_no_command(
 ) -> None:
     assert await cut.incr("counter") == 1
     proxy.close_idle()
-    await asyncio.sleep(0.05)  # until the end of the connection has arrived
+    await eventually(lambda: cut._line._reader is not None and cut._line._reader.at_eof())
     assert await cut.incr("counter") == 2
 
 

@@ -20,12 +20,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from redis.asyncio import Redis
 from tokenizers import Tokenizer
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from engine.wire import Cancel, Generate, Output, Step, Usage, encode
+from gateway.storage.presence import GATEWAYS_KEY
 from tests.gateway.conftest import KEY, eventually
 from tests.gateway.frame_engine import LOAD, FrameEngine
 
@@ -202,18 +204,31 @@ async def gateways(
             GatewayProcess(config, folder, free_port(), {**environment, **more})
             for more in itertools.islice(itertools.chain(environments, itertools.repeat({})), count)
         ]
-        async with engine.serving():
+        async with engine.serving(), Redis.from_url(redis_url) as redis:
+            await redis.delete(GATEWAYS_KEY)
             try:
                 for process in processes:
                     await process.start()
                 for process in processes:
                     await process.ready()
-                await asyncio.sleep(1.5)  # a heartbeat: each has seen the others
+                await _acquainted(redis, count)
                 yield processes, engine
             finally:
                 for process in processes:
                     if process.process is not None and process.process.returncode is None:
                         await process.stop(signal.SIGKILL)
+
+
+async def _acquainted(redis: Redis, count: int) -> None:
+    """Wait until each gateway has finished a heartbeat since all of them had one: it has seen the others by then."""
+    beats: dict[bytes, set[float]] = {}
+    async with asyncio.timeout(60):
+        while count > 1 and (len(beats) < count or min(map(len, beats.values())) < 3):
+            for gateway, at in await redis.zrange(GATEWAYS_KEY, 0, -1, withscores=True):
+                beats.setdefault(gateway, set()).add(at)
+            if len(beats) < count:
+                beats.clear()
+            await asyncio.sleep(0.02)
 
 
 async def idle(processes: Sequence[GatewayProcess], engine: CountingEngine) -> None:

@@ -17,6 +17,7 @@ import redis
 from openai.types.responses import Response
 
 from gateway.config.settings import ApiKeySettings, TenantSettings
+from tests.clocks import LoopClock
 from tests.gateway.conftest import KEY, Serve, Served, eventually, receive, send, text_of, until_end
 from tests.gateway.frame_engine import FrameEngine
 from tests.gateway.sockets import ask, assert_error, create
@@ -101,10 +102,14 @@ class TestRunning:
             assert response.status == "cancelled"
             await until_end(lambda: receive(socket))
 
-    async def test_viewers_elsewhere_keep_it_from_being_orphaned(self, serve: Serve, frames: FrameEngine) -> None:
+    async def test_viewers_elsewhere_keep_it_from_being_orphaned(
+        self, serve: Serve, frames: FrameEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """And when the last one there has left, its timer runs."""
         frames.gate.clear()
-        settings = {"engines": {"small": [frames.address]}, "turns": {"orphan_timeout": 0.3}}
+        settings = {"engines": {"small": [frames.address]}, "turns": {"orphan_timeout": 2.0}}
+        clock = LoopClock()
+        monkeypatch.setattr("gateway.turns.following.LINGER", 1.0)
         async with two(serve, **settings) as (one, other):
             async with other.connect() as elsewhere:
                 async with one.connect() as socket:
@@ -114,8 +119,10 @@ class TestRunning:
                 turn = one.gateway.turns.get(id)
                 assert turn is not None
                 await eventually(lambda: turn.viewers == 1)
-                await asyncio.sleep(0.6)  # longer than an orphan lives
+                await clock.advance(2.5)  # longer than an orphan lives
                 assert not turn.cancelled
+            await eventually(lambda: turn.viewers == 0)
+            await clock.advance(2.5)
             await eventually(lambda: turn.finished)
             assert turn.cancelled
             await one.settle()

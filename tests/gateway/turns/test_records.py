@@ -138,7 +138,7 @@ class TestFence:
         assert (await owner.read("alice", "resp_1", None)).state is RecordState.DELETED
 
 
-async def test_redis_being_away_delays_what_is_kept() -> None:
+async def test_redis_being_away_delays_what_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     """Until it is back, empty."""
     server = redis_server()
     with server:
@@ -149,7 +149,7 @@ async def test_redis_being_away_delays_what_is_kept() -> None:
             server.stop()
             writer = asyncio.create_task(kept.run())
             kept.keep(turn(id="resp_2"))
-            await asyncio.sleep(0.05)
+            await eventually(lambda: "responses not stored yet" in caplog.text)
             assert kept.pending == 1
             server.start()
             await eventually(lambda: not kept.pending)

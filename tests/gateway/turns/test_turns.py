@@ -15,6 +15,7 @@ from gateway.protocol.requests import Message, TurnRequest
 from gateway.protocol.stream import Finished, Routed, TextDelta, TokenUsage
 from gateway.turns import Turn, Turns, TurnState, Viewer
 from gateway.turns import turns as turns_module
+from tests.clocks import LoopClock
 from tests.gateway.conftest import eventually
 
 pytestmark = pytest.mark.anyio
@@ -171,14 +172,20 @@ class TestCancel:
 
     async def test_an_orphan_is_cancelled_and_a_new_viewer_saves_it(self) -> None:
         """The timer runs only while nobody watches."""
-        house = turns(until_cancelled, orphan_timeout=0.05)
+        clock = LoopClock()
+        house = turns(until_cancelled, orphan_timeout=100)
         viewer = await house.start(request(), ALICE)
         turn = viewer.turn
         viewer.close()
+        await clock.advance(99)
         viewer = turn.watch()
-        await asyncio.sleep(0.1)
+        await clock.advance(1000)
         assert not turn.cancelled
         viewer.close()
+        await clock.advance(99)
+        assert not turn.cancelled
+        await clock.advance(1)
+        assert turn.cancelled
         await eventually(lambda: turn.finished)
         await house.aclose()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from unittest.mock import Mock
 
 import pytest
 from redis.asyncio import Redis
@@ -170,7 +170,7 @@ async def test_a_redis_that_may_drop_records_is_warned_of(
         await redis.config_set("maxmemory-policy", "noeviction")
 
 
-async def test_it_starts_without_redis(caplog: pytest.LogCaptureFixture) -> None:
+async def test_it_starts_without_redis(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what the configuration says, and looks for the rest until it is there. Says so once, not at each look."""
     caplog.set_level("INFO")
     server = redis_server()
@@ -180,7 +180,9 @@ async def test_it_starts_without_redis(caplog: pytest.LogCaptureFixture) -> None
         try:
             assert not view.complete
             assert view.tenant("demo") is not None
-            await asyncio.sleep(0.05)
+            looks = Mock(wraps=view.refresh)
+            monkeypatch.setattr(view, "refresh", looks)
+            await eventually(lambda: looks.call_count > 3)
             with server:
                 await eventually(lambda: "answers again" in caplog.text)
                 assert view.complete
