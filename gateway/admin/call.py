@@ -30,7 +30,7 @@ class Access(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Call(kit.Call):
+class Call(kit.EndpointCall):
     """One request to one endpoint, authenticated and allowed."""
 
     gateway: Gateway

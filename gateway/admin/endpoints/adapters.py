@@ -40,7 +40,7 @@ from gateway.admin.endpoints.adapter_types import (
 )
 from gateway.admin.endpoints.shapes import Page
 from gateway.admin.kit import cursors
-from gateway.admin.kit.conditions import Match, entity_tag
+from gateway.admin.kit.conditions import IfMatch, entity_tag
 from gateway.admin.kit.endpoints import Answer, Endpoints
 from gateway.admin.uploads import Form
 from gateway.config.adapter_sources import allowed
@@ -188,7 +188,7 @@ async def _edit(
     action: str,
     name: str,
     pointer: Pointer,
-    match: Match,
+    match: IfMatch,
     change: Callable[[Pointer], Pointer | None],
     changes: dict[str, Any],
 ) -> Pointer | None:

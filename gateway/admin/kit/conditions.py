@@ -14,7 +14,7 @@ _MOST = 1024
 """Characters of a header that are read."""
 
 
-class Match(Struct, frozen=True):
+class IfMatch(Struct, frozen=True):
     """What an `If-Match` header asks for."""
 
     tags: frozenset[str] | None
@@ -35,7 +35,7 @@ def entity_tag(revision: int | str) -> str:
     return f'"{revision}"'
 
 
-def parse_if_match(header: str | None) -> Match:
+def parse_if_match(header: str | None) -> IfMatch:
     """What the header of a write asks for.
 
     Raises:
@@ -49,8 +49,8 @@ def parse_if_match(header: str | None) -> Match:
             param="If-Match",
         )
     if header.strip() == "*":
-        return Match(None)
+        return IfMatch(None)
     if len(header) > _MOST or not _LIST.fullmatch(header):
         raise InvalidRequest('If-Match: expected an ETag such as "3", or *', param="If-Match", code="invalid_value")
     # A weak tag never matches strongly (RFC 9110, section 8.8.3.2).
-    return Match(frozenset(tag for tag in re.findall(_TAG, header) if not tag.startswith("W/")))
+    return IfMatch(frozenset(tag for tag in re.findall(_TAG, header) if not tag.startswith("W/")))

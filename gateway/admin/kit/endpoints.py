@@ -17,7 +17,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.admin.kit.conditions import Match, parse_if_match
+from gateway.admin.kit.conditions import IfMatch, parse_if_match
 from gateway.errors import ApiError, InvalidRequest
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ Handler = Callable[..., Awaitable[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class EndpointCall:
     """One request to one endpoint. Applications add who called, and what else their functions need."""
 
     request: Request
@@ -73,7 +73,7 @@ class Call:
             )
         return key
 
-    def match(self) -> Match:
+    def match(self) -> IfMatch:
         """The state that a change is meant for.
 
         Raises:
@@ -194,7 +194,7 @@ class Api:
     info: Mapping[str, Any]
     """OpenAPI's `info`: title, version, description and so on."""
     groups: Sequence[Endpoints]
-    admit: Callable[[Endpoint, Request], Awaitable[Call]]
+    admit: Callable[[Endpoint, Request], Awaitable[EndpointCall]]
     """Finds out who calls -> the call; raises an `ApiError` for whom the endpoint does not serve."""
     audience: Callable[[Endpoint], str]
     """A sentence that says whom an endpoint serves."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.telemetry.metrics.registry import LATENCY, Registry
+from gateway.telemetry.metrics.registry import LATENCY, MetricRegistry
 
 _TOKEN_LATENCY = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 
@@ -10,7 +10,7 @@ _TOKEN_LATENCY = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0
 class AnswerMetrics:
     """Of engines, and of caches where they answer."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricRegistry) -> None:
         self._first_token = registry.histogram(
             "roundhouse_time_to_first_token_seconds",
             "From the arrival of a turn to its first text.",

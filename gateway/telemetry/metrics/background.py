@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.telemetry.metrics.registry import Registry
+from gateway.telemetry.metrics.registry import MetricRegistry
 
 
 class BackgroundMetrics:
     """Faults of ours, each of which is in the log."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricRegistry) -> None:
         self._failures = registry.counter(
             "roundhouse_background_failures",
             "Unexpected exceptions in background work, which goes on or is begun again, by work.",

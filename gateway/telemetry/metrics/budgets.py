@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.telemetry.metrics.registry import Registry
+from gateway.telemetry.metrics.registry import MetricRegistry
 
 
 class BudgetMetrics:
     """Shows the spent part of the budget; NaN while there is no budget, or nothing was spent under it."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricRegistry) -> None:
         self._spent = registry.gauge(
             "roundhouse_route_budget_spent_ratio",
             "What `auto` has spent of what the dearest tier would have cost, under the budget in force, since this "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.telemetry.metrics.registry import Registry
+from gateway.telemetry.metrics.registry import MetricRegistry
 
 
 class ConfigurationMetrics:
     """Whether it could be read, and since when it is in force."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricRegistry) -> None:
         self._config_reloads = registry.counter(
             "roundhouse_config_reloads",
             "Times that the configuration was read again, by outcome (changed, unchanged, refused).",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.telemetry.metrics.registry import OTHER, Registry
+from gateway.telemetry.metrics.registry import OTHER, MetricRegistry
 
 
 class ConnectionMetrics:
     """WebSockets, resumed viewers, and turns that cross gateways."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricRegistry) -> None:
         self._connections = registry.gauge("roundhouse_websocket_connections", "Open WebSockets.")()
         self._closed = registry.counter("roundhouse_websocket_closed", "WebSockets closed, by close code.", "code")
         self._resumed = registry.counter("roundhouse_resumes", "Viewers that resumed a turn.")()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from engine.wire import Load
-from gateway.telemetry.metrics.registry import MAX_SERIES, Registry
+from gateway.telemetry.metrics.registry import MAX_SERIES, MetricRegistry
 
 _GAUGES = {
     "running": "Requests in the engine's current step.",
@@ -39,7 +39,7 @@ _COUNTERS = {
 class EngineMetrics:
     """Engines by replica, tier and model, as they were when the page was last read."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricRegistry) -> None:
         self._engines: dict[tuple[str, str, str], tuple[bool, Load | None]] = {}
         registry.read_gauge(
             "roundhouse_engine_up",

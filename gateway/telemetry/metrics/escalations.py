@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.telemetry.metrics.registry import Registry
+from gateway.telemetry.metrics.registry import MetricRegistry
 from router.cascade import Escalation
 
 
 class EscalationMetrics:
     """Counts answers that looked bad; none while `router.escalate` is off."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricRegistry) -> None:
         self._looked = registry.counter(
             "roundhouse_escalations",
             "Answers for `auto` that looked bad, by the tier that gave them, what looked bad (empty, schema, refusal, "

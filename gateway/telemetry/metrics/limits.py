@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.telemetry.metrics.registry import Registry
+from gateway.telemetry.metrics.registry import MetricRegistry
 from router.health import Circuit
 
 _CIRCUITS = {Circuit.CLOSED: 0, Circuit.HALF_OPEN: 1, Circuit.OPEN: 2}
@@ -11,7 +11,7 @@ _CIRCUITS = {Circuit.CLOSED: 0, Circuit.HALF_OPEN: 1, Circuit.OPEN: 2}
 class LimitMetrics:
     """What is refused, what is set aside, and whom nothing is sent to."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricRegistry) -> None:
         self._limited = registry.counter(
             "roundhouse_limit_rejections", "Turns refused because a limit was reached, by limit.", "limit"
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.telemetry.metrics.registry import Registry
+from gateway.telemetry.metrics.registry import MetricRegistry
 
 
 class PlacementMetrics:
     """Counts how replicas are chosen; nothing for pools with one replica."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricRegistry) -> None:
         self._choices = registry.counter(
             "roundhouse_replica_choices",
             "Turns of pools with several replicas, by tier and how the replica was chosen (prefix, load).",

@@ -20,7 +20,7 @@ from gateway.telemetry.metrics.escalations import EscalationMetrics
 from gateway.telemetry.metrics.limits import LimitMetrics
 from gateway.telemetry.metrics.placements import PlacementMetrics
 from gateway.telemetry.metrics.redis import RedisMetrics
-from gateway.telemetry.metrics.registry import Registry
+from gateway.telemetry.metrics.registry import MetricRegistry
 from gateway.telemetry.metrics.semantic import SemanticMetrics
 from gateway.telemetry.metrics.trials import TrialMetrics
 from gateway.telemetry.metrics.turns import TurnMetrics
@@ -30,7 +30,7 @@ class Metrics:
     """All metrics of a process, in a registry of their own, so that tests and several apps do not collide."""
 
     def __init__(self) -> None:
-        self.registry = registry = Registry()
+        self.registry = registry = MetricRegistry()
         self.activity = Activity()
         """Per tenant, and therefore not on the page."""
         self.turns = TurnMetrics(registry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.telemetry.metrics.registry import Registry
+from gateway.telemetry.metrics.registry import MetricRegistry
 
 _ROUND_TRIP = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
@@ -12,7 +12,7 @@ _ROUND_TRIP = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
 class RedisMetrics:
     """Round trips, the usage ledger, and the view of the directory."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricRegistry) -> None:
         self._redis_seconds = registry.histogram(
             "roundhouse_redis_seconds", "Round trips to Redis, of one command or many.", buckets=_ROUND_TRIP
         )()

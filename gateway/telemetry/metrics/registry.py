@@ -47,7 +47,7 @@ class Declaration(NamedTuple):
     meaning: str
 
 
-class Registry(CollectorRegistry):
+class MetricRegistry(CollectorRegistry):
     """Holds all metrics of one process. `labels` are the names of a metric's labels, separated by spaces."""
 
     def __init__(self) -> None:

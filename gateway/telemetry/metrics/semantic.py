@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.telemetry.metrics.registry import Registry
+from gateway.telemetry.metrics.registry import MetricRegistry
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1)
 
@@ -10,7 +10,7 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0
 class SemanticMetrics:
     """Counts look-ups of the semantic cache, and shows whether its embedder is connected."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricRegistry) -> None:
         self._requests = registry.counter(
             "roundhouse_semantic_cache_requests",
             "Turns by what the semantic cache did (serve, explore, reject, miss, bypass). Those that the exact cache "

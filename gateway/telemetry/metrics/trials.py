@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.telemetry.metrics.registry import Registry
+from gateway.telemetry.metrics.registry import MetricRegistry
 
 
 class TrialMetrics:
     """Counts canaries taken out and copies of turns; nothing while nothing is on trial."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricRegistry) -> None:
         self._canaries_out = registry.counter(
             "roundhouse_canaries_out",
             "Canaries of routes taken out because they were worse, by what was wrong (error, slow, poor).",

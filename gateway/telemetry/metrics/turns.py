@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.telemetry.metrics.registry import LATENCY, Registry
+from gateway.telemetry.metrics.registry import LATENCY, MetricRegistry
 from gateway.telemetry.trace import Stage, TurnTrace
 
 _OVERHEAD_SECONDS = (
@@ -14,7 +14,7 @@ _OVERHEAD_SECONDS = (
 class TurnMetrics:
     """From a turn's arrival to its end."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricRegistry) -> None:
         self._turns = registry.counter(
             "roundhouse_turns",
             "Turns ended, by tier and outcome (completed, incomplete, blocked, cancelled, failed, refused).",
