@@ -99,9 +99,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _register(folder: Path, arguments: argparse.Namespace) -> list[str]:
     """Put random adapters into a fresh registry; their versions."""
     from bench.random_adapters import write_adapter
-    from engine.adapters.registry import Registry
+    from engine.adapters.registry import AdapterRegistry
 
-    registry = Registry(str(folder / "registry"))
+    registry = AdapterRegistry(str(folder / "registry"))
     versions = []
     for seed in tqdm(range(arguments.adapters), unit="adapter", disable=None):
         with tempfile.TemporaryDirectory(dir=folder) as place:

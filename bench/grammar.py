@@ -28,7 +28,7 @@ from tqdm import tqdm
 from bench.measure import prompts
 from bench.report import Environment, publish
 from deploy.demo.corpus import HERE
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
@@ -217,7 +217,7 @@ class _Step(msgspec.Struct):
 
 
 def _core(runner: ModelRunner, constraints: Constraints) -> EngineCore:
-    return EngineCore(runner, runner.info, SchedulerConfig(blocks=_BLOCKS), Features(constraints=constraints))
+    return EngineCore(runner, runner.info, SchedulerConfig(blocks=_BLOCKS), EngineFeatures(constraints=constraints))
 
 
 def _run(core: EngineCore, requests: Sequence[Generate]) -> list[_Step]:

@@ -151,13 +151,13 @@ def _turns(arguments: argparse.Namespace) -> list[QuestionTurn]:
 
 def _core(runner: ModelRunner, blocks: int, host_bytes: int, least: int | None = None) -> EngineCore:
     """With empty caches. `least`: fewest tokens to load; the engine's own default unless given."""
-    from engine.core import EngineCore, Features, SchedulerConfig
+    from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 
     host = runner.host_memory(host_bytes) if host_bytes else None
     config = SchedulerConfig(blocks=blocks)
     if least is not None:
         config = replace(config, host_load_tokens=least)
-    return EngineCore(runner, runner.info, config, Features(host=host))
+    return EngineCore(runner, runner.info, config, EngineFeatures(host=host))
 
 
 class _Driver:

@@ -42,7 +42,7 @@ from bench.semantic_report import (
     markdown,
     plot,
 )
-from cache.semantic.decision import Action, Exploration, SemanticCandidate, Terms, decide
+from cache.semantic.decision import Action, Exploration, SemanticCandidate, ServingTerms, decide
 from cache.semantic.entry import EntryState, Observation
 from cache.semantic.model import CorrectnessModel, offset_of, shipped
 from cache.semantic.profile import profile
@@ -231,7 +231,7 @@ def adversarial(
                 profile(edit.text),
                 [source],
                 model=model,
-                terms=Terms(delta=max(DELTAS), exploration=Exploration(verified=0)),
+                terms=ServingTerms(delta=max(DELTAS), exploration=Exploration(verified=0)),
                 draw=0.5,
             )
             served += decision.action is Action.SERVE

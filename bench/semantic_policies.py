@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from bench.question_pairs import QuestionPool
-from cache.semantic.decision import Action, Exploration, SemanticCandidate, SemanticDecision, Terms, decide
+from cache.semantic.decision import Action, Exploration, SemanticCandidate, SemanticDecision, ServingTerms, decide
 from cache.semantic.entry import EntryState, Observation, Thresholds, after_check
 from cache.semantic.guards import guard
 from cache.semantic.model import CorrectnessModel, Offset, offset_of
@@ -257,7 +257,7 @@ class Roundhouse:
             self._profiles[question],
             [self._candidate(other, cosine) for other, cosine in near],
             model=self._model,
-            terms=Terms(
+            terms=ServingTerms(
                 delta=self._delta,
                 strictness=self.monitor.strictness,
                 exact_only=self.monitor.mode is Mode.EXACT_ONLY,

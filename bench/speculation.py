@@ -28,7 +28,7 @@ from tqdm import tqdm
 from bench.report import Environment, publish
 from deploy.demo.conversations import ExamQuestion, build_exam
 from deploy.demo.corpus import HERE, load_intents, split_corpus
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.draft_model import DraftModel
 from engine.execution.precision import Dtype, Precision
 from engine.execution.runner import ModelRunner
@@ -125,7 +125,7 @@ def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[Spe
 
 def _core(runner: ModelRunner, speculator: Speculator | None) -> tuple[EngineCore, Speculator | None]:
     config = SchedulerConfig(blocks=_BLOCKS)
-    return EngineCore(runner, runner.info, config, Features(speculator=speculator)), speculator
+    return EngineCore(runner, runner.info, config, EngineFeatures(speculator=speculator)), speculator
 
 
 @cache

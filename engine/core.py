@@ -25,13 +25,13 @@ from engine.request import GrammarError, Request, RequestError
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.deadlines import Deadlines
 from engine.scheduling.scheduler import Scheduler
-from engine.stages import AdapterStages, CoreStep, DraftStages, Features, GrammarStages, HostKVStages, Stage
+from engine.stages import AdapterStages, CoreStep, DraftStages, EngineFeatures, GrammarStages, HostKVStages, Stage
 from engine.validation import is_adapter_version, validate
 from engine.wire import FinishReason, Generate, Load, ModelInfo, Output
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["EngineCore", "Features", "RequestError", "SchedulerConfig"]
+__all__ = ["EngineCore", "EngineFeatures", "RequestError", "SchedulerConfig"]
 
 _STALLED_SECONDS = 0.1
 """How often requests that wait for loads only are looked at, for time limits of theirs."""
@@ -47,7 +47,7 @@ class EngineCore:
         runner: Runner,
         model: ModelInfo,
         config: SchedulerConfig,
-        features: Features | None = None,
+        features: EngineFeatures | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,7 +57,7 @@ class EngineCore:
         self._wake = lambda: self.wake()
         self._runner = runner
         self._clock = clock
-        features = features or Features()
+        features = features or EngineFeatures()
         bank, host = features.bank, features.host
         self._constraints, self._speculator = features.constraints, features.speculator
         blocks_on_host = 0 if host is None else host.blocks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.plan import Sampled
 from engine.request import Request, RequestError
-from engine.wire import Output, TokenLogprob, Usage
+from engine.wire import Output, TokenIdLogprob, Usage
 
 
 def gained(request: Request, result: Sampled, start: int) -> Output | None:
@@ -24,12 +24,12 @@ def gained(request: Request, result: Sampled, start: int) -> Output | None:
     )
 
 
-def _prompt_logprobs(request: Request, result: Sampled, start: int) -> list[TokenLogprob | None] | None:
+def _prompt_logprobs(request: Request, result: Sampled, start: int) -> list[TokenIdLogprob | None] | None:
     """The prompt positions of this row that the client does not have yet."""
     if request.sampling.prompt_logprobs is None:
         return None
     # Running position p gives the log-probability of position p + 1; position 0 has none.
-    entries: list[TokenLogprob | None] = [*(result.prompt_logprobs or [])]
+    entries: list[TokenIdLogprob | None] = [*(result.prompt_logprobs or [])]
     position = start + 1
     if start == 0:
         entries, position = [None, *entries], 0

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.request import Request
-from engine.wire import TokenLogprob
+from engine.wire import TokenIdLogprob
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -63,8 +63,8 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
     """
 
     tokens: Sequence[int] = ()
-    logprobs: Sequence[TokenLogprob] | None = None
-    prompt_logprobs: list[TokenLogprob] | None = None
+    logprobs: Sequence[TokenIdLogprob] | None = None
+    prompt_logprobs: list[TokenIdLogprob] | None = None
 
     def first(self, count: int) -> Sampled:
         """The same with only the first `count` tokens."""

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
+class EngineFeatures:
     """What an engine offers beside plain answers. What is None is off, and requests that need it are refused."""
 
     constraints: Constraints | None = None

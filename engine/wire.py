@@ -131,7 +131,7 @@ class Follow(msgspec.Struct, frozen=True, tag="follow"):
 ClientFrame = Generate | Cancel | Announce | Pin | Follow
 
 
-class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+class TokenIdLogprob(msgspec.Struct, frozen=True, array_like=True):
     """Log-probability of one emitted (or prompt) token and of the most likely alternatives, best first."""
 
     token: int
@@ -160,8 +160,8 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: str
     tokens: list[int] = []
-    logprobs: list[TokenLogprob] | None = None
-    prompt_logprobs: list[TokenLogprob | None] | None = None
+    logprobs: list[TokenIdLogprob] | None = None
+    prompt_logprobs: list[TokenIdLogprob | None] | None = None
     """Follows the prompt in order, over as many outputs as it took steps; the first position's entry is None."""
     finish: FinishReason | None = None
     usage: Usage | None = None

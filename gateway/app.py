@@ -18,7 +18,7 @@ from starlette.routing import Mount
 from cache.embedding.client import EmbedderClient
 from cache.response import ResponseCache
 from cache.statistics import CacheCounter
-from engine.adapters.registry import Registry
+from engine.adapters.registry import AdapterRegistry
 from gateway.access.directory.store import Directory
 from gateway.access.directory.view import View, configured
 from gateway.access.identity.authenticate import Identity
@@ -172,7 +172,9 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     ledger = await started(Ledger(redis, settings.usage, Path(settings.redis.data, "usage")))
     metrics.redis.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
     engines = await started(await asyncio.to_thread(Engines, settings.pools, settings.router, tls))
-    adapters = await started(AdapterNames(Registry(registry_url(settings)), engines.pools, settings.adapters.poll))
+    adapters = await started(
+        AdapterNames(AdapterRegistry(registry_url(settings)), engines.pools, settings.adapters.poll)
+    )
     directory = Directory(redis, configured=configured(settings), secret=secret)
     view = await started(View(directory))
     limiter = await started(Limiter(redis, settings, gateways=lambda: presence.gateways))

@@ -27,7 +27,7 @@ _LEFT_TO_TORCH = "torch, as intended"
 _REBUILD = "python -m kernels.build in a checkout, or install the package again"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class DeviceFinding(msgspec.Struct, frozen=True):
     """One thing that was looked at."""
 
     area: str
@@ -38,9 +38,9 @@ class Finding(msgspec.Struct, frozen=True):
     """What to do about it, unless it is ok."""
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[DeviceFinding]:
     """Everything there is to know without running anything for long."""
-    yield Finding("cpu", "model", _cpu_model())
+    yield DeviceFinding("cpu", "model", _cpu_model())
     yield _instruction_set()
     yield from _libraries()
     yield _threads()
@@ -65,7 +65,7 @@ def _field(path: str, name: str) -> list[str]:
     return [value.strip() for key, _, value in (line.partition(":") for line in lines) if key.strip() == name]
 
 
-def _instruction_set() -> Finding:
+def _instruction_set() -> DeviceFinding:
     name = "kernels"
     forced = os.environ.get(library.VARIABLE, "")
     if library.cpu is None:
@@ -80,25 +80,25 @@ def _instruction_set() -> Finding:
             )
         else:
             remedy = f"build them: {_REBUILD}"
-        return Finding("cpu", name, value, "warning", remedy)
+        return DeviceFinding("cpu", name, value, "warning", remedy)
     best = library.supported()[-1]
     value = f"{library.cpu.isa}: {library.reason}"
     if library.cpu.isa == best:
-        return Finding("cpu", name, value)
+        return DeviceFinding("cpu", name, value)
     remedy = f"unset {library.VARIABLE} to use {best}" if forced else f"build {best}: {_REBUILD}"
-    return Finding("cpu", name, f"{value}; this CPU has {best}" if forced else value, "warning", remedy)
+    return DeviceFinding("cpu", name, f"{value}; this CPU has {best}" if forced else value, "warning", remedy)
 
 
-def _libraries() -> Iterator[Finding]:
+def _libraries() -> Iterator[DeviceFinding]:
     """Those that this CPU could run but that cannot be loaded; only the best one is of use."""
     for isa in library.supported():
         try:
             library.load(isa)
         except (OSError, RuntimeError) as error:
-            yield Finding("cpu", f"library {isa}", str(error), "note", f"build it: {_REBUILD}")
+            yield DeviceFinding("cpu", f"library {isa}", str(error), "note", f"build it: {_REBUILD}")
 
 
-def _threads() -> Finding:
+def _threads() -> DeviceFinding:
     cores, used = len(os.sched_getaffinity(0)), torch.get_num_threads()
     policy = os.environ.get("OMP_WAIT_POLICY", "not set")
     value = f"{used} by default on {cores} cores (engines: --threads); OMP_WAIT_POLICY {policy}"
@@ -107,8 +107,8 @@ def _threads() -> Finding:
         value += f"; this container may use {quota:g} cores"
         if quota < used:
             remedy = f"give engines at most {max(1, int(quota))} threads in all: more only wait for each other"
-            return Finding("cpu", "threads", value, "warning", remedy)
-    return Finding("cpu", "threads", value)
+            return DeviceFinding("cpu", "threads", value, "warning", remedy)
+    return DeviceFinding("cpu", "threads", value)
 
 
 def _cpu_quota() -> float | None:
@@ -120,7 +120,7 @@ def _cpu_quota() -> float | None:
         return None
 
 
-def _openmp() -> Finding:
+def _openmp() -> DeviceFinding:
     """Threads are shared only if there is one OpenMP."""
     try:
         mapped = Path("/proc/self/maps").read_text()
@@ -132,11 +132,11 @@ def _openmp() -> Finding:
         remedy = (
             "look for a package that brings an OpenMP of its own, and remove it: two pools of threads share the cores"
         )
-        return Finding("cpu", "OpenMP", ", ".join(names), "warning", remedy)
-    return Finding("cpu", "OpenMP", ", ".join(names) or "unknown")
+        return DeviceFinding("cpu", "OpenMP", ", ".join(names), "warning", remedy)
+    return DeviceFinding("cpu", "OpenMP", ", ".join(names) or "unknown")
 
 
-def _caches() -> Iterator[Finding]:
+def _caches() -> Iterator[DeviceFinding]:
     sizes = []
     for index in sorted(_CACHES.glob("index*")):
         try:
@@ -145,10 +145,10 @@ def _caches() -> Iterator[Finding]:
             continue
         sizes.append(f"L{level}{'i' if kind == 'Instruction' else 'd' if kind == 'Data' else ''} {size}")
     if sizes:
-        yield Finding("cpu", "caches", ", ".join(sizes))
+        yield DeviceFinding("cpu", "caches", ", ".join(sizes))
 
 
-def _huge_pages() -> Iterator[Finding]:
+def _huge_pages() -> Iterator[DeviceFinding]:
     try:
         modes = _HUGE_PAGES.read_text()
     except OSError:
@@ -156,39 +156,41 @@ def _huge_pages() -> Iterator[Finding]:
     chosen = modes.partition("[")[2].partition("]")[0]
     if chosen == "never":
         remedy = f"echo madvise > {_HUGE_PAGES}: large weights are read faster from huge pages"
-        yield Finding("cpu", "huge pages", chosen, "note", remedy)
+        yield DeviceFinding("cpu", "huge pages", chosen, "note", remedy)
     else:
-        yield Finding("cpu", "huge pages", chosen)
+        yield DeviceFinding("cpu", "huge pages", chosen)
 
 
-def _cuda() -> Iterator[Finding]:
+def _cuda() -> Iterator[DeviceFinding]:
     driver = _driver()
     built = torch.version.cuda
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(number)
             value = f"{properties.name}, sm_{properties.major}{properties.minor}, {properties.total_memory >> 20} MiB"
-            yield Finding("cuda", f"device {number}", value)
-        yield Finding("cuda", "driver", f"{driver or 'unknown'}; torch is built for CUDA {built}")
+            yield DeviceFinding("cuda", f"device {number}", value)
+        yield DeviceFinding("cuda", "driver", f"{driver or 'unknown'}; torch is built for CUDA {built}")
         if library.cuda is None:
             remedy = f"install the CUDA toolkit (nvcc), then build: {_REBUILD}"
-            yield Finding("cuda", "kernels", f"plain torch, because {library.cuda_reason}", "warning", remedy)
+            yield DeviceFinding("cuda", "kernels", f"plain torch, because {library.cuda_reason}", "warning", remedy)
         else:
-            yield Finding("cuda", "kernels", f"{library.cuda.isa}: {library.cuda_reason}")
+            yield DeviceFinding("cuda", "kernels", f"{library.cuda.isa}: {library.cuda_reason}")
     elif driver is not None and built is None:
         remedy = (
             "if engines are to use the GPU, install a torch that is built for CUDA: https://pytorch.org/get-started"
         )
-        yield Finding(
+        yield DeviceFinding(
             "cuda", "device", f"the driver {driver} is here, but this torch is for CPUs only", "warning", remedy
         )
     elif driver is not None:
         remedy = (
             f"update the driver to one for CUDA {built}, or see what python -c 'import torch; torch.cuda.init()' says"
         )
-        yield Finding("cuda", "device", f"the driver {driver} is here, but torch cannot use it", "warning", remedy)
+        yield DeviceFinding(
+            "cuda", "device", f"the driver {driver} is here, but torch cannot use it", "warning", remedy
+        )
     else:
-        yield Finding("cuda", "device", "none: engines run on the CPU")
+        yield DeviceFinding("cuda", "device", "none: engines run on the CPU")
 
 
 def _driver() -> str | None:
@@ -200,7 +202,7 @@ def _driver() -> str | None:
     return next((word for word in words if word[0].isdigit() and "." in word), "of unknown version")
 
 
-def _ops() -> Iterator[Finding]:
+def _ops() -> Iterator[DeviceFinding]:
     """Which body serves each op, and what a library lacks that is older than the sources."""
     for device, chosen in (("cpu", library.cpu), ("cuda", library.cuda)):
         if device == "cuda" and chosen is None:
@@ -213,15 +215,15 @@ def _ops() -> Iterator[Finding]:
             listed = ", ".join(sorted(names))
             if body == library.REFERENCE and chosen is not None:
                 remedy = f"if the library is older than the sources, build it again: {_REBUILD}"
-                yield Finding(device, "ops: plain torch", listed, "note", remedy)
+                yield DeviceFinding(device, "ops: plain torch", listed, "note", remedy)
             else:
-                yield Finding(device, f"ops: {'plain torch' if body == library.REFERENCE else body}", listed)
+                yield DeviceFinding(device, f"ops: {'plain torch' if body == library.REFERENCE else body}", listed)
 
 
-def versions() -> Iterator[Finding]:
+def versions() -> Iterator[DeviceFinding]:
     """Of what the kernels stand on."""
     for package in ("torch", "apache-tvm-ffi", "numpy"):
-        yield Finding("versions", package, importlib.metadata.version(package))
+        yield DeviceFinding("versions", package, importlib.metadata.version(package))
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ def in_process(setup: SubjectSetup) -> Iterator[Subject]:
 
     from bench.random_adapters import StoredAdapters
     from engine.adapters.residency import ResidencyConfig
-    from engine.core import EngineCore, Features, SchedulerConfig
+    from engine.core import EngineCore, EngineFeatures, SchedulerConfig
     from engine.execution.graphs.policy import CapturePolicy
     from engine.execution.precision import Precision
     from engine.execution.runner import ModelRunner
@@ -59,7 +59,7 @@ def in_process(setup: SubjectSetup) -> Iterator[Subject]:
         runner,
         runner.info,
         SchedulerConfig(blocks=blocks),
-        Features(bank=runner.bank, residency=None if source is None else ResidencyConfig(share=0.9)),
+        EngineFeatures(bank=runner.bank, residency=None if source is None else ResidencyConfig(share=0.9)),
     )
     # As the server does: a collection of all objects takes as long as forty tokens of a small model.
     gc.collect()

@@ -67,7 +67,7 @@ class Exploration(Struct, frozen=True, kw_only=True):
         return self.verified if state is EntryState.VERIFIED else self.probation
 
 
-class Terms(Struct, frozen=True, kw_only=True):
+class ServingTerms(Struct, frozen=True, kw_only=True):
     """Under what a stored answer may be served."""
 
     delta: float
@@ -96,7 +96,12 @@ class SemanticDecision(Struct, frozen=True, kw_only=True):
 
 
 def decide(
-    question: Profile, candidates: Sequence[SemanticCandidate], *, model: CorrectnessModel, terms: Terms, draw: float
+    question: Profile,
+    candidates: Sequence[SemanticCandidate],
+    *,
+    model: CorrectnessModel,
+    terms: ServingTerms,
+    draw: float,
 ) -> SemanticDecision:
     """The decision on a look-up.
 

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class AdapterSource(Protocol):
-    """Where versions come from: `engine.adapters.registry.Registry`."""
+    """Where versions come from: `engine.adapters.registry.AdapterRegistry`."""
 
     def manifest(self, version: str) -> Manifest: ...
     def path(self, version: str) -> Path: ...

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from engine.adapters.config import CONFIG, AdapterError, read_config
-from engine.adapters.manifest import BaseBias, Manifest, Target
+from engine.adapters.manifest import BaseBias, LoraTarget, Manifest
 from engine.adapters.targets import EMBEDDING, HEAD, PREFIX, Expected, expected_tensors
 from engine.adapters.tensors import WEIGHTS, Tensor, all_finite, bits, read_header, same_values
 from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.files import revision_digest, weight_files
 
-__all__ = ["CONFIG", "WEIGHTS", "AdapterError", "BaseBias", "Manifest", "Target", "check_adapter", "digests"]
+__all__ = ["CONFIG", "WEIGHTS", "AdapterError", "BaseBias", "LoraTarget", "Manifest", "check_adapter", "digests"]
 
 MAX_WEIGHTS_BYTES = 8 * 1024**3
 """Rank 128 on every linear of a 70B model in float32 is 6.6 GB."""

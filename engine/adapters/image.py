@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from engine.adapters.config import AdapterError
 from engine.adapters.layout import Place, place
-from engine.adapters.manifest import BaseBias, Manifest, Module, Target
+from engine.adapters.manifest import BaseBias, LoraTarget, Manifest, Module
 from engine.adapters.tensors import WEIGHTS
 from engine.checkpoint.config import ModelConfig
 from kernels import LoraLayout, LoraSite
@@ -80,7 +80,7 @@ class _Builder:
         pieces = (self._elements[: self._factors], self._vectors, self._elements[self._rows :])
         return all(bool(piece.isfinite().all()) for piece in pieces)
 
-    def add_target(self, target: Target) -> None:
+    def add_target(self, target: LoraTarget) -> None:
         where = place(self._config, target.module, target.layer)
         site = self._sites[where.site]
         a, b = self._pair(target, where)
@@ -110,7 +110,7 @@ class _Builder:
         difference = self._tensor(replaced.key, where.end - where.begin) - bias.float().cpu()
         self._add_offset(self._sites[where.site], where, difference)
 
-    def _pair(self, target: Target, where: Place) -> tuple[torch.Tensor, torch.Tensor]:
+    def _pair(self, target: LoraTarget, where: Place) -> tuple[torch.Tensor, torch.Tensor]:
         """A [experts, rank, width] and B [experts, rank, columns], with the scaling in B."""
         rank, experts, columns = target.rank, where.experts, where.end - where.begin
         if len(target.a) > 1:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.adapters.manifest import BaseBias, Module, Target
+from engine.adapters.manifest import BaseBias, LoraTarget, Module
 from engine.checkpoint.config import ModelConfig
 from kernels import LoraEmbedding, LoraLayout, LoraPart, LoraSite
 from kernels.lora.layout import CHUNK, EMBEDDING
@@ -77,7 +77,7 @@ def place(config: ModelConfig, module: Module, layer: int | None) -> Place:
             return Place(f"{layer}.experts.down", inner, hidden, 0, hidden, config.experts)
 
 
-def shape(config: ModelConfig, targets: Sequence[Target], biases: Sequence[BaseBias] = ()) -> tuple[SiteShape, ...]:
+def shape(config: ModelConfig, targets: Sequence[LoraTarget], biases: Sequence[BaseBias] = ()) -> tuple[SiteShape, ...]:
     """What an adapter has, site by site; adapters of one shape can share a layout."""
     places: dict[str, Place] = {}
     ranks: dict[str, list[tuple[int, int, int]]] = {}

@@ -36,7 +36,7 @@ Module = Literal[
 ]
 
 
-class Target(msgspec.Struct, frozen=True, omit_defaults=True):
+class LoraTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     """LoRA on one module; the keys name tensors of the adapter's file."""
 
     module: Module
@@ -76,5 +76,5 @@ class Manifest(msgspec.Struct, frozen=True):
     architecture: str
     bases: tuple[str, ...]
     """Revisions (`ModelInfo.revision`) of the base models that it was checked against."""
-    targets: tuple[Target, ...]
+    targets: tuple[LoraTarget, ...]
     base_biases: tuple[BaseBias, ...] = ()

@@ -6,8 +6,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 
 from engine.adapters.loads import Job
-from engine.adapters.residency import Residency, Room
-from engine.adapters.states import LOADING, AdapterState
+from engine.adapters.residency import AdapterFit, Residency
+from engine.adapters.states import LOADING, AdapterVersionState
 
 MAX_ANNOUNCED = 256
 """Announcements beyond these push out the oldest."""
@@ -43,10 +43,10 @@ class Prefetch:
         while self._pins:
             version = self._pins[0]
             state = residency.state(version)
-            if state is AdapterState.ABSENT:
+            if state is AdapterVersionState.ABSENT:
                 return residency.prepare(version) if residency.may_prepare() else None
-            if state is AdapterState.HOST and residency.may_anchor(version):
-                return residency.install(version) if residency.room(version, growth) is Room.YES else None
+            if state is AdapterVersionState.HOST and residency.may_anchor(version):
+                return residency.install(version) if residency.room(version, growth) is AdapterFit.YES else None
             if state in LOADING:
                 return None
             self._pins.popleft()  # it is where it can be
@@ -55,6 +55,6 @@ class Prefetch:
     def _next_announced(self) -> Job | None:
         while self._announced:
             version, _ = self._announced.popitem(last=False)
-            if self._residency.state(version) is AdapterState.ABSENT and self._residency.may_prepare():
+            if self._residency.state(version) is AdapterVersionState.ABSENT and self._residency.may_prepare():
                 return self._residency.prepare(version)
         return None

@@ -26,7 +26,7 @@ from engine.adapters.manifest import Manifest
 from engine.adapters.storage import Progress, RegistryError, copy_file, open_storage
 from engine.adapters.tensors import read_header
 
-__all__ = ["AdapterError", "Manifest", "NameTaken", "Pointer", "Registry", "RegistryError"]
+__all__ = ["AdapterError", "AdapterRegistry", "Manifest", "NameTaken", "Pointer", "RegistryError"]
 
 MANIFEST = "manifest.json"
 NAMES = "names.json"
@@ -69,7 +69,7 @@ class _Names(msgspec.Struct, frozen=True):
     format: Literal[1] = 1
 
 
-class Registry:
+class AdapterRegistry:
     """A registry at `url`: a folder's path or an address that fsspec knows. Everything here blocks.
 
     Args:

@@ -26,7 +26,7 @@ from engine.adapters.states import (
     ON_DEVICE,
     ON_HOST,
     Adapter,
-    AdapterState,
+    AdapterVersionState,
     Listed,
     sectors_of,
 )
@@ -62,7 +62,7 @@ BASE_ONLY = ResidencyConfig(share=0.0)
 """For an engine without adapters."""
 
 
-class Room(enum.Enum):
+class AdapterFit(enum.Enum):
     """Whether an adapter can be brought in."""
 
     YES = "yes"
@@ -98,7 +98,7 @@ class Residency:
 
     # Questions.
 
-    def state(self, version: str) -> AdapterState:
+    def state(self, version: str) -> AdapterVersionState:
         return self._known(version).state
 
     def size(self, version: str) -> int:
@@ -148,8 +148,8 @@ class Residency:
             raise RuntimeError(f"adapter {version}: a request starts while it is {adapter.state.value}")
         self._lift(adapter)
         adapter.running += 1
-        if adapter.state is AdapterState.ENTERING:
-            adapter.move_to(AdapterState.OPEN)
+        if adapter.state is AdapterVersionState.ENTERING:
+            adapter.move_to(AdapterVersionState.OPEN)
         self._settle(adapter)
 
     def stop(self, version: str) -> None:
@@ -183,7 +183,7 @@ class Residency:
     def prepare(self, version: str) -> Prepare:
         """Begin to load an adapter onto the host."""
         adapter = self._adapters.setdefault(version, Adapter(version))
-        adapter.move_to(AdapterState.PREPARING)
+        adapter.move_to(AdapterVersionState.PREPARING)
         self.loading += 1
         return Prepare(version)
 
@@ -192,12 +192,12 @@ class Residency:
         adapter = self._adapters[version]
         self.loading -= 1
         adapter.sectors = sectors
-        adapter.move_to(AdapterState.HOST)
+        adapter.move_to(AdapterVersionState.HOST)
         self.host_bytes += sectors * self._config.sector_bytes
         self._settle(adapter)
         self._trim()
 
-    def room(self, version: str, growth: int, *, urgent: bool = False) -> Room:
+    def room(self, version: str, growth: int, *, urgent: bool = False) -> AdapterFit:
         """Whether an adapter on the host can be installed, leaving `growth` blocks to running requests.
 
         `urgent`: at the cost of adapters that are wanted but not in use.
@@ -205,12 +205,12 @@ class Residency:
         adapter = self._adapters[version]
         yielding = self._wanted.sectors if urgent else 0
         if adapter.sectors > self.share - self._anchored_sectors:
-            return Room.NEVER
+            return AdapterFit.NEVER
         if self._pool.lent - self._idle.sectors - yielding + adapter.sectors > self.share:
-            return Room.SHARE
+            return AdapterFit.SHARE
         if adapter.sectors + growth > self._pool.available + yielding:
-            return Room.BLOCKS
-        return Room.YES
+            return AdapterFit.BLOCKS
+        return AdapterFit.YES
 
     def may_anchor(self, version: str) -> bool:
         """Whether an adapter on the host is pinned and can be pinned on the device too."""
@@ -220,7 +220,7 @@ class Residency:
         """Begin to copy an adapter to the device; `room` must have said yes without `urgent`."""
         adapter = self._adapters[version]
         self._lift(adapter)
-        adapter.move_to(AdapterState.INSTALLING)
+        adapter.move_to(AdapterVersionState.INSTALLING)
         while self._pool.lent + adapter.sectors > self.share:
             self._evict(self._idle.first())
         sectors = self._pool.lend(version, adapter.sectors)
@@ -234,7 +234,7 @@ class Residency:
         self.loading -= 1
         self.loads += 1
         self._lift(adapter)
-        adapter.move_to(AdapterState.RESIDENT)
+        adapter.move_to(AdapterVersionState.RESIDENT)
         self._settle(adapter)
         self._trim()
 
@@ -246,19 +246,19 @@ class Residency:
         adapter = self._adapters[version]
         self.loading -= 1
         self._lift(adapter)
-        if adapter.state is AdapterState.INSTALLING:
+        if adapter.state is AdapterVersionState.INSTALLING:
             self._pool.give_back(version)
             self._removed.append(version)
             self._forgotten.append(version)
             self.host_bytes -= adapter.sectors * self._config.sector_bytes
-        adapter.move_to(AdapterState.FAILED)
+        adapter.move_to(AdapterVersionState.FAILED)
         adapter.sectors = 0
         self._settle(adapter)
 
-    def move(self, version: str, state: AdapterState) -> None:
+    def move(self, version: str, state: AdapterVersionState) -> None:
         """Open, close or drain an adapter on the device."""
         adapter = self._adapters[version]
-        if AdapterState.ENTERING in (adapter.state, state):
+        if AdapterVersionState.ENTERING in (adapter.state, state):
             self._lift(adapter)
             adapter.move_to(state)
             self._settle(adapter)
@@ -333,7 +333,11 @@ class Residency:
         if adapter.idle:
             self._idle.add(adapter)
             self._pool.rest(adapter.version)
-        if not adapter.requests and not adapter.pinned and adapter.state in (AdapterState.FAILED, AdapterState.ABSENT):
+        if (
+            not adapter.requests
+            and not adapter.pinned
+            and adapter.state in (AdapterVersionState.FAILED, AdapterVersionState.ABSENT)
+        ):
             del self._adapters[adapter.version]
 
     def _can_anchor(self, adapter: Adapter) -> bool:
@@ -348,7 +352,7 @@ class Residency:
         adapter = self._adapters[version]
         self._idle.discard(adapter)
         self._wanted.discard(adapter)
-        adapter.move_to(AdapterState.HOST)
+        adapter.move_to(AdapterVersionState.HOST)
         self.evictions += 1
         self._removed.append(version)
 
@@ -356,11 +360,11 @@ class Residency:
         """Drop idle copies until the host's budget is kept."""
         while self._hosted.order and self.host_bytes > self._config.host_bytes:
             adapter = self._hosted.first()
-            if adapter.state is AdapterState.RESIDENT:
+            if adapter.state is AdapterVersionState.RESIDENT:
                 self._evict(adapter)
             self._lift(adapter)
             self.host_bytes -= adapter.sectors * self._config.sector_bytes
-            adapter.move_to(AdapterState.ABSENT)
+            adapter.move_to(AdapterVersionState.ABSENT)
             adapter.sectors = 0
             self._forgotten.append(adapter.version)
             self._settle(adapter)

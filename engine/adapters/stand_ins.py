@@ -6,7 +6,7 @@ import torch
 
 from engine.adapters.config import MAX_RANK
 from engine.adapters.layout import lay_out, shape
-from engine.adapters.manifest import Module, Target
+from engine.adapters.manifest import LoraTarget, Module
 from engine.checkpoint.config import ModelConfig
 from kernels import LoraAdapter
 from kernels.lora.layout import CHUNK
@@ -33,11 +33,11 @@ def stand_ins(config: ModelConfig, arena: torch.Tensor, sectors: range, most: in
     return []
 
 
-def _targets(config: ModelConfig, rank: int) -> list[Target]:
+def _targets(config: ModelConfig, rank: int) -> list[LoraTarget]:
     """DoRA, which needs the most beside the products; experts have none."""
     modules: list[tuple[Module, int | None]] = [("embed_tokens", None), ("lm_head", None)]
     modules += [(m, n) for n in range(config.layers) for m in _ATTENTION + (_EXPERTS if config.experts else _MLP)]
     return [
-        Target(module, layer, rank, 1.0, (), (), magnitude=None if module in _EXPERTS else "")
+        LoraTarget(module, layer, rank, 1.0, (), (), magnitude=None if module in _EXPERTS else "")
         for module, layer in modules
     ]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 
-class AdapterState(enum.Enum):
+class AdapterVersionState(enum.Enum):
     """Where a version is, and whether requests that name it may start."""
 
     ABSENT = "absent"
@@ -34,8 +34,8 @@ class AdapterState(enum.Enum):
     """A load failed; the requests that waited for it are being ended."""
 
 
-_S = AdapterState
-TRANSITIONS: dict[AdapterState, tuple[AdapterState, ...]] = {
+_S = AdapterVersionState
+TRANSITIONS: dict[AdapterVersionState, tuple[AdapterVersionState, ...]] = {
     _S.ABSENT: (_S.PREPARING,),
     _S.PREPARING: (_S.HOST, _S.FAILED),
     _S.HOST: (_S.INSTALLING, _S.ABSENT),
@@ -58,7 +58,7 @@ class Adapter:
     """What is known of one version."""
 
     version: str
-    state: AdapterState = AdapterState.ABSENT
+    state: AdapterVersionState = AdapterVersionState.ABSENT
     sectors: int = 0
     """Known from HOST on."""
     requests: int = 0
@@ -72,29 +72,29 @@ class Adapter:
     @property
     def hosted(self) -> bool:
         """Its copy on the host may go."""
-        copied = self.state in (AdapterState.HOST, AdapterState.RESIDENT)
+        copied = self.state in (AdapterVersionState.HOST, AdapterVersionState.RESIDENT)
         return copied and not self.requests and not self.pinned
 
     @property
     def idle(self) -> bool:
         """Its copy on the device may go."""
-        return self.state is AdapterState.RESIDENT and not self.requests and not self.anchored
+        return self.state is AdapterVersionState.RESIDENT and not self.requests and not self.anchored
 
     @property
     def wanted(self) -> bool:
         """Its copy on the device may go if need be."""
-        kept = self.anchored or self.state is AdapterState.ENTERING
+        kept = self.anchored or self.state is AdapterVersionState.ENTERING
         return self.state in INSTALLED and not kept and self.requests > 0 and not self.running
 
-    def move_to(self, state: AdapterState) -> None:
+    def move_to(self, state: AdapterVersionState) -> None:
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"adapter {self.version}: illegal transition {self.state.value} -> {state.value}")
         self.state = state
 
     def retry(self) -> None:
         """One that has failed may be loaded again."""
-        if self.state is AdapterState.FAILED:
-            self.move_to(AdapterState.ABSENT)
+        if self.state is AdapterVersionState.FAILED:
+            self.move_to(AdapterVersionState.ABSENT)
 
 
 class Listed:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from engine.adapters.config import CONFIG, MAX_RANK, AdapterConfig, AdapterError
-from engine.adapters.manifest import BaseBias, Module, Target
+from engine.adapters.manifest import BaseBias, LoraTarget, Module
 from engine.checkpoint.config import ModelConfig
 
 PREFIX = "base_model.model."
@@ -29,7 +29,7 @@ class Expected:
     base_copies: dict[str, str] = field(default_factory=dict)
     """Keys of base weights that peft saves along with targeted embeddings -> the base model's tensor that they must be
     equal to."""
-    targets: list[Target] = field(default_factory=list)
+    targets: list[LoraTarget] = field(default_factory=list)
     base_biases: list[BaseBias] = field(default_factory=list)
     tied: bool = False
     """lm_head's LoRA must be the transposed one of embed_tokens."""
@@ -119,7 +119,7 @@ def _add_linear(expected: Expected, config: AdapterConfig, linear: _Linear) -> N
     magnitude = f"{PREFIX}{name}.lora_magnitude_vector" if config.use_dora else None
     expected.tensors |= {key: (linear.outputs,) for key in (b_bias, magnitude) if key}
     scaling = config.scaling(matched)
-    expected.targets.append(Target(linear.module, linear.layer, rank, scaling, (a,), (b,), b_bias, magnitude))
+    expected.targets.append(LoraTarget(linear.module, linear.layer, rank, scaling, (a,), (b,), b_bias, magnitude))
 
 
 def _add_embedding(expected: Expected, config: AdapterConfig, model: ModelConfig) -> None:
@@ -136,7 +136,7 @@ def _add_embedding(expected: Expected, config: AdapterConfig, model: ModelConfig
     if magnitude:
         expected.tensors[magnitude] = (model.hidden_size,)
     scaling = config.scaling(EMBEDDING)
-    expected.targets.append(Target("embed_tokens", None, rank, scaling, (a,), (b,), magnitude=magnitude))
+    expected.targets.append(LoraTarget("embed_tokens", None, rank, scaling, (a,), (b,), magnitude=magnitude))
 
 
 def _add_experts(expected: Expected, config: AdapterConfig, model: ModelConfig, *, listed: bool) -> None:
@@ -179,7 +179,7 @@ def _add_stacked(
     rank = config.rank(name)
     a, b = f"{key}.lora_A.weight", f"{key}.lora_B.weight"
     expected.tensors |= {a: (experts * rank, inputs), b: (outputs, rank * experts)}
-    expected.targets.append(Target(module, layer, rank, config.scaling(name), (a,), (b,)))
+    expected.targets.append(LoraTarget(module, layer, rank, config.scaling(name), (a,), (b,)))
 
 
 def _add_listed(
@@ -203,7 +203,7 @@ def _add_listed(
     a = tuple(f"{prefix}.{expert}.{part}.lora_A.weight" for expert in range(experts))
     b = tuple(f"{prefix}.{expert}.{part}.lora_B.weight" for expert in range(experts))
     expected.tensors |= dict.fromkeys(a, (rank, inputs)) | dict.fromkeys(b, (outputs, rank))
-    expected.targets.append(Target(module, layer, rank, config.scaling(name), a, b))
+    expected.targets.append(LoraTarget(module, layer, rank, config.scaling(name), a, b))
 
 
 def _refuse_for_parameters(config: AdapterConfig, name: str) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from engine.text.detokenizer import StopMatcher
 from engine.text.processor import TextProcessor
-from engine.wire import FinishReason, Output, SamplingParams, TokenLogprob, Usage
+from engine.wire import FinishReason, Output, SamplingParams, TokenIdLogprob, Usage
 
 
 class EngineGone(Exception):
@@ -73,7 +73,7 @@ class Delta(msgspec.Struct, frozen=True):
 
     text: str
     token_ids: list[int]
-    logprobs: list[TokenLogprob] | None = None
+    logprobs: list[TokenIdLogprob] | None = None
 
 
 class Timings(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ class Generation(AsyncIterator[Delta]):
         if stop and text is None:
             raise ValueError("stop: stop strings need `text`, the processor that turns tokens into text")
         self.id = id
-        self.prompt_logprobs: list[TokenLogprob | None] = []
+        self.prompt_logprobs: list[TokenIdLogprob | None] = []
         """Complete when the first delta arrives, if the request asked for them; the first position's is None."""
         self.ended_in_engine = False
         """The engine has sent its last output for this request."""
@@ -128,11 +128,11 @@ class Generation(AsyncIterator[Delta]):
         """Tokens: all that came; up to the last delta; up to the last delta that the consumer is done with."""
         # Positions count characters of the answer, shown or held back.
         self._decoded = self._shown = 0
-        self._held: deque[tuple[int, int, int, TokenLogprob | None]] = deque()
+        self._held: deque[tuple[int, int, int, TokenIdLogprob | None]] = deque()
         """Tokens whose text has not been shown: (start, end, token, logprob)."""
         self._text: list[str] = []
         self._tokens: list[int] = []
-        self._logprobs: list[TokenLogprob] = []
+        self._logprobs: list[TokenIdLogprob] = []
         self._changed = asyncio.Event()
         self._heard = False
         self._delivered = False
@@ -244,7 +244,7 @@ class Generation(AsyncIterator[Delta]):
                 self._text, self._tokens, self._logprobs = [], [], []
             self._end()
 
-    def _push(self, token: int, logprob: TokenLogprob | None) -> None:
+    def _push(self, token: int, logprob: TokenIdLogprob | None) -> None:
         piece = self._detokenizer.push(token) if self._detokenizer else ""
         self._held.append((self._decoded, self._decoded + len(piece), token, logprob))
         self._decoded += len(piece)

@@ -16,7 +16,7 @@ from engine.model.decoder import Decoder
 from engine.plan import Row, Sampled, TokenMasks
 from engine.request import Request
 from engine.speculation.verification import confirmed
-from engine.wire import TokenLogprob
+from engine.wire import TokenIdLogprob
 from kernels import LoraPlan
 
 _NOTHING = Sampled()
@@ -81,7 +81,7 @@ class Readout:
         return max(1, _LOGITS_BYTES // (4 * self._model.config.vocabulary))
 
     @torch.inference_mode()
-    def sample(self, forward: Forward, masks: TokenMasks | None) -> tuple[list[int], list[TokenLogprob | None]]:
+    def sample(self, forward: Forward, masks: TokenMasks | None) -> tuple[list[int], list[TokenIdLogprob | None]]:
         """Tokens after the last known position of every row that samples, and after those of its draft behind it."""
         if len(forward.rows) == len(forward.hidden) and all([row.sample for row in forward.rows]):
             # A step of decodes, as most are: every position is wanted once.
@@ -113,12 +113,12 @@ class Readout:
         return self._sampler.choose(self._logits(forward, positions), requests, drafted)
 
     @torch.inference_mode()
-    def prompt_logprobs(self, forward: Forward, hidden: torch.Tensor, row: Row) -> list[TokenLogprob]:
+    def prompt_logprobs(self, forward: Forward, hidden: torch.Tensor, row: Row) -> list[TokenIdLogprob]:
         """Log-probabilities of the prompt tokens that follow the row's first positions, of which `hidden` is."""
         request = row.request
         tops = request.sampling.prompt_logprobs or 0
         targets = request.prompt[row.start + 1 : row.start + len(hidden) + 1]
-        found: list[TokenLogprob] = []
+        found: list[TokenIdLogprob] = []
         for begin in range(0, len(targets), self.piece):
             piece = targets[begin : begin + self.piece]
             lora = self._lora.head(forward.lora, [request], np.array([len(piece)]))

@@ -22,7 +22,7 @@ import kernels
 from engine.cache.memory import KVCache
 from engine.execution.step_buffers import Ints, StepBuffers
 from engine.model.decoder import Decoder
-from engine.model.layers import Step
+from engine.model.layers import StepInputs
 from engine.plan import Row
 from kernels import LastingLoraPlan, LoraPlan, TablePlan
 
@@ -147,7 +147,7 @@ class RecordedDecodes:
         }
         tokens, rotations, slots = torch.from_numpy(self._buffers.numbers)[:, : kind.rows]
         lora = self._adapted.of(kind.rows) if kind.adapted and self._adapted is not None else None
-        step = Step(self._rotary, rotations, slots, plans, lora)
+        step = StepInputs(self._rotary, rotations, slots, plans, lora)
         with kernels.record() as recording:
             hidden = self._model(tokens, self._cache, step)
             logits = self._model.logits(hidden, step.lora)

@@ -30,7 +30,7 @@ from engine.execution.recorded import RecordedDecodes
 from engine.execution.sampling import Sampler
 from engine.execution.step_buffers import StepBuffers
 from engine.model.decoder import Decoder
-from engine.model.layers import Step, Wanted
+from engine.model.layers import ReadoutTokens, StepInputs
 from engine.model.rope import RotaryEmbedding
 from engine.plan import Row, StepPlan, TokenMasks
 from engine.request import Request
@@ -207,7 +207,7 @@ class ModelRunner:
 
     def _prepare(
         self, batch: Batch, rotary: torch.Tensor, rotations: torch.Tensor, lora: LoraPlan | None
-    ) -> tuple[torch.Tensor, Step]:
+    ) -> tuple[torch.Tensor, StepInputs]:
         """What the model reads of a batch, on the device: its tokens [T], and the rest."""
         starts, counts = batch.starts.astype(np.int32), batch.counts.astype(np.int32)
         plans = {
@@ -216,9 +216,11 @@ class ModelRunner:
         }
         slots = self._to_device(torch.from_numpy(batch.slots))
         wanted = self._wanted(batch, lora)
-        return self._to_device(torch.from_numpy(batch.tokens)), Step(rotary, rotations, slots, plans, lora, wanted)
+        return self._to_device(torch.from_numpy(batch.tokens)), StepInputs(
+            rotary, rotations, slots, plans, lora, wanted
+        )
 
-    def _wanted(self, batch: Batch, lora: LoraPlan | None) -> Wanted | None:
+    def _wanted(self, batch: Batch, lora: LoraPlan | None) -> ReadoutTokens | None:
         """What the last layer is to run of a batch; None: all of it."""
         if len(batch.tokens) == len(batch.rows):
             return None
@@ -239,7 +241,7 @@ class ModelRunner:
         )
         if lora is not None:
             lora = self._lora.part([batch.rows[row].request for row in rows.tolist()], counts)
-        return Wanted(self._to_device(torch.from_numpy(tokens)), plan, lora)
+        return ReadoutTokens(self._to_device(torch.from_numpy(tokens)), plan, lora)
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)

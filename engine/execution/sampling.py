@@ -23,7 +23,7 @@ import kernels
 from engine.execution.penalties import Penalties
 from engine.plan import TokenMasks
 from engine.request import Request
-from engine.wire import SamplingParams, TokenLogprob
+from engine.wire import SamplingParams, TokenIdLogprob
 
 _WORD = (1 << 64) - 1
 
@@ -42,7 +42,7 @@ class Sampler:
         requests: Sequence[Request],
         drafts: Sequence[Sequence[int]] | None = None,
         masks: TokenMasks | None = None,
-    ) -> tuple[list[int], list[TokenLogprob | None]]:
+    ) -> tuple[list[int], list[TokenIdLogprob | None]]:
         """Choose a token for each row of logits [rows, vocabulary], and log-probabilities where they were asked for.
 
         A row's token comes after its request's known tokens and those of its draft, if `drafts` (one per row) has any.
@@ -51,7 +51,7 @@ class Sampler:
         scored = [row for row, request in enumerate(requests) if request.sampling.logprobs is not None]
         raw = logits[scored] if scored else None
         tokens = self.choose(logits, requests, drafts, masks)
-        logprobs: list[TokenLogprob | None] = [None] * len(requests)
+        logprobs: list[TokenIdLogprob | None] = [None] * len(requests)
         if raw is not None:
             tops = [requests[row].sampling.logprobs or 0 for row in scored]
             found = token_logprobs(raw, [tokens[row] for row in scored], tops)
@@ -169,7 +169,7 @@ def _draw(sampling: SamplingParams, position: int) -> tuple[float, ...]:
     return sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, number
 
 
-def token_logprobs(logits: torch.Tensor, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
+def token_logprobs(logits: torch.Tensor, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenIdLogprob]:
     """Log-probabilities of one token per row of logits [rows, vocabulary], and of the row's `tops` most likely ones."""
     totals = kernels.log_sum_exp(logits)[:, None]
     index = torch.tensor(tokens, device=logits.device)[:, None]
@@ -177,6 +177,6 @@ def token_logprobs(logits: torch.Tensor, tokens: Sequence[int], tops: Sequence[i
     best = logits.topk(max(tops), dim=-1)
     values, ids = (best.values - totals).tolist(), best.indices.tolist()
     return [
-        TokenLogprob(token, logprob, list(zip(ids[row][:top], values[row][:top], strict=True)))
+        TokenIdLogprob(token, logprob, list(zip(ids[row][:top], values[row][:top], strict=True)))
         for row, (token, logprob, top) in enumerate(zip(tokens, chosen, tops, strict=True))
     ]

@@ -12,7 +12,17 @@ from engine.adapters.layout import HEAD
 from engine.adapters.manifest import Module
 from engine.cache.memory import KVCache, LayerCache
 from engine.checkpoint.config import ModelConfig
-from engine.model.layers import Attention, Base, FeedForward, Linear, MixtureOfExperts, Mlp, Step, Targets, Wanted
+from engine.model.layers import (
+    Attention,
+    Base,
+    FeedForward,
+    Linear,
+    MixtureOfExperts,
+    Mlp,
+    ReadoutTokens,
+    StepInputs,
+    Targets,
+)
 from engine.model.weights import load_weights
 from kernels import LoraPlan, Quantization
 
@@ -51,8 +61,8 @@ class DecoderLayer:
         x: torch.Tensor | None,
         residual: torch.Tensor,
         cache: LayerCache,
-        step: Step,
-        wanted: Wanted | None = None,
+        step: StepInputs,
+        wanted: ReadoutTokens | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`x` is what the layer before has not yet added to `residual` [T, hidden]; the answer is this layer's of both.
 
@@ -165,7 +175,9 @@ class Decoder:
         model._head.pack(_head_quantization(quantize))
         return model
 
-    def __call__(self, tokens: torch.Tensor, cache: KVCache, step: Step, *, layers: int | None = None) -> torch.Tensor:
+    def __call__(
+        self, tokens: torch.Tensor, cache: KVCache, step: StepInputs, *, layers: int | None = None
+    ) -> torch.Tensor:
         """Run tokens [T] through all layers, writing their KV -> normalised hidden states of those that are wanted.
 
         `layers` is for rehearsals: only so many of them, whose memory all others need in turn.

@@ -26,7 +26,7 @@ Base = tuple[torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadoutTokens:
     """The tokens of a step whose hidden states somebody reads: of all others the last layer has only KV to write."""
 
     tokens: torch.Tensor
@@ -38,7 +38,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepInputs:
     """What all layers share in one step."""
 
     rotary: torch.Tensor
@@ -51,7 +51,7 @@ class Step:
     """By window."""
     lora: LoraPlan | None = None
     """None: no row has an adapter."""
-    wanted: Wanted | None = None
+    wanted: ReadoutTokens | None = None
     """None: all tokens are."""
 
 
@@ -164,7 +164,7 @@ class Attention:
     def base(self, module: Module) -> Base:
         return self._output.base(0) if module == "o_proj" else self._qkv.base(_QKV.index(module))
 
-    def store(self, x: torch.Tensor, cache: LayerCache, step: Step) -> torch.Tensor:
+    def store(self, x: torch.Tensor, cache: LayerCache, step: StepInputs) -> torch.Tensor:
         """Write keys and values of x [T, hidden] into the cache -> queries [T, heads, head_dim]."""
         heads = self._qkv(x, step.lora).view(-1, self._heads + 2 * self._kv_heads, self._dim)
         query, key, value = heads.split_with_sizes(self._shares, 1)

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 
 from engine.adapters.loads import Job
 from engine.adapters.prefetch import Prefetch
-from engine.adapters.residency import Residency, ResidencyConfig, Room
-from engine.adapters.states import IN_LINE, LOADING, AdapterState
+from engine.adapters.residency import AdapterFit, Residency, ResidencyConfig
+from engine.adapters.states import IN_LINE, LOADING, AdapterVersionState
 from engine.request import Request, RequestError
 from engine.scheduling.versions import Versions
 
@@ -90,7 +90,7 @@ class AdapterAdmission:
             if version == self._starving:
                 self._stop_starving()
             if stood and version not in self._running:
-                self.residency.move(version, AdapterState.RESIDENT)
+                self.residency.move(version, AdapterVersionState.RESIDENT)
         self._place(version)
         self.residency.release(version)
         return stood
@@ -113,8 +113,10 @@ class AdapterAdmission:
             del self._running[version]
             self._may_open = True
             state = self.residency.state(version)
-            if state is AdapterState.DRAINING or (state is AdapterState.OPEN and version not in self._waiting):
-                self.residency.move(version, AdapterState.RESIDENT)
+            if state is AdapterVersionState.DRAINING or (
+                state is AdapterVersionState.OPEN and version not in self._waiting
+            ):
+                self.residency.move(version, AdapterVersionState.RESIDENT)
             self._place(version)
         if ended:
             self.residency.release(version)
@@ -128,7 +130,7 @@ class AdapterAdmission:
         """Let no more requests of an open version in; those that leave the line, which stand aside now."""
         if not self._is_open(version):
             return []
-        self.residency.move(version, AdapterState.RESIDENT)
+        self.residency.move(version, AdapterVersionState.RESIDENT)
         self._place(version)
         leaving = self.waiting(version)
         self.standing_aside += len(leaving)
@@ -206,7 +208,10 @@ class AdapterAdmission:
         in_line_waiting = {r for version in self._waiting if self._is_open(version) for r in self._waiting[version]}
         waiting = sum(map(len, self._waiting.values()))
         placed = [*self._absent.versions(), *self._hosted.versions(), *self._closed.versions()]
-        counted = {*self._running, *(v for v in self._waiting if self.residency.state(v) is AdapterState.ENTERING)}
+        counted = {
+            *self._running,
+            *(v for v in self._waiting if self.residency.state(v) is AdapterVersionState.ENTERING),
+        }
         problems = {
             "running requests differ": used != {request for request in running if request.adapter is not None},
             "requests in line differ": in_line_waiting
@@ -235,7 +240,7 @@ class AdapterAdmission:
     def _place(self, version: str) -> None:
         """List a version where its state, its waiting and its running requests have it belong."""
         state = self.residency.state(version)
-        counts = version in self._running or state is AdapterState.ENTERING
+        counts = version in self._running or state is AdapterVersionState.ENTERING
         (self._in_step.add if counts else self._in_step.discard)(version)
         for versions in (self._absent, self._hosted, self._closed):
             versions.discard(version)
@@ -243,11 +248,11 @@ class AdapterAdmission:
         if waiting is None:
             return
         since = next(iter(waiting.values()))
-        if state is AdapterState.ABSENT:
+        if state is AdapterVersionState.ABSENT:
             self._absent.add(version, since)
-        elif state is AdapterState.HOST:
+        elif state is AdapterVersionState.HOST:
             self._hosted.add(version, since)
-        elif state in (AdapterState.RESIDENT, AdapterState.DRAINING):
+        elif state in (AdapterVersionState.RESIDENT, AdapterVersionState.DRAINING):
             self._closed.add(version, since)
             self._may_open = True
 
@@ -263,16 +268,16 @@ class AdapterAdmission:
         """Find out who starves and make way for it."""
         if self._starving is None:
             since, version = min(self._hosted.first(), self._closed.first())
-            if now - since <= self._config.wait or self._room(version, growth, urgent=False) is Room.YES:
+            if now - since <= self._config.wait or self._room(version, growth, urgent=False) is AdapterFit.YES:
                 return
             self._starving = version
         version = self._starving
         if version not in self._hosted and version not in self._closed:
             return  # it is being loaded
         room = self._room(version, growth, urgent=True)
-        if room is Room.YES:
+        if room is AdapterFit.YES:
             return
-        if room is Room.BLOCKS:
+        if room is AdapterFit.BLOCKS:
             self.reserved = self.residency.sectors(version)
         since = (self._hosted if version in self._hosted else self._closed).since(version)
         draining = [other for other in self._running if self._drains(other)]
@@ -281,12 +286,12 @@ class AdapterAdmission:
         if now - since > 2 * self._config.wait:
             changes.preempted += [request for other in draining for request in self._running[other]]
 
-    def _room(self, version: str, growth: int, *, urgent: bool) -> Room:
+    def _room(self, version: str, growth: int, *, urgent: bool) -> AdapterFit:
         """Whether a version on the host or the device can be brought in; yes if there is no use in waiting for that."""
         if version in self._closed:
-            return Room.YES if self._fits(version) else Room.BYTES
+            return AdapterFit.YES if self._fits(version) else AdapterFit.BYTES
         room = self.residency.room(version, growth, urgent=urgent)
-        return Room.YES if room is Room.NEVER else room
+        return AdapterFit.YES if room is AdapterFit.NEVER else room
 
     def _choose_victim(self, version: str, changes: LineChanges) -> list[str]:
         """Let the adapter drain that needs the fewest steps for it; none if draining would not help."""
@@ -300,18 +305,18 @@ class AdapterAdmission:
             return []
         victim = min(candidates, key=lambda other: max(map(_remaining, self._running[other])))
         changes.leaving += self.close(victim)
-        self.residency.move(victim, AdapterState.DRAINING)
+        self.residency.move(victim, AdapterVersionState.DRAINING)
         self._place(victim)
         return [victim]
 
     def _stop_starving(self) -> None:
         self._starving = None
         for version in filter(self._drains, self._running):
-            self.residency.move(version, AdapterState.RESIDENT)
+            self.residency.move(version, AdapterVersionState.RESIDENT)
         self._may_open = True
 
     def _drains(self, version: str) -> bool:
-        return self.residency.state(version) is AdapterState.DRAINING
+        return self.residency.state(version) is AdapterVersionState.DRAINING
 
     def _next_load(self, growth: int, changes: LineChanges) -> Job | None:
         """The load that is due next, begun; None if nothing is to be loaded or can be."""
@@ -321,13 +326,13 @@ class AdapterAdmission:
                 version = self._starving
             urgent = version == self._starving
             room = self.residency.room(version, growth, urgent=urgent)
-            if room is Room.NEVER:
+            if room is AdapterFit.NEVER:
                 self._hosted.discard(version)
                 self._refused.append((version, self._too_large(version)))
                 continue
-            if room is not Room.YES:
+            if room is not AdapterFit.YES:
                 break
-            while self.residency.room(version, growth) is not Room.YES:
+            while self.residency.room(version, growth) is not AdapterFit.YES:
                 changes.leaving += self.evict() or ()
             return self.residency.install(version)
         if self._absent:
@@ -351,7 +356,7 @@ class AdapterAdmission:
                 return
             opened += self.residency.size(version) if new else 0
             starved = version == self._starving
-            self.residency.move(version, AdapterState.ENTERING if starved else AdapterState.OPEN)
+            self.residency.move(version, AdapterVersionState.ENTERING if starved else AdapterVersionState.OPEN)
             self._place(version)
             waiting = self.waiting(version)
             self.standing_aside -= len(waiting)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from engine.request import Request
 from engine.scheduling.flows import INPUT_COST, OUTPUT_COST, PASS_WINDOW, Flow, ServiceQueue
-from engine.scheduling.policy import LEVELS, Share, Shortage, Victim
+from engine.scheduling.policy import LEVELS, PromptShare, Shortage, Victim
 from engine.wire import ServiceClass
 
 PROMPT_FACTOR = 4.0
@@ -176,12 +176,12 @@ class Fair:
                 return chosen
         return ()
 
-    def share(self, request: Request) -> Share:
+    def share(self, request: Request) -> PromptShare:
         """Of a step's prompt tokens a tenant that has paid less gets more; among equals, weights and classes decide."""
         queue = self._queues[request.service]
         flow = queue.flow(request.tenant)
         factor = PROMPT_FACTOR**-queue.level
-        return Share((queue.level, request.tenant), flow.weight * factor, (flow.counter - queue.floor) / factor)
+        return PromptShare((queue.level, request.tenant), flow.weight * factor, (flow.counter - queue.floor) / factor)
 
     def check_integrity(self, running: Sequence[Request]) -> None:
         rows = Counter((request.service, request.tenant) for request in running)

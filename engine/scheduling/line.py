@@ -6,10 +6,10 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 
 from engine.request import Request
-from engine.scheduling.policy import LEVELS, Share, Shortage, Victim, by_rank
+from engine.scheduling.policy import LEVELS, PromptShare, Shortage, Victim, by_rank
 
 
-class Line:
+class WaitingLine:
     """One line by arrival; a level of service weighs as much as `aging` seconds of waiting (0: it weighs nothing).
 
     Who is ahead may take KV blocks from who is behind; nobody who waits takes anything from who runs.
@@ -82,8 +82,8 @@ class Line:
     ) -> Sequence[Request]:
         return ()
 
-    def share(self, request: Request) -> Share:
-        return Share(None)
+    def share(self, request: Request) -> PromptShare:
+        return PromptShare(None)
 
     def check_integrity(self, running: Sequence[Request]) -> None:
         if self.work != sum(request.work for request in self._line) or self._line != sorted(self._line, key=by_rank):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from engine.cache.blocks import BLOCK_SIZE
 from engine.scheduling.fair import Fair
-from engine.scheduling.line import Line
-from engine.scheduling.policy import Policy
+from engine.scheduling.line import WaitingLine
+from engine.scheduling.policy import QueuePolicy
 from engine.scheduling.prefixes import Prefixes
 from engine.wire import PolicyName
 
 
-def policy_named(name: PolicyName, aging: float, prefixes: Prefixes) -> Policy:
+def policy_named(name: PolicyName, aging: float, prefixes: Prefixes) -> QueuePolicy:
     """A policy with nobody waiting. `aging`: seconds of waiting that outweigh one level of service."""
     match name:
         case "fcfs":
-            return Line(aging=0.0)
+            return WaitingLine(aging=0.0)
         case "priority":
-            return Line(aging)
+            return WaitingLine(aging)
         case "fair":
             return Fair(aging, lambda request: len(prefixes.match(request)) * BLOCK_SIZE)

@@ -43,7 +43,7 @@ class Victim:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PromptShare:
     """A part of a step's prompt tokens."""
 
     key: Hashable
@@ -53,7 +53,7 @@ class Share:
     """Tokens by weight that it has had, those of its running prompts included; who has had less goes first."""
 
 
-class Policy(Protocol):
+class QueuePolicy(Protocol):
     """The waiting requests and their order."""
 
     def __len__(self) -> int:
@@ -131,7 +131,7 @@ class Policy(Protocol):
         """Those of `victims()`, which come cheapest first, that make room for a waiting request; none if not enough."""
         ...
 
-    def share(self, request: Request) -> Share:
+    def share(self, request: Request) -> PromptShare:
         """From which part of a step's prompt tokens a request is served."""
         ...
 

@@ -35,7 +35,7 @@ from engine.scheduling.drafts import reserve_drafts, return_drafts
 from engine.scheduling.forecast import Forecast, refuse_if_hopeless
 from engine.scheduling.host_loads import HostLoads
 from engine.scheduling.policies import policy_named
-from engine.scheduling.policy import Policy, Shortage, Victim, by_rank
+from engine.scheduling.policy import QueuePolicy, Shortage, Victim, by_rank
 from engine.scheduling.preemption import Preemption
 from engine.scheduling.prefixes import Prefixes
 from engine.scheduling.shares import PromptTokens
@@ -76,7 +76,7 @@ class Scheduler:
         """In line order."""
         self._prefixes = Prefixes(self.pool)
         self.loads = HostLoads(self.pool, self._prefixes, config.host_load_tokens)
-        self._policy: Policy = policy_named(config.policy, config.aging, self._prefixes)
+        self._policy: QueuePolicy = policy_named(config.policy, config.aging, self._prefixes)
         """Holds the waiting requests."""
         self._waiting_tokens = 0
         self._preemption = Preemption(self.pool, config.max_preemptions, self.context, blocks)
@@ -94,7 +94,7 @@ class Scheduler:
         return self._running
 
     @property
-    def waiting(self) -> Policy:
+    def waiting(self) -> QueuePolicy:
         """Waiting requests that stand in line: their number, and an iterator over them."""
         return self._policy
 

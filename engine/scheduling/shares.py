@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
 
 from engine.request import Request
-from engine.scheduling.policy import Share
+from engine.scheduling.policy import PromptShare
 
 
 def fair_shares(demands: Sequence[int], weights: Sequence[float], starts: Sequence[float], budget: int) -> list[int]:
@@ -47,7 +47,7 @@ class PromptTokens:
     Whoever is first of all gets at least one token.
     """
 
-    def __init__(self, budget: int, share: Callable[[Request], Share]) -> None:
+    def __init__(self, budget: int, share: Callable[[Request], PromptShare]) -> None:
         self._budget = budget
         self._share = share
         self._demand = 0

@@ -19,7 +19,7 @@ from engine.wire import Output, Step, encode
 logger = logging.getLogger("engine.server.host")
 
 
-class Violation(Exception):
+class ProtocolViolation(Exception):
     """A client broke the protocol; its connection is closed with `code`."""
 
     def __init__(self, code: CloseCode, message: str) -> None:

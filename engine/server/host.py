@@ -31,7 +31,7 @@ from websockets.frames import CloseCode
 from engine.cache.prefix_keys import pack_numbers
 from engine.core import EngineCore, RequestError
 from engine.outputs import failed
-from engine.server.connection import Connection, Violation
+from engine.server.connection import Connection, ProtocolViolation
 from engine.validation import validate
 from engine.wire import (
     MAX_FRAME_BYTES,
@@ -232,7 +232,7 @@ class EngineServer:
                 self._receive(connection, key, message)
         except ConnectionClosed:
             pass
-        except Violation as violation:
+        except ProtocolViolation as violation:
             logger.warning("connection %s closed: %s", key, violation)
             await websocket.close(violation.code, str(violation))
         finally:
@@ -254,11 +254,11 @@ class EngineServer:
 
     def _receive(self, connection: Connection, key: str, message: str | bytes) -> None:
         if isinstance(message, str):
-            raise Violation(CloseCode.UNSUPPORTED_DATA, "frames are binary MessagePack")
+            raise ProtocolViolation(CloseCode.UNSUPPORTED_DATA, "frames are binary MessagePack")
         try:
             frame = decode_client_frame(message)
         except msgspec.DecodeError as error:
-            raise Violation(CloseCode.INVALID_DATA, f"malformed frame: {error}"[:100]) from error
+            raise ProtocolViolation(CloseCode.INVALID_DATA, f"malformed frame: {error}"[:100]) from error
         if isinstance(frame, Cancel):
             if frame.id in connection.live:
                 del connection.live[frame.id]
@@ -276,7 +276,7 @@ class EngineServer:
             self._inbox.put(_Following(key, frame.blocks))
             return
         if frame.id in connection.live or frame.id in connection.ending:
-            raise Violation(CloseCode.POLICY_VIOLATION, "id of a live request used again")
+            raise ProtocolViolation(CloseCode.POLICY_VIOLATION, "id of a live request used again")
         try:
             # Refused here, a request costs neither the core's time nor room in its inbox.
             validate(frame, self._core.model, adapters=self._core.serves_adapters)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.adapters.registry import Registry
+from engine.adapters.registry import AdapterRegistry
 from engine.checkpoint.config import CheckpointError
-from engine.core import EngineCore, Features
+from engine.core import EngineCore, EngineFeatures
 from engine.execution.draft_model import DraftModel
 from engine.execution.graphs.policy import CapturePolicy
 from engine.execution.precision import Precision
@@ -41,7 +41,7 @@ class LoadedEngine:
             runner,
             runner.info,
             self._config,
-            Features(
+            EngineFeatures(
                 constraints=self._constraints,
                 speculator=speculator,
                 bank=runner.bank,
@@ -70,7 +70,7 @@ class LoadedEngine:
 
     def _load_model(self) -> ModelRunner:
         options = self._options
-        registry = None if options.adapters is None else Registry(options.adapters)
+        registry = None if options.adapters is None else AdapterRegistry(options.adapters)
         try:
             return ModelRunner(
                 options.model,

@@ -20,7 +20,7 @@ from rich.table import Table
 from gateway.config.settings import PoolSettings, Settings, SettingsError, load
 
 if TYPE_CHECKING:
-    from engine.adapters.registry import Manifest, Pointer, Registry
+    from engine.adapters.registry import AdapterRegistry, Manifest, Pointer
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _SHORT = 12
@@ -249,11 +249,11 @@ def _settings(config: str | None) -> Settings:
         raise click.ClickException(str(error)) from error
 
 
-def _registry(settings: Settings) -> Registry:
-    from engine.adapters.registry import Registry
+def _registry(settings: Settings) -> AdapterRegistry:
+    from engine.adapters.registry import AdapterRegistry
     from gateway.engines.adapters import registry_url
 
-    return Registry(registry_url(settings))
+    return AdapterRegistry(registry_url(settings))
 
 
 def _pool(settings: Settings, name: str) -> PoolSettings:

@@ -25,7 +25,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from engine.adapters.registry import Registry, RegistryError
+from engine.adapters.registry import AdapterRegistry, RegistryError
 from engine.checkpoint.config import CheckpointError
 from engine.checkpoint.files import weight_files
 from engine.client.engine_client import EngineClient
@@ -194,7 +194,7 @@ def _model(pool: PoolSettings) -> CheckResult:
 def _registry(settings: Settings) -> CheckResult:
     address = registry_url(settings)
     try:
-        count = len(Registry(address).names())
+        count = len(AdapterRegistry(address).names())
     except RegistryError as error:
         return CheckResult(
             "installation", "adapters", str(error), "broken", "correct adapters.registry, or make it readable"

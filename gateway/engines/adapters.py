@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from engine.adapters.registry import Pointer, Registry, RegistryError
+from engine.adapters.registry import AdapterRegistry, Pointer, RegistryError
 from gateway.background import Periodic
 from gateway.config.settings import Settings
 from gateway.engines.pools import Pool
@@ -44,7 +44,7 @@ def registry_url(settings: Settings) -> str:
 class AdapterNames:
     """Names of adapters on the models of these pools."""
 
-    def __init__(self, registry: Registry, pools: Sequence[Pool], poll: float) -> None:
+    def __init__(self, registry: AdapterRegistry, pools: Sequence[Pool], poll: float) -> None:
         self.registry = registry
         self._pools = {pool.name: pool for pool in pools}
         self._stamp: str | None = None

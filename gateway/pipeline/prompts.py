@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from engine.text.processor import ChatTemplateError, TextProcessor
-from engine.wire import TokenLogprob as EngineLogprob
+from engine.wire import TokenIdLogprob as EngineLogprob
 from gateway.engines.pools import Pool
 from gateway.errors import InvalidRequest
 from gateway.protocol.stream import PromptScored, TokenLogprob

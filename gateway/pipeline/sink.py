@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from engine.wire import TokenLogprob
+from engine.wire import TokenIdLogprob
 from gateway.errors import AnswerRedacted
 from gateway.protocol.stream import TurnEvent
 from gateway.safety.answer import AnswerFilter
@@ -32,7 +32,7 @@ class AnswerSink(Protocol):
     def take(self, events: Iterable[TurnEvent]) -> None:
         """The answer goes on with these events."""
 
-    def computed(self, tokens: int, logprobs: Sequence[TokenLogprob] | None) -> None:
+    def computed(self, tokens: int, logprobs: Sequence[TokenIdLogprob] | None) -> None:
         """The engine has computed so many tokens for the events taken last, with these log-probabilities."""
 
     def finish(self) -> AnswerRedacted | None:
@@ -65,7 +65,7 @@ class TurnSink:
         for event in events:
             self._append(event)
 
-    def computed(self, tokens: int, logprobs: Sequence[TokenLogprob] | None) -> None:
+    def computed(self, tokens: int, logprobs: Sequence[TokenIdLogprob] | None) -> None:
         pass
 
     def finish(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.adapters.registry import Registry
+from engine.adapters.registry import AdapterRegistry
 from engine.checkpoint.files import revision_digest
 from gateway.config.settings import DEMO, Settings, demo_settings
 
@@ -18,7 +18,7 @@ _TIER = "medium"
 """The model that they were trained on."""
 
 
-def register_adapters(settings: Settings, registry: Registry) -> None:
+def register_adapters(settings: Settings, registry: AdapterRegistry) -> None:
     """Register the demo's adapters if these are the demo's models and their registry.
 
     Names are given on the first start only, so that one that was removed stays away. Later on, a name whose adapter was

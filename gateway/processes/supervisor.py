@@ -21,7 +21,7 @@ from typing import Protocol
 import msgspec
 from starlette.applications import Starlette
 
-from engine.adapters.registry import Registry, RegistryError
+from engine.adapters.registry import AdapterRegistry, RegistryError
 from gateway import __version__
 from gateway.app import create_app
 from gateway.background import BackgroundTasks
@@ -78,7 +78,7 @@ async def serve(settings: Settings, say: Say, read: Callable[[], Settings], file
     with _claim(data), listen(settings) as bound:
         bound.listen(2048)
         try:
-            await asyncio.to_thread(register_adapters, settings, Registry(registry_url(settings)))
+            await asyncio.to_thread(register_adapters, settings, AdapterRegistry(registry_url(settings)))
         except RegistryError as error:
             raise Failed(f"adapters: {error}") from error
         children, embedder = _children(settings), _embedder(settings)

@@ -48,7 +48,7 @@ class Registered(Struct, frozen=True):
     """Replica that answered with it; null if no engine of its model was connected."""
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class RegistrationJob(Struct, frozen=True, kw_only=True):
     """Work that goes on after its request was answered. Kept for a day."""
 
     id: str
@@ -63,7 +63,7 @@ class Job(Struct, frozen=True, kw_only=True):
     created_at: int = msgspec.field(default_factory=lambda: int(time.time()))
     updated_at: int = msgspec.field(default_factory=lambda: int(time.time()))
 
-    def enter(self, state: JobState, **fields: object) -> Job:
+    def enter(self, state: JobState, **fields: object) -> RegistrationJob:
         """The job in its next state.
 
         Raises:

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from gateway.errors import Unavailable
 from gateway.protocol.problems import problem
-from gateway.registration.job_state import TERMINAL, Job, JobState
+from gateway.registration.job_state import TERMINAL, JobState, RegistrationJob
 
 JOB_KEY = "rh1:{{jobs}}:job:{id}"
 ALIVE_KEY = "rh1:{{jobs}}:alive:{id}"
@@ -29,11 +29,11 @@ MOST = 1000
 _ALL = "*"
 """Stands for every tenant in the index's key; no tenant is named so."""
 
-_decode = msgspec.json.Decoder(Job).decode
+_decode = msgspec.json.Decoder(RegistrationJob).decode
 
 
 class JobPage(Struct, frozen=True):
-    jobs: list[Job]
+    jobs: list[RegistrationJob]
     next: str | None
 
 
@@ -43,7 +43,7 @@ class JobStore:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
-    async def write(self, job: Job) -> None:
+    async def write(self, job: RegistrationJob) -> None:
         """Store a job, and give it a sign of life."""
         job = msgspec.structs.replace(job, updated_at=int(time.time()))
         async with self._redis.pipeline(transaction=True) as pipeline:
@@ -56,14 +56,14 @@ class JobStore:
                 pipeline.expire(index, RETENTION)
             await pipeline.execute()
 
-    async def create(self, job: Job) -> Job | None:
+    async def create(self, job: RegistrationJob) -> RegistrationJob | None:
         """Store a new job; the one that has its id already, if there is one, stays and is returned."""
         if await self._redis.set(JOB_KEY.format(id=job.id), msgspec.json.encode(job), ex=RETENTION, nx=True):
             await self.write(job)
             return None
         return await self.get(job.id)
 
-    async def get(self, id: str) -> Job | None:
+    async def get(self, id: str) -> RegistrationJob | None:
         """A job as it is now."""
         document, alive = await self._redis.mget(JOB_KEY.format(id=id), ALIVE_KEY.format(id=id))
         return None if document is None else _seen(_decode(document), alive)
@@ -88,7 +88,7 @@ class JobStore:
         return JobPage(jobs, shown[-1] if len(ids) > limit else None)
 
 
-def _seen(job: Job, alive: bytes | str | None) -> Job:
+def _seen(job: RegistrationJob, alive: bytes | str | None) -> RegistrationJob:
     if job.state in TERMINAL or alive is not None:
         return job
     error = Unavailable("the gateway that worked on it has gone; send the request again", code="job_interrupted")

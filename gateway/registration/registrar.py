@@ -40,7 +40,7 @@ from gateway.errors import (
 )
 from gateway.protocol.problems import problem
 from gateway.registration.job_line import JobLine
-from gateway.registration.job_state import TERMINAL, Job, JobState, Registered
+from gateway.registration.job_state import TERMINAL, JobState, Registered, RegistrationJob
 from gateway.registration.job_store import LIFETIME, JobStore
 from gateway.registration.upload_room import Upload, UploadRoom
 
@@ -90,13 +90,13 @@ class Registrar:
         self._jobs = jobs
         self.room = room
         self.max_bytes = max_bytes
-        self._line: JobLine[tuple[Job, Registration]] = JobLine()
+        self._line: JobLine[tuple[RegistrationJob, Registration]] = JobLine()
         self._parts: tuple[Kept | Periodic, ...] = (
             *(Kept("registrations", self._work) for _ in range(WORKERS)),
             Periodic("registrations that wait", self._renew, LIFETIME / 3),
             Periodic("abandoned uploads", room.prune, _PRUNE),
         )
-        self._untold: dict[str, Job] = {}
+        self._untold: dict[str, RegistrationJob] = {}
         """Jobs that wait, or have ended and Redis does not know it yet."""
 
     async def start(self) -> None:
@@ -126,7 +126,7 @@ class Registrar:
                 code="too_many_uploads",
             )
 
-    async def submit(self, job: Job, registration: Registration) -> None:
+    async def submit(self, job: RegistrationJob, registration: Registration) -> None:
         """Have it done. The upload is the registrar's from now on.
 
         Raises:
@@ -171,7 +171,7 @@ class _Run:
         adapters: AdapterNames,
         directory: Directory,
         jobs: JobStore,
-        job: Job,
+        job: RegistrationJob,
         registration: Registration,
         max_bytes: int,
     ) -> None:
@@ -187,7 +187,7 @@ class _Run:
         self._writing = asyncio.Lock()
         """One write at a time: news must not be overtaken by what was true before."""
 
-    async def run(self) -> Job:
+    async def run(self) -> RegistrationJob:
         """Do it; returns the job as it has ended, which Redis is still to be told."""
         reporting = Periodic("progress of a registration", self._report, 1.0)
         await reporting.start()
@@ -203,7 +203,7 @@ class _Run:
         log.info("adapter registered", extra={"adapter": self._what.name, "version": result.version})
         return self._job.enter(JobState.SUCCEEDED, result=result)
 
-    def _failed(self, error: ApiError) -> Job:
+    def _failed(self, error: ApiError) -> RegistrationJob:
         log.info("adapter refused", extra={"adapter": self._what.name, "code": error.code})
         return self._job.enter(JobState.FAILED, error=problem(error))
 

@@ -12,7 +12,7 @@ from kernels.formats.cuda import CudaWeight, stack
 from kernels.lora.ops import LoraExperts
 from kernels.ops.activation import silu_and_mul
 from kernels.ops.embedding import embedding
-from kernels.reference import Routing
+from kernels.reference import ExpertRouting
 from kernels.registry import Cost, register
 
 _TYPES = (torch.float32, torch.bfloat16)
@@ -99,7 +99,7 @@ def grouped_linear(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -
     return out
 
 
-def route_tokens(logits: torch.Tensor, experts_per_token: int) -> Routing:
+def route_tokens(logits: torch.Tensor, experts_per_token: int) -> ExpertRouting:
     """`reference.route_tokens`: logits [T, E], contiguous. Of equal logits the first expert wins."""
     body = library.of(logits, "route_tokens")
     if body is None or logits.dtype not in _TYPES:
@@ -119,14 +119,14 @@ def combine_experts(outputs: torch.Tensor, weights: torch.Tensor, places: torch.
     return out
 
 
-def _routing(logits: torch.Tensor, k: int) -> Routing:
+def _routing(logits: torch.Tensor, k: int) -> ExpertRouting:
     tokens, experts = logits.shape
     weights = torch.empty(tokens, k, dtype=torch.float32, device=logits.device)
     chosen, order, places, sources, ends = (
         torch.empty(shape, dtype=torch.int64, device=logits.device)
         for shape in ((tokens, k), (tokens * k,), (tokens, k), (tokens * k,), (experts,))
     )
-    return Routing(weights, chosen, order, places, sources, ends)
+    return ExpertRouting(weights, chosen, order, places, sources, ends)
 
 
 def route_cost(rows: int, experts: int, itemsize: int) -> Cost:

@@ -7,13 +7,13 @@ the bytes that it must at least move and the floating-point operations that it m
 from kernels.reference.activation import gelu_and_mul, silu_and_mul
 from kernels.reference.attention import paged_attention
 from kernels.reference.linear import embedding, linear_int8, linear_w8a16
-from kernels.reference.moe import Routing, combine_experts, grouped_linear, moe, route_tokens
+from kernels.reference.moe import ExpertRouting, combine_experts, grouped_linear, moe, route_tokens
 from kernels.reference.norm import add_rms_norm, rms_norm
 from kernels.reference.rotary import rope_and_store
 from kernels.reference.sampling import apply_penalties, apply_token_bitmask, argmax, log_sum_exp, sample
 
 __all__ = [
-    "Routing",
+    "ExpertRouting",
     "add_rms_norm",
     "apply_penalties",
     "apply_token_bitmask",

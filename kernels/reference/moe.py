@@ -11,7 +11,7 @@ from kernels.lora.ops import LoraExperts
 from kernels.reference.activation import silu_and_mul
 
 
-class Routing(NamedTuple):
+class ExpertRouting(NamedTuple):
     """Which experts tokens go to. Pairs (token, choice) are numbered token * k + choice; they are also put in order:
     by expert, and those of an expert by token."""
 
@@ -29,7 +29,7 @@ class Routing(NamedTuple):
     """[E], where each expert's pairs end in the order."""
 
 
-def route_tokens(logits: torch.Tensor, experts_per_token: int) -> Routing:
+def route_tokens(logits: torch.Tensor, experts_per_token: int) -> ExpertRouting:
     """Mixtral's routing of logits [T, E]: softmax over all experts in fp32, top k, renormalised.
 
     Moves T E e bytes; 2 T E FLOPs.
@@ -38,7 +38,7 @@ def route_tokens(logits: torch.Tensor, experts_per_token: int) -> Routing:
     weights /= weights.sum(dim=-1, keepdim=True)
     ranked, order = experts.flatten().sort(stable=True)
     ends = torch.searchsorted(ranked, torch.arange(logits.shape[1], device=logits.device), right=True)
-    return Routing(weights, experts, order, order.argsort().view(experts.shape), order // experts_per_token, ends)
+    return ExpertRouting(weights, experts, order, order.argsort().view(experts.shape), order // experts_per_token, ends)
 
 
 def grouped_linear(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:

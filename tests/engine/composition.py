@@ -18,13 +18,13 @@ from itertools import combinations, cycle
 import msgspec
 
 from engine.adapters.residency import ResidencyConfig
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.draft_model import DraftModel
 from engine.execution.runner import ModelRunner
 from engine.plan import Handle, Runner, StepPlan, TokenMasks
 from engine.request import Request
 from engine.speculation.speculator import Speculator
-from engine.wire import Generate, Grammar, Output, SamplingParams, TokenLogprob, Usage
+from engine.wire import Generate, Grammar, Output, SamplingParams, TokenIdLogprob, Usage
 from tests.engine.checkpoints import random_prompt
 from tests.engine.houses import House, Numbers
 
@@ -84,8 +84,8 @@ class Transcript:
     """All that a client learns of one request."""
 
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    logprobs: list[TokenIdLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenIdLogprob | None] = field(default_factory=list)
     finish: str | None = None
     grammar_complete: bool = False
     error: str | None = None
@@ -281,7 +281,7 @@ class Scenario:
             recorder,
             runner.info,
             SchedulerConfig(blocks=self.blocks, step_tokens=self.step_tokens, max_running=4, host_load_tokens=16),
-            Features(
+            EngineFeatures(
                 speculator=speculator,
                 constraints=self.house.constraints if on("grammar") else None,
                 bank=runner.bank if on("adapters") else None,

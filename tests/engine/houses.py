@@ -23,7 +23,7 @@ from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.constraints import Constraints
-from engine.wire import Grammar, TokenLogprob
+from engine.wire import Grammar, TokenIdLogprob
 from kernels import Quantization
 from tests.engine.adapters.zoo import ATTENTION, EXPERTS, LINEAR, Kind, load_peft, write_adapter
 from tests.engine.checkpoints import EOS, load_oracle, write_checkpoint, write_similar
@@ -269,7 +269,7 @@ class QuantizedHouse(House):
         return self._plain._manifests
 
 
-def _row(entry: TokenLogprob) -> torch.Tensor:
+def _row(entry: TokenIdLogprob) -> torch.Tensor:
     """[VOCABULARY], from an entry that has all of them."""
     tokens, values = zip(*entry.top, strict=True)
     row = torch.full((VOCABULARY,), torch.nan, dtype=torch.float64)

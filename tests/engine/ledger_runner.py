@@ -16,7 +16,7 @@ from engine.cache.blocks import BLOCK_SIZE
 from engine.plan import Handle, Row, Sampled, StepPlan, TokenMasks
 from engine.request import Request
 from engine.speculation.verification import confirmed
-from engine.wire import ModelInfo, TokenLogprob
+from engine.wire import ModelInfo, TokenIdLogprob
 
 VOCABULARY = 50
 EOS = 49
@@ -97,12 +97,12 @@ class LedgerRunner:
         prompt_logprobs = None
         if request.sampling.prompt_logprobs is not None:
             successors = request.prompt[start + 1 : end + 1]
-            prompt_logprobs = [TokenLogprob(token, -float(start + 1 + i)) for i, token in enumerate(successors)]
+            prompt_logprobs = [TokenIdLogprob(token, -float(start + 1 + i)) for i, token in enumerate(successors)]
         if not row.sample:
             return Sampled(prompt_logprobs=prompt_logprobs)
         drawn = [next_token(history[: end + ahead], request.adapter) for ahead in range(1 + len(row.draft))]
         tokens = drawn[: 1 + confirmed(row.draft, drawn)]
-        logprobs = [TokenLogprob(token, -1.0) for token in tokens] if request.sampling.logprobs is not None else None
+        logprobs = [TokenIdLogprob(token, -1.0) for token in tokens] if request.sampling.logprobs is not None else None
         return Sampled(tokens, logprobs, prompt_logprobs)
 
     @staticmethod

@@ -15,7 +15,7 @@ from engine.core import EngineCore, SchedulerConfig
 from engine.plan import Handle, Sampled, StepPlan, TokenMasks
 from engine.request import Request
 from engine.server.host import EngineServer
-from engine.wire import SamplingParams, TokenLogprob
+from engine.wire import SamplingParams, TokenIdLogprob
 from tests.engine.ledger_runner import Done, model_info
 from tests.engine.peers import TIMEOUT, until
 
@@ -45,8 +45,8 @@ class ScriptedRunner:
         prompt = None
         if request.sampling.prompt_logprobs is not None:
             successors = request.prompt[start + 1 : start + count + 1]
-            prompt = [TokenLogprob(successor, -1.0) for successor in successors]
-        return Sampled([token], [TokenLogprob(token, -0.5)] if wanted else None, prompt)
+            prompt = [TokenIdLogprob(successor, -1.0) for successor in successors]
+        return Sampled([token], [TokenIdLogprob(token, -0.5)] if wanted else None, prompt)
 
 
 class ScriptedEngine:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine.cache.host_tier import Save
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.host_memory import host_memory
 from engine.wire import Generate, Output, SamplingParams
 from tests.engine.ledger_host import LedgerHost
@@ -49,7 +49,7 @@ class Hosted:
         runner = LedgerRunner(blocks)
         self.host = GatedHost(runner, host_blocks)
         scheduler = SchedulerConfig(blocks, **{"step_tokens": 64, "max_running": 8, "host_load_tokens": 16} | config)
-        self.core = EngineCore(runner, model_info(), scheduler, Features(host=self.host))
+        self.core = EngineCore(runner, model_info(), scheduler, EngineFeatures(host=self.host))
         self._woken = threading.Semaphore(0)
         self.core.wake = self._woken.release
 

@@ -12,7 +12,7 @@ from transformers import DynamicCache
 
 from engine.cache.memory import KVDtype
 from engine.cache.prefix_keys import chain_root
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.wire import Generate, SamplingParams
@@ -107,7 +107,7 @@ def test_nothing_is_lost_by_preemption_known_prefixes_and_host_memory(checkpoint
         runner,
         runner.info,
         SchedulerConfig(7, max_running=4, host_load_tokens=16),
-        Features(host=runner.host_memory(1 << 20)),
+        EngineFeatures(host=runner.host_memory(1 << 20)),
     )
     try:
         for again in range(2):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from engine.core import EngineCore, SchedulerConfig
-from engine.wire import Generate, SamplingParams, TokenLogprob
+from engine.wire import Generate, SamplingParams, TokenIdLogprob
 from kernels import library
 from tests.engine.checkpoints import ARCHITECTURES, ROPE_SCALINGS, random_prompt
 from tests.engine.composition import (
@@ -91,7 +91,7 @@ def assert_equals_oracle(house: House, request: Generate, transcript: Transcript
         assert_close(scored, reference[: prompt - 1], sampling.prompt_logprobs, tolerance)
 
 
-def assert_close(entries: list[TokenLogprob], reference: torch.Tensor, top: int, tolerance: float) -> None:
+def assert_close(entries: list[TokenIdLogprob], reference: torch.Tensor, top: int, tolerance: float) -> None:
     """Chosen and most likely tokens have the reference's log-probabilities [len(entries), vocabulary]."""
     for entry, row in zip(entries, reference, strict=True):
         assert entry.logprob == pytest.approx(row[entry.token].item(), abs=tolerance)

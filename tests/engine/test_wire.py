@@ -27,7 +27,7 @@ from engine.wire import (
     Ready,
     SamplingParams,
     Step,
-    TokenLogprob,
+    TokenIdLogprob,
     Usage,
     decode_client_frame,
     decode_server_frame,
@@ -36,7 +36,7 @@ from engine.wire import (
 
 TOKENS = st.lists(st.integers(0, 2**31), max_size=5)
 LOGPROBS = st.builds(
-    TokenLogprob,
+    TokenIdLogprob,
     st.integers(0, 2**31),
     st.floats(max_value=0, allow_nan=False),
     st.lists(st.tuples(st.integers(0, 2**31), st.floats(max_value=0, allow_nan=False)), max_size=3),

@@ -20,7 +20,7 @@ import redis
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from websockets.asyncio.client import ClientConnection, connect
 
-from engine.core import EngineCore, Features
+from engine.core import EngineCore, EngineFeatures
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.constraints import Constraints
@@ -80,7 +80,7 @@ class EngineThread:
         runner = ModelRunner(model, blocks=KV_BLOCKS, name="tiny")
         self.constraints = Constraints(GrammarCompiler(model, runner.info), runner.info.vocabulary)
         scheduling = SchedulerConfig(KV_BLOCKS, **{"step_tokens": 256, **config})
-        self.core = EngineCore(runner, runner.info, scheduling, Features(constraints=self.constraints))
+        self.core = EngineCore(runner, runner.info, scheduling, EngineFeatures(constraints=self.constraints))
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()

@@ -23,7 +23,7 @@ from engine.wire import (
     Pin,
     Ready,
     Step,
-    TokenLogprob,
+    TokenIdLogprob,
     Usage,
     decode_client_frame,
     encode,
@@ -123,7 +123,7 @@ class FrameEngine:
         with contextlib.suppress(ConnectionClosed):
             for index, tokens in enumerate(steps):
                 first = index == 0
-                likely = [TokenLogprob(token, self.logprob) for token in tokens]
+                likely = [TokenIdLogprob(token, self.logprob) for token in tokens]
                 asked = likely if request.sampling.logprobs is not None else None
                 output = Output(request.id, tokens, logprobs=asked, usage=usage if first else None)
                 await connection.send(encode(Step([output], self.load)))

@@ -23,7 +23,7 @@ import redis
 from starlette.routing import Route, WebSocketRoute
 from websockets.exceptions import InvalidStatus
 
-from engine.adapters.registry import Registry
+from engine.adapters.registry import AdapterRegistry
 from engine.text.processor import TextProcessor
 from gateway.app import create_app
 from gateway.config.settings import demo_settings
@@ -140,7 +140,7 @@ async def frames(model: Path) -> AsyncIterator[dict[str, FrameEngine]]:
 
 @contextlib.asynccontextmanager
 async def world(
-    serve: Serve, frames: dict[str, FrameEngine], registry: Registry, version: str, *, elsewhere: bool
+    serve: Serve, frames: dict[str, FrameEngine], registry: AdapterRegistry, version: str, *, elsewhere: bool
 ) -> AsyncIterator[World]:
     for name in ("secret-tone", "secret-sold"):
         registry.point(name, version, model="tiny-large", tenants=("demo",), description=CANARY)
@@ -183,18 +183,18 @@ async def ticket(served: Served, key: str) -> str:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Registry:
-    return Registry(str(tmp_path / "adapters"))
+def registry(tmp_path: Path) -> AdapterRegistry:
+    return AdapterRegistry(str(tmp_path / "adapters"))
 
 
 @pytest.fixture
-def version(registry: Registry, model: Path, tmp_path: Path) -> str:
+def version(registry: AdapterRegistry, model: Path, tmp_path: Path) -> str:
     return registry.add(write_adapter(tmp_path / "adapter", model, "only q_proj", seed=1), model).version
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "at another gateway"])
 async def test_what_is_anothers_looks_as_if_it_had_never_been(
-    serve: Serve, frames: dict[str, FrameEngine], registry: Registry, version: str, elsewhere: bool
+    serve: Serve, frames: dict[str, FrameEngine], registry: AdapterRegistry, version: str, elsewhere: bool
 ) -> None:
     """And it is the same afterwards, and runs on."""
     async with world(serve, frames, registry, version, elsewhere=elsewhere) as has:
@@ -223,7 +223,7 @@ async def test_what_is_anothers_looks_as_if_it_had_never_been(
 
 
 async def test_its_own_tenant_is_told(
-    serve: Serve, frames: dict[str, FrameEngine], registry: Registry, version: str
+    serve: Serve, frames: dict[str, FrameEngine], registry: AdapterRegistry, version: str
 ) -> None:
     """The same requests, by whoever has these things: that a stranger hears nothing is no accident."""
     async with world(serve, frames, registry, version, elsewhere=False) as has:
@@ -248,7 +248,7 @@ async def test_its_own_tenant_is_told(
 
 
 async def test_a_ticket_of_another_origin_looks_as_if_it_had_never_been(
-    serve: Serve, frames: dict[str, FrameEngine], registry: Registry, version: str
+    serve: Serve, frames: dict[str, FrameEngine], registry: AdapterRegistry, version: str
 ) -> None:
     """It is lost when somebody tries it elsewhere, and a key offered beside it does not help."""
     async with world(serve, frames, registry, version, elsewhere=False) as has:
@@ -269,7 +269,7 @@ async def test_a_ticket_of_another_origin_looks_as_if_it_had_never_been(
 
 
 async def test_what_needs_no_key_shows_nothing_of_a_tenant(
-    serve: Serve, frames: dict[str, FrameEngine], registry: Registry, version: str
+    serve: Serve, frames: dict[str, FrameEngine], registry: AdapterRegistry, version: str
 ) -> None:
     async with world(serve, frames, registry, version, elsewhere=False) as has, client(has.home, None) as nobody:
         for endpoint in sorted(FOR_EVERYBODY):

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from kernels import doctor, library
-from kernels.doctor import Finding
+from kernels.doctor import DeviceFinding
 from kernels.registry import OPS
 
 
-def found(area: str, name: str) -> Finding:
+def found(area: str, name: str) -> DeviceFinding:
     [finding] = [each for each in doctor.examine() if (each.area, each.name) == (area, name)]
     return finding
 
@@ -28,7 +28,7 @@ def unforced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_runs_as_a_process_and_lists_every_op_once_per_device() -> None:
     process = subprocess.run([sys.executable, "-m", "kernels.doctor"], capture_output=True, text=True, check=True)
-    findings = [msgspec.json.decode(line, type=Finding) for line in process.stdout.splitlines()]
+    findings = [msgspec.json.decode(line, type=DeviceFinding) for line in process.stdout.splitlines()]
     served = [
         op for each in findings if each.area == "cpu" and each.name.startswith("ops: ") for op in each.value.split(", ")
     ]

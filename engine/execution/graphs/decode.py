@@ -21,14 +21,14 @@ from engine.cache.blocks import blocks_of
 from engine.execution.graphs.policy import CapturePolicy, Shape
 from engine.execution.lora_planner import LoraPlanner
 from engine.execution.step_buffers import Ints, StepBuffers
-from engine.model.layers import Step
+from engine.model.layers import StepInputs
 from engine.plan import Row
 from kernels import LastingLoraPlan, LoraPlan, TablePlan
 
 logger = logging.getLogger(__name__)
 
 Run = Callable[[], torch.Tensor]
-Forward = Callable[[torch.Tensor, Step], torch.Tensor]
+Forward = Callable[[torch.Tensor, StepInputs], torch.Tensor]
 """Tokens [T] and their step -> hidden states [T, hidden]."""
 
 
@@ -82,7 +82,7 @@ class DecodeGraphs:
         policy: CapturePolicy,
         capture: Capture,
     ) -> None:
-        """`rotary` is the table of `Step.rotary`, on the device; every step reads the same."""
+        """`rotary` is the table of `StepInputs.rotary`, on the device; every step reads the same."""
         self._forward = forward
         self._buffers = buffers
         self._planner = planner
@@ -163,7 +163,7 @@ class DecodeGraphs:
         words[_WORDS * shape.rows :].reshape(shape.rows, -1)[:, :blocks] = self._buffers.tables[order, :blocks]
         self._buffer[: len(staging)].copy_(staging, non_blocking=True)
 
-    def _inputs(self, kind: _Kind) -> tuple[torch.Tensor, Step]:
+    def _inputs(self, kind: _Kind) -> tuple[torch.Tensor, StepInputs]:
         """What the model is called with: views of the buffer as `_fill` lays it out."""
         shape = kind.shape
         words = self._buffer[: _size(shape)]
@@ -177,7 +177,7 @@ class DecodeGraphs:
             for window in self._windows
         }
         lora = self._lora.of(shape.rows) if kind.adapted and self._lora is not None else None
-        return tokens, Step(self._rotary, rotations, slots, plans, lora)
+        return tokens, StepInputs(self._rotary, rotations, slots, plans, lora)
 
 
 _WORDS = 7

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from engine.adapters.format import CONFIG, WEIGHTS
 from engine.adapters.manifest import Manifest
-from engine.adapters.registry import RESERVED, Pointer, Registry, RegistryError
+from engine.adapters.registry import RESERVED, AdapterRegistry, Pointer, RegistryError
 from engine.checkpoint.files import revision_digest
 from gateway.admin.call import Access, Call
 from gateway.admin.endpoints.adapter_access import (
@@ -46,7 +46,7 @@ from gateway.admin.uploads import Form
 from gateway.config.adapter_sources import allowed
 from gateway.engines.pools import Pool
 from gateway.errors import ApiError, Conflict, Forbidden, InvalidRequest
-from gateway.registration.job_state import Job
+from gateway.registration.job_state import RegistrationJob
 from gateway.registration.registrar import MAX_CONFIG_BYTES, Registration
 from gateway.registration.upload_room import Upload
 
@@ -85,7 +85,7 @@ async def show_adapter(call: Call, path: AdapterPath) -> Answer[AdapterDetails]:
     form_type=AdapterForm,
     example={"name": "pirate", "model": "llama-8b", "source": "s3://models/adapters/pirate", "pinned": True},
 )
-async def register_adapter(call: Call, body: AdapterRegistration | None) -> Answer[Job]:
+async def register_adapter(call: Call, body: AdapterRegistration | None) -> Answer[RegistrationJob]:
     """Register an adapter from a store, or by upload.
 
     Answers at once with a job, whose path is in `Location`. The job fetches the files, checks them against the base
@@ -106,7 +106,7 @@ async def register_adapter(call: Call, body: AdapterRegistration | None) -> Answ
         pool = _base(call, wanted)
         wanted = await _permitted(call, wanted)
         once = call.once((wanted, digest))
-        job = Job(
+        job = RegistrationJob(
             id=_job_id(call),
             kind="adapter.register",
             tenant=tenant,
@@ -317,7 +317,7 @@ async def _fitting(call: Call, version: str, pointer: Pointer) -> Manifest:
     return manifest
 
 
-def _manifest_or_none(registry: Registry, version: str) -> Manifest | None:
+def _manifest_or_none(registry: AdapterRegistry, version: str) -> Manifest | None:
     try:
         return registry.manifest(version)
     except RegistryError:

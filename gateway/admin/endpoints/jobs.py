@@ -11,7 +11,7 @@ from gateway.admin.endpoints.shapes import Page
 from gateway.admin.kit import cursors
 from gateway.admin.kit.endpoints import Answer, Endpoints, Input
 from gateway.errors import NotFound
-from gateway.registration.job_state import Job
+from gateway.registration.job_state import RegistrationJob
 
 endpoints = Endpoints("jobs", "Work that goes on after its request was answered with 202.")
 
@@ -21,7 +21,7 @@ class JobPath(Input, frozen=True):
 
 
 class JobList(Struct, frozen=True):
-    data: list[Job]
+    data: list[RegistrationJob]
     next: str | None
 
 
@@ -35,7 +35,7 @@ async def list_jobs(call: Call, query: Page) -> Answer[JobList]:
 
 
 @endpoints.get("/jobs/{job}", access=Access.FILTERED)
-async def show_job(call: Call, path: JobPath) -> Answer[Job]:
+async def show_job(call: Call, path: JobPath) -> Answer[RegistrationJob]:
     """One job."""
     job = await call.gateway.jobs.get(path.job)
     if job is None or not (call.principal.operator or job.tenant == call.principal.tenant):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from time import monotonic
 
-from engine.wire import TokenLogprob
+from engine.wire import TokenIdLogprob
 from gateway.pipeline.sink import TurnSink
 from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.stream import CallBegun, CallEnded, EndReason, TextDelta, TurnEvent
@@ -48,7 +48,7 @@ class HeldAnswer(TurnSink):
         else:
             self._events.extend(events)
 
-    def computed(self, tokens: int, logprobs: Sequence[TokenLogprob] | None) -> None:
+    def computed(self, tokens: int, logprobs: Sequence[TokenIdLogprob] | None) -> None:
         if self.released:
             return
         self._tokens += tokens

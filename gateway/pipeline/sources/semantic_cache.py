@@ -26,7 +26,7 @@ from cache.questions.index import Name
 from cache.questions.store import Check, FoundQuestions, SemanticStore
 from cache.response import CachedAnswer
 from cache.semantic.agreement import agree, same
-from cache.semantic.decision import Action, SemanticDecision, Terms, decide
+from cache.semantic.decision import Action, SemanticDecision, ServingTerms, decide
 from cache.semantic.eligibility import ineligible
 from cache.semantic.entry import EntryState, Thresholds
 from cache.semantic.model import CorrectnessModel
@@ -193,7 +193,7 @@ class SimilarAnswers:
             sealed,
             found.candidates,
             model=self._model,
-            terms=Terms(
+            terms=ServingTerms(
                 delta=delta,
                 strictness=found.monitor.strictness,
                 exact_only=found.monitor.mode is Mode.EXACT_ONLY,

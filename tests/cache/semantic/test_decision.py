@@ -14,7 +14,7 @@ from cache.semantic.decision import (
     ExplorationReason,
     SemanticCandidate,
     SemanticDecision,
-    Terms,
+    ServingTerms,
     decide,
 )
 from cache.semantic.entry import EntryState, Observation
@@ -37,7 +37,7 @@ def candidate(
 def decision(
     *candidates: SemanticCandidate, draw: float = 0.9, delta: float = 0.05, **more: object
 ) -> SemanticDecision:
-    return decide(ASKED, candidates, model=MODEL, terms=Terms(delta=delta, **more), draw=draw)  # type: ignore[arg-type]
+    return decide(ASKED, candidates, model=MODEL, terms=ServingTerms(delta=delta, **more), draw=draw)  # type: ignore[arg-type]
 
 
 def test_nothing_similar_is_a_miss() -> None:

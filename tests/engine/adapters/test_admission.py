@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.adapters.states import AdapterState
+from engine.adapters.states import AdapterVersionState
 from engine.request import State
 from tests.engine.adapters.admission_bench import AdapterBench
 
@@ -116,7 +116,11 @@ def test_a_cancelled_request_leaves_its_adapter_behind_but_no_reference(steps: i
     bench.scheduler.cancel("a")
     bench.add("base", 2, 8)
     bench.run()
-    assert bench.adapters.residency.state("v") in (AdapterState.ABSENT, AdapterState.HOST, AdapterState.RESIDENT)
+    assert bench.adapters.residency.state("v") in (
+        AdapterVersionState.ABSENT,
+        AdapterVersionState.HOST,
+        AdapterVersionState.RESIDENT,
+    )
     assert bench.scheduler.pool.available == 16
 
 
@@ -259,7 +263,7 @@ def test_an_adapter_whose_requests_end_while_it_starves_holds_up_nobody() -> Non
         bench.step()
     for id in ("busy", "starving"):
         bench.scheduler.cancel(id)
-    assert bench.adapters.residency.state("w") is AdapterState.ABSENT
+    assert bench.adapters.residency.state("w") is AdapterVersionState.ABSENT
     bench.add("again", 2, adapter="w")
     bench.run()
     bench.assert_correct()
@@ -290,7 +294,7 @@ def test_announced_adapters_are_on_the_host_when_their_requests_come() -> None:
     bench.adapters.prefetch.announce("v")
     bench.step()
     bench.step()
-    assert bench.adapters.residency.state("v") is AdapterState.HOST
+    assert bench.adapters.residency.state("v") is AdapterVersionState.HOST
     bench.add("a", 2, adapter="v")
     bench.run()
     assert bench.runner.log == ["prepare v", "install v"]
@@ -304,7 +308,7 @@ def test_pinned_adapters_are_loaded_ahead_and_stay() -> None:
     for index in range(6):
         bench.add(str(index), 2, adapter=f"w{index}")
         bench.run()
-    assert bench.adapters.residency.state("v") is AdapterState.RESIDENT
+    assert bench.adapters.residency.state("v") is AdapterVersionState.RESIDENT
     assert "remove w0" in bench.runner.log
     assert "remove v" not in bench.runner.log
 

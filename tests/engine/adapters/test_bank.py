@@ -20,7 +20,7 @@ from engine.adapters.config import AdapterError
 from engine.adapters.format import CONFIG, WEIGHTS, check_adapter
 from engine.adapters.manifest import Manifest
 from engine.adapters.storage import RegistryError
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.wire import Generate, Output, SamplingParams
@@ -126,7 +126,7 @@ def test_an_engine_clears_what_a_failed_copy_has_written_before_anything_else_ge
             written.set()
 
     monkeypatch.setattr(bank, "install", install)
-    core = EngineCore(runner, runner.info, SchedulerConfig(BLOCKS), Features(bank=bank))
+    core = EngineCore(runner, runner.info, SchedulerConfig(BLOCKS), EngineFeatures(bank=bank))
     with contextlib.closing(core):
         core.add(Generate("a", [1, 2, 3], SamplingParams(max_tokens=1), adapter=version))
         outputs: list[Output] = []

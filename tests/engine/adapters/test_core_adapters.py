@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from engine.adapters.residency import ResidencyConfig
-from engine.adapters.states import IN_LINE, AdapterState
-from engine.core import EngineCore, Features, RequestError, SchedulerConfig
+from engine.adapters.states import IN_LINE, AdapterVersionState
+from engine.core import EngineCore, EngineFeatures, RequestError, SchedulerConfig
 from engine.request import Request
 from engine.speculation.costs import StepCosts
 from engine.speculation.speculator import Speculator
@@ -57,7 +57,7 @@ class Hosted:
             self.bank,
             model_info(),
             scheduler,
-            Features(
+            EngineFeatures(
                 bank=self.bank,
                 residency=residency,
                 speculator=speculator,
@@ -194,7 +194,7 @@ def test_an_engine_without_adapters_refuses_them() -> None:
 
 
 def test_the_context_is_what_adapters_leave() -> None:
-    core = EngineCore(LedgerBank(16), model_info(), SchedulerConfig(16), Features(bank=LedgerBank(16)))
+    core = EngineCore(LedgerBank(16), model_info(), SchedulerConfig(16), EngineFeatures(bank=LedgerBank(16)))
     assert core.model.context == 8 * 16
 
 
@@ -209,7 +209,7 @@ def test_a_cancelled_request_leaves_no_reference(hosted: Hosted, resident: bool)
     assert output.finish == "cancelled"
     adapters = hosted.core._scheduler.adapters
     assert adapters.standing_aside == 0
-    assert adapters.residency.state(V) not in (*IN_LINE, AdapterState.DRAINING)
+    assert adapters.residency.state(V) not in (*IN_LINE, AdapterVersionState.DRAINING)
 
 
 def test_an_announced_adapter_waits_on_the_host(hosted: Hosted) -> None:

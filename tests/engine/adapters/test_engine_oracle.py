@@ -12,7 +12,7 @@ import pytest
 
 from engine.adapters.manifest import Manifest
 from engine.adapters.residency import ResidencyConfig
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.runner import ModelRunner
 from engine.plan import Handle, StepPlan, TokenMasks
 from engine.request import Request
@@ -83,7 +83,7 @@ def test_every_answer_equals_peft_s_whatever_happens_around_it(
         watched,
         runner.info,
         SchedulerConfig(44, step_tokens=24, max_running=8),
-        Features(
+        EngineFeatures(
             bank=bank_of(runner),
             residency=ResidencyConfig(share=0.6, wait=0.05, host_bytes=40 * bank_of(runner).sector_bytes),
         ),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.adapters.layout import SiteShape, lay_out, place, shape
-from engine.adapters.manifest import BaseBias, Module, Target
+from engine.adapters.manifest import BaseBias, LoraTarget, Module
 from engine.checkpoint.config import ModelConfig
 from kernels import LoraLayout
 from kernels.lora.layout import CHUNK, EMBEDDING
@@ -69,12 +69,12 @@ def test_nothing_overlaps_and_everything_is_aligned(
 ) -> None:
     config = configs[mixture]
     modules: list[Module] = [*(DENSE[:4] + MIXTURE if mixture else DENSE), "embed_tokens", "lm_head"]
-    targets: dict[tuple[Module, int | None], Target] = {}
+    targets: dict[tuple[Module, int | None], LoraTarget] = {}
     biases: dict[tuple[Module, int | None], BaseBias] = {}
     for index, layer, rank, dora, bias in wanted:
         module = modules[index % len(modules)]
         where = None if module in ("embed_tokens", "lm_head") else layer
-        targets[module, where] = Target(module, where, rank, 1.0, ("a",), ("b",), magnitude="m" if dora else None)
+        targets[module, where] = LoraTarget(module, where, rank, 1.0, ("a",), ("b",), magnitude="m" if dora else None)
         if bias and module in DENSE:
             biases[module, layer] = BaseBias(module, layer, "bias")
     shapes = shape(config, [*targets.values()], [*biases.values()])
@@ -101,5 +101,5 @@ def test_parts_of_one_layer_are_side_by_side(configs: dict[bool, ModelConfig]) -
 
 
 def test_the_order_in_which_modules_are_named_does_not_matter(configs: dict[bool, ModelConfig]) -> None:
-    targets = [Target(module, 1, 8, 1.0, ("a",), ("b",)) for module in DENSE]
+    targets = [LoraTarget(module, 1, 8, 1.0, ("a",), ("b",)) for module in DENSE]
     assert shape(configs[False], targets) == shape(configs[False], targets[::-1])

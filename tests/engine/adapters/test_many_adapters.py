@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.adapters.registry import Registry
+from engine.adapters.registry import AdapterRegistry
 from engine.adapters.residency import ResidencyConfig
 from engine.client.engine_client import EngineClient
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.runner import ModelRunner
 from engine.server.host import EngineServer
 from engine.wire import SamplingParams
@@ -32,20 +32,24 @@ def folders(base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def registry(folders: list[Path], base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Registry, list[str]]:
-    registry = Registry(str(tmp_path_factory.mktemp("registry")))
+def registry(
+    folders: list[Path], base: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[AdapterRegistry, list[str]]:
+    registry = AdapterRegistry(str(tmp_path_factory.mktemp("registry")))
     return registry, [registry.add(folder, base).version for folder in folders]
 
 
 @pytest.fixture
-async def engine(base: Path, registry: tuple[Registry, list[str]], tmp_path: Path) -> AsyncIterator[EngineClient]:
+async def engine(
+    base: Path, registry: tuple[AdapterRegistry, list[str]], tmp_path: Path
+) -> AsyncIterator[EngineClient]:
     runner = ModelRunner(base, blocks=BLOCKS, adapters=registry[0])
     assert runner.bank is not None
     core = EngineCore(
         runner,
         runner.info,
         SchedulerConfig(BLOCKS, step_tokens=32, max_running=12),
-        Features(
+        EngineFeatures(
             bank=runner.bank,
             residency=ResidencyConfig(
                 share=FIT / BLOCKS, host_bytes=20 * runner.bank.sector_bytes, step_bytes=6 * runner.bank.sector_bytes
@@ -61,7 +65,7 @@ async def engine(base: Path, registry: tuple[Registry, list[str]], tmp_path: Pat
 
 
 async def test_every_adapter_is_served_although_few_fit(
-    engine: EngineClient, registry: tuple[Registry, list[str]], folders: list[Path], base: Path
+    engine: EngineClient, registry: tuple[AdapterRegistry, list[str]], folders: list[Path], base: Path
 ) -> None:
     versions = registry[1]
     generator = random.Random(1)

@@ -13,7 +13,7 @@ import pytest
 
 from engine.adapters import storage
 from engine.adapters.format import CONFIG, WEIGHTS, check_adapter
-from engine.adapters.registry import AdapterError, NameTaken, Pointer, Registry, RegistryError
+from engine.adapters.registry import AdapterError, AdapterRegistry, NameTaken, Pointer, RegistryError
 from tests.engine.adapters.writers import add, point_names
 from tests.engine.conftest import Checkpoint
 
@@ -36,16 +36,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture(params=["folder", "file", "memory"])
-def registry(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Registry:
+def registry(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AdapterRegistry:
     url = {
         "folder": str(tmp_path / "registry"),
         "file": f"file://{tmp_path}/registry",
         "memory": f"memory://{tmp_path.name}",
     }[request.param]
-    return Registry(url, cache=tmp_path / "cache", clock=clock)
+    return AdapterRegistry(url, cache=tmp_path / "cache", clock=clock)
 
 
-def test_a_version_is_what_was_added(registry: Registry, written: list[Path], base: Path) -> None:
+def test_a_version_is_what_was_added(registry: AdapterRegistry, written: list[Path], base: Path) -> None:
     manifest = registry.add(written[0], base)
     assert manifest == check_adapter(written[0], base)
     assert registry.manifest(manifest.version) == manifest
@@ -54,13 +54,13 @@ def test_a_version_is_what_was_added(registry: Registry, written: list[Path], ba
         assert (folder / name).read_bytes() == (written[0] / name).read_bytes()
 
 
-def test_adding_twice_is_adding_once(registry: Registry, written: list[Path], base: Path) -> None:
+def test_adding_twice_is_adding_once(registry: AdapterRegistry, written: list[Path], base: Path) -> None:
     first, second = registry.add(written[0], base), registry.add(written[0], base)
     assert first == second
     assert list(registry.versions()) == [first.version]
 
 
-def test_the_order_of_the_configs_keys_makes_no_version(registry: Registry, adapter: Path, base: Path) -> None:
+def test_the_order_of_the_configs_keys_makes_no_version(registry: AdapterRegistry, adapter: Path, base: Path) -> None:
     before = registry.add(adapter, base).version
     config = json.loads((adapter / CONFIG).read_text())
     (adapter / CONFIG).write_text(json.dumps(dict(reversed(config.items())), indent=4))
@@ -70,7 +70,7 @@ def test_the_order_of_the_configs_keys_makes_no_version(registry: Registry, adap
 
 
 def test_a_version_may_fit_several_bases(
-    registry: Registry, written: list[Path], base: Path, checkpoint: Checkpoint
+    registry: AdapterRegistry, written: list[Path], base: Path, checkpoint: Checkpoint
 ) -> None:
     version = registry.add(written[0], base).version
     other = checkpoint("llama", seed=9)
@@ -80,7 +80,7 @@ def test_a_version_may_fit_several_bases(
     assert registry.manifest(version) == manifest
 
 
-def test_a_bad_file_never_gets_in(registry: Registry, adapter: Path, base: Path) -> None:
+def test_a_bad_file_never_gets_in(registry: AdapterRegistry, adapter: Path, base: Path) -> None:
     content = (adapter / WEIGHTS).read_bytes()
     (adapter / WEIGHTS).write_bytes(content[:-4])
     with pytest.raises(AdapterError):
@@ -92,43 +92,43 @@ def test_a_bad_file_never_gets_in(registry: Registry, adapter: Path, base: Path)
 
 
 def test_damaged_files_are_not_handed_out(tmp_path: Path, written: list[Path], base: Path) -> None:
-    version = Registry(str(tmp_path)).add(written[0], base).version
+    version = AdapterRegistry(str(tmp_path)).add(written[0], base).version
     weights = tmp_path / "objects" / version / WEIGHTS
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.raises(AdapterError, match="not those of version"):
-        Registry(str(tmp_path)).path(version)
+        AdapterRegistry(str(tmp_path)).path(version)
 
 
 def test_a_fetched_file_is_checked_before_it_is_used(tmp_path: Path, written: list[Path], base: Path) -> None:
     url = f"memory://{tmp_path.name}"
-    version = Registry(url, cache=tmp_path / "one").add(written[0], base).version
+    version = AdapterRegistry(url, cache=tmp_path / "one").add(written[0], base).version
     files = fsspec.filesystem("memory")
     path = f"/{tmp_path.name}/objects/{version}/{WEIGHTS}"
     files.pipe_file(path, files.cat_file(path)[:-1] + b"\x00\x00")
     with pytest.raises(AdapterError, match="not those of version"):
-        Registry(url, cache=tmp_path / "two").path(version)
+        AdapterRegistry(url, cache=tmp_path / "two").path(version)
     assert not (tmp_path / "two" / "objects").exists()
 
 
 def test_remote_files_are_fetched_once(tmp_path: Path, written: list[Path], base: Path) -> None:
-    registry = Registry(f"memory://{tmp_path.name}", cache=tmp_path / "cache")
+    registry = AdapterRegistry(f"memory://{tmp_path.name}", cache=tmp_path / "cache")
     version = registry.add(written[0], base).version
     folder = registry.path(version)
     fsspec.filesystem("memory").rm(f"/{tmp_path.name}/objects/{version}/{WEIGHTS}")
     assert registry.path(version) == folder
-    assert Registry(f"memory://{tmp_path.name}", cache=tmp_path / "cache").path(version) == folder
+    assert AdapterRegistry(f"memory://{tmp_path.name}", cache=tmp_path / "cache").path(version) == folder
 
 
 @pytest.mark.parametrize("version", ["", "..", "../names.json", "x" * 64, "0" * 63, "0" * 64 + "\n", "0" * 64])
-def test_what_is_no_version_is_never_a_path(registry: Registry, version: str) -> None:
+def test_what_is_no_version_is_never_a_path(registry: AdapterRegistry, version: str) -> None:
     for ask in (registry.manifest, registry.path):
         with pytest.raises(RegistryError, match="no adapter version"):
             ask(version)
 
 
-def test_a_version_can_be_named_by_its_beginning(registry: Registry, written: list[Path], base: Path) -> None:
+def test_a_version_can_be_named_by_its_beginning(registry: AdapterRegistry, written: list[Path], base: Path) -> None:
     versions = [registry.add(folder, base).version for folder in written]
     assert registry.find(versions[0][:16]) == versions[0]
     with pytest.raises(RegistryError, match="give more of it"):
@@ -137,7 +137,7 @@ def test_a_version_can_be_named_by_its_beginning(registry: Registry, written: li
         registry.find("xyz")
 
 
-def test_a_name_leads_to_a_version(registry: Registry, written: list[Path], base: Path) -> None:
+def test_a_name_leads_to_a_version(registry: AdapterRegistry, written: list[Path], base: Path) -> None:
     version = registry.add(written[0], base).version
     registry.point("pirate", version, model="demo", tenants=("acme",), pinned=True, description="Arr.")
     pointer = registry.resolve("pirate")
@@ -149,7 +149,7 @@ def test_a_name_leads_to_a_version(registry: Registry, written: list[Path], base
     assert registry.names() == {"pirate": pointer}
 
 
-def test_a_swap_keeps_who_may_use_it(registry: Registry, written: list[Path], base: Path) -> None:
+def test_a_swap_keeps_who_may_use_it(registry: AdapterRegistry, written: list[Path], base: Path) -> None:
     first, second = (registry.add(folder, base).version for folder in written)
     registry.point("pirate", first, model="demo", tenants=("acme",), pinned=True, description="Arr.")
     stamp = registry.stamp()
@@ -159,7 +159,7 @@ def test_a_swap_keeps_who_may_use_it(registry: Registry, written: list[Path], ba
     assert (pointer.version, pointer.tenants, pointer.pinned, pointer.description) == (second, ("acme",), True, "Arr.")
 
 
-def test_names_are_pinned_and_removed(registry: Registry, written: list[Path], base: Path) -> None:
+def test_names_are_pinned_and_removed(registry: AdapterRegistry, written: list[Path], base: Path) -> None:
     version = registry.add(written[0], base).version
     registry.point("pirate", version, model="demo")
     registry.pin("pirate")
@@ -177,14 +177,14 @@ def test_names_are_pinned_and_removed(registry: Registry, written: list[Path], b
 @pytest.mark.parametrize(
     "name", ["", "a b", "a/b", "ä", "x" * 129, "a\n", "..//", "auto", "small", "medium", "large", "demo"]
 )
-def test_some_names_cannot_be_used(registry: Registry, name: str, written: list[Path], base: Path) -> None:
+def test_some_names_cannot_be_used(registry: AdapterRegistry, name: str, written: list[Path], base: Path) -> None:
     version = registry.add(written[0], base).version
     with pytest.raises(RegistryError, match=r"cannot be a name|name of a model or tier"):
         registry.point(name, version, model="demo")
     assert registry.names() == {}
 
 
-def test_a_name_cannot_lead_nowhere(registry: Registry, written: list[Path], base: Path) -> None:
+def test_a_name_cannot_lead_nowhere(registry: AdapterRegistry, written: list[Path], base: Path) -> None:
     with pytest.raises(RegistryError, match="no adapter version"):
         registry.point("pirate", "0" * 64, model="demo")
     registry.point("pirate", registry.add(written[0], base).version, model="demo")
@@ -192,7 +192,7 @@ def test_a_name_cannot_lead_nowhere(registry: Registry, written: list[Path], bas
         registry.swap("pirate", "0" * 64)
 
 
-def test_a_new_name_must_not_be_taken(registry: Registry, written: list[Path], base: Path) -> None:
+def test_a_new_name_must_not_be_taken(registry: AdapterRegistry, written: list[Path], base: Path) -> None:
     """If that is what was asked for; the old pointer stays."""
     versions = [registry.add(folder, base).version for folder in written[:2]]
     registry.point("pirate", versions[0], model="tiny", new=True)
@@ -201,7 +201,7 @@ def test_a_new_name_must_not_be_taken(registry: Registry, written: list[Path], b
     assert registry.resolve("pirate").version == versions[0]
 
 
-def test_an_edit_happens_whole_or_not_at_all(registry: Registry, written: list[Path], base: Path) -> None:
+def test_an_edit_happens_whole_or_not_at_all(registry: AdapterRegistry, written: list[Path], base: Path) -> None:
     """It sees the present pointer; what it raises changes nothing, nor does a version that is not there."""
     version = registry.add(written[0], base).version
     registry.point("pirate", version, model="tiny", description="arr")
@@ -221,7 +221,9 @@ def test_an_edit_happens_whole_or_not_at_all(registry: Registry, written: list[P
     assert registry.resolve("pirate") == edited
 
 
-def test_pruning_deletes_what_no_name_needs(registry: Registry, clock: Clock, written: list[Path], base: Path) -> None:
+def test_pruning_deletes_what_no_name_needs(
+    registry: AdapterRegistry, clock: Clock, written: list[Path], base: Path
+) -> None:
     used, unused = (registry.add(folder, base).version for folder in written)
     registry.point("pirate", used, model="demo")
     assert registry.prune(older_than=3600) == []
@@ -236,18 +238,18 @@ def test_pruning_deletes_what_no_name_needs(registry: Registry, clock: Clock, wr
 def test_a_damaged_list_of_names_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "names.json").write_text('{"names": {"a": {"version": "no"}}}')
     with pytest.raises(RegistryError, match="restore it"):
-        Registry(str(tmp_path)).names()
+        AdapterRegistry(str(tmp_path)).names()
 
 
 def test_an_unknown_kind_of_address_is_explained() -> None:
     with pytest.raises(RegistryError, match="nosuch"):
-        Registry("nosuch://bucket")
+        AdapterRegistry("nosuch://bucket")
 
 
 def test_a_crash_while_names_are_written_leaves_the_old_ones(
     tmp_path: Path, written: list[Path], base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry = Registry(str(tmp_path))
+    registry = AdapterRegistry(str(tmp_path))
     version = registry.add(written[0], base).version
     registry.point("pirate", version, model="demo")
 
@@ -257,7 +259,7 @@ def test_a_crash_while_names_are_written_leaves_the_old_ones(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Path, "replace", crash)
         registry.point("formal", version, model="demo")
-    assert list(Registry(str(tmp_path)).names()) == ["pirate"]
+    assert list(AdapterRegistry(str(tmp_path)).names()) == ["pirate"]
     registry.point("formal", version, model="demo")
     assert sorted(registry.names()) == ["formal", "pirate"]
 
@@ -265,7 +267,7 @@ def test_a_crash_while_names_are_written_leaves_the_old_ones(
 def test_a_crash_while_an_adapter_is_added_leaves_no_version(
     tmp_path: Path, clock: Clock, written: list[Path], base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry = Registry(str(tmp_path), clock=clock)
+    registry = AdapterRegistry(str(tmp_path), clock=clock)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         # As if killed: what the process would have cleaned up stays.
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
@@ -284,7 +286,7 @@ def _killed(*_: object) -> None:
 
 
 def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path: Path, written: list[Path], base: Path) -> None:
-    registry = Registry(str(tmp_path))
+    registry = AdapterRegistry(str(tmp_path))
     version = registry.add(written[0], base).version
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=point_names, args=(str(tmp_path), writer, 20, version)) for writer in range(3)]
@@ -304,6 +306,6 @@ def test_processes_that_add_the_same_adapter_agree(tmp_path: Path, written: list
     for process in adders:
         process.join()
     assert [process.exitcode for process in adders] == [0, 0, 0]
-    registry = Registry(str(tmp_path))
+    registry = AdapterRegistry(str(tmp_path))
     assert len(registry.versions()) == 1
     assert not list((tmp_path / "staging").iterdir())

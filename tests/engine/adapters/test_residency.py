@@ -6,11 +6,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.adapters.residency import Residency, ResidencyConfig, Room
-from engine.adapters.states import ON_HOST, Adapter, AdapterState
+from engine.adapters.residency import AdapterFit, Residency, ResidencyConfig
+from engine.adapters.states import ON_HOST, Adapter, AdapterVersionState
 from engine.cache.blocks import BlockPool, block_hash
 
-OPEN, DRAINING, ENTERING = AdapterState.OPEN, AdapterState.DRAINING, AdapterState.ENTERING
+OPEN, DRAINING, ENTERING = AdapterVersionState.OPEN, AdapterVersionState.DRAINING, AdapterVersionState.ENTERING
 
 
 def make(blocks: int = 20, **config: object) -> Residency:
@@ -21,7 +21,7 @@ def bring(residency: Residency, version: str, sectors: int = 2) -> None:
     """Load an adapter that requests hold, or that is pinned, all the way to the device."""
     residency.prepare(version)
     residency.prepared(version, sectors)
-    assert residency.room(version, 0) is Room.YES
+    assert residency.room(version, 0) is AdapterFit.YES
     residency.install(version)
     residency.installed(version)
 
@@ -49,8 +49,8 @@ def test_an_adapter_goes_from_disk_to_host_to_device() -> None:
     assert (len(set(job.sectors)), residency.sectors("a"), residency.loads) == (3, 3, 1)
 
 
-@pytest.mark.parametrize("state", [AdapterState.HOST, AdapterState.RESIDENT, AdapterState.FAILED])
-def test_an_illegal_transition_raises(state: AdapterState) -> None:
+@pytest.mark.parametrize("state", [AdapterVersionState.HOST, AdapterVersionState.RESIDENT, AdapterVersionState.FAILED])
+def test_an_illegal_transition_raises(state: AdapterVersionState) -> None:
     with pytest.raises(RuntimeError, match=f"adapter a: illegal transition absent -> {state.value}"):
         Adapter("a").move_to(state)
 
@@ -87,7 +87,7 @@ def test_an_idle_adapter_gives_its_sectors_to_kv_and_stays_on_the_host() -> None
     residency = make()
     bring_idle(residency, "a")
     residency._pool.allocate(19)
-    assert residency.state("a") is AdapterState.HOST
+    assert residency.state("a") is AdapterVersionState.HOST
     assert residency.take_removed() == ["a"]
     assert residency.take_forgotten() == []
     residency.check_integrity()
@@ -121,9 +121,9 @@ def test_a_prefix_or_an_adapter_goes_whichever_was_used_longer_ago() -> None:
     bring_idle(residency, "a")
     cache(digests[1])
     one = pool.allocate(1)
-    assert (pool.match(digests[:1]), residency.state("a")) == ([], AdapterState.RESIDENT)
+    assert (pool.match(digests[:1]), residency.state("a")) == ([], AdapterVersionState.RESIDENT)
     two = pool.allocate(2)
-    assert residency.state("a") is AdapterState.HOST
+    assert residency.state("a") is AdapterVersionState.HOST
     assert pool.match(digests[1:]) != []
     pool.check_integrity([one, two])
 
@@ -141,8 +141,8 @@ def test_adapters_hold_no_more_than_their_share() -> None:
     residency.hold("d")
     residency.prepare("d")
     residency.prepared("d", 2)
-    assert residency.room("d", 0) is Room.SHARE
-    assert residency.room("d", 0, urgent=True) is Room.YES
+    assert residency.room("d", 0) is AdapterFit.SHARE
+    assert residency.room("d", 0, urgent=True) is AdapterFit.YES
     assert residency.next_wanted == "c"
     residency.evict("c")
     residency.install("d")
@@ -155,8 +155,8 @@ def test_an_adapter_leaves_blocks_for_running_requests_to_grow_into() -> None:
     residency.hold("a")
     residency.prepare("a")
     residency.prepared("a", 2)
-    assert residency.room("a", 1) is Room.YES
-    assert residency.room("a", 2) is Room.BLOCKS
+    assert residency.room("a", 1) is AdapterFit.YES
+    assert residency.room("a", 2) is AdapterFit.BLOCKS
 
 
 def test_an_adapter_larger_than_the_share_never_fits() -> None:
@@ -164,7 +164,7 @@ def test_an_adapter_larger_than_the_share_never_fits() -> None:
     residency.hold("a")
     residency.prepare("a")
     residency.prepared("a", 5)
-    assert residency.room("a", 0, urgent=True) is Room.NEVER
+    assert residency.room("a", 0, urgent=True) is AdapterFit.NEVER
 
 
 def test_idle_copies_on_the_host_go_least_recently_used_first_when_the_budget_is_spent() -> None:
@@ -176,7 +176,7 @@ def test_idle_copies_on_the_host_go_least_recently_used_first_when_the_budget_is
     bring_idle(residency, "c")
     assert residency.take_forgotten() == ["b"]
     assert residency.take_removed() == ["b"]
-    assert (residency.host_bytes, residency.state("b")) == (40, AdapterState.ABSENT)
+    assert (residency.host_bytes, residency.state("b")) == (40, AdapterVersionState.ABSENT)
     residency.check_integrity()
 
 
@@ -184,7 +184,7 @@ def test_an_adapter_that_lost_its_sectors_keeps_its_place_among_the_idle_copies(
     residency = make(blocks=8, host_bytes=6)
     for version in "abc":  # a gives its sectors to c
         bring_idle(residency, version)
-    assert residency.state("a") is AdapterState.HOST
+    assert residency.state("a") is AdapterVersionState.HOST
     bring_idle(residency, "d")
     assert residency.take_forgotten() == ["a"]
 
@@ -218,7 +218,7 @@ def test_pins_hold_no_more_than_half_of_the_share() -> None:
         bring(residency, version)
     assert [residency.anchored(version) for version in "ab"] == [True, False]
     residency._pool.allocate(6)
-    assert (residency.state("a"), residency.state("b")) == (AdapterState.RESIDENT, AdapterState.HOST)
+    assert (residency.state("a"), residency.state("b")) == (AdapterVersionState.RESIDENT, AdapterVersionState.HOST)
     residency.check_integrity()
 
 
@@ -229,11 +229,11 @@ def test_a_failed_adapter_leaves_nothing_and_is_tried_again_by_the_next_request(
     residency.prepared("a", 2)
     residency.install("a")
     residency.failed("a")
-    assert residency.state("a") is AdapterState.FAILED
+    assert residency.state("a") is AdapterVersionState.FAILED
     assert (residency._pool.lent, residency.host_bytes, residency.loading) == (0, 0, 0)
     assert (residency.take_removed(), residency.take_forgotten()) == (["a"], ["a"])
     residency.release("a")
-    assert residency.state("a") is AdapterState.ABSENT
+    assert residency.state("a") is AdapterVersionState.ABSENT
     residency.hold("a")
     bring(residency, "a")
     residency.check_integrity()
@@ -292,14 +292,14 @@ class ResidencyMachine(RuleBasedStateMachine):
         self.residency.stop(version)
 
     @rule(version=versions, state=st.sampled_from([OPEN, ENTERING, DRAINING]))
-    def open_or_drain(self, version: str, state: AdapterState) -> None:
-        if version in self.held and self.residency.state(version) is AdapterState.RESIDENT:
+    def open_or_drain(self, version: str, state: AdapterVersionState) -> None:
+        if version in self.held and self.residency.state(version) is AdapterVersionState.RESIDENT:
             self.residency.move(version, state)
 
     @rule(version=versions)
     def close(self, version: str) -> None:
         if self.residency.state(version) in (OPEN, ENTERING, DRAINING):
-            self.residency.move(version, AdapterState.RESIDENT)
+            self.residency.move(version, AdapterVersionState.RESIDENT)
 
     @rule(versions=st.sets(versions))
     def pin(self, versions: set[str]) -> None:
@@ -309,18 +309,18 @@ class ResidencyMachine(RuleBasedStateMachine):
     @rule(version=versions, sectors=st.integers(1, 4), fails=st.booleans())
     def load(self, version: str, sectors: int, fails: bool) -> None:
         state = self.residency.state(version)
-        if state is AdapterState.ABSENT:
+        if state is AdapterVersionState.ABSENT:
             self.residency.prepare(version)
-        elif state is AdapterState.PREPARING and not fails:
+        elif state is AdapterVersionState.PREPARING and not fails:
             self.residency.prepared(version, sectors)
             self.host[version] = sectors
-        elif state is AdapterState.HOST and self.residency.room(version, 0) is Room.YES:
+        elif state is AdapterVersionState.HOST and self.residency.room(version, 0) is AdapterFit.YES:
             job = self.residency.install(version)
             assert len(job.sectors) == self.host[version]
-        elif state is AdapterState.INSTALLING and not fails:
+        elif state is AdapterVersionState.INSTALLING and not fails:
             self.residency.installed(version)
             self.device.add(version)
-        elif state in (AdapterState.PREPARING, AdapterState.INSTALLING):
+        elif state in (AdapterVersionState.PREPARING, AdapterVersionState.INSTALLING):
             self.residency.failed(version)
 
     @rule()
@@ -367,7 +367,7 @@ class ResidencyMachine(RuleBasedStateMachine):
     @invariant()
     def the_host_keeps_its_budget_except_for_what_is_needed(self) -> None:
         needed = {*self.held, *self.running, *self.pinned}
-        busy = {v for v in self.host if self.residency.state(v) is AdapterState.INSTALLING}
+        busy = {v for v in self.host if self.residency.state(v) is AdapterVersionState.INSTALLING}
         if self.residency.host_bytes > 9:
             assert self.host.keys() <= needed | busy
 

@@ -9,7 +9,7 @@ import pytest
 
 from engine import core as core_module
 from engine.client.engine_client import EngineClient
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.server import host as server_module
 from engine.server.host import EngineServer
 from engine.wire import Announce, Generate, Pin, Ready, SamplingParams, Step
@@ -27,7 +27,7 @@ def bank() -> VersionBank:
 
 @pytest.fixture
 def core(bank: VersionBank) -> EngineCore:
-    return EngineCore(bank, model_info(), SchedulerConfig(64, step_tokens=64, max_running=8), Features(bank=bank))
+    return EngineCore(bank, model_info(), SchedulerConfig(64, step_tokens=64, max_running=8), EngineFeatures(bank=bank))
 
 
 @pytest.fixture

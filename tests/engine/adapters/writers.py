@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.adapters.registry import Registry
+from engine.adapters.registry import AdapterRegistry
 
 
 def point_names(url: str, writer: int, names: int, version: str) -> None:
-    registry = Registry(url)
+    registry = AdapterRegistry(url)
     for name in range(names):
         registry.point(f"adapter-{writer}-{name}", version, model="demo")
 
 
 def add(url: str, folder: Path, base: Path) -> None:
-    Registry(url).add(folder, base)
+    AdapterRegistry(url).add(folder, base)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from engine.cache.blocks import BlockPool
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.device_check import MOST_FAILED, DeviceCheck, DeviceLost
 from engine.plan import Sampled, StepPlan
 from engine.wire import Generate, SamplingParams
@@ -39,7 +39,7 @@ class Mortal(LedgerRunner):
 
 def make_core(runner: LedgerRunner, blocks: int = 8, host_blocks: int = 0) -> EngineCore:
     host = LedgerHost(runner, host_blocks) if host_blocks else None
-    return EngineCore(runner, model_info(), SchedulerConfig(blocks), Features(host=host))
+    return EngineCore(runner, model_info(), SchedulerConfig(blocks), EngineFeatures(host=host))
 
 
 def ask(core: EngineCore, id: str, prompt: list[int], max_tokens: int = 3) -> list[int]:
@@ -107,7 +107,7 @@ def test_an_adapter_that_cannot_be_copied_to_a_lost_device_ends_the_engine() -> 
             raise RuntimeError("device failure")
 
     bank, woken = Lost(8), threading.Semaphore(0)
-    core = EngineCore(bank, model_info(), SchedulerConfig(8), Features(bank=bank))
+    core = EngineCore(bank, model_info(), SchedulerConfig(8), EngineFeatures(bank=bank))
     core.wake = woken.release
     core.add(Generate("a", [1], SamplingParams(), adapter="d" * 64))
     with contextlib.closing(core), pytest.raises(DeviceLost):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.checkpoint.config import CheckpointError
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.draft_model import DraftModel
 from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
@@ -42,7 +42,7 @@ class Engine:
         self.drafter = Counted(directory, blocks=blocks, device=device, precision=Precision("float32"))
         self.speculator = Speculator(ngrams=False, model=DraftModel(self.drafter), tokens=4, adaptive=False)
         sizes = SchedulerConfig(blocks, **{"step_tokens": 64, "max_running": 4} | config)
-        self.core = EngineCore(runner, runner.info, sizes, Features(speculator=self.speculator))
+        self.core = EngineCore(runner, runner.info, sizes, EngineFeatures(speculator=self.speculator))
 
     def run(self, arrivals: list[tuple[int, Generate]], cancellations: dict[str, int] | None = None) -> None:
         serve(self.core, arrivals, cancellations)
@@ -121,7 +121,7 @@ def test_it_drafts_within_its_own_context(checkpoint: Checkpoint, device: str) -
     target = ModelRunner(checkpoint("llama"), blocks=32, device=device)
     small = ModelRunner(checkpoint("llama", max_position_embeddings=64, seed=1), blocks=32, device=device)
     speculator = Speculator(ngrams=False, model=DraftModel(small), tokens=4, adaptive=False)
-    core = EngineCore(target, target.info, SchedulerConfig(32), Features(speculator=speculator))
+    core = EngineCore(target, target.info, SchedulerConfig(32), EngineFeatures(speculator=speculator))
     [transcript] = serve(core, [(0, ask("a", random_prompt(50), max_tokens=60))]).values()
     assert len(transcript.tokens) == 60
     assert speculator.drafted <= 4 * (64 - 50)

@@ -21,7 +21,7 @@ from engine.execution.warm_up import NotEnoughMemory, available_bytes, check_roo
 from engine.plan import Row
 from engine.scheduling.config import SchedulerConfig
 from engine.server.host import EngineServer
-from engine.wire import TokenLogprob
+from engine.wire import TokenIdLogprob
 from kernels import LoraAdapter, LoraPlan, can_record, library
 from tests.engine.checkpoints import CONTEXT, VOCABULARY, random_prompt
 from tests.engine.conftest import Checkpoint
@@ -150,7 +150,7 @@ def test_the_longest_prompt_wants_all_log_probabilities(runner: ModelRunner, mon
     computed: list[int] = []
     find = readout.token_logprobs
 
-    def count(logits: torch.Tensor, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenLogprob]:
+    def count(logits: torch.Tensor, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenIdLogprob]:
         computed.append(len(tokens))
         return find(logits, tokens, tops)
 

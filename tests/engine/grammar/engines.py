@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import GrammarCompiler
@@ -53,7 +53,7 @@ class Engine:
             self.runner,
             info,
             SchedulerConfig(blocks, **{"step_tokens": 256} | config),
-            Features(constraints=self.constraints, speculator=speculator),
+            EngineFeatures(constraints=self.constraints, speculator=speculator),
         )
         self.woken = threading.Event()
         self.core.wake = self.woken.set

@@ -10,7 +10,7 @@ import torch
 
 from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
-from engine.wire import TokenLogprob
+from engine.wire import TokenIdLogprob
 from tests.engine.checkpoints import (
     ARCHITECTURES,
     ROPE_SCALINGS,
@@ -35,7 +35,7 @@ def directory(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> Path:
     return checkpoint(request.param)
 
 
-def distribution(entry: TokenLogprob) -> torch.Tensor:
+def distribution(entry: TokenIdLogprob) -> torch.Tensor:
     """All log-probabilities of one position, from an entry that holds the whole vocabulary."""
     tokens, values = zip(*entry.top, strict=True)
     result = torch.full((VOCABULARY,), torch.nan)

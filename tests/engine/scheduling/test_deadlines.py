@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.core import EngineCore, Features
+from engine.core import EngineCore, EngineFeatures
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.constraints import Constraints
 from engine.request import Request, RequestError, State
@@ -55,7 +55,7 @@ def clock() -> list[float]:
     return [0.0]
 
 
-def _core(clock: list[float], features: Features | None = None) -> EngineCore:
+def _core(clock: list[float], features: EngineFeatures | None = None) -> EngineCore:
     config = SchedulerConfig(8, max_running=1)
     return EngineCore(LedgerRunner(8), model_info(), config, features, clock=lambda: clock[0])
 
@@ -113,7 +113,7 @@ GRAMMAR = Grammar("choice", '["a"]')
 def test_limits_count_while_a_grammar_is_compiled(clock: list[float], limit: str) -> None:
     """And whoever steps the core knows when to look, although there is nothing to do."""
     compiler = Slow()
-    core = _core(clock, Features(constraints=Constraints(compiler, 8)))
+    core = _core(clock, EngineFeatures(constraints=Constraints(compiler, 8)))
     core.add(Generate("a", [1, 2], SamplingParams(), grammar=GRAMMAR, **{limit: 3.0}))
     core.add(Generate("b", [1, 2], SamplingParams(), grammar=Grammar("choice", '["b"]')))
     assert core.idle and core.patience == 3.0
@@ -135,7 +135,7 @@ def test_limits_count_while_a_grammar_is_compiled(clock: list[float], limit: str
 def test_a_grammar_that_was_waited_for_leaves_that_much_less_time_in_the_queue(clock: list[float]) -> None:
     """A request that would begin too late is refused when its turn in the queue would come."""
     compiler = Slow()
-    core = _core(clock, Features(constraints=Constraints(compiler, 8)))
+    core = _core(clock, EngineFeatures(constraints=Constraints(compiler, 8)))
     core.add(Generate("runs", [1, 2], SamplingParams(max_tokens=80, ignore_eos=True)))
     for _ in range(10):  # steps take a second
         core.step()

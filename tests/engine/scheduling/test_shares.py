@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.request import Request
-from engine.scheduling.policy import Share
+from engine.scheduling.policy import PromptShare
 from engine.scheduling.shares import PromptTokens, fair_shares
 from engine.wire import SamplingParams
 
@@ -68,7 +68,7 @@ def _counts(prompts: PromptTokens) -> dict[str, int]:
 
 def test_prompts_of_one_tenant_run_in_their_order_and_beside_those_of_others() -> None:
     paid = {"x": 160.0, "y": 30.0}
-    prompts = PromptTokens(100, lambda request: Share(request.tenant, paid=paid[request.tenant]))
+    prompts = PromptTokens(100, lambda request: PromptShare(request.tenant, paid=paid[request.tenant]))
     for request in (_request("a", "x", 80), _request("b", "x", 80), _request("c", "y", 30)):
         prompts.add(request)
     assert _counts(prompts) == {"a": 70, "c": 30}
@@ -77,14 +77,14 @@ def test_prompts_of_one_tenant_run_in_their_order_and_beside_those_of_others() -
 
 
 def test_the_first_of_all_gets_a_token_however_much_its_tenant_has_had() -> None:
-    prompts = PromptTokens(100, lambda request: Share(request.tenant, paid=1e6 if request.tenant == "x" else 0.0))
+    prompts = PromptTokens(100, lambda request: PromptShare(request.tenant, paid=1e6 if request.tenant == "x" else 0.0))
     prompts.add(_request("a", "x", 80))
     prompts.add(_request("b", "y", 300))
     assert _counts(prompts) == {"a": 1, "b": 99}
 
 
 def test_a_full_step_has_room_for_another_tenant_only() -> None:
-    prompts = PromptTokens(100, lambda request: Share(request.tenant))
+    prompts = PromptTokens(100, lambda request: PromptShare(request.tenant))
     prompts.add(_request("a", "x", 100))
     assert not prompts.has_room(_request("b", "x", 1))
     assert prompts.has_room(_request("c", "y", 1))

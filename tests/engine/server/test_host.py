@@ -26,7 +26,7 @@ from engine.wire import (
     Ready,
     SamplingParams,
     Step,
-    TokenLogprob,
+    TokenIdLogprob,
     decode_server_frame,
     encode,
 )
@@ -279,7 +279,7 @@ class Talkative(LedgerRunner):
     def execute(self, plan: StepPlan) -> list[Sampled]:
         top = [(token, -1.0) for token in range(20)]
         return [
-            Sampled([1] if row.sample else [], prompt_logprobs=[TokenLogprob(1, -1.0, top)] * row.count)
+            Sampled([1] if row.sample else [], prompt_logprobs=[TokenIdLogprob(1, -1.0, top)] * row.count)
             for row in plan.rows
         ]
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from engine.adapters.residency import ResidencyConfig
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.draft_model import DraftModel
 from engine.execution.runner import ModelRunner
 from engine.speculation.speculator import Speculator
@@ -40,7 +40,7 @@ def test_adapted_requests_equal_peft_s_with_drafts_of_the_base_model(collections
         runner,
         runner.info,
         SchedulerConfig(200, step_tokens=64, max_running=8),
-        Features(bank=bank_of(runner), residency=ResidencyConfig(share=0.6), speculator=speculator),
+        EngineFeatures(bank=bank_of(runner), residency=ResidencyConfig(share=0.6), speculator=speculator),
     )
     woken = threading.Semaphore(0)
     core.wake = woken.release

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.draft_model import DraftModel
 from engine.execution.runner import ModelRunner
 from engine.speculation.speculator import Speculator
@@ -44,7 +44,7 @@ def test_pairs_of_tokens_from_one_step_are_as_frequent_as_the_model_says(
     model = DraftModel(ModelRunner(write_similar(directory), blocks=256, device=device)) if drafter == "draft" else None
     speculator = Speculator(ngrams=drafter == "ngram", model=model, tokens=2, adaptive=False)
     config = SchedulerConfig(256, max_running=64, max_waiting=REQUESTS)
-    core = EngineCore(runner, runner.info, config, Features(speculator=speculator))
+    core = EngineCore(runner, runner.info, config, EngineFeatures(speculator=speculator))
     sampling = [SamplingParams(max_tokens=4, seed=seed, ignore_eos=True) for seed in range(REQUESTS)]
     requests = [Generate(str(seed), PROMPT, params) for seed, params in enumerate(sampling)]
     transcripts = serve(core, [(0, request) for request in requests])

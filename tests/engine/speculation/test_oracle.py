@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.draft_model import DraftModel
 from engine.execution.precision import Precision
 from engine.execution.runner import ModelRunner
@@ -40,7 +40,7 @@ def speculator_for(drafter: str, draft: Path, device: str, **how: Any) -> Specul
 def core_for(directory: Path, device: str, speculator: Speculator | None = None, **config: int) -> EngineCore:
     runner = runner_for(directory, device)
     sizes = {"blocks": BLOCKS, "step_tokens": 64, "max_running": 4} | config
-    return EngineCore(runner, runner.info, SchedulerConfig(**sizes), Features(speculator=speculator))
+    return EngineCore(runner, runner.info, SchedulerConfig(**sizes), EngineFeatures(speculator=speculator))
 
 
 @pytest.fixture

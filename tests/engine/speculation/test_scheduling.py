@@ -10,7 +10,7 @@ import pytest
 from engine.cache.blocks import BLOCK_SIZE
 from engine.plan import Row, Sampled, StepPlan
 from engine.request import Request
-from engine.wire import TokenLogprob
+from engine.wire import TokenIdLogprob
 from tests.engine.ledger_runner import EOS, expected_output
 from tests.engine.scheduler_bench import Bench
 from tests.engine.speculation.drafts import ledger_drafts
@@ -128,7 +128,7 @@ def test_an_answer_ends_inside_a_draft(
     [row] = bench.scheduler.schedule(0.0).rows
     plan = StepPlan([Row(request, row.start, row.count, True, tuple(drawn[:-1]))])
     request.block_table += bench.scheduler.pool.allocate(1, request.holder)
-    answer = Sampled(drawn, [TokenLogprob(token, -1.0) for token in drawn])
+    answer = Sampled(drawn, [TokenIdLogprob(token, -1.0) for token in drawn])
     [(gained, result)] = bench.scheduler.commit(plan, [answer])
     assert gained is request
     assert (request.output[1:], list(result.tokens), request.finish) == (kept, kept, finish)

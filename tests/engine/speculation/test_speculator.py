@@ -9,7 +9,7 @@ from zlib import crc32
 import msgspec
 import pytest
 
-from engine.core import EngineCore, Features, SchedulerConfig
+from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.plan import Handle, Row, Sampled, StepPlan, TokenMasks
 from engine.request import Request
 from engine.speculation.costs import StepCosts
@@ -52,7 +52,7 @@ class World:
             TimedRunner(self),
             model_info(context=4096),
             SchedulerConfig(4096, max_running=64),
-            Features(speculator=self.speculator),
+            EngineFeatures(speculator=self.speculator),
             clock=lambda: self.now,
         )
         self._ids = 0

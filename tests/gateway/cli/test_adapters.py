@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from engine.adapters.registry import Registry
+from engine.adapters.registry import AdapterRegistry
 from gateway.cli.root import main
 from tests.engine.adapters.zoo import write_adapter
 from tests.engine.checkpoints import write_checkpoint
@@ -31,12 +31,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Registry:
-    return Registry(str(tmp_path / "registry"))
+def registry(tmp_path: Path) -> AdapterRegistry:
+    return AdapterRegistry(str(tmp_path / "registry"))
 
 
 @pytest.fixture
-def run(place: Path, tmp_path: Path, registry: Registry) -> Run:
+def run(place: Path, tmp_path: Path, registry: AdapterRegistry) -> Run:
     """`run("add", ...)`: exits with 0 unless `fails=True`."""
     config = tmp_path / "roundhouse.toml"
     config.write_text(f"""
@@ -72,7 +72,7 @@ def test_help_shows_the_first_steps() -> None:
         assert CliRunner().invoke(main, ["adapter", command, "--help"]).exit_code == 0
 
 
-def test_check_shows_what_is_in_an_adapter_and_stores_nothing(run: Run, place: Path, registry: Registry) -> None:
+def test_check_shows_what_is_in_an_adapter_and_stores_nothing(run: Run, place: Path, registry: AdapterRegistry) -> None:
     said = run("check", place / "formal").output
     assert "can be served on wide" in said
     assert "float32" in said
@@ -84,7 +84,7 @@ def test_check_shows_what_is_in_an_adapter_and_stores_nothing(run: Run, place: P
     assert registry.versions() == {}
 
 
-def test_add_gives_a_name_to_an_adapter(run: Run, place: Path, registry: Registry) -> None:
+def test_add_gives_a_name_to_an_adapter(run: Run, place: Path, registry: AdapterRegistry) -> None:
     """The base model is the one that the adapter was trained on."""
     said = run("add", "pirate", place / "pirate-1", "--tenant", "acme", "--description", "Arr.", "--pin").output
     assert '"model": "pirate"' in said
@@ -93,7 +93,9 @@ def test_add_gives_a_name_to_an_adapter(run: Run, place: Path, registry: Registr
     assert pointer.version[:12] in said
 
 
-def test_an_adapter_of_another_model_is_refused_with_the_tensor(run: Run, place: Path, registry: Registry) -> None:
+def test_an_adapter_of_another_model_is_refused_with_the_tensor(
+    run: Run, place: Path, registry: AdapterRegistry
+) -> None:
     said = run("add", "formal", place / "formal", "--model", "tiny", fails=True).output
     assert "has shape" in said
     assert "another base model" in said
@@ -121,7 +123,7 @@ def test_the_base_model_must_be_said_where_it_is_not_clear(run: Run, place: Path
     ],
 )
 def test_what_cannot_be_registered_is_explained(
-    run: Run, place: Path, registry: Registry, name: str, options: list[str], says: str
+    run: Run, place: Path, registry: AdapterRegistry, name: str, options: list[str], says: str
 ) -> None:
     assert says in run("add", name, place / "pirate-1", *options, fails=True).output
     assert registry.names() == {}
@@ -133,7 +135,7 @@ def test_a_name_is_given_once(run: Run, place: Path) -> None:
     assert f"roundhouse adapter swap pirate {place}/pirate-2" in said
 
 
-def test_swap_leads_there_and_back(run: Run, place: Path, registry: Registry) -> None:
+def test_swap_leads_there_and_back(run: Run, place: Path, registry: AdapterRegistry) -> None:
     run("add", "pirate", place / "pirate-1", "--pin")
     first = registry.resolve("pirate").version
     said = run("swap", "pirate", place / "pirate-2").output
@@ -147,14 +149,14 @@ def test_swap_leads_there_and_back(run: Run, place: Path, registry: Registry) ->
     assert "no adapter is named 'formal'" in run("swap", "formal", place / "formal", fails=True).output
 
 
-def test_a_version_for_another_model_cannot_be_swapped_in(run: Run, place: Path, registry: Registry) -> None:
+def test_a_version_for_another_model_cannot_be_swapped_in(run: Run, place: Path, registry: AdapterRegistry) -> None:
     run("add", "pirate", place / "pirate-1")
     run("add", "formal", place / "formal")
     version = registry.resolve("formal").version
     assert "checked against another tiny" in run("swap", "pirate", version[:16], fails=True).output
 
 
-def test_list_and_show_are_for_people_and_programs(run: Run, place: Path, registry: Registry) -> None:
+def test_list_and_show_are_for_people_and_programs(run: Run, place: Path, registry: AdapterRegistry) -> None:
     assert "no adapter has a name in" in run("list").output
     run("add", "pirate", place / "pirate-1", "--description", "Arr.")
     run("add", "formal", place / "formal")
@@ -170,7 +172,7 @@ def test_list_and_show_are_for_people_and_programs(run: Run, place: Path, regist
     assert "no adapter version" in run("show", "nosuch", fails=True).output
 
 
-def test_pin_and_unpin(run: Run, place: Path, registry: Registry) -> None:
+def test_pin_and_unpin(run: Run, place: Path, registry: AdapterRegistry) -> None:
     run("add", "pirate", place / "pirate-1")
     run("pin", "pirate")
     assert registry.resolve("pirate").pinned
@@ -179,7 +181,7 @@ def test_pin_and_unpin(run: Run, place: Path, registry: Registry) -> None:
     assert "no adapter is named 'formal'" in run("pin", "formal", fails=True).output
 
 
-def test_prune_deletes_what_has_no_name(run: Run, place: Path, registry: Registry) -> None:
+def test_prune_deletes_what_has_no_name(run: Run, place: Path, registry: AdapterRegistry) -> None:
     run("add", "pirate", place / "pirate-1")
     run("add", "formal", place / "formal")
     version = registry.resolve("formal").version
@@ -191,6 +193,6 @@ def test_prune_deletes_what_has_no_name(run: Run, place: Path, registry: Registr
     assert "is no age" in run("prune", "--older-than", "soon", fails=True).output
 
 
-def test_a_registry_that_cannot_be_used_is_explained(run: Run, place: Path, registry: Registry) -> None:
+def test_a_registry_that_cannot_be_used_is_explained(run: Run, place: Path, registry: AdapterRegistry) -> None:
     Path(registry.url).write_text("a file")
     assert "registry cannot be read: Not a directory" in run("add", "pirate", place / "pirate-1", fails=True).output

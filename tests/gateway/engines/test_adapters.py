@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from engine.adapters.registry import Registry
+from engine.adapters.registry import AdapterRegistry
 from engine.text.processor import TextProcessor
 from engine.wire import Announce, Generate
 from gateway.config.settings import ApiKeySettings, TenantSettings, demo_settings
@@ -46,12 +46,12 @@ def folders(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Registry:
-    return Registry(str(tmp_path / "adapters"))
+def registry(tmp_path: Path) -> AdapterRegistry:
+    return AdapterRegistry(str(tmp_path / "adapters"))
 
 
 @pytest.fixture
-def versions(registry: Registry, folders: list[Path], model: Path) -> list[str]:
+def versions(registry: AdapterRegistry, folders: list[Path], model: Path) -> list[str]:
     return [registry.add(folder, model).version for folder in folders]
 
 
@@ -89,7 +89,9 @@ async def leads_to(served: Served, version: str | None, name: str = "pirate") ->
     await eventually(lambda: current() == version, current)
 
 
-async def test_a_name_is_a_model(serve: Serve, engine: FrameEngine, registry: Registry, versions: list[str]) -> None:
+async def test_a_name_is_a_model(
+    serve: Serve, engine: FrameEngine, registry: AdapterRegistry, versions: list[str]
+) -> None:
     registry.point("pirate", versions[0], model="tiny-small")
     async with serve(engines={"small": [engine.address]}) as served:
         events = await run(served, ask())
@@ -103,7 +105,7 @@ async def test_a_name_is_a_model(serve: Serve, engine: FrameEngine, registry: Re
 
 
 async def test_the_base_model_stays_itself(
-    serve: Serve, engine: FrameEngine, registry: Registry, versions: list[str]
+    serve: Serve, engine: FrameEngine, registry: AdapterRegistry, versions: list[str]
 ) -> None:
     registry.point("pirate", versions[0], model="tiny-small")
     async with serve(engines={"small": [engine.address]}) as served:
@@ -113,7 +115,7 @@ async def test_the_base_model_stays_itself(
 
 
 async def test_an_adapter_is_announced_before_its_request(
-    serve: Serve, engine: FrameEngine, registry: Registry, versions: list[str]
+    serve: Serve, engine: FrameEngine, registry: AdapterRegistry, versions: list[str]
 ) -> None:
     registry.point("pirate", versions[0], model="tiny-small")
     async with serve(engines={"small": [engine.address]}) as served:
@@ -124,7 +126,7 @@ async def test_an_adapter_is_announced_before_its_request(
 
 @pytest.mark.parametrize("limits", [{"requests_per_minute": 1}, {"output_tokens_per_minute": 10}], ids=str)
 async def test_who_is_over_a_limit_makes_no_engine_load_anything(
-    serve: Serve, engine: FrameEngine, registry: Registry, versions: list[str], limits: dict[str, int]
+    serve: Serve, engine: FrameEngine, registry: AdapterRegistry, versions: list[str], limits: dict[str, int]
 ) -> None:
     registry.point("pirate", versions[0], model="tiny-small")
     async with serve(engines={"small": [engine.address]}, limits=limits) as served:
@@ -137,7 +139,7 @@ async def test_who_is_over_a_limit_makes_no_engine_load_anything(
 
 
 async def test_models_list_what_a_tenant_may_use(
-    serve: Serve, engine: FrameEngine, registry: Registry, versions: list[str]
+    serve: Serve, engine: FrameEngine, registry: AdapterRegistry, versions: list[str]
 ) -> None:
     registry.point("pirate", versions[0], model="tiny-small", description="Arr.")
     registry.point("secret", versions[1], model="tiny-small", tenants=("other",))
@@ -160,7 +162,7 @@ async def test_models_list_what_a_tenant_may_use(
 
 
 async def test_a_name_of_others_is_as_unknown_as_no_name(
-    serve: Serve, engine: FrameEngine, registry: Registry, versions: list[str]
+    serve: Serve, engine: FrameEngine, registry: AdapterRegistry, versions: list[str]
 ) -> None:
     registry.point("pirate", versions[0], model="tiny-small", tenants=("demo",))
     registry.point("secret", versions[1], model="tiny-small", tenants=("other",))
@@ -178,7 +180,7 @@ async def test_a_name_of_others_is_as_unknown_as_no_name(
 
 
 async def test_a_swap_is_in_force_without_a_restart(
-    serve: Serve, engine: FrameEngine, registry: Registry, versions: list[str]
+    serve: Serve, engine: FrameEngine, registry: AdapterRegistry, versions: list[str]
 ) -> None:
     async with serve(engines={"small": [engine.address]}) as served:
         with pytest.raises(ModelNotFound):
@@ -196,7 +198,7 @@ async def test_a_swap_is_in_force_without_a_restart(
 
 
 async def test_a_turn_keeps_its_version_when_another_replica_takes_over(
-    serve: Serve, engine: FrameEngine, second: FrameEngine, registry: Registry, versions: list[str]
+    serve: Serve, engine: FrameEngine, second: FrameEngine, registry: AdapterRegistry, versions: list[str]
 ) -> None:
     """The name was swapped, and removed, between the two."""
     registry.point("pirate", versions[0], model="tiny-small")
@@ -228,7 +230,7 @@ async def test_no_other_tier_stands_in_for_an_adapters_base(
     engine: FrameEngine,
     tmp_path: Path,
     tokens: dict[str | None, int],
-    registry: Registry,
+    registry: AdapterRegistry,
     versions: list[str],
 ) -> None:
     registry.point("pirate", versions[0], model="tiny-small")
@@ -247,7 +249,7 @@ async def test_no_other_tier_stands_in_for_an_adapters_base(
 
 
 async def test_swaps_under_load_never_mix_versions(
-    serve: Serve, engine: FrameEngine, second: FrameEngine, registry: Registry, versions: list[str]
+    serve: Serve, engine: FrameEngine, second: FrameEngine, registry: AdapterRegistry, versions: list[str]
 ) -> None:
     registry.point("pirate", versions[0], model="tiny-small")
     letters = dict(zip(versions, "abc", strict=True))
@@ -275,7 +277,7 @@ async def test_swaps_under_load_never_mix_versions(
 
 
 async def test_a_stored_answer_belongs_to_its_version(
-    serve: Serve, engine: FrameEngine, registry: Registry, versions: list[str]
+    serve: Serve, engine: FrameEngine, registry: AdapterRegistry, versions: list[str]
 ) -> None:
     registry.point("pirate", versions[0], model="tiny-small")
     engine.finish = "stop"
@@ -292,7 +294,7 @@ async def test_a_stored_answer_belongs_to_its_version(
 
 
 async def test_engines_are_told_what_to_keep_loaded(
-    serve: Serve, engine: FrameEngine, second: FrameEngine, registry: Registry, versions: list[str]
+    serve: Serve, engine: FrameEngine, second: FrameEngine, registry: AdapterRegistry, versions: list[str]
 ) -> None:
     """Of their own model only; on connecting and on every change."""
     registry.point("one", versions[0], model="tiny-small", pinned=True)
@@ -310,7 +312,7 @@ async def test_engines_are_told_what_to_keep_loaded(
 async def test_a_registry_that_is_damaged_leaves_everything_as_it_was(
     serve: Serve,
     engine: FrameEngine,
-    registry: Registry,
+    registry: AdapterRegistry,
     versions: list[str],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -328,17 +330,17 @@ async def test_a_registry_that_is_damaged_leaves_everything_as_it_was(
 
 
 async def test_a_registry_that_is_slow_is_not_waited_for(
-    serve: Serve, engine: FrameEngine, registry: Registry, versions: list[str], monkeypatch: pytest.MonkeyPatch
+    serve: Serve, engine: FrameEngine, registry: AdapterRegistry, versions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.point("pirate", versions[0], model="tiny-small")
     answering = threading.Event()
-    stamp = Registry.stamp
+    stamp = AdapterRegistry.stamp
 
-    def slow(self: Registry) -> str | None:
+    def slow(self: AdapterRegistry) -> str | None:
         assert answering.wait(30)
         return stamp(self)
 
-    monkeypatch.setattr(Registry, "stamp", slow)
+    monkeypatch.setattr(AdapterRegistry, "stamp", slow)
     monkeypatch.setattr(adapters_module, "_START_SECONDS", 0.05)
     async with serve(engines={"small": [engine.address]}) as served:
         assert text(await run(served, ask(model="small"))) == "xxxx"
@@ -347,7 +349,7 @@ async def test_a_registry_that_is_slow_is_not_waited_for(
 
 
 async def test_names_that_would_be_ambiguous_or_lead_nowhere_are_left_out(
-    serve: Serve, engine: FrameEngine, registry: Registry, versions: list[str], caplog: pytest.LogCaptureFixture
+    serve: Serve, engine: FrameEngine, registry: AdapterRegistry, versions: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     registry.point("tiny-small", versions[0], model="elsewhere")
     registry.point("lost", versions[0], model="elsewhere")
@@ -359,7 +361,7 @@ async def test_names_that_would_be_ambiguous_or_lead_nowhere_are_left_out(
 
 
 async def test_metrics_name_the_base_model(
-    serve: Serve, engine: FrameEngine, registry: Registry, versions: list[str]
+    serve: Serve, engine: FrameEngine, registry: AdapterRegistry, versions: list[str]
 ) -> None:
     """An adapter's name may tell whose it is."""
     registry.point("pirate", versions[0], model="tiny-small")

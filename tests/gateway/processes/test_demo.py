@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.adapters.registry import Registry
+from engine.adapters.registry import AdapterRegistry
 from engine.checkpoint.files import revision_digest
 from gateway.config.settings import DEMO, AdapterSettings, RedisSettings, Settings, demo_settings
 from gateway.engines.adapters import registry_url
@@ -19,8 +19,8 @@ def settings(tmp_path: Path) -> Settings:
     return msgspec.structs.replace(demo_settings(), redis=RedisSettings(data=str(tmp_path)))
 
 
-def registry_of(settings: Settings) -> Registry:
-    return Registry(registry_url(settings))
+def registry_of(settings: Settings) -> AdapterRegistry:
+    return AdapterRegistry(registry_url(settings))
 
 
 def test_all_of_them_are_registered_on_their_model(settings: Settings) -> None:

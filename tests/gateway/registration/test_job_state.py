@@ -7,14 +7,16 @@ import itertools
 import pytest
 from redis.asyncio import Redis
 
-from gateway.registration.job_state import TERMINAL, Job, JobState
+from gateway.registration.job_state import TERMINAL, JobState, RegistrationJob
 from gateway.registration.job_store import ALIVE_KEY, MOST, JobStore
 
 ORDER = [JobState.QUEUED, JobState.FETCHING, JobState.CHECKING, JobState.LOADING, JobState.SUCCEEDED]
 
 
-def job(number: int = 0, **fields: object) -> Job:
-    return Job(id=f"job_{number:032x}", kind="adapter.register", tenant="acme", adapter="acme:pirate", **fields)  # type: ignore[arg-type]
+def job(number: int = 0, **fields: object) -> RegistrationJob:
+    return RegistrationJob(
+        id=f"job_{number:032x}", kind="adapter.register", tenant="acme", adapter="acme:pirate", **fields
+    )  # type: ignore[arg-type]
 
 
 def test_states_follow_in_order() -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 import gateway.registration.registrar
-from gateway.registration.job_state import Job, JobState
+from gateway.registration.job_state import JobState, RegistrationJob
 from gateway.registration.job_store import JobStore
 from gateway.registration.registrar import Registrar, Registration
 from gateway.registration.upload_room import UploadRoom
@@ -17,8 +17,8 @@ from gateway.registration.upload_room import UploadRoom
 pytestmark = pytest.mark.anyio
 
 
-def job(id: str) -> Job:
-    return Job(id=id, kind="adapter.register", tenant="acme", adapter="acme:pirate")
+def job(id: str) -> RegistrationJob:
+    return RegistrationJob(id=id, kind="adapter.register", tenant="acme", adapter="acme:pirate")
 
 
 class Jobs(JobStore):
@@ -28,7 +28,7 @@ class Jobs(JobStore):
         self.written: list[tuple[str, JobState]] = []
         self.meanwhile = lambda: None
 
-    async def write(self, job: Job) -> None:
+    async def write(self, job: RegistrationJob) -> None:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
         self.written.append((job.id, job.state))
@@ -53,10 +53,12 @@ async def test_a_job_that_comes_twice_leaves_its_tenant_free(tmp_path: Path, mon
     """As when Redis has lost an idempotency key between two requests."""
 
     class Run:
-        def __init__(self, adapters: object, directory: object, jobs: object, job: Job, *more: object) -> None:
+        def __init__(
+            self, adapters: object, directory: object, jobs: object, job: RegistrationJob, *more: object
+        ) -> None:
             self.job = job
 
-        async def run(self) -> Job:
+        async def run(self) -> RegistrationJob:
             ended.append(self.job.id)
             if len(ended) == 3:
                 all_ended.set()

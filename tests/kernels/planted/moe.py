@@ -19,7 +19,7 @@ def route(body: library.Library) -> torch.Tensor:
     logits, memory = torch.rand(tokens, experts).argsort(1).float(), torch.full((5, 1000), -1)
     shapes = ((tokens, k), (tokens * k,), (tokens, k), (tokens * k,), (experts,))
     numbers = [line[100:][: math.prod(shape)].view(shape) for line, shape in zip(memory, shapes, strict=True)]
-    found = reference.Routing(torch.full((tokens, k), torch.nan), *numbers)
+    found = reference.ExpertRouting(torch.full((tokens, k), torch.nan), *numbers)
     body.route_tokens(*found, logits)
     wanted = reference.route_tokens(logits, k)
     torch.testing.assert_close(found.weights, wanted.weights, rtol=1e-5, atol=1e-7)

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from engine.adapters.registry import Registry
+from engine.adapters.registry import AdapterRegistry
 from gateway.access.identity.secret import installation_secret
 from gateway.records.api_keys import new_key
 from gateway.records.directory import Key, Tenant
@@ -63,7 +63,7 @@ async def test_nothing_is_left_of_an_empty_list(serve: Serve) -> None:
 @pytest.fixture
 def adapters(tmp_path: Path, model: Path) -> list[str]:
     """Names of two adapters that everybody may use."""
-    registry = Registry(str(tmp_path / "adapters"))
+    registry = AdapterRegistry(str(tmp_path / "adapters"))
     for seed, name in enumerate(("tone", "law")):
         folder = write_adapter(tmp_path / name, model, "only q_proj", seed=seed)
         registry.point(name, registry.add(folder, model).version, model="tiny-small")

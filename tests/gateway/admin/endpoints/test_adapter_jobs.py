@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from gateway.engines.pools import Pool
 from gateway.registration import registrar
-from gateway.registration.job_state import Job, JobState
+from gateway.registration.job_state import JobState, RegistrationJob
 from tests.gateway.admin.conftest import Administer, problem
 from tests.gateway.admin.endpoints.conftest import finished, form, registered, upload
 from tests.gateway.frame_engine import FrameEngine
@@ -59,7 +59,7 @@ async def test_a_state_that_redis_does_not_take_ends_nothing(
         jobs = api.served.gateway.jobs
         write, refused = jobs.write, 0
 
-        async def refuses(job: Job) -> None:
+        async def refuses(job: RegistrationJob) -> None:
             nonlocal refused
             if job.state is not JobState.QUEUED and refused < 5:
                 refused += 1

@@ -9,7 +9,7 @@ import httpx2
 import msgspec
 import pytest
 
-from engine.adapters.registry import Registry
+from engine.adapters.registry import AdapterRegistry
 from gateway.admin.call import Call
 from gateway.errors import Unavailable
 from tests.gateway.admin.conftest import Administer, problem
@@ -25,7 +25,7 @@ async def test_an_upload_becomes_a_model(
 ) -> None:
     """The version is what `roundhouse adapter add` makes of the same files; an engine has answered with it; nothing
     is left where it was received."""
-    expected = Registry(str(tmp_path / "other")).add(folders[0], model).version
+    expected = AdapterRegistry(str(tmp_path / "other")).add(folders[0], model).version
     async with administer(engines={"small": [frames.address]}) as api:
         accepted = await upload(api.acme, folders[0], name="acme:pirate", description="arr")
         assert accepted.json()["state"] == "queued"
