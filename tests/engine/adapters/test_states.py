@@ -1,4 +1,4 @@
-"""docs/engine.md draws the transitions that the code allows, and no others."""
+"""The diagram of docs/engine.md draws the transitions that the code allows, and no others."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from engine.adapters.states import TRANSITIONS, AdapterVersionState
 
-PAGE = Path(__file__).parents[3] / "docs" / "engine.md"
+DIAGRAM = Path(__file__).parents[3] / "docs" / "diagrams" / "adapter-states.dot"
 
 
-def test_the_page_draws_every_transition_with_its_cause() -> None:
-    drawn = re.findall(r"^    ([A-Z]+) --> ([A-Z]+): \w.+$", PAGE.read_text("utf-8"), flags=re.M)
+def test_the_diagram_draws_every_transition_with_its_cause() -> None:
+    drawn = re.findall(r"^    ([A-Z]+) -> ([A-Z]+) \[label=\"\w.+\"\];$", DIAGRAM.read_text("utf-8"), flags=re.M)
     allowed = [(state.name, after.name) for state, afters in TRANSITIONS.items() for after in afters]
     assert sorted(drawn) == sorted(allowed)
 
