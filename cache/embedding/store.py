@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 from collections import Counter, OrderedDict
+from collections.abc import Callable
+from importlib import resources
 from time import monotonic
 from typing import Any
 
@@ -20,9 +23,11 @@ from redis.exceptions import RedisError
 
 from cache.embedding.client import EmbedderClient, EmbedRefused
 from cache.embedding.wire import EmbedderInfo
-from cache.semantic.keys import embedding_key
+from cache.semantic.keys import embedding_key, embeddings_key
 
 Vector = NDArray[np.float32]
+
+log = logging.getLogger("roundhouse.cache")
 
 MAX_WRITING = 256
 """Writes to Redis under way; more are left out."""
@@ -33,13 +38,27 @@ class Embeddings:
 
     Args:
         ttl: seconds Redis keeps one.
+        max_bytes: of one tenant's embeddings in Redis; the oldest go first.
         capacity: how many this process keeps; one takes about a kilobyte.
+        on_fault: called while an exception that nobody expected is being handled; the embedding is then not stored.
     """
 
-    def __init__(self, client: EmbedderClient, redis: Redis, *, ttl: float = 86_400, capacity: int = 4096) -> None:
+    def __init__(
+        self,
+        client: EmbedderClient,
+        redis: Redis,
+        *,
+        ttl: float = 86_400,
+        max_bytes: int = 2**24,
+        capacity: int = 4096,
+        on_fault: Callable[[], None] = lambda: log.exception("a fault of ours"),
+    ) -> None:
         self._client = client
         self._redis = redis
-        self._ttl = int(ttl)
+        self._ttl = int(1000 * ttl)
+        self._max_bytes = max_bytes
+        self._keep = redis.register_script(resources.files("cache.embedding").joinpath("keep.lua").read_text("utf-8"))
+        self._on_fault = on_fault
         self._capacity = capacity
         self._near: OrderedDict[tuple[str, str], Vector] = OrderedDict()
         self._writing: set[asyncio.Task[None]] = set()
@@ -115,8 +134,14 @@ class Embeddings:
             return
 
         async def write() -> None:
-            with contextlib.suppress(RedisError, OSError):
-                await self._redis.set(embedding_key(tenant, digest), data, ex=self._ttl)
+            try:
+                with contextlib.suppress(RedisError, OSError):
+                    await self._keep(
+                        keys=[embedding_key(tenant, digest), embeddings_key(tenant)],
+                        args=[digest, data, self._ttl, self._max_bytes, embedding_key(tenant, "")],
+                    )
+            except Exception:
+                self._on_fault()
 
         task = asyncio.create_task(write())
         self._writing.add(task)

@@ -22,6 +22,11 @@ def embedding_key(tenant: str, digest: str) -> str:
     return f"{PREFIX}:emb:{{{tenant}}}:{digest}"
 
 
+def embeddings_key(tenant: str) -> str:
+    """ZSET: digests of a tenant's embeddings by the time of their end, in milliseconds."""
+    return f"{PREFIX}:emb-index:{{{tenant}}}"
+
+
 def phrasing_key(tenant: str, partition: str, phrasing: str) -> str:
     """HASH: a question as the decision needs it."""
     return f"{PREFIX}:sem-q:{{{tenant}}}:{partition}:{phrasing}"

@@ -60,6 +60,9 @@ class SemanticCacheSettings(Section, frozen=True):
         int, Meta(ge=4, description="Questions of one tenant; oldest go first. One partition has a quarter at most.")
     ] = 10_000
     embedding_ttl: Annotated[Seconds, Meta(description="Seconds Redis keeps the embedding of a question.")] = 86_400.0
+    max_embedding_bytes_per_tenant: Annotated[
+        Positive, Meta(description="Bytes of one tenant's embeddings in Redis; oldest go first.")
+    ] = 16_777_216
 
     def delta_of(self, tenant: str) -> float:
         """The bound that holds for a tenant."""

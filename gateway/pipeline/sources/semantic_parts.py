@@ -50,6 +50,12 @@ async def semantic_cache(
             hints = VectorSetHints(redis, ttl=settings.cache.ttl)
     except (RedisError, OSError):
         pass  # every Redis can do without
-    embeddings = Embeddings(embedder, redis, ttl=wanted.embedding_ttl)
+    embeddings = Embeddings(
+        embedder,
+        redis,
+        ttl=wanted.embedding_ttl,
+        max_bytes=wanted.max_embedding_bytes_per_tenant,
+        on_fault=failure_reporter("embeddings"),
+    )
     store = SemanticStore(redis, max_questions=wanted.max_questions_per_tenant)
     return SimilarAnswers(embeddings, hints, store, Corrections(redis), model, statistics, metrics, secret)

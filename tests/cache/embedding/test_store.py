@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from redis.asyncio import Redis
 
 from cache.embedding.client import EmbedderClient
 from cache.embedding.store import Embeddings
+from cache.semantic.keys import embeddings_key
 from tests.cache.embedding.test_embedder import connected
 from tests.embedder import EmbedderProcess
 
@@ -69,6 +72,41 @@ async def test_without_an_embedder_there_is_none(redis: Redis, tmp_path: Path) -
     """At once."""
     async with embeddings(redis, EmbedderClient(tmp_path / "nowhere.sock")) as store:
         assert await store.of("acme", "hello", secret=KEY, seconds=30) is None
+
+
+async def test_memory_of_redis_is_bounded_by_tenant(redis: Redis, embedder: EmbedderProcess) -> None:
+    """By bytes, of which an embedding has 768; the oldest go first, and those that have ended count no more."""
+    async with connected(embedder.socket) as client:
+        for tenant, texts in (("acme", "abca"), ("other", "a")):
+            for text in texts:
+                store = Embeddings(client, redis, ttl=60, max_bytes=2 * 768 + 767)
+                assert await store.of(tenant, text, secret=KEY, seconds=30) is not None
+                await store.aclose()
+                kept = await redis.keys(f"rh1:emb:{{{tenant}}}:*")
+                index = embeddings_key(tenant)
+                assert {key.rpartition(b":")[2] for key in kept} == set(await redis.zrange(index, 0, -1))
+                assert 0 < await redis.pttl(index) <= 60_000
+        # The last "a" was computed anew: the first one had made room.
+        assert store.sources["embedder"] == 1
+        assert len(await redis.keys("rh1:emb:{acme}:*")) == 2
+        assert len(await redis.keys("rh1:emb:{other}:*")) == 1
+        for member in await redis.zrange(embeddings_key("acme"), 0, -1):
+            await redis.zadd(embeddings_key("acme"), {member: 1})
+        store = Embeddings(client, redis, max_bytes=2 * 768 + 767)
+        assert await store.of("acme", "d", secret=KEY, seconds=30) is not None
+        await store.aclose()
+        assert await redis.zcard(embeddings_key("acme")) == 1
+
+
+async def test_a_fault_of_ours_in_storing_is_told(redis: Redis, embedder: EmbedderProcess) -> None:
+    """And the question has its embedding."""
+    told: list[type[BaseException] | None] = []
+    async with connected(embedder.socket) as client:
+        store = Embeddings(client, redis, on_fault=lambda: told.append(sys.exc_info()[0]))
+        store._keep = AsyncMock(side_effect=LookupError)
+        assert await store.of("acme", "hello", secret=KEY, seconds=30) is not None
+        await store.aclose()
+    assert told == [LookupError]
 
 
 async def test_memory_is_bounded(redis: Redis, embedder: EmbedderProcess) -> None:

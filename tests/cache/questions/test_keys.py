@@ -8,6 +8,7 @@ from cache.semantic import keys
 
 NAMED = [
     keys.embedding_key("<tenant>", "<digest>"),
+    keys.embeddings_key("<tenant>"),
     keys.phrasing_key("<tenant>", "<partition>", "<phrasing>"),
     keys.answer_key("<tenant>", "<digest>"),
     keys.partition_key("<tenant>", "<partition>"),

@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import openai
@@ -86,6 +87,32 @@ async def test_dimensions_are_those_that_are_allowed(serve: Serve, embedder: Emb
     beginning = np.array(full.data[0].embedding[:64])
     np.testing.assert_allclose(cut.data[0].embedding, beginning / np.linalg.norm(beginning), atol=1e-5)
     assert caught.value.param == "dimensions"
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked"),
+    [({"requests_per_minute": 1}, []), ({"input_tokens_per_minute": 30}, ["count"])],
+    ids=["requests", "tokens"],
+)
+async def test_nothing_is_computed_for_what_is_over_a_limit(
+    serve: Serve,
+    embedder: EmbedderProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: dict[str, int],
+    asked: list[str],
+) -> None:
+    """Nor is it counted how many tokens a request has that is one too many."""
+    async with embedding(serve, embedder, limits=limits) as served:
+        await served.client.embeddings.create(model=MODEL, input=TEXTS)
+        client = served.gateway.embedder
+        work = Mock()
+        for name in ("count", "embed"):
+            work.attach_mock(Mock(side_effect=getattr(client, name)), name)
+            monkeypatch.setattr(client, name, getattr(work, name))
+        with pytest.raises(openai.RateLimitError, match=next(iter(limits))):
+            await served.client.embeddings.create(model=MODEL, input=TEXTS)
+        await served.settle()
+    assert [call[0] for call in work.mock_calls] == asked
 
 
 async def test_the_model_is_listed(serve: Serve, embedder: EmbedderProcess) -> None:
