@@ -110,6 +110,18 @@ def test_the_end_of_a_request_costs_the_others_none_of_their_blocks(serve: Calla
     assert (first, second, third) == (12 * 100 + writes, 12 + writes, max(writes - 1, 0))
 
 
+def test_a_request_that_sits_out_a_step_is_asked_for_no_block_again() -> None:
+    """As one does for which there is no free block, or whose draft is long enough."""
+    buffers = StepBuffers(6, width=110)
+    sitting, other = request([1] * 1600, "sitting"), request([1] * 20, "other")
+    sitting.block_table, other.block_table = Counted(range(100)), [100, 101]
+    rows = [Row(one, one.length - 1, 1, sample=True) for one in (sitting, other)]
+    for step in (rows, rows[1:], rows):
+        batch_of(step, buffers)
+    assert sitting.block_table.read == 100
+    write(rows, buffers, None)
+
+
 def test_a_line_is_taken_again_when_its_request_has_gone() -> None:
     buffers = StepBuffers(6, width=2)
     for number in range(100):
