@@ -91,14 +91,23 @@ def test_a_bad_file_never_gets_in(registry: AdapterRegistry, adapter: Path, base
     assert registry.versions() == {}
 
 
-def test_damaged_files_are_not_handed_out(tmp_path: Path, written: list[Path], base: Path) -> None:
+@pytest.mark.parametrize("damage", ["a bit of the weights", "half of the weights", "no config"])
+def test_damaged_files_are_not_handed_out(damage: str, tmp_path: Path, written: list[Path], base: Path) -> None:
+    """Clients are told so, and not where on the server they are."""
     version = AdapterRegistry(str(tmp_path)).add(written[0], base).version
-    weights = tmp_path / "objects" / version / WEIGHTS
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    with pytest.raises(AdapterError, match="not those of version"):
+    folder = tmp_path / "objects" / version
+    content = bytearray((folder / WEIGHTS).read_bytes())
+    match damage:
+        case "a bit of the weights":
+            content[-1] ^= 1
+            (folder / WEIGHTS).write_bytes(content)
+        case "half of the weights":
+            (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
+        case _:
+            (folder / CONFIG).unlink()
+    with pytest.raises(AdapterError, match=r"^the files are not those of version") as caught:
         AdapterRegistry(str(tmp_path)).path(version)
+    assert str(tmp_path) not in str(caught.value)
 
 
 def test_a_fetched_file_is_checked_before_it_is_used(tmp_path: Path, written: list[Path], base: Path) -> None:
