@@ -211,10 +211,8 @@ def _bytes(experts: kernels.PackedExperts) -> int:
 _STORED = {"float32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
 
 
-def _caches(
-    tokens: int, kv_heads: int, dim: int, stored: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Keys and values of so many tokens as the engine lays them out, [blocks, 16, kv_heads, dim], and int8's scales."""
+def _cache(tokens: int, kv_heads: int, dim: int, stored: torch.dtype) -> kernels.LayerCache:
+    """Keys and values of so many tokens as the engine lays them out."""
     shape = (-(-tokens // 16), kv_heads, 16, dim)
     pair = []
     for _ in range(2):
@@ -222,7 +220,7 @@ def _caches(
         numbers = torch.randint(-127, 128, shape[1:]) if stored == torch.int8 else torch.randn(shape[1:])
         pair.append(memory.copy_(numbers.to(stored)).transpose(1, 2))
     scales = [torch.full(shape[:3], 0.02).transpose(1, 2) for _ in range(2)] if stored == torch.int8 else []
-    return pair[0], pair[1], tuple(scales)
+    return kernels.LayerCache(*pair, *scales)
 
 
 def attention() -> Iterator[CpuCase]:
@@ -240,23 +238,26 @@ def attention() -> Iterator[CpuCase]:
     for kind, rows, start, count, heads, kv_heads, dim in shapes:
         for name, stored in _STORED.items():
             dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
-            keys, values, scales = _caches(rows * (start + count + 15), kv_heads, dim, stored)
+            cache = _cache(rows * (start + count + 15), kv_heads, dim, stored)
             width = -(-(start + count) // 16)
             tables = (
-                np.random.default_rng(0).permutation(len(keys))[: rows * width].astype(np.int32).reshape(rows, width)
+                np.random.default_rng(0)
+                .permutation(len(cache.keys))[: rows * width]
+                .astype(np.int32)
+                .reshape(rows, width)
             )
             starts, counts = np.full(rows, start, np.int32), np.full(rows, count, np.int32)
             plan = kernels.plan_attention(starts, counts, tables, window=None, device=torch.device("cpu"))
             query = torch.randn(rows * count, heads, dim).to(dtype)
             cost = OPS["paged_attention"].cost(
-                [start] * rows, [count] * rows, heads, kv_heads, dim, dtype.itemsize, None, stored.itemsize
+                [(start, count)] * rows, heads, kv_heads, dim, dtype.itemsize, None, stored.itemsize
             )
             yield CpuCase(
                 f"attention {name}",
                 f"{kind} {rows} x {start + count}, {heads}/{kv_heads} heads of {dim}",
                 cost.bytes,
                 cost.flops,
-                partial(kernels.paged_attention, query, keys, values, plan, *scales),
+                partial(kernels.paged_attention, query, cache, plan),
                 _torch_attention(query, rows, start, kv_heads) if stored == dtype else None,
                 "float32" if dtype == torch.float32 else "bfloat16",
             )
@@ -282,7 +283,7 @@ def rotary() -> Iterator[CpuCase]:
     for tokens in (1, 32, 512):
         for name, stored in _STORED.items():
             dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
-            keys, values, scales = _caches(tokens, kv_heads, dim, stored)
+            cache = _cache(tokens, kv_heads, dim, stored)
             x = torch.randn(tokens, heads + 2 * kv_heads, dim).to(dtype)
             parts = (x[:, :heads], x[:, heads : heads + kv_heads], x[:, heads + kv_heads :])
             angles = torch.outer(torch.arange(tokens), 10000 ** (-torch.arange(dim // 2) * 2 / dim))
@@ -294,7 +295,7 @@ def rotary() -> Iterator[CpuCase]:
                 f"{tokens} x {heads}/{kv_heads} heads of {dim}",
                 0,
                 cost.flops,
-                partial(kernels.rope_and_store, *parts, table, places, keys, values, places, *scales),
+                partial(kernels.rope_and_store, *parts, table, places, cache, places),
                 rate="float32",
             )
 

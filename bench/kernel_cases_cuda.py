@@ -107,10 +107,8 @@ class CudaCases:
             theirs = [partial(reference.silu_and_mul, x) for x in xs]
             yield CudaCase("silu_and_mul", f"{tokens} x {width}", cost, ours, theirs, 0.85)
 
-    def _caches(
-        self, blocks: int, kv_heads: int, dim: int, stored: torch.dtype
-    ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
-        """Keys and values as the engine lays them out, [blocks, 16, kv_heads, dim], and int8's scales."""
+    def _cache(self, blocks: int, kv_heads: int, dim: int, stored: torch.dtype) -> kernels.LayerCache:
+        """Keys and values as the engine lays them out."""
         shape = (blocks, kv_heads, 16, dim)
         pair = []
         for _ in range(2):
@@ -120,24 +118,24 @@ class CudaCases:
                 numbers = torch.randn(shape, device=self._device, dtype=torch.bfloat16).to(stored)
             pair.append(numbers.transpose(1, 2))
         scales = [torch.full(shape[:3], 0.02, device=self._device).transpose(1, 2) for _ in range(2)]
-        return pair[0], pair[1], tuple(scales) if stored == torch.int8 else ()
+        return kernels.LayerCache(*pair, *(scales if stored == torch.int8 else ()))
 
     def rotary(self) -> Iterator[CudaCase]:
         tokens, heads, dim = self._sizes.tokens, 32, 128
         for kv_heads in (32, 8):
             for name, stored in _STORED.items():
-                keys, values, scales = self._caches(-(-tokens // 16), kv_heads, dim, stored)
+                cache = self._cache(-(-tokens // 16), kv_heads, dim, stored)
                 table = self._random(tokens, dim, dtype=torch.float32)
                 places = torch.arange(tokens, device=self._device)
                 cost = OPS["rope_and_store"].cost(tokens, heads, kv_heads, dim, 2)
                 # Keys and values are written as they are stored, and scales with them.
-                smaller = 2 * tokens * kv_heads * (dim * (2 - stored.itemsize) - (4 if scales else 0))
+                smaller = 2 * tokens * kv_heads * (dim * (2 - stored.itemsize) - (4 if stored == torch.int8 else 0))
                 cost = Cost(cost.bytes - smaller, cost.flops)
                 calls = []
                 for _ in self._copies(cost.bytes):
                     x = self._random(tokens, heads + 2 * kv_heads, dim)
                     query, key, value = torch.split(x, [heads, kv_heads, kv_heads], 1)
-                    arguments = (query, key, value, table, places, keys, values, places, *scales)
+                    arguments = (query, key, value, table, places, cache, places)
                     calls.append(partial(kernels.rope_and_store, *arguments))
                 shape = f"{tokens} x {heads}/{kv_heads} heads of {dim}"
                 yield CudaCase(f"rope_and_store {name}", shape, cost, calls, (), 0.85 if name == "bf16" else None)
@@ -155,8 +153,8 @@ class CudaCases:
         for kind, rows, length, count, heads, kv_heads, dim in shapes:
             for name, stored in _STORED.items():
                 width = -(-length // 16)
-                keys, values, scales = self._caches(rows * width + 3, kv_heads, dim, stored)
-                order = np.random.default_rng(0).permutation(len(keys))[: rows * width]
+                cache = self._cache(rows * width + 3, kv_heads, dim, stored)
+                order = np.random.default_rng(0).permutation(len(cache.keys))[: rows * width]
                 counts = np.full(rows, count, np.int32)
                 plan = kernels.plan_attention(
                     np.full(rows, length - count, np.int32),
@@ -166,15 +164,13 @@ class CudaCases:
                     device=self._device,
                 )
                 query = self._random(rows * count, heads, dim)
-                starts = [length - count] * rows
-                cost = OPS["paged_attention"].cost(
-                    starts, counts.tolist(), heads, kv_heads, dim, 2, None, stored.itemsize
-                )
+                pairs = [(length - count, count)] * rows
+                cost = OPS["paged_attention"].cost(pairs, heads, kv_heads, dim, 2, None, stored.itemsize)
                 copies = range(1) if kind == "prompt" else self._copies(cost.bytes)
-                calls = [partial(kernels.paged_attention, query, keys, values, plan, *scales)]
+                calls = [partial(kernels.paged_attention, query, cache, plan)]
                 for _ in copies[1:]:
-                    keys, values, scales = self._caches(rows * width + 3, kv_heads, dim, stored)
-                    calls.append(partial(kernels.paged_attention, query, keys, values, plan, *scales))
+                    cache = self._cache(rows * width + 3, kv_heads, dim, stored)
+                    calls.append(partial(kernels.paged_attention, query, cache, plan))
                 peers = [self._torch_attention(query, rows, length, kv_heads) for _ in copies] if name == "bf16" else []
                 shape = f"{kind} {rows} x {length}, {heads}/{kv_heads} heads of {dim}"
                 yield CudaCase(f"attention {name}", shape, cost, calls, peers, 0.85 if kind == "decode" else None)

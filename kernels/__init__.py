@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels.attention import AttentionPlan, fixed_plan, plan_attention
+from kernels.attention.plan import AttentionPlan, fixed_plan, plan_attention
 from kernels.formats import PackedWeight, Quantization, pack_weight
 from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite
 from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_linear
@@ -17,10 +17,12 @@ from kernels.ops.norm import add_rms_norm, rms_norm
 from kernels.ops.rotary import rope_and_store
 from kernels.ops.sampling import apply_penalties, apply_token_bitmask, argmax, log_sum_exp, sample
 from kernels.recording import Recording, can_record, record
+from kernels.reference.kv import LayerCache
 
 __all__ = [
     "AttentionPlan",
     "LastingLoraPlan",
+    "LayerCache",
     "LoraAdapter",
     "LoraEmbedding",
     "LoraExperts",

@@ -8,13 +8,13 @@ borrow whole sectors for their weights (`engine.adapters.bank`), so that one poo
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 
 from engine.cache.blocks import BLOCK_SIZE
 from engine.checkpoint.config import ModelConfig
-from kernels import zeros_in_huge_pages
+from kernels import LayerCache, zeros_in_huge_pages
 
 _TAKEN = 256 * 1024 * 1024
 """Bytes that are taken from the system at once, so that no request waits for them; the rest as it is filled."""
@@ -26,17 +26,6 @@ _TYPES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8
 def kv_type(name: KVDtype, dtype: torch.dtype) -> torch.dtype:
     """The type of keys and values of a model whose own is `dtype`."""
     return dtype if name == "auto" else _TYPES[name]
-
-
-class LayerCache(NamedTuple):
-    """One layer's keys and values, as ops see them: block b is row `b * stride`, the rows between are other layers'."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-    """[n, BLOCK_SIZE, kv_heads, head_dim]"""
-    key_scales: torch.Tensor | None
-    value_scales: torch.Tensor | None
-    """[n, BLOCK_SIZE, kv_heads] fp32; of int8 only."""
 
 
 class KVCache:

@@ -10,7 +10,7 @@ import torch
 import kernels
 from engine.adapters.layout import HEAD
 from engine.adapters.manifest import Module
-from engine.cache.memory import KVCache, LayerCache
+from engine.cache.memory import KVCache
 from engine.checkpoint.config import ModelConfig
 from engine.model.layers import (
     Attention,
@@ -24,7 +24,7 @@ from engine.model.layers import (
     Targets,
 )
 from engine.model.weights import load_weights
-from kernels import LoraPlan, Quantization
+from kernels import LayerCache, LoraPlan, Quantization
 
 _NOWHERE = torch.device("meta")
 """Tensors without memory."""

@@ -16,9 +16,17 @@ import torch
 
 import kernels
 from engine.adapters.manifest import Module
-from engine.cache.memory import LayerCache
 from engine.checkpoint.config import Activation, ModelConfig
-from kernels import AttentionPlan, LoraExperts, LoraPlan, PackedExperts, PackedWeight, Quantization, TablePlan
+from kernels import (
+    AttentionPlan,
+    LayerCache,
+    LoraExperts,
+    LoraPlan,
+    PackedExperts,
+    PackedWeight,
+    Quantization,
+    TablePlan,
+)
 
 Targets = dict[str, torch.Tensor]
 Base = tuple[torch.Tensor, torch.Tensor | None]
@@ -171,16 +179,14 @@ class Attention:
         if self._qk_norm is not None:
             both = kernels.rms_norm(heads[:, : self._heads + self._kv_heads], self._qk_norm, self._eps)
             query, key = both.split_with_sizes(self._shares[:2], 1)
-        keys, values, *scales = cache
-        kernels.rope_and_store(query, key, value, step.rotary, step.rotations, keys, values, step.slots, *scales)
+        kernels.rope_and_store(query, key, value, step.rotary, step.rotations, cache, step.slots)
         return query
 
     def __call__(
         self, query: torch.Tensor, cache: LayerCache, plan: AttentionPlan, lora: LoraPlan | None
     ) -> torch.Tensor:
         """What the queries of a plan's rows find in the cache -> [T, hidden]."""
-        keys, values, *scales = cache
-        return self._output(kernels.paged_attention(query, keys, values, plan, *scales), lora)
+        return self._output(kernels.paged_attention(query, cache, plan), lora)
 
 
 _ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 import torch
 
-from kernels import library, reference
-from kernels.attention import AttentionPlan
+from kernels import library
+from kernels.attention import fast_torch
+from kernels.attention.plan import AttentionPlan
 from kernels.memory import Workspace
+from kernels.reference.kv import LayerCache
 from kernels.registry import Cost, register
 
 _TYPES = (torch.float32, torch.bfloat16)
@@ -16,36 +20,36 @@ _MOST_CUDA_DIMENSIONS = 256
 _CUDA_SPLIT = 256
 """Keys per split of the CUDA body; see kernels/csrc/include/roundhouse/attention.h."""
 NO_SCALES = torch.empty(0)
-"""What built bodies get instead of scales for a cache that has none."""
+"""Given to built bodies in place of scales for a cache that has none."""
 _workspace = Workspace()
 
 
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    plan: AttentionPlan,
-    key_scales: torch.Tensor | None = None,
-    value_scales: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """`reference.paged_attention` -> [T, H * D]; what lies in the caches beyond a row's length may be anything."""
+def paged_attention(query: torch.Tensor, cache: LayerCache, plan: AttentionPlan) -> torch.Tensor:
+    """`reference.paged_attention` -> [T, H * D]; what lies in the cache beyond a row's length may be anything."""
     body = library.of(query, "paged_attention")
     if body is None or not _fits(body, query.dtype, query.shape[2]):
-        return reference.paged_attention(query, key_cache, value_cache, plan, key_scales, value_scales)
+        return fast_torch.paged_attention(query, cache, plan)
     tokens, heads, dim = query.shape
     out = query.new_empty(tokens, heads * dim)
-    kv_heads, window = key_cache.shape[2], plan.window or 0
-    scales = (NO_SCALES if key_scales is None else key_scales, NO_SCALES if value_scales is None else value_scales)
+    kv_heads, window = cache.keys.shape[2], plan.window or 0
     rows = (plan.tables, plan.starts, plan.counts)
     if not body.cuda:
         size = _scratch_bytes(body, heads, kv_heads, dim, torch.get_num_threads(), *plan.tables.shape)
-        body.paged_attention(out, query, key_cache, value_cache, *scales, *rows, window, _workspace.of(size))
+        body.paged_attention(out, query, *native_cache(cache), *rows, window, _workspace.of(size))
     elif tokens:
         most, splits = plan.most, -(-plan.longest // _CUDA_SPLIT)
         size = body.paged_attention_scratch(len(plan.starts), heads, kv_heads, dim, most, splits)
         scratch = torch.empty(size, dtype=torch.uint8, device=query.device)
-        body.paged_attention(out, query, key_cache, value_cache, *scales, *rows, window, scratch, most, splits)
+        body.paged_attention(out, query, *native_cache(cache), *rows, window, scratch, most, splits)
     return out
+
+
+def native_cache(cache: LayerCache) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A cache as built bodies take it: keys, values and their scales, which are empty tensors where it has none."""
+    keys, values, key_scales, value_scales = cache
+    if key_scales is None or value_scales is None:
+        return keys, values, NO_SCALES, NO_SCALES
+    return keys, values, key_scales, value_scales
 
 
 def attention_is_built(key_cache: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -65,8 +69,7 @@ def _scratch_bytes(body: library.Library, *of: int) -> int:
 
 
 def paged_attention_cost(
-    starts: list[int],
-    counts: list[int],
+    rows: Iterable[tuple[int, int]],
     heads: int,
     kv_heads: int,
     dim: int,
@@ -74,10 +77,11 @@ def paged_attention_cost(
     window: int | None = None,
     kv_itemsize: int | None = None,
 ) -> Cost:
-    """Every key and value is read once by the rows that see it, every query read and every output written."""
+    """Of rows (start, count). Every key and value is read once by the rows that see it, every query read and every
+    output written."""
     kv_bytes = itemsize if kv_itemsize is None else kv_itemsize
     size = flops = 0
-    for start, count in zip(starts, counts, strict=True):
+    for start, count in rows:
         most = start + count if window is None else window
         seen = sum(min(position + 1, most) for position in range(start, start + count))
         keys = min(start + count, count - 1 + most)
@@ -86,20 +90,11 @@ def paged_attention_cost(
     return Cost(size, flops)
 
 
-def _op(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    tables: torch.Tensor,
-    starts: torch.Tensor,
-    counts: torch.Tensor,
-    window: int | None,
-    key_scales: torch.Tensor | None,
-    value_scales: torch.Tensor | None,
-) -> torch.Tensor:
+def _op(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *others: Any) -> torch.Tensor:
+    tables, starts, counts, window, *scales = others
     host = (starts.cpu().numpy(), counts.cpu().numpy(), tables.cpu().numpy())
     plan = AttentionPlan(starts, counts, tables, window, host)
-    return paged_attention(query, key_cache, value_cache, plan, key_scales, value_scales)
+    return paged_attention(query, LayerCache(keys, values, *scales), plan)
 
 
 register(

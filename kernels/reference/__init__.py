@@ -1,5 +1,8 @@
 """Every op of the engine in plain torch: the specification that faster bodies must equal, and what runs without them.
 
+The exception is attention, whose specification takes a row at a time: without a library, the fast path in plain torch
+(`kernels.attention.fast_torch`) runs.
+
 Notation: T tokens of a batch, H query heads, K key/value heads, D head dimension, e bytes per element. Each op states
 the bytes that it must at least move and the floating-point operations that it must at least do.
 """

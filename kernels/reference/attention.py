@@ -2,81 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 
-from kernels.reference.attention_groups import SHORT, Fresh, Paged
-from kernels.reference.kv import dequantize_kv
+from kernels.reference.kv import LayerCache, dequantize_kv
 
 if TYPE_CHECKING:
-    from kernels.attention import AttentionPlan
+    from kernels.attention.plan import AttentionPlan
 
 
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    plan: AttentionPlan,
-    key_scales: torch.Tensor | None = None,
-    value_scales: torch.Tensor | None = None,
-) -> torch.Tensor:
+def paged_attention(query: torch.Tensor, cache: LayerCache, plan: AttentionPlan) -> torch.Tensor:
     """Causal attention with grouped KV heads over a paged cache, scaled by 1/sqrt(D) -> [T, H * D].
 
-    query is [T, H, D]; the caches are [blocks, block_size, K, D] and hold the batch's own keys and values too. Head h
-    reads KV head h // (H / K). Caches of eight bits are read as `dequantize_kv` says, int8 with the scales
-    [blocks, block_size, K], whose products need not be rounded to the query's type. The caches must hold finite
-    numbers in every block that a table names, also beyond the row's length: this body masks those, it does not skip
-    them.
+    query is [T, H, D]; the cache holds the batch's own keys and values too. Head h reads KV head h // (H / K). Keys and
+    values of eight bits are read as `dequantize_kv` says; their products need not be rounded to the query's type.
     """
-    outputs: list[torch.Tensor] = []
-    for group in plan.groups(key_cache, query.dtype):
-        key, value = (
-            _gather(cache, scales, group, query.dtype)
-            for cache, scales in ((key_cache, key_scales), (value_cache, value_scales))
+    outputs = [query.new_empty(0, query.shape[1] * query.shape[2])]
+    rows = torch.split(query, plan.counts.tolist()), plan.starts.tolist(), plan.tables
+    for row, start, table in zip(*rows, strict=True):
+        keys, values = (
+            dequantize_kv(x[table], None if scales is None else scales[table], torch.float32).flatten(0, 1)
+            for x, scales in ((cache.keys, cache.key_scales), (cache.values, cache.value_scales))
         )
-        run = _fresh if isinstance(group, Fresh) else _paged
-        outputs.append(run(query[group.begin : group.end], key, value, group))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-
-
-def _gather(cache: torch.Tensor, scales: torch.Tensor | None, group: Fresh | Paged, dtype: torch.dtype) -> torch.Tensor:
-    """The blocks of a group -> [rows, K, keys, D]."""
-    # As bytes: torch has no index_select for fp8.
-    bits = cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
-    blocks = bits.index_select(0, group.blocks).view(cache.dtype)
-    if cache.dtype != dtype:
-        blocks = dequantize_kv(blocks, None if scales is None else scales.index_select(0, group.blocks), dtype)
-    return blocks.reshape(group.rows, -1, *cache.shape[2:]).transpose(1, 2)
-
-
-def _fresh(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Fresh | Paged) -> torch.Tensor:
-    """key, value: [rows, K, keys, D], with keys behind the last row's that do not count."""
-    q = query.view(group.rows, group.count, *query.shape[1:]).transpose(1, 2)
-    k, v = key[:, :, : group.count], value[:, :, : group.count]
-    out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=group.mask, is_causal=group.mask is None, enable_gqa=q.shape[1] != k.shape[1]
-    )
-    return out.transpose(1, 2).reshape(len(query), -1)
-
-
-def _paged(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Fresh | Paged) -> torch.Tensor:
-    """key, value: [rows, K, keys, D]."""
-    _, heads, dim = query.shape
-    kv_heads, keys = key.shape[1:3]
-    shared = heads // kv_heads
-    if group.count == 1:
-        # One query per row: the heads that share a KV head become the query dimension, so KV is read once.
-        q = query.view(group.rows, kv_heads, shared, dim)
-        mask = None if group.mask is None else group.mask.expand(-1, -1, shared, keys)
-        return F.scaled_dot_product_attention(q, key, value, attn_mask=mask).reshape(group.rows, -1)
-    if group.count <= SHORT:
-        # The same for a few queries per row, next to each other: up to three times as fast as heads one by one.
-        q = query.view(group.rows, group.count, kv_heads, shared, dim).transpose(1, 2).flatten(2, 3)
-        mask = None if group.mask is None else group.mask.repeat_interleave(shared, dim=2)
-        out = F.scaled_dot_product_attention(q, key, value, attn_mask=mask)
-        return out.view(group.rows, kv_heads, group.count, shared, dim).transpose(1, 2).reshape(len(query), -1)
-    q = query.view(group.rows, group.count, heads, dim).transpose(1, 2)
-    out = F.scaled_dot_product_attention(q, key, value, attn_mask=group.mask, enable_gqa=heads != kv_heads)
-    return out.transpose(1, 2).reshape(len(query), -1)
+        end, shared = start + len(row), query.shape[1] // keys.shape[1]
+        keys, values = (x[:end].repeat_interleave(shared, dim=1) for x in (keys, values))
+        distance = torch.arange(start, end, device=query.device)[:, None] - torch.arange(end, device=query.device)
+        hidden = (distance < 0) | (distance >= (plan.window or end))
+        scores = torch.einsum("qhd,khd->hqk", row.float(), keys) / math.sqrt(query.shape[2])
+        weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+        outputs.append(torch.einsum("hqk,khd->qhd", weights, values).flatten(1).to(query.dtype))
+    return torch.cat(outputs)

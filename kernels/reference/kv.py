@@ -1,8 +1,22 @@
-"""Keys and values in eight bits."""
+"""The keys and values of a layer, and how they become eight bits."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+
+
+class LayerCache(NamedTuple):
+    """One layer's keys and values as ops see them: tables and slots count its blocks, wherever these lie in memory."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    """[blocks, block_size, kv_heads, head_dim]"""
+    key_scales: torch.Tensor | None = None
+    value_scales: torch.Tensor | None = None
+    """[blocks, block_size, kv_heads] fp32, what keys and values in int8 are multiplied with; None for other types."""
+
 
 MOST_FLOAT8 = 448.0
 """The largest number of e4m3."""

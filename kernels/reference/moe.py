@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from kernels.lora.ops import LoraExperts
 from kernels.reference.activation import silu_and_mul
 
 
@@ -61,31 +60,16 @@ def combine_experts(outputs: torch.Tensor, weights: torch.Tensor, places: torch.
 
 
 def moe(
-    x: torch.Tensor,
-    router: torch.Tensor,
-    gate_up: torch.Tensor,
-    down: torch.Tensor,
-    experts_per_token: int,
-    lora: LoraExperts | None = None,
+    x: torch.Tensor, router: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, experts_per_token: int
 ) -> torch.Tensor:
     """A sparse mixture of SwiGLU experts with Mixtral's routing: softmax over all experts, top k, renormalised.
 
     x [T, width], router [E, width], gate_up [E, 2 n, width], down [E, width, n] -> [T, width]. Tokens are sorted by
     expert, so that each expert's weights are read once; no size of a group is read back to the host. Rows of width
-    and n elements must be those of `grouped_linear`. `lora` adapts all three products.
+    and n elements must be those of `grouped_linear`.
     With k experts per token and E' experts hit: moves E' 3 n width e + T (2 width + 3 k n) e bytes;
     6 T k n width + 2 T E width FLOPs.
     """
-    logits = F.linear(x, router)
-    if lora is not None:
-        lora.adapt_router(x, logits)
-    routing = route_tokens(logits, experts_per_token)
-    rows = x[routing.tokens]
-    hidden = grouped_linear(rows, gate_up, routing.ends)
-    if lora is not None:
-        lora.adapt_gate_up(rows, hidden, routing.experts, routing.order)
-    hidden = silu_and_mul(hidden)
-    output = grouped_linear(hidden, down, routing.ends)
-    if lora is not None:
-        lora.adapt_down(hidden, output, routing.experts, routing.order)
-    return combine_experts(output, routing.weights, routing.places)
+    routing = route_tokens(F.linear(x, router), experts_per_token)
+    hidden = silu_and_mul(grouped_linear(x[routing.tokens], gate_up, routing.ends))
+    return combine_experts(grouped_linear(hidden, down, routing.ends), routing.weights, routing.places)

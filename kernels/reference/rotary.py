@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.reference.kv import quantize_kv
+from kernels.reference.kv import LayerCache, quantize_kv
 
 
 def rope_and_store(
@@ -13,31 +13,30 @@ def rope_and_store(
     value: torch.Tensor,
     table: torch.Tensor,
     rotations: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    cache: LayerCache,
     slots: torch.Tensor,
-    key_scales: torch.Tensor | None = None,
-    value_scales: torch.Tensor | None = None,
 ) -> None:
     """Rotate query [T, H, D] in place (RoFormer's embedding, in halves); write rotated key and value [T, K, D].
 
     Dimension i < D/2 is paired with i + D/2. Row rotations[t] of `table` [rows, D] fp32 holds the cosines of token t's
-    D/2 angles and then their sines. Keys and values go into the caches [blocks, block_size, K, D] at slots [T]
-    (block * block_size + offset). They are of the type of query, or float8_e4m3fn or int8: for the latter the scales
-    [blocks, block_size, K] fp32 are written too (see `quantize_kv`).
+    D/2 angles and then their sines. Keys and values go into the cache at slots [T] (block * block_size + offset), in
+    the cache's type, int8 with scales (see `quantize_kv`).
     """
     cos, sin = table.index_select(0, rotations).unsqueeze(1).chunk(2, dim=-1)
     query.copy_(_rotated(query, cos, sin))
-    block_size = key_cache.shape[1]
+    block_size = cache.keys.shape[1]
     place = (slots // block_size, slots % block_size)
-    stores = ((_rotated(key, cos, sin), key_cache, key_scales), (value.float(), value_cache, value_scales))
-    for x, cache, cache_scales in stores:
-        stored, scales = quantize_kv(x, cache.dtype)
+    stores = (
+        (_rotated(key, cos, sin), cache.keys, cache.key_scales),
+        (value.float(), cache.values, cache.value_scales),
+    )
+    for x, target, target_scales in stores:
+        stored, scales = quantize_kv(x, target.dtype)
         # As bytes: torch has no index_put_ for fp8.
-        _bits(cache).index_put_(place, _bits(stored))
+        _bits(target).index_put_(place, _bits(stored))
         if scales is not None:
-            assert cache_scales is not None
-            cache_scales.index_put_(place, scales)
+            assert target_scales is not None
+            target_scales.index_put_(place, scales)
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:

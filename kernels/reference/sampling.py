@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
-
-_BYTE_MASKS = np.where(
-    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") == 1, 0.0, -math.inf
-).astype(np.float32)
-"""What to add to the logits of eight tokens, by the byte of their bits, the lowest first."""
 
 
 def argmax(x: torch.Tensor) -> torch.Tensor:
@@ -18,9 +12,6 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
 
     Moves |x| e bytes; |x| comparisons.
     """
-    if x.device.type == "cpu":
-        # numpy's is vectorised: about ten times as fast as torch's, in bf16 more.
-        return torch.from_numpy(x.float().numpy().argmax(axis=-1))
     return x.argmax(dim=-1)
 
 
@@ -36,15 +27,9 @@ def apply_token_bitmask(logits: torch.Tensor, bits: torch.Tensor, rows: torch.Te
         apply_token_bitmask(some, bits)
         logits.index_copy_(0, rows, some)
         return
-    vocabulary = logits.shape[-1]
-    if logits.device.type == "cpu":
-        # Eight logits a byte, added: up to ten times as fast as a fill, which branches at every token.
-        masks = np.take(_BYTE_MASKS, bits.numpy().view(np.uint8), axis=0).reshape(len(bits), -1)
-        logits.add_(torch.from_numpy(masks)[:, :vocabulary])
-    else:
-        shifts = torch.arange(32, dtype=torch.int32, device=bits.device)
-        legal = ((bits[:, :, None] >> shifts) & 1).flatten(1)
-        logits.masked_fill_(legal[:, :vocabulary] == 0, -math.inf)
+    shifts = torch.arange(32, dtype=torch.int32, device=bits.device)
+    legal = ((bits[:, :, None] >> shifts) & 1).flatten(1)
+    logits.masked_fill_(legal[:, : logits.shape[-1]] == 0, -math.inf)
 
 
 def apply_penalties(
@@ -88,51 +73,33 @@ def sample(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     (`inverse_cdf`). A row's token does not depend on other rows.
     Moves |logits| e bytes; 8 |logits| FLOPs.
     """
-    temperature, top_k, top_p, min_p, uniforms = draws.T
     tokens = argmax(logits)
-    drawn = temperature.float() > 0
-    if not drawn.any():
-        return tokens
-    rows = drawn.nonzero()[:, 0]
-    scores = logits.index_select(0, rows.to(logits.device)).float()
+    rows = (draws[:, 0].float() > 0).nonzero()[:, 0]
+    temperature, top_k, top_p, min_p, uniforms = draws[rows].to(logits.device).T
+    rows = rows.to(logits.device)
+    scores = logits.index_select(0, rows).float()
     scores -= scores.amax(dim=-1, keepdim=True)
-    scores /= temperature[rows].float().to(logits.device)[:, None]
-    scores = truncate(
-        scores,
-        top_k=top_k[rows].long().to(logits.device),
-        top_p=top_p[rows].to(logits.device),
-        min_p=min_p[rows].to(logits.device),
-        ranked=bool(((top_k[rows] > 0) | (top_p[rows] < 1)).any()),
-    )
-    return tokens.index_copy(0, rows.to(logits.device), inverse_cdf(scores, uniforms[rows].to(logits.device)))
+    scores /= temperature.float()[:, None]
+    return tokens.index_copy(0, rows, inverse_cdf(truncate(scores, top_k, top_p, min_p), uniforms))
 
 
-def truncate(
-    logits: torch.Tensor, *, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor, ranked: bool
-) -> torch.Tensor:
+def truncate(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
     """Set to -inf what top-k, then top-p, then min-p remove, each a [rows] tensor of transformers' parameters.
 
     Top-p: the smallest set of most likely tokens, after top-k, that reaches top_p (Holtzman et al., 2020). Tokens as
-    likely as the last one kept are kept too. `ranked` says whether any row has top-k or top-p, which the host knows.
-    Every row's maximum must be 0.
+    likely as the last one kept are kept too. Every row's maximum must be 0.
     """
-    threshold = min_p.double().log().float()
-    if ranked:
-        threshold = torch.maximum(threshold, _least_ranked(logits, top_k, top_p))
-    return logits.masked_fill(logits < threshold[:, None], -math.inf)
-
-
-def _least_ranked(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The smallest logit of each row that top-k and top-p keep."""
-    values = logits.sort(dim=-1, descending=True).values
-    vocabulary = logits.shape[-1]
-    keep = torch.arange(vocabulary, device=logits.device) < torch.where(top_k > 0, top_k, vocabulary)[:, None]
-    weights = values.exp().double().masked_fill_(~keep, 0)
-    cumulative = weights.cumsum(dim=-1)
-    before = cumulative - weights
-    # Rounding may carry `before` to the total ahead of the last token, which top_p = 1 must keep.
-    keep &= (before < top_p[:, None] * cumulative[:, -1:]) | (top_p[:, None] >= 1)
-    return values.masked_fill_(~keep, math.inf).amin(dim=-1)
+    least = min_p.double().log().float()
+    if bool(((top_k > 0) | (top_p < 1)).any()):
+        values = logits.sort(dim=-1, descending=True).values
+        ranks = torch.arange(logits.shape[-1], device=logits.device)
+        kept = ranks < torch.where(top_k > 0, top_k, logits.shape[-1])[:, None]
+        weights = values.exp().double().masked_fill_(~kept, 0)
+        cumulative = weights.cumsum(dim=-1)
+        # Rounding may carry the sum to the total ahead of the last token, which top_p = 1 must keep.
+        kept &= (cumulative - weights < top_p[:, None] * cumulative[:, -1:]) | (top_p[:, None] >= 1)
+        least = torch.maximum(least, values.masked_fill(~kept, math.inf).amin(dim=-1))
+    return logits.masked_fill(logits < least[:, None], -math.inf)
 
 
 def inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

@@ -41,7 +41,8 @@ def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         body = library.load_cuda(library.EMULATOR)
     except FileNotFoundError as error:
         pytest.skip(str(error))
-    for name in ("paged_attention", "rope_and_store", "sample", "argmax", "log_sum_exp"):
+    monkeypatch.delattr("kernels.attention.fast_torch.paged_attention")
+    for name in ("rope_and_store", "sample", "argmax", "log_sum_exp"):
         monkeypatch.delattr(f"kernels.reference.{name}")
     with library.using(body):
         yield

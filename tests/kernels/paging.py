@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kernels import AttentionPlan, plan_attention
+from kernels import AttentionPlan, LayerCache, plan_attention
 from kernels.reference.kv import dequantize_kv, quantize_kv
 
 BLOCK = 16
@@ -66,6 +66,10 @@ class Paged:
         heads = torch.randn(tokens, self.heads + 1, self.dim, generator=generator).to(self.dtype, copy=True)
         self.query = heads.to(self.device)[:, : self.heads]
         self.key_cache, self.value_cache = (cache.to(self.device) for cache in caches)
+
+    @property
+    def cache(self) -> LayerCache:
+        return LayerCache(self.key_cache, self.value_cache, *self.scales)
 
     @property
     def plan(self) -> AttentionPlan:

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kernels
-from kernels import library, plan_attention, reference
+from kernels import LayerCache, library, plan_attention, reference
+from kernels.attention import fast_torch
 from kernels.ops.attention import NO_SCALES, paged_attention_cost
 from tests.kernels.paging import BLOCK, Paged
 
@@ -27,7 +28,7 @@ sizes = st.sampled_from([(4, 4), (4, 2), (6, 1), (40, 1), (7, 7)])
 
 
 def attend(batch: Paged) -> torch.Tensor:
-    return kernels.paged_attention(batch.query, batch.key_cache, batch.value_cache, batch.plan, *batch.scales)
+    return kernels.paged_attention(batch.query, batch.cache, batch.plan)
 
 
 def close(found: torch.Tensor, batch: Paged) -> None:
@@ -60,17 +61,25 @@ def test_each_query_gets_the_softmax_over_what_it_may_see(isa: str, dtype: torch
 
 
 @given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_the_specification_gives_the_same(data: st.DataObject) -> None:
+    """It does not look at unused slots either."""
+    batch = data.draw(any_batch(torch.float32))
+    close(reference.paged_attention(batch.query, batch.cache, batch.plan), batch)
+
+
+@given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_plain_torch_gives_the_same(data: st.DataObject) -> None:
     batch = data.draw(any_batch(torch.float32, unused=1e4).filter(lambda batch: all(count for _, count in batch.rows)))
-    close(reference.paged_attention(batch.query, batch.key_cache, batch.value_cache, batch.plan), batch)
+    close(fast_torch.paged_attention(batch.query, batch.cache, batch.plan), batch)
 
 
 @pytest.mark.parametrize("window", [None, 20])
 def test_plain_torch_runs_long_chunks_in_pieces(monkeypatch: pytest.MonkeyPatch, window: int | None) -> None:
-    monkeypatch.setattr("kernels.reference.attention_groups._MASK_ELEMENTS", 500)
+    monkeypatch.setattr("kernels.attention.groups._MASK_ELEMENTS", 500)
     batch = Paged([(40, 1), (33, 40), (0, 70)], window=window, unused=1e4)
-    close(reference.paged_attention(batch.query, batch.key_cache, batch.value_cache, batch.plan), batch)
+    close(fast_torch.paged_attention(batch.query, batch.cache, batch.plan), batch)
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
@@ -85,15 +94,14 @@ def test_narrower_keys_and_values_are_read_as_what_they_say(
     plan = plan_attention(
         np.array([50], np.int32), np.array([20], np.int32), batch.tables[1:2], window=window, device=torch.device("cpu")
     )
-    caches = (batch.key_cache, batch.value_cache)
-    assert torch.equal(kernels.paged_attention(batch.query[51:71], *caches, plan, *batch.scales), whole[51:71])
+    assert torch.equal(kernels.paged_attention(batch.query[51:71], batch.cache, plan), whole[51:71])
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
 def test_plain_torch_reads_narrower_keys_and_values(stored: torch.dtype) -> None:
     batch = Paged([(90, 1), (0, 70), (31, 3)], 6, 2, 48, stored=stored, unused=1.0)
-    caches = (batch.key_cache, batch.value_cache)
-    close(reference.paged_attention(batch.query, *caches, batch.plan, *batch.scales), batch)
+    for run in (fast_torch.paged_attention, reference.paged_attention):
+        close(run(batch.query, batch.cache, batch.plan), batch)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -110,7 +118,7 @@ def test_a_token_does_not_depend_on_its_batch_or_its_chunk(
         table = batch.tables[:1, : -(-end // BLOCK)].copy()
         first, count = np.array([begin], np.int32), np.array([end - begin], np.int32)
         plan = plan_attention(first, count, table, window=window, device=torch.device("cpu"))
-        alone = kernels.paged_attention(batch.query[begin:end], batch.key_cache, batch.value_cache, plan)
+        alone = kernels.paged_attention(batch.query[begin:end], batch.cache, plan)
         assert torch.equal(alone, whole[begin:end]), (begin, end)
 
 
@@ -127,14 +135,13 @@ def test_decodes_and_drafts_get_what_a_prompt_gets(
     dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
     batch = Paged([(0, length)], heads, kv_heads, dim, window, dtype, seed=dim, stored=stored)
     batch.query *= torch.tensor([0.01, 1, 30]).repeat(length)[:length, None, None]
-    caches = (batch.key_cache, batch.value_cache)
     whole = attend(batch)
     for count in (1, 2, 3, 4):
         first = np.arange(count, length - count, 127, dtype=np.int32)
         counts, tables = np.full(len(first), count, np.int32), np.repeat(batch.tables, len(first), 0)
         places = torch.from_numpy(np.concatenate([np.arange(x, x + count) for x in first]))
         plan = plan_attention(first, counts, tables, window=window, device=torch.device("cpu"))
-        found = kernels.paged_attention(batch.query[places], *caches, plan, *batch.scales)
+        found = kernels.paged_attention(batch.query[places], batch.cache, plan)
         assert torch.equal(found, whole[places]), count
 
 
@@ -150,7 +157,7 @@ def test_threads_and_the_order_of_rows_change_nothing(isa: str) -> None:
     try:
         torch.set_num_threads(2)
         two = attend(batch)
-        shuffled = kernels.paged_attention(query, batch.key_cache, batch.value_cache, plan)
+        shuffled = kernels.paged_attention(query, batch.cache, plan)
     finally:
         torch.set_num_threads(1)
     assert torch.equal(one, two)
@@ -221,7 +228,7 @@ def test_a_block_far_into_the_cache_is_found(isa: str) -> None:
     plan = plan_attention(
         np.array([5], np.int32), np.array([1], np.int32), far, window=None, device=torch.device("cpu")
     )
-    assert torch.equal(kernels.paged_attention(batch.query, *caches, plan), attend(batch))
+    assert torch.equal(kernels.paged_attention(batch.query, LayerCache(caches[0], caches[1]), plan), attend(batch))
 
 
 def test_the_op_keeps_torchs_rules(isa: str) -> None:
@@ -277,7 +284,7 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
 
 
 def test_the_cost_counts_what_is_seen() -> None:
-    cost = paged_attention_cost([9, 0], [1, 3], heads=4, kv_heads=2, dim=8, itemsize=2)
+    cost = paged_attention_cost([(9, 1), (0, 3)], heads=4, kv_heads=2, dim=8, itemsize=2)
     assert cost.flops == 4 * (10 + 1 + 2 + 3) * 4 * 8
     assert cost.bytes == 2 * 2 * 8 * ((1 + 3) * 4 + (10 + 3) * 2)
-    assert paged_attention_cost([9], [2], 4, 2, 8, 2, window=3).flops == 4 * 6 * 4 * 8
+    assert paged_attention_cost([(9, 2)], 4, 2, 8, 2, window=3).flops == 4 * 6 * 4 * 8

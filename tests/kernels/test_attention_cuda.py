@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kernels
+from kernels import LayerCache
 from tests.kernels.conftest import Body
 from tests.kernels.paged import SPLIT, Batch, batch
 
@@ -103,11 +104,11 @@ def test_rows_do_not_depend_on_each_other(body: Body, dtype: torch.dtype, stored
 def test_the_op_is_the_built_body_for_all_that_an_engine_can_have(
     body: Body, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, stored: torch.dtype, dim: int
 ) -> None:
-    monkeypatch.setattr("kernels.reference.paged_attention", None)
+    monkeypatch.setattr("kernels.attention.fast_torch.paged_attention", None)
     one = batch([(SPLIT + 3, 1), (0, 40)], 4, 2, dim, 20, body[1], 0, dtype, stored)
     tables = [x.cpu().numpy() for x in (one.starts, one.counts, one.tables)]
     plan = kernels.plan_attention(tables[0], tables[1], tables[2], window=20, device=body[1])
-    found = kernels.paged_attention(one.query, one.keys, one.values, plan, *(one.scales or ()))
+    found = kernels.paged_attention(one.query, LayerCache(one.keys, one.values, *(one.scales or ())), plan)
     assert torch.equal(found.view(one.query.shape), one.run(body[0]))
     assert kernels.attention_is_built(one.keys, dtype)
 
@@ -117,7 +118,7 @@ def test_heads_of_more_dimensions_are_left_to_plain_torch(body: Body) -> None:
     one.keys, one.values = one.keys.nan_to_num(), one.values.nan_to_num()
     tables = [x.cpu().numpy() for x in (one.starts, one.counts, one.tables)]
     plan = kernels.plan_attention(tables[0], tables[1], tables[2], window=None, device=body[1])
-    close(one, kernels.paged_attention(one.query, one.keys, one.values, plan).view(one.query.shape))
+    close(one, kernels.paged_attention(one.query, LayerCache(one.keys, one.values), plan).view(one.query.shape))
     assert not kernels.attention_is_built(one.keys, FP32)
 
 

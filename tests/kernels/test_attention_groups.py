@@ -6,25 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.reference import attention_groups
-from kernels.reference.attention_groups import Fresh, Groups, Paged, group_rows
+from kernels.attention import groups as attention_groups
+from kernels.attention.groups import Fresh, Groups, Paged, group_rows
 
 
 def plan(rows: list[tuple[int, int]], window: int | None = None, block_bytes: int = 64) -> Groups:
     starts, counts = np.array(rows).T
     width = -(-int((starts + counts).max()) // 16)
     tables = np.arange(len(rows) * width).reshape(len(rows), width)
-    device = torch.device("cpu")
-    return group_rows(
-        starts,
-        counts,
-        tables,
-        block_size=16,
-        block_bytes=block_bytes,
-        window=window,
-        device=device,
-        dtype=torch.float32,
-    )
+    keys = torch.empty(1, 16, 1, block_bytes // 32, dtype=torch.uint8)
+    return group_rows(starts, counts, tables, window, keys, torch.float32)
 
 
 def kinds(rows: list[tuple[int, int]]) -> list[tuple[type, int]]:

@@ -70,32 +70,32 @@ def linear(quantize: kernels.Quantization | None, rows: int) -> Case:
     return Case(lambda: weight(x), [x])
 
 
-def caches(stored: torch.dtype, kv_heads: int, dim: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def caches(stored: torch.dtype, kv_heads: int, dim: int) -> kernels.LayerCache:
     shape = (80, kv_heads, 16, dim)
     pair = [torch.zeros(shape, device=DEVICE).to(stored).transpose(1, 2) for _ in range(2)]
     scales = [torch.ones(shape[:3], device=DEVICE).transpose(1, 2) for _ in range(2)] if stored == INT8 else []
-    return pair, scales
+    return kernels.LayerCache(*pair, *scales)
 
 
 def rope(dtype: torch.dtype, stored: torch.dtype) -> Case:
     x = random(9, 8, 64, dtype=dtype)
     query, key, value = torch.split(x, [4, 2, 2], 1)
     table, places = random(50, 64, dtype=FP32), torch.randperm(50, device=DEVICE)[:9]
-    pair, scales = caches(stored, 2, 64)
-    run = lambda: kernels.rope_and_store(query, key, value, table, places, *pair, places, *scales)  # noqa: E731
-    return Case(run, [x, table, *pair, *scales])
+    cache = caches(stored, 2, 64)
+    run = lambda: kernels.rope_and_store(query, key, value, table, places, cache, places)  # noqa: E731
+    return Case(run, [x, table, *filter(torch.is_tensor, cache)])
 
 
 def attention(dtype: torch.dtype, stored: torch.dtype, dim: int, count: int) -> Case:
     """Of a plan that is on the device, as recorded steps have it; long enough for several splits."""
-    pair, scales = caches(stored, 2, dim)
+    cache = caches(stored, 2, dim)
     query = random(2 * count, 8, dim, dtype=dtype)
     starts = torch.tensor([600, 3], dtype=torch.int32, device=DEVICE)
     counts = torch.full((2,), count, dtype=torch.int32, device=DEVICE)
     tables = torch.randperm(80, device=DEVICE)[:78].int().view(2, 39)
     plan = kernels.fixed_plan(starts, counts, tables, window=None, most=count, longest=39 * 16)
-    run = lambda: kernels.paged_attention(query, *pair, plan, *scales)  # noqa: E731
-    return Case(run, [query, *pair, *scales])
+    run = lambda: kernels.paged_attention(query, cache, plan)  # noqa: E731
+    return Case(run, [query, *filter(torch.is_tensor, cache)])
 
 
 def argmax() -> Case:

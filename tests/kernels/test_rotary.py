@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kernels
-from kernels import library, reference
-from kernels.ops.attention import NO_SCALES
+from kernels import LayerCache, library, reference
+from kernels.ops.attention import native_cache
 
 BLOCK = 16
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2**-8}
-Arguments = tuple[torch.Tensor, ...]
+Arguments = tuple[Any, ...]
 every_shape = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -28,7 +30,7 @@ def arguments(tokens: int, dim: int, dtype: torch.dtype, seed: int = 0) -> Argum
         *heads.split([3, 2, 2], dim=1),
         torch.cat((angles.cos(), angles.sin()), -1),
         torch.randint(50, (tokens,), generator=generator),
-        *caches,
+        LayerCache(caches[0], caches[1]),
         torch.randperm(4 * BLOCK, generator=generator)[:tokens],
     )
 
@@ -41,18 +43,18 @@ def turned(heads: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 
 def check(run: object, given: Arguments) -> None:
-    query, key, value, table, rotations, key_cache, value_cache, slots = given
+    query, key, value, table, rotations, cache, slots = given
     tolerance = TOLERANCE[query.dtype]
     expected_query, expected_key = (turned(x, table[rotations]) for x in (query, key))
     expected_value = value.clone()
     assert callable(run)
     run(*given)
     torch.testing.assert_close(query.double(), expected_query, rtol=tolerance, atol=tolerance)
-    rows = [cache[slots // BLOCK, slots % BLOCK] for cache in (key_cache, value_cache)]
+    rows = [stored[slots // BLOCK, slots % BLOCK] for stored in (cache.keys, cache.values)]
     torch.testing.assert_close(rows[0].double(), expected_key, rtol=tolerance, atol=tolerance)
     assert torch.equal(rows[1], expected_value)
-    for cache in (key_cache, value_cache):
-        assert int((~cache.isnan()).any(-1).any(-1).sum()) == len(slots)
+    for stored in (cache.keys, cache.values):
+        assert int((~stored.isnan()).any(-1).any(-1).sum()) == len(slots)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -79,7 +81,7 @@ def test_narrower_caches_get_what_the_specification_says(
     """Bit for bit: tiny numbers and huge ones, zeros and whole vectors of them among ordinary ones."""
     results = []
     for run in (kernels.rope_and_store, reference.rope_and_store):
-        query, key, value, table, rotations, _, _, slots = arguments(40, dim, dtype)
+        query, key, value, table, rotations, _, slots = arguments(40, dim, dtype)
         for x in (key, value):
             x[::3] *= 0.003
             x[1::5] *= 500
@@ -87,7 +89,7 @@ def test_narrower_caches_get_what_the_specification_says(
             x[3, :, ::2] = 0
         caches = [torch.zeros(4, 2, BLOCK, dim, dtype=stored).transpose(1, 2) for _ in range(2)]
         scales = [torch.full((4, 2, BLOCK), 7.0).transpose(1, 2) for _ in range(2)] if stored == torch.int8 else []
-        run(query, key, value, table, rotations, *caches, slots, *scales)
+        run(query, key, value, table, rotations, LayerCache(*caches, *scales), slots)
         results.append([*(cache.contiguous().view(torch.uint8) for cache in caches), *scales])
     for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours, theirs)
@@ -95,10 +97,10 @@ def test_narrower_caches_get_what_the_specification_says(
 
 @pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.int8], ids=str)
 def test_eight_bits_are_near_what_was_stored(built: str, stored: torch.dtype) -> None:
-    query, key, value, table, rotations, _, _, slots = arguments(40, 64, torch.float32)
+    query, key, value, table, rotations, _, slots = arguments(40, 64, torch.float32)
     caches = [torch.zeros(4, BLOCK, 2, 64, dtype=stored) for _ in range(2)]
     scales = [torch.zeros(4, 2, BLOCK).transpose(1, 2) for _ in range(2)] if stored == torch.int8 else []
-    kernels.rope_and_store(query, key, value, table, rotations, *caches, slots, *scales)
+    kernels.rope_and_store(query, key, value, table, rotations, LayerCache(*caches, *scales), slots)
     place = (slots // BLOCK, slots % BLOCK)
     numbers = caches[1].float()[place]
     if scales:
@@ -115,18 +117,16 @@ def test_a_token_does_not_depend_on_its_batch(built: str) -> None:
     finally:
         torch.set_num_threads(1)
     for i in range(20):
-        query, key, value, table, rotations, key_cache, value_cache, slots = alone
+        query, key, value, table, rotations, cache, slots = alone
         here = slice(i, i + 1)
-        kernels.rope_and_store(
-            query[here], key[here], value[here], table, rotations[here], key_cache, value_cache, slots[here]
-        )
-    for one, other in zip(together, alone, strict=True):
+        kernels.rope_and_store(query[here], key[here], value[here], table, rotations[here], cache, slots[here])
+    for one, other in zip([together[0], *together[5][:2]], [alone[0], *alone[5][:2]], strict=True):
         assert torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
 
 
 def test_the_op_keeps_torchs_rules(built: str) -> None:
     given = list(arguments(5, 16, torch.float32))
-    given[5:7] = [torch.zeros(4, BLOCK, 2, 16) for _ in range(2)]
+    given[5:6] = [torch.zeros(4, BLOCK, 2, 16) for _ in range(2)]
     given[0] = given[0].contiguous()
     torch.library.opcheck(torch.ops.roundhouse.rope_and_store.default, tuple(given))
 
@@ -135,7 +135,7 @@ def test_a_wrong_argument_is_named(isa: str) -> None:
     body = library.cpu
     assert body is not None
     good = list(arguments(5, 16, torch.float32))
-    good[7:7] = [NO_SCALES, NO_SCALES]
+    good[5:6] = native_cache(good[5])
     for place, wrong, message in [
         (1, good[1].bfloat16(), "key has another type"),
         (3, good[3].double(), "table has another type"),

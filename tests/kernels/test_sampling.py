@@ -81,7 +81,6 @@ def test_what_can_be_drawn_is_exactly_what_a_sort_keeps(
         top_k=torch.tensor([top_k]),
         top_p=torch.tensor([top_p]),
         min_p=torch.tensor([min_p]),
-        ranked=True,
     )
     ends = kept.double().softmax(-1).cumsum(-1)[0]
     numbers = torch.cat([ends - kept.double().softmax(-1)[0] / 2, ends * (1 - 1e-5), ends + 1e-5])

@@ -44,7 +44,6 @@ def truncated(logits: torch.Tensor, *params: SamplingParams) -> torch.Tensor:
         top_k=torch.tensor([p.top_k for p in params], device=logits.device),
         top_p=torch.tensor([p.top_p for p in params], device=logits.device),
         min_p=torch.tensor([p.min_p for p in params], device=logits.device),
-        ranked=any(p.top_k or p.top_p < 1 for p in params),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels import library, reference
+from kernels import LayerCache, library, reference
 from kernels.formats.cuda import GROUP, pack_int4, pack_int8
 from tests.kernels.faults import Case, Fault
 
@@ -33,7 +33,7 @@ def rope(body: library.Library) -> torch.Tensor:
     caches = [torch.zeros(2, 16, 2, dim, dtype=torch.int8) for _ in range(2)]
     scales = [torch.full((2, 2, 16), 7.0).transpose(1, 2) for _ in range(2)]
     expected = [x.clone() for x in (query, key, value, *caches, *scales)]
-    reference.rope_and_store(*expected[:3], table, places, *expected[3:5], slots, *expected[5:])
+    reference.rope_and_store(*expected[:3], table, places, LayerCache(*expected[3:]), slots)
     body.rope_and_store(query, key, value, table, places, *caches, *scales, slots)
     found = [query, *caches, *scales]
     for ours, theirs in zip(found, [expected[0], *expected[3:]], strict=True):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.reference.attention_groups import Groups, group_rows
+from kernels.attention.groups import Groups, group_rows
 
 Ints = npt.NDArray[np.int32]
 
@@ -29,8 +29,8 @@ class AttentionPlan:
     """How many positions a query sees, itself included; None is all."""
     _host: tuple[Ints, Ints, Ints] | None
     """The same on the host; None: it changes on the device, within the limits."""
-    _limits: tuple[int, int] | None = field(default=None)
-    _groups: Groups | None = field(default=None)
+    _limits: tuple[int, int] | None = None
+    _groups: Groups | None = None
 
     @property
     def most(self) -> int:
@@ -46,20 +46,10 @@ class AttentionPlan:
         return int((starts + counts).max())
 
     def groups(self, key_cache: torch.Tensor, dtype: torch.dtype) -> Groups:
-        """The same for the plain torch body, worked out when it first asks."""
+        """Groups of rows that share a call of the fast path in plain torch, worked out when it first asks."""
         if self._groups is None:
             starts, counts, tables = (array.astype(np.int64) for array in self._known())
-            block_size, heads, dim = key_cache.shape[1:]
-            self._groups = group_rows(
-                starts,
-                counts,
-                tables,
-                block_size=block_size,
-                block_bytes=2 * block_size * heads * dim * key_cache.itemsize,
-                window=self.window,
-                device=key_cache.device,
-                dtype=dtype,
-            )
+            self._groups = group_rows(starts, counts, tables, self.window, key_cache, dtype)
         return self._groups
 
     def _known(self) -> tuple[Ints, Ints, Ints]:
@@ -68,7 +58,7 @@ class AttentionPlan:
             RuntimeError: it is a fixed plan, which only a built body can follow.
         """
         if self._host is None:
-            raise RuntimeError("the plain torch body of attention cannot follow a plan that changes on the device")
+            raise RuntimeError("plain torch cannot follow an attention plan that changes on the device")
         return self._host
 
 

@@ -1,4 +1,4 @@
-"""How the plain torch body of paged attention serves a batch: sorted into groups that one call of torch's can serve.
+"""How paged attention's fast path in plain torch serves a batch: in groups of rows that share one call of torch's.
 
 Two kinds of groups exist: fresh rows, which have no computed prefix and need no mask, and paged rows. Keys and values
 of both are gathered from the cache by block.
@@ -62,11 +62,8 @@ def group_rows(
     starts: Ints,
     counts: Ints,
     tables: Ints,
-    *,
-    block_size: int,
-    block_bytes: int,
     window: int | None,
-    device: torch.device,
+    key_cache: torch.Tensor,
     dtype: torch.dtype,
 ) -> Groups:
     """Group a batch whose row i runs tokens `[starts[i], starts[i] + counts[i])` of its sequence.
@@ -75,10 +72,12 @@ def group_rows(
         starts, counts: [rows], in the order in which the rows' tokens lie in the batch. Neighbours with equal counts
             and similar lengths share a call, so decodes and drafts should come sorted by length.
         tables: [rows, width] block ids of the cache; entries past a row's length are ignored.
-        block_bytes: size of a block's keys and values in one layer.
         window: how many positions a query sees, itself included; None is all.
-        dtype: of the additive masks, which must equal that of the queries.
+        key_cache: [blocks, block_size, kv_heads, head_dim].
+        dtype: type of the additive masks, which must be that of the queries.
     """
+    block_size, device = key_cache.shape[1], key_cache.device
+    block_bytes = 2 * key_cache[0].numel() * key_cache.itemsize
     starts, counts, tables = _split_long(starts, counts, tables, window)
     first_block = np.zeros_like(starts) if window is None else np.maximum(starts - window + 1, 0) // block_size
     widths = -(-(starts + counts) // block_size) - first_block
