@@ -7,7 +7,7 @@ from kernels.formats import PackedWeight, Quantization, pack_weight
 from kernels.lora.layout import LoraAdapter, LoraEmbedding, LoraLayout, LoraPart, LoraSite
 from kernels.lora.ops import LoraExperts, adapt_embedding, adapt_experts, adapt_linear
 from kernels.lora.plan import LoraPlan, LoraWorkspace
-from kernels.lora.tables import LastingLoraPlan, TablePlan
+from kernels.lora.tables import LoraPlanBuffers, TablePlan
 from kernels.memory import zeros_in_huge_pages
 from kernels.ops.activation import gelu_and_mul, silu_and_mul
 from kernels.ops.attention import attention_is_built, paged_attention
@@ -21,7 +21,6 @@ from kernels.reference.kv import LayerCache
 
 __all__ = [
     "AttentionPlan",
-    "LastingLoraPlan",
     "LayerCache",
     "LoraAdapter",
     "LoraEmbedding",
@@ -29,6 +28,7 @@ __all__ = [
     "LoraLayout",
     "LoraPart",
     "LoraPlan",
+    "LoraPlanBuffers",
     "LoraSite",
     "LoraWorkspace",
     "PackedExperts",

@@ -13,7 +13,7 @@ from kernels import resources
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "kernels"
-"""Where the compilers work."""
+"""Folder in which the compilers work."""
 
 
 def main() -> None:

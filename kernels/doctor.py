@@ -28,14 +28,14 @@ _REBUILD = "python -m kernels.build in a checkout, or install the package again"
 
 
 class DeviceFinding(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """One thing that was examined, and its state."""
 
     area: str
     name: str
     value: str
     state: State = "ok"
     remedy: str = ""
-    """What to do about it, unless it is ok."""
+    """What to do about the finding, empty if it is ok."""
 
 
 def examine() -> Iterator[DeviceFinding]:
@@ -90,7 +90,7 @@ def _instruction_set() -> DeviceFinding:
 
 
 def _libraries() -> Iterator[DeviceFinding]:
-    """Those that this CPU could run but that cannot be loaded; only the best one is of use."""
+    """Libraries that this CPU could run but that cannot be loaded; only the best one is of use."""
     for isa in library.supported():
         try:
             library.load(isa)
@@ -121,7 +121,7 @@ def _cpu_quota() -> float | None:
 
 
 def _openmp() -> DeviceFinding:
-    """Threads are shared only if there is one OpenMP."""
+    """OpenMP libraries in this process: with more than one, two pools of threads share the cores."""
     try:
         mapped = Path("/proc/self/maps").read_text()
     except OSError:
@@ -221,7 +221,7 @@ def _ops() -> Iterator[DeviceFinding]:
 
 
 def versions() -> Iterator[DeviceFinding]:
-    """Of what the kernels stand on."""
+    """Versions of the packages that the kernels stand on."""
     for package in ("torch", "apache-tvm-ffi", "numpy"):
         yield DeviceFinding("versions", package, importlib.metadata.version(package))
 

@@ -1,7 +1,7 @@
 """The built libraries: where they are, which instruction set this machine's CPU has, and which one serves.
 
 There is one library per CPU instruction set, from the same sources, and one for CUDA. `ROUNDHOUSE_CPU_ISA` forces one
-of the former; `reference` forces the plain torch bodies. Without a library the plain torch bodies serve, and
+of the former; `reference` forces plain torch, which also serves without a library, and
 `roundhouse doctor` says why.
 """
 
@@ -17,9 +17,13 @@ from typing import Any
 import torch
 
 FOLDER = Path(__file__).parent / "lib"
-"""Where the build puts the libraries."""
+"""Folder into which the build puts the libraries."""
 ISAS = ("avx2", "avx512", "amx")
 """Instruction sets that the CPU bodies are built for, each a superset of the ones before."""
+TYPES = (torch.float32, torch.bfloat16)
+"""Types of activations that built bodies take."""
+TYPES = (torch.float32, torch.bfloat16)
+"""Types of activations that built bodies take."""
 REFERENCE = "reference"
 VARIABLE = "ROUNDHOUSE_CPU_ISA"
 
@@ -28,14 +32,15 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "avx512": ("avx512_f", "avx512_bw", "avx512_dq", "avx512_vl", "avx512_vnni", "avx512_vbmi"),
     "amx": ("avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"),
 }
-"""What each asks for beyond the one before, in the words of `torch.cpu.get_capabilities`."""
+"""Capabilities that each needs beyond the one before, as `torch.cpu.get_capabilities` names them."""
 
 
 class Library:
     """The functions of one built library, as attributes."""
 
     def __init__(self, isa: str, path: Path) -> None:
-        """
+        """Load a library.
+
         Raises:
             OSError, RuntimeError: the file cannot be loaded.
         """
@@ -48,8 +53,8 @@ class Library:
             raise RuntimeError(f"the system does not let this process use {isa}")
 
     @property
-    def cuda(self) -> bool:
-        """Whether it is of the CUDA sources, on a device or under the emulator: some of its functions take more."""
+    def is_cuda(self) -> bool:
+        """Whether it has the CUDA bodies, on a device or under the emulator: some of them take more arguments."""
         return self.isa not in ISAS
 
     def __getattr__(self, name: str) -> Any:
@@ -113,11 +118,11 @@ def _choose() -> tuple[Library | None, str]:
 
 
 cpu, reason = _choose()
-"""The library whose bodies serve on the CPU, None for the plain torch bodies; and why."""
+"""The library that serves on the CPU, None for plain torch; and why."""
 
 
 EMULATOR = "emulator"
-"""The CUDA bodies as host code, one thread after the other: for tests only."""
+"""Name of the library with the CUDA bodies as host code, one thread after the other: for tests only."""
 
 
 @cache
@@ -147,11 +152,11 @@ def _choose_cuda() -> tuple[Library | None, str]:
 
 
 cuda, cuda_reason = _choose_cuda()
-"""The library whose bodies serve on CUDA, None for the plain torch bodies; and why."""
+"""The library that serves on CUDA, None for plain torch; and why."""
 
 
 def of(x: torch.Tensor, function: str | None = None) -> Library | None:
-    """The library that serves where x is, None for the plain torch bodies; which also serve if it lacks `function`."""
+    """The library that serves where x is; None, for plain torch, if there is none or it lacks `function`."""
     found = cpu if x.is_cpu else cuda
     return None if found is None or (function is not None and not found.has(function)) else found
 

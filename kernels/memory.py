@@ -43,14 +43,14 @@ def zeros_in_huge_pages(size: int, taken: int = 0) -> torch.Tensor:
 
 
 class Workspace(threading.local):
-    """Memory that an op needs while it runs: one per thread, which grows and is used again."""
+    """Scratch memory of an op: one per thread, which grows and is used again."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._size = 0
 
     def of(self, size: int) -> torch.Tensor:
-        """At least `size` bytes, with anything in them."""
+        """At least `size` bytes, whose content is undefined."""
         if self._size < size:
             self._memory, self._size = empty_in_huge_pages(size), size
         return self._memory

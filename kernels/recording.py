@@ -29,9 +29,9 @@ class Recording:
 
     def __init__(self, body: library.Library) -> None:
         self.whole = True
-        """Whether replaying does all that the pass did: it was nothing but calls of the library, and views."""
+        """Whether the pass was nothing but calls of the library and views, so that replaying does all that it did."""
         self.nbytes = 0
-        """Memory that the pass asked for."""
+        """Bytes of tensors that the pass allocated."""
         self._calls: list[tuple[Any, tuple[Any, ...]]] = []
         self._body = body
         self._threads = torch.get_num_threads()
@@ -42,7 +42,7 @@ class Recording:
         self._calls.append((function, arguments))
 
     def end(self) -> None:
-        """The pass is over: bring its calls into the form in which they are replayed."""
+        """End the pass: bring its calls into the form in which they are replayed."""
         import tvm_ffi
 
         if self.whole:
@@ -67,14 +67,14 @@ class Recording:
 
 
 def _held(argument: Any) -> Any:
-    """An argument as the library keeps it: a tensor's memory stays as long as the recording."""
+    """An argument in the library's own form, which keeps a tensor's memory as long as the recording."""
     import tvm_ffi
 
     return tvm_ffi.from_dlpack(argument) if isinstance(argument, torch.Tensor) else argument
 
 
 class _Recorder(library.Library):
-    """Serves in place of a library and notes what one thread calls; there is one for each, which caches may keep."""
+    """Stands in for a library and notes the calls of one thread; one per library, so that caches may keep it."""
 
     def __init__(self, body: library.Library) -> None:
         self.isa = body.isa
@@ -106,7 +106,7 @@ def _recorder(body: library.Library) -> _Recorder:
 
 
 class _Watch(TorchDispatchMode):
-    """Sees what torch itself is asked for: memory and views are part of a recording, anything else is lost to it."""
+    """Watches calls of torch itself: a recording is whole only if these are allocations and views."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

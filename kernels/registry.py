@@ -1,4 +1,4 @@
-"""What there is to know of every op: its torch schema, the bodies that serve it, and what it costs at least.
+"""The list of all ops: their torch schemas, the bodies that serve them, and their least costs.
 
 Ops are registered with `torch.library`, so that `torch.compile` and `opcheck` see them as
 `torch.ops.roundhouse.<name>`. The engine calls the Python functions behind them directly: that spares a microsecond.
@@ -20,12 +20,12 @@ _DEVICES = ("CPU", "CUDA")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a call must at least do; measurements print the share of the machine's limit that it reaches."""
+    """The least that a call must do; measurements print the share of the machine's limit that it reaches."""
 
     bytes: int
-    """Moved to and from memory."""
+    """Bytes moved to and from memory."""
     flops: int
-    """A multiplication and an addition are two."""
+    """Floating-point operations; a multiplication with an addition counts as two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +33,20 @@ class Op:
     """One op."""
 
     name: str
-    """Also of the libraries' function that serves it."""
+    """Name of the op and of the libraries' function that serves it."""
     cost: Callable[..., Cost]
-    """Of a call with given sizes; each op says which."""
+    """The least cost of a call, by sizes that each op names."""
     built: tuple[str, ...]
-    """Devices that it has bodies for, of "cpu" and "cuda"; elsewhere nothing is faster than torch."""
+    """Devices that have a built body, of "cpu" and "cuda"; elsewhere nothing is faster than torch."""
 
     def body(self, device: str) -> str:
-        """Which body serves it on "cpu" or "cuda": the name of a built library, or "reference"."""
+        """The body that serves the op on "cpu" or "cuda": the name of a built library, or "reference"."""
         found = library.cpu if device == "cpu" else library.cuda
         return library.REFERENCE if found is None or not found.has(self.name) else found.isa
 
 
 OPS: dict[str, Op] = {}
-"""By name."""
+"""All ops by name."""
 
 
 def register(
@@ -61,9 +61,9 @@ def register(
 
     Args:
         signature: torch's schema, `name(arguments) -> results`, with `(a!)` at whatever is written to.
-        run: what computes it on any device.
-        fake: the same for tensors without memory.
-        built: devices whose libraries have it.
+        run: function that computes the op on any device.
+        fake: function that gives outputs without memory, for tracing.
+        built: devices whose libraries have a body.
     """
     name = signature.partition("(")[0]
     OPS[name] = Op(name, cost, built)

@@ -16,18 +16,18 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessor:
-    """Of one generation; from the CUDA C++ Programming Guide, "Compute Capabilities"."""
+    """Limits of a multiprocessor of one generation; from the CUDA C++ Programming Guide, "Compute Capabilities"."""
 
     shared_bytes: int
     registers: int = 64 * 1024
     warps: int = 64
     blocks: int = 32
     partitions: int = 4
-    """Among which registers are shared out."""
+    """Parts of a multiprocessor, each with as many of its registers."""
     granularity: int = 256
-    """Registers of a warp are a multiple of this."""
+    """Registers are given to a warp in multiples of this."""
     reserved_bytes: int = 1024
-    """Shared memory that a block has beyond what it asks for."""
+    """Shared memory that a block takes beyond what it asks for."""
 
 
 MULTIPROCESSORS = {"sm_80": Multiprocessor(164 * 1024), "sm_90a": Multiprocessor(228 * 1024)}
@@ -41,17 +41,17 @@ class Kernel:
     architecture: str
     threads: int
     registers: int
-    """Of a thread."""
+    """Registers of a thread."""
     shared_bytes: int
-    """Of a block."""
+    """Shared memory of a block."""
     stack_bytes: int
-    """Of a thread, beside what is spilled."""
+    """Stack of a thread, without spilled registers."""
     spilled_bytes: int
-    """Stores and loads of registers for which there was no room, in the code of a thread."""
+    """Bytes of spilled registers that a thread's code stores and loads."""
 
     @property
     def blocks(self) -> int:
-        """That a multiprocessor has room for at once."""
+        """Blocks that a multiprocessor has room for at once."""
         has = MULTIPROCESSORS[self.architecture]
         warps = -(-self.threads // 32)
         of_warp = -(-max(self.registers, 1) * 32 // has.granularity) * has.granularity
@@ -73,10 +73,10 @@ _NAME = re.compile(r"kernel<(.+), (\d+), (\d+)ul>\(")
 
 
 def parse(log: str) -> list[Kernel]:
-    """The kernels of which ptxas told something.
+    """The kernels in a log of ptxas.
 
     Raises:
-        ValueError: it says something else than it used to.
+        ValueError: the log is not of the form that this reads.
     """
     found: list[tuple[str, str, re.Match[str], re.Match[str], int]] = []
     entry: re.Match[str] | None = None
@@ -120,7 +120,8 @@ def _short(name: str) -> str:
 
 
 def _demangled(names: Sequence[str]) -> list[str]:
-    """
+    """C++ names as written in the sources.
+
     Raises:
         FileNotFoundError: binutils, which come with a compiler, are not there.
     """
@@ -134,7 +135,7 @@ def _demangled(names: Sequence[str]) -> list[str]:
 
 
 def logs(build: Path) -> dict[str, Path]:
-    """What ptxas said when the CUDA library was built last, by source."""
+    """Logs of ptxas from the last build of the CUDA library, by source."""
     folder = build / "CMakeFiles" / "roundhouse_cuda.dir" / "kernels" / "csrc" / "cuda"
     return {path.name.removesuffix(".o.ptxas"): path for path in sorted(folder.glob("*.cu.o.ptxas"))}
 

@@ -25,7 +25,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-"""By their names in transformers; the last two are one function."""
+"""Activations by their names in transformers; the last two are one function."""
 ROPE_TYPES: tuple[RopeType, ...] = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
@@ -157,9 +157,9 @@ class ModelConfig:
     qk_norm: bool
     tied_embeddings: bool
     windows: tuple[int | None, ...]
-    """Per layer: how many positions a token sees, itself included; None is all."""
+    """How many positions a token sees in each layer, itself included; None is all."""
     experts: int
-    """0: a dense MLP."""
+    """Number of experts per layer; 0 for dense MLPs."""
     experts_per_token: int
     rope: RopeParameters
     max_position_embeddings: Positive
@@ -208,7 +208,7 @@ class ModelConfig:
 
     @property
     def context(self) -> int:
-        """Most tokens of a sequence. Scaled RoPE reaches `factor` times as far as the length it was pretrained with.
+        """Longest sequence, in tokens. Scaled RoPE reaches `factor` times as far as the length it was pretrained with.
 
         The same rule as vLLM's: llama3 and longrope checkpoints already state the extended length.
         """
@@ -389,7 +389,7 @@ def _check_rope(rope: RopeParameters, head_dim: int) -> None:
 
 
 def _eos_token_ids(directory: Path, raw: _Config) -> tuple[int, ...]:
-    """transformers' rule: what generation_config.json names, else what config.json names."""
+    """End-of-sequence ids by transformers' rule: those of generation_config.json, else those of config.json."""
     path = directory / "generation_config.json"
     ids = _read(path, _GenerationConfig).eos_token_id if path.exists() else None
     if ids is None:

@@ -13,7 +13,7 @@ from engine.checkpoint.config import CheckpointError
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _MAX_HEADER_BYTES = 100_000_000
-"""safetensors' own limit."""
+"""Largest header that safetensors itself accepts."""
 _SAMPLE_BYTES = 4096
 
 

@@ -34,12 +34,12 @@ class LoraPlanner:
             self._last = adapters, counts, self._workspace.plan(adapters, np.array(counts))
         return self._last[2]
 
-    def part(self, requests: Sequence[Request], counts: Ints, *, lasting: bool = False) -> LoraPlan | None:
+    def part(self, requests: Sequence[Request], counts: Ints, *, buffered: bool = False) -> LoraPlan | None:
         """The plan for tokens of some requests of the step that was begun last, `counts` of each.
 
-        lasting: it is to be written into a `LastingLoraPlan`.
+        buffered: the plan will be written into `LoraPlanBuffers`.
         """
-        return self._workspace.plan(self._adapters(requests), counts, lasting=lasting)
+        return self._workspace.plan(self._adapters(requests), counts, buffered=buffered)
 
     def head(self, step: LoraPlan | None, requests: Sequence[Request], counts: Ints) -> LoraPlan | None:
         """The plan for logits of some requests of a step, if one of its adapters changes them."""

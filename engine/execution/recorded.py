@@ -24,7 +24,7 @@ from engine.execution.step_buffers import Ints, StepBuffers
 from engine.model.decoder import Decoder
 from engine.model.layers import StepInputs
 from engine.plan import Row
-from kernels import LastingLoraPlan, LoraPlan, TablePlan
+from kernels import LoraPlan, LoraPlanBuffers, TablePlan
 
 _EAGER = 2
 """Steps of a size before one is recorded: many sizes come up only while requests come and go."""
@@ -91,7 +91,7 @@ class RecordedDecodes:
         self._buffers = buffers
         self._lines = len(buffers.tables)
         """How many of them there are in the memory that recordings read."""
-        self._adapted: LastingLoraPlan | None = None
+        self._adapted: LoraPlanBuffers | None = None
         """Which adapters the rows have."""
         self._rotary = rotary
         self._windows = windows
@@ -123,7 +123,7 @@ class RecordedDecodes:
             self._lines, self._adapted = len(self._buffers.tables), None
             self._recorded.clear()
         if lora is not None and (self._adapted is None or not self._adapted.write(lora)):
-            self._adapted = LastingLoraPlan(lora, self._lines)
+            self._adapted = LoraPlanBuffers(lora, self._lines)
             self._adapted.write(lora)
             self._recorded = {kind: each for kind, each in self._recorded.items() if not kind.adapted}
         kind = _Kind(len(rows), lora is not None)
@@ -146,7 +146,7 @@ class RecordedDecodes:
             for window in self._windows
         }
         tokens, rotations, slots = torch.from_numpy(self._buffers.numbers)[:, : kind.rows]
-        lora = self._adapted.of(kind.rows) if kind.adapted and self._adapted is not None else None
+        lora = self._adapted.plan(kind.rows) if kind.adapted and self._adapted is not None else None
         step = StepInputs(self._rotary, rotations, slots, plans, lora)
         with kernels.record() as recording:
             hidden = self._model(tokens, self._cache, step)

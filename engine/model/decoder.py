@@ -27,7 +27,7 @@ from engine.model.weights import load_weights
 from kernels import LayerCache, LoraPlan, Quantization
 
 _NOWHERE = torch.device("meta")
-"""Tensors without memory."""
+"""Device of tensors that have no memory yet."""
 _SPREAD = 0.02
 """Standard deviation of random weights."""
 
@@ -62,11 +62,11 @@ class DecoderLayer:
         residual: torch.Tensor,
         cache: LayerCache,
         step: StepInputs,
-        wanted: ReadoutTokens | None = None,
+        readout: ReadoutTokens | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`x` is what the layer before has not yet added to `residual` [T, hidden]; the answer is this layer's of both.
+        """Run the layer -> its output and the residual [T, hidden] to which the next norm adds it.
 
-        They are those of the tokens that are wanted; None: of all.
+        `x` is the same of the layer before, None for the first layer.
         """
         if x is None:
             x = kernels.rms_norm(residual, self._input_norm, self._eps)
@@ -74,9 +74,9 @@ class DecoderLayer:
             x = kernels.add_rms_norm(x, residual, self._input_norm, self._eps)
         query = self._attention.store(x, cache, step)
         plan, lora = step.plans[self._attention.window], step.lora
-        if wanted is not None:
-            query, residual = (tensor.index_select(0, wanted.tokens) for tensor in (query, residual))
-            plan, lora = wanted.plan, wanted.lora
+        if readout is not None:
+            query, residual = (tensor.index_select(0, readout.tokens) for tensor in (query, residual))
+            plan, lora = readout.plan, readout.lora
             if not len(residual):
                 return residual, residual
         x = self._attention(query, cache, plan, lora)
@@ -92,7 +92,7 @@ class Decoder:
     """Token ids in, hidden states out; logits for the rows that need them."""
 
     def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
-        """Allocates the weights at both ends, and fills nothing; `from_directory` gives a usable model."""
+        """Allocate embedding, head and last norm, and fill nothing; `from_directory` gives a usable model."""
         self.config = config
         self._embedding = torch.empty(config.vocabulary, config.hidden_size, device=device, dtype=dtype)
         self._layers = [DecoderLayer(config, layer, _NOWHERE, dtype) for layer in range(config.layers)]
@@ -134,7 +134,7 @@ class Decoder:
             ends |= model._head.targets("lm_head")
 
         def begin(group: int) -> Targets | None:
-            """A layer gets memory when its turn comes: a large model may fit only as far as it has been quantised."""
+            """Give a layer memory when its first tensor comes: a large model may only fit quantised."""
             if group == config.layers:
                 return None
             layer = model._layers[group] = DecoderLayer(config, group, device, dtype)
@@ -178,9 +178,9 @@ class Decoder:
     def __call__(
         self, tokens: torch.Tensor, cache: KVCache, step: StepInputs, *, layers: int | None = None
     ) -> torch.Tensor:
-        """Run tokens [T] through all layers, writing their KV -> normalised hidden states of those that are wanted.
+        """Run tokens [T] through all layers, writing their KV -> normalised hidden states of those that are read.
 
-        `layers` is for rehearsals: only so many of them, whose memory all others need in turn.
+        `layers` runs only the first ones, which need as much memory as all: to measure it before serving.
         """
         residual = kernels.embedding(tokens, self._embedding)
         if step.lora is not None:
@@ -188,7 +188,7 @@ class Decoder:
         x = None
         last = len(self._layers) - 1
         for index, (layer, layer_cache) in enumerate(zip(self._layers[:layers], cache.layers[:layers], strict=True)):
-            x, residual = layer(x, residual, layer_cache, step, step.wanted if index == last else None)
+            x, residual = layer(x, residual, layer_cache, step, step.readout if index == last else None)
         assert x is not None
         if not len(residual):
             return residual
@@ -210,5 +210,5 @@ class Decoder:
 
 
 def _head_quantization(quantize: Quantization | None) -> Quantization | None:
-    """Errors of the head are errors of the logits: it is worth its second half byte per weight."""
+    """Format of the head, whose errors are errors of the logits: int8 where other weights have four bits."""
     return "int8" if quantize == "int4" else quantize

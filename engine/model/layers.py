@@ -30,37 +30,37 @@ from kernels import (
 
 Targets = dict[str, torch.Tensor]
 Base = tuple[torch.Tensor, torch.Tensor | None]
-"""Weight [out, in] and bias [out] of one module."""
+"""Weight [out, in] and bias [out] of one module, as adapters need them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadoutTokens:
-    """The tokens of a step whose hidden states somebody reads: of all others the last layer has only KV to write."""
+    """The tokens of a step whose hidden states are read: of all others the last layer only writes keys and values."""
 
     tokens: torch.Tensor
-    """[K], their numbers in the step."""
+    """[K], positions of these tokens in the batch."""
     plan: AttentionPlan
-    """Of these tokens, with the window of the last layer."""
+    """Attention plan of these tokens, for the window of the last layer."""
     lora: LoraPlan | None
-    """None: none of their rows has an adapter."""
+    """LoRA plan of these tokens; None: none has an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What all layers share in one step."""
+    """Inputs that all layers of a step share."""
 
     rotary: torch.Tensor
-    """[rows, head_dim], cosines and sines; see `kernels.rope_and_store`."""
+    """[rows, head_dim], table of cosines and sines; see `kernels.rope_and_store`."""
     rotations: torch.Tensor
-    """[T], each token's row of them."""
+    """[T], row of that table for each token."""
     slots: torch.Tensor
-    """[T], where each token's KV goes."""
+    """[T], slot mapping: where each token's keys and values are written."""
     plans: dict[int | None, AttentionPlan]
-    """By window."""
+    """Attention plans by window."""
     lora: LoraPlan | None = None
-    """None: no row has an adapter."""
-    wanted: ReadoutTokens | None = None
-    """None: all tokens are."""
+    """LoRA plan of the batch; None: no row has an adapter."""
+    readout: ReadoutTokens | None = None
+    """Tokens whose hidden states are read; None: all of them."""
 
 
 class FeedForward(Protocol):
@@ -93,13 +93,13 @@ class Linear:
         self.site = site
         self.sizes = list(sizes)
         self.weight: torch.Tensor | None = torch.empty(sum(sizes), inputs, device=device, dtype=dtype)
-        """Until it is packed."""
+        """Weight as it is loaded; None once it is packed."""
         self._packed: PackedWeight | None = None
         self._out_dtype = out_dtype
         self.bias = torch.empty(sum(sizes), device=device, dtype=dtype) if bias else None
 
     def targets(self, *names: str) -> Targets:
-        """One name per stacked part."""
+        """Where the tensors of each stacked part go, one name per part."""
         assert self.weight is not None
         found = {f"{name}.weight": part for name, part in zip(names, torch.split(self.weight, self.sizes), strict=True)}
         if self.bias is not None:
@@ -185,7 +185,7 @@ class Attention:
     def __call__(
         self, query: torch.Tensor, cache: LayerCache, plan: AttentionPlan, lora: LoraPlan | None
     ) -> torch.Tensor:
-        """What the queries of a plan's rows find in the cache -> [T, hidden]."""
+        """Attention of a plan's rows over the cache, projected -> [T, hidden]."""
         return self._output(kernels.paged_attention(query, cache, plan), lora)
 
 
@@ -197,12 +197,12 @@ _ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 _MLP_ROWS = 256
-"""What the CPU's products take at a time. What lies between the two of a layer then stays in caches, and in memory
-that malloc keeps: that of 2,048 rows is so large that the system takes it back and clears it anew in every layer."""
+"""Rows that an MLP takes at a time on the CPU. The numbers between its two products then stay in caches, and in memory
+that malloc keeps: 2,048 rows need so much that the system takes it back and clears it anew in every layer."""
 
 
 class Mlp:
-    """SwiGLU, or the same with another activation."""
+    """A gated feed-forward layer: SwiGLU, or with another activation."""
 
     def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
         width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
@@ -226,7 +226,9 @@ class Mlp:
         # A row's numbers do not depend on which others are with it.
         if x.is_cpu and len(x) >= 2 * _MLP_ROWS and (lora is None or isinstance(lora, TablePlan)):
             parts = torch.split(x, _MLP_ROWS)
-            plans: Sequence[LoraPlan | None] = [None] * len(parts) if lora is None else lora.parts(_MLP_ROWS, len(x))
+            plans: Sequence[LoraPlan | None] = (
+                [None] * len(parts) if lora is None else lora.split_rows(_MLP_ROWS, len(x))
+            )
             return torch.cat([self._run(rows, plan) for rows, plan in zip(parts, plans, strict=True)])
         return self._run(x, lora)
 
@@ -246,7 +248,7 @@ class MixtureOfExperts:
             torch.empty(experts, 2 * inner, width, device=device, dtype=dtype),
             torch.empty(experts, width, inner, device=device, dtype=dtype),
         )
-        """Router, gate and up, down, until they are packed."""
+        """Weights of router, gate and up, and down as they are loaded; empty once they are packed."""
         self._packed: tuple[PackedWeight, PackedExperts, PackedExperts] | None = None
 
     def targets(self, prefix: str) -> Targets:
@@ -260,7 +262,7 @@ class MixtureOfExperts:
         return found
 
     def pack(self, quantize: Quantization | None) -> None:
-        """The router stays as it is: it is small, and what it decides is not a matter of degree."""
+        """Pack all weights; the router is never quantised, because it is small and a wrong choice is a wrong expert."""
         router, gate_up, down = self._weights
         self._packed = (
             kernels.pack_weight(router),

@@ -32,7 +32,7 @@ class RotaryEmbedding:
             self._long_offset = context
             tables.append(self._angles(positions, inverse_frequencies(config, long=True)))
         self.table = self._cos_sin(torch.cat(tables))
-        """Unless they do, a token's row of it is its position."""
+        """[rows, head_dim]; a token's row is its position, unless its angles depend on the length."""
 
     def rotations(
         self, positions: torch.Tensor, lengths: torch.Tensor | None = None

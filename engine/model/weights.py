@@ -2,7 +2,7 @@
 
 The model says for every tensor of the checkpoint where it goes (a view into a packed weight, for example); this module
 copies, and refuses whatever does not fit by name. Files are mapped into memory, so that a tensor is read once and the
-page cache is all that is used twice. No other weight format is read: none of them is free of code.
+page cache is all that is used twice. No other file format is read: pickled checkpoints can run code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engine.checkpoint.files import weight_files
 
 _STORED = (torch.float32, torch.bfloat16, torch.float16)
 _DERIVED = re.compile(r"\.rotary_emb\.inv_freq$")
-"""Old Llama checkpoints store these; they follow from the config."""
+"""Names of tensors that old Llama checkpoints store although they follow from the config."""
 
 
 def load_weights(

@@ -20,7 +20,7 @@ SHORT = 16
 _PADDING_FACTOR = 2
 """Paged rows share a group while the longest has at most twice the blocks of the shortest."""
 _PADDING_BLOCKS = 4
-"""... or at most this many more: an extra call costs more than gathering a few blocks in vain."""
+"""They also share one at up to this many blocks more: an extra call costs more than gathering a few in vain."""
 _GATHERED_BYTES = 2 * 1024 * 1024
 """On the CPU, keys and values gathered at a time: they are read again at once, and should still be in the L2 cache."""
 _MASK_ELEMENTS = 1 << 24

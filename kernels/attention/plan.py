@@ -1,4 +1,4 @@
-"""What attention needs to know of a step's rows, made once and read by every layer of one window."""
+"""The attention plan of a step: its rows and their block tables, made once and read by every layer of one window."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class AttentionPlan:
     window: int | None
     """How many positions a query sees, itself included; None is all."""
     _host: tuple[Ints, Ints, Ints] | None
-    """The same on the host; None: it changes on the device, within the limits."""
+    """The three tensors on the host; None if they change on the device, within the limits."""
     _limits: tuple[int, int] | None = None
     _groups: Groups | None = None
 
     @property
     def most(self) -> int:
-        """The largest of the counts, or more."""
+        """An upper bound of the counts."""
         return self._limits[0] if self._limits else int(self._known()[1].max())
 
     @property
     def longest(self) -> int:
-        """The length of the longest row's sequence, or more."""
+        """An upper bound of the lengths of the rows' sequences."""
         if self._limits:
             return self._limits[1]
         starts, counts, _ = self._known()

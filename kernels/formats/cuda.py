@@ -45,11 +45,11 @@ def serves(weight: torch.Tensor, function: str) -> bool:
 def body(x: torch.Tensor, function: str) -> library.Library | None:
     """The library whose CUDA body of this name serves where x is; None if there is none."""
     found = library.of(x, function)
-    return found if found is not None and found.cuda else None
+    return found if found is not None and found.is_cuda else None
 
 
 def in_whole_rows(x: torch.Tensor) -> torch.Tensor:
-    """The same in rows of 16 bytes."""
+    """x, copied if its rows do not begin at multiples of 16 bytes."""
     return x.clone(memory_format=torch.contiguous_format) if x.stride(0) % 8 or x.data_ptr() % 16 else x
 
 
@@ -72,7 +72,7 @@ def pack_int4(levels: torch.Tensor, steps: torch.Tensor, zeros: torch.Tensor) ->
 def unpack_int4(
     tiles: torch.Tensor, steps: torch.Tensor, outputs: int, inputs: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What `pack_int4` was given, with inputs filled up to whole groups."""
+    """The arguments of `pack_int4`, with inputs padded to whole groups."""
     groups = -(-inputs // GROUP)
     words = tiles.view(torch.int32).view(-1, 2 * groups, 8, 4, 4).permute(0, 2, 1, 3, 4)
     shifts = _shifts(tiles.device)
@@ -88,7 +88,7 @@ def _shifts(device: torch.device) -> torch.Tensor:
 
 
 def pack_int8(weight: torch.Tensor, *, alone: bool = False) -> torch.Tensor:
-    """int8 [outputs, inputs] -> tiles of bytes; `alone` for x in bf16."""
+    """int8 [outputs, inputs] -> tiles of bytes; `alone`: for products with x in bf16."""
     whole = _whole(weight)
     if alone:
         whole = _swap(whole)
@@ -98,7 +98,7 @@ def pack_int8(weight: torch.Tensor, *, alone: bool = False) -> torch.Tensor:
 
 
 def unpack_int8(tiles: torch.Tensor, outputs: int, inputs: int, *, alone: bool = False) -> torch.Tensor:
-    """What `pack_int8` was given."""
+    """The weight [outputs, inputs] that `pack_int8` packed."""
     padded = -(-inputs // GROUP) * GROUP
     parts = tiles.view(torch.int8).view(-1, padded // 64, 8, 4, 2, 2, 8).permute(0, 5, 2, 1, 3, 4, 6)
     whole = parts.reshape(-1, padded)
@@ -106,7 +106,7 @@ def unpack_int8(tiles: torch.Tensor, outputs: int, inputs: int, *, alone: bool =
 
 
 def _swap(whole: torch.Tensor) -> torch.Tensor:
-    """Of each four inputs the second for the third; undoes itself."""
+    """Exchange the second and third of each four inputs; a second call undoes it."""
     return whole.view(len(whole), -1, 2, 2).transpose(2, 3).reshape(whole.shape)
 
 

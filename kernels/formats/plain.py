@@ -18,7 +18,7 @@ class Plain(PackedWeight):
 
     @classmethod
     def pack(cls, weight: torch.Tensor) -> PackedWeight:
-        if library.of(weight, "linear") is not None and weight.dtype in (torch.float32, torch.bfloat16):
+        if library.of(weight, "linear") is not None and weight.dtype in library.TYPES:
             return PlainTiles.pack(weight)
         outputs, inputs = weight.shape
         return cls(outputs, inputs, weight.dtype, weight)

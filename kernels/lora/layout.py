@@ -16,7 +16,7 @@ import torch
 
 CHUNK = 8
 EMBEDDING = "embedding"
-"""What the token embedding is called; it is no site of a layout like the others."""
+"""Name of the token embedding's site, which a layout keeps apart from its `sites`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +26,25 @@ class LoraPart:
     begin: int
     end: int
     rank: int
-    """A multiple of CHUNK; what the adapter has less of is zeros."""
+    """Rank, padded with zeros to a multiple of CHUNK."""
     down: int
-    """Where A [experts, rank, width] begins. Those of a layer's parts lie one behind the other."""
+    """Where A [experts, rank, width] begins in the image, right behind the A of the layer's part before."""
     up: int
-    """Where B [experts, rank, end - begin] begins; the adapter's scaling is in it."""
+    """Where B [experts, rank, end - begin] begins in the image, already multiplied by the adapter's scaling."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoraSite:
-    """What there is for one linear layer, with inputs of `width` elements and outputs of `columns`."""
+    """An adapter's weights for one linear layer, with inputs of `width` elements and outputs of `columns`."""
 
     width: int
     columns: int
     parts: tuple[LoraPart, ...]
-    """By column."""
+    """Parts in the order of their columns, which do not overlap."""
     scale: int | None = None
-    """Where a vector [columns] begins among the vectors: what the output with its LoRA is multiplied by (DoRA)."""
+    """Where the vector [columns] begins among the vectors that multiplies the output (DoRA), if there is one."""
     offset: int | None = None
-    """The same for what is then added: a difference of biases."""
+    """Where the vector [columns] begins that is added last, a difference of biases, if there is one."""
     experts: int = 1
 
 
@@ -54,12 +54,12 @@ class LoraEmbedding:
 
     site: LoraSite
     rows: int
-    """Where A^T [vocabulary, rank] begins."""
+    """Where A^T [vocabulary, rank] begins in the image."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class LoraLayout:
-    """Of the images of all adapters that have the same ranks on the same layers. Compared by identity.
+    """Where everything lies in the images of adapters with the same ranks on the same layers. Compared by identity.
 
     An image is `factors` elements, then `vectors` numbers in fp32, then the rows of the embedding.
     """
@@ -69,7 +69,7 @@ class LoraLayout:
     vectors: int
     embedding: LoraEmbedding | None
     elements: int
-    """Of the whole image."""
+    """Size of the whole image, in elements of the arena."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -78,7 +78,7 @@ class LoraAdapter:
 
     layout: LoraLayout
     sectors: torch.Tensor
-    """[n] int64 on the arena's device."""
+    """[n] int64 on the arena's device: the sectors that hold the image, in its order."""
 
 
 def read_image(arena: torch.Tensor, adapter: LoraAdapter, begin: int, count: int) -> torch.Tensor:

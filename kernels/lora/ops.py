@@ -99,7 +99,7 @@ class LoraExperts:
 
 
 def adapt_cost(adapters: int, rows: int, ranks: int, width: int, elements: int, columns: int, itemsize: int) -> Cost:
-    """Of `rows` rows in all, with `ranks` in all parts of a site and `elements` in its B."""
+    """Cost for `rows` rows in all, with `ranks` in all parts of a site and `elements` in its B."""
     weights = ranks * width + elements
     return Cost((adapters * weights + rows * (width + 2 * columns)) * itemsize, 2 * rows * weights)
 

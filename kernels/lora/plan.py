@@ -20,9 +20,6 @@ from kernels.lora.tables import LoraTables, TablePlan, plan_rows
 
 Ints = npt.NDArray[np.int64]
 
-_TYPES = (torch.float32, torch.bfloat16)
-"""Types of arenas that built bodies read."""
-
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
@@ -32,12 +29,12 @@ class SegmentPlan:
     segments: Segments
 
     def reaches(self, site: str) -> bool:
-        """Whether any adapter has something for a layer."""
+        """Whether an adapter of the batch changes the layer `site`."""
         return any(site in adapter.layout.sites for adapter, _ in self.segments)
 
 
 LoraPlan = SegmentPlan | TablePlan
-"""What the ops need to know of a batch: tables for built bodies, segments where none is built."""
+"""Which rows of a batch have which adapter: tables for built bodies, segments where none is built."""
 
 
 class LoraWorkspace:
@@ -53,13 +50,13 @@ class LoraWorkspace:
         if distinct.keys() != self._tables.adapters.keys():
             self._tables = LoraTables.of(distinct, self._arena.dtype, self._arena.device)
 
-    def plan(self, adapters: Sequence[LoraAdapter | None], counts: Ints, *, lasting: bool = False) -> LoraPlan | None:
+    def plan(self, adapters: Sequence[LoraAdapter | None], counts: Ints, *, buffered: bool = False) -> LoraPlan | None:
         """Plan a batch whose row i has `counts[i]` tokens for `adapters[i]`, all of which are held; None: only base.
 
-        lasting: the plan will be written into a `LastingLoraPlan`.
+        buffered: the plan will be written into `LoraPlanBuffers`.
         """
-        if library.of(self._arena, "adapt_linear") is not None and self._arena.dtype in _TYPES:
-            return plan_rows(self._arena, self._tables, adapters, counts, small_tiles=lasting)
+        if library.of(self._arena, "adapt_linear") is not None and self._arena.dtype in library.TYPES:
+            return plan_rows(self._arena, self._tables, adapters, counts, small_tiles=buffered)
         rows: dict[LoraAdapter, list[int]] = {}
         for adapter, end, count in zip(adapters, counts.cumsum().tolist(), counts.tolist(), strict=True):
             if adapter is not None:

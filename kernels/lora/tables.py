@@ -1,4 +1,4 @@
-"""Plans for the bodies that read adapters where they lie: tables that say so, and which rows have which adapter.
+"""Plans for the built bodies: tables of where the adapters of a step lie, and segments of rows for each adapter.
 
 A layout becomes numbers once, the set of adapters of a step when it changes, and the rows once per step.
 `kernels/csrc/lora_tables.h` describes the numbers of adapters; how rows are listed, `kernels/csrc/cpu/lora.h` and
@@ -22,33 +22,33 @@ from kernels.lora.layout import EMBEDDING, LoraAdapter, LoraLayout, LoraSite
 Ints = npt.NDArray[np.int64]
 
 SPLIT = 1024
-"""Inputs that the CUDA bodies add up at a time: kLoraSplit in their lora.h."""
+"""Inputs that a CUDA block sums up: kLoraSplit in kernels/csrc/include/roundhouse/lora.h."""
 _TILE_ROWS = (16, 64)
 """Rows in a small tile and in a large one."""
 _TILE_HEADER = 4
 _ROW_NUMBERS = 5
-"""Of the CPU's segments, for a row that is the only one of its adapter."""
+"""Numbers that the CPU's segments need for a row that is the only one of its adapter."""
 
 _numbers: dict[str, int] = {}
-"""Of the sites of all layouts, by name."""
+"""Numbers of the sites of all layouts, by name."""
 _described: WeakKeyDictionary[LoraLayout, tuple[Ints, int, int]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LoraTables:
-    """A set of adapters as numbers."""
+    """A set of adapters as the numbers that built bodies read."""
 
     adapters: dict[LoraAdapter, int]
-    """What the segments call them."""
+    """The number by which segments name each adapter."""
     table: torch.Tensor
     ranks: int
-    """Most that any of them has at one site, in all parts."""
+    """Largest rank of a site, summed over its parts, among these adapters."""
     sums: int
-    """Most ranks times splits of the inputs that any of them has at one site."""
+    """Largest product of a site's rank and the splits of its inputs, among these adapters."""
 
     @classmethod
     def of(cls, adapters: Iterable[LoraAdapter], dtype: torch.dtype, device: torch.device) -> LoraTables:
-        """`dtype` and `device` are the arena's."""
+        """Describe adapters in an arena of this type on this device."""
         numbers = {adapter: number for number, adapter in enumerate(adapters)}
         heads = np.empty((len(numbers), 2), np.int64)
         pieces, end, ranks, sums = [heads], heads.size, 0, 0
@@ -71,48 +71,48 @@ class LoraTables:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TablePlan:
-    """What those bodies need to know of a batch."""
+    """A batch as built bodies read it."""
 
     arena: torch.Tensor
     tables: LoraTables
     segments: torch.Tensor
-    """On the CPU their number, (adapter, first row, rows, 0) for each, and the rows of all. For the CUDA bodies tiles
-    of up to 16 or 64 rows: [tiles, (adapter, rows, 0, 0) and the rows] int32."""
+    """On the CPU the number of segments, (adapter, first row, rows, 0) for each, and the rows of all. On CUDA tiles of
+    up to 16 or 64 rows: [tiles, (adapter, rows, 0, 0) and the rows] int32."""
     scratch: torch.Tensor
-    """What the rows are between the two products, in fp32; for the CUDA bodies a line for each row of the batch."""
-    _parts: dict[int, list[TablePlan | None]] = field(default_factory=dict, init=False, repr=False)
+    """Memory for the rows between the two products, in fp32; on CUDA a line for each row of the batch."""
+    _splits: dict[int, list[TablePlan | None]] = field(default_factory=dict, init=False, repr=False)
 
-    def parts(self, rows: int, count: int) -> Sequence[TablePlan | None]:
-        """On the CPU: plans for so many rows at a time of the batch's `count`, to be used one after the other.
+    def split_rows(self, rows: int, count: int) -> Sequence[TablePlan | None]:
+        """On the CPU: a plan for each `rows` of the batch's `count` rows, None where none of these has an adapter.
 
-        None: only base.
+        The plans share scratch memory, so they must be used one after the other.
         """
-        if rows not in self._parts:
+        if rows not in self._splits:
             numbers = self.segments.numpy()
             fields, listed = np.split(numbers[1:], [4 * numbers[0]])
             owners = fields[::4].repeat(fields[2::4])
-            found = self._parts[rows] = []
+            found = self._splits[rows] = []
             for begin in range(0, count, rows):
                 (here,) = ((begin <= listed) & (listed < begin + rows)).nonzero()
                 segments = torch.from_numpy(_segments(owners[here], listed[here] - begin))
                 found.append(dataclasses.replace(self, segments=segments) if len(here) else None)
-        return self._parts[rows]
+        return self._splits[rows]
 
     @property
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What every built body is given of the plan: arena, table of adapters, segments, scratch memory."""
+        """The tensors that every built body takes: arena, table of adapters, segments, scratch memory."""
         return self.arena, self.tables.table, self.segments, self.scratch
 
     def reaches(self, site: str) -> bool:
-        """Whether any adapter has something for a layer."""
+        """Whether an adapter of the batch changes the layer `site`."""
         return any(site in adapter.layout.sites for adapter in self.tables.adapters)
 
 
-class LastingLoraPlan:
-    """Memory that stays, into which one plan after the other is written: what recordings read."""
+class LoraPlanBuffers:
+    """Tensors that recorded and captured steps read: each step's plan is written into them."""
 
     def __init__(self, first: TablePlan, rows: int) -> None:
-        """For plans of up to `rows` rows, with adapters that take up to twice what those of the first one take."""
+        """Make room for plans of up to `rows` rows whose adapters take up to twice as much as the first one's."""
         tables = first.tables
         self._tiled = first.segments.ndim == 2
         size = (rows, _TILE_HEADER + _TILE_ROWS[0]) if self._tiled else (1 + _ROW_NUMBERS * rows,)
@@ -125,15 +125,15 @@ class LastingLoraPlan:
         )
         self._written: TablePlan | None = None
 
-    def of(self, rows: int) -> TablePlan:
-        """The plan for so many rows, whatever has been written."""
+    def plan(self, rows: int) -> TablePlan:
+        """A plan of `rows` rows over these tensors, whatever is written into them."""
         plan = self._plan
         if self._tiled:
             return dataclasses.replace(plan, segments=plan.segments[:rows], scratch=plan.scratch[:rows])
         return dataclasses.replace(plan, segments=plan.segments[: 1 + _ROW_NUMBERS * rows])
 
     def write(self, plan: TablePlan) -> bool:
-        """Make it this plan, one of few rows to a tile; False if there is no room for its adapters."""
+        """Write a plan, whose CUDA tiles must be small; False if there is no room for its adapters."""
         if plan is self._written:
             return True
         table, segments = self._plan.tables.table, self._plan.segments
@@ -159,8 +159,7 @@ def plan_rows(
 ) -> TablePlan | None:
     """Plan a batch whose row i has `counts[i]` tokens for `adapters[i]`, all of which the tables have; None: only base.
 
-    Rows of an adapter keep their order. They come in the order of `tables`, which the results do not depend on; nor on
-    whether all CUDA tiles are to be `small_tiles`.
+    Neither the order of `tables` nor `small_tiles`, which cuts all CUDA tiles small, changes a result.
     """
     base = len(tables.adapters)
     owners = np.array([base if adapter is None else tables.adapters[adapter] for adapter in adapters], np.int64)
@@ -172,7 +171,7 @@ def plan_rows(
     if rows == 0:
         return None
     body = library.of(arena)
-    if body is not None and body.cuda:
+    if body is not None and body.is_cuda:
         tile_rows = _TILE_ROWS[0 if small_tiles or sizes.max() <= _TILE_ROWS[0] else 1]
         tiles = torch.from_numpy(_tiles(sizes, order, tile_rows)).to(arena.device, non_blocking=True)
         return TablePlan(arena, tables, tiles, torch.empty(len(owners), tables.sums, device=arena.device))
@@ -181,7 +180,7 @@ def plan_rows(
 
 
 def _segments(owners: Ints, rows: Ints) -> Ints:
-    """What the CPU's bodies read of rows that lie by their owners."""
+    """The CPU's segments for `rows`, which are sorted by the number of their adapter, `owners`."""
     sizes = np.bincount(owners)
     (present,) = sizes.nonzero()
     segments = np.zeros(1 + 4 * len(present) + len(rows), np.int64)
@@ -194,7 +193,7 @@ def _segments(owners: Ints, rows: Ints) -> Ints:
 
 
 def _tiles(sizes: Ints, order: Ints, rows: int) -> npt.NDArray[np.int32]:
-    """The rows in `order`, of which each adapter has so many in turn, as tiles of up to `rows`."""
+    """CUDA tiles of up to `rows` rows: `order` lists the rows by adapter, `sizes` how many each adapter has."""
     counts = -(-sizes // rows)
     owners = np.arange(len(sizes)).repeat(counts)
     done = (np.arange(len(owners)) - (counts.cumsum() - counts)[owners]) * rows
@@ -206,12 +205,12 @@ def _tiles(sizes: Ints, order: Ints, rows: int) -> npt.NDArray[np.int32]:
 
 
 def site_number(site: str) -> int:
-    """What the tables call a site."""
+    """The number by which tables name a site."""
     return _numbers.setdefault(site, len(_numbers))
 
 
 def _describe(layout: LoraLayout, dtype: torch.dtype) -> tuple[Ints, int, int]:
-    """A layout as numbers, and the most ranks, and ranks times splits, of a site."""
+    """A layout as numbers, with the largest rank of a site, and the largest product of a rank and splits."""
     found = _described.get(layout)
     if found is None:
         found = _described[layout] = _encode(layout, torch.float32.itemsize // dtype.itemsize)
@@ -219,7 +218,7 @@ def _describe(layout: LoraLayout, dtype: torch.dtype) -> tuple[Ints, int, int]:
 
 
 def _encode(layout: LoraLayout, width: int) -> tuple[Ints, int, int]:
-    """`width`: elements of the arena in a number of a vector."""
+    """`_describe` without its cache; a number of a vector takes `width` elements of the arena."""
     sites = [(site_number(name), site, -1) for name, site in layout.sites.items()]
     if layout.embedding is not None:
         sites.append((site_number(EMBEDDING), layout.embedding.site, layout.embedding.rows))
@@ -240,7 +239,7 @@ def _encode(layout: LoraLayout, width: int) -> tuple[Ints, int, int]:
 
 
 def _spans(site: LoraSite) -> Iterable[tuple[int, int, int, int, int]]:
-    """Its parts; where the whole output is scaled or moved, also the columns between them, without a rank."""
+    """A site's parts; if the whole output is scaled or moved, also the columns between them, with rank 0."""
     end = 0
     affine = site.scale is not None or site.offset is not None
     for part in site.parts:

@@ -1,4 +1,4 @@
-"""What is between the two products of a gated feed-forward layer."""
+"""Gated activations, between the two products of a feed-forward layer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import torch
 from kernels import library, reference
 from kernels.registry import Cost, register
 
-_TYPES = (torch.float32, torch.bfloat16)
-
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """`reference.silu_and_mul`: x [T, 2 n] with rows without gaps -> [T, n]."""
     body = library.of(x)
-    if body is None or x.dtype not in _TYPES:
+    if body is None or x.dtype not in library.TYPES:
         return reference.silu_and_mul(x)
     out = _half(x)
     body.silu_and_mul(out, x)
@@ -23,7 +21,7 @@ def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
 def gelu_and_mul(x: torch.Tensor, tanh: bool) -> torch.Tensor:
     """`reference.gelu_and_mul`: x [T, 2 n] with rows without gaps -> [T, n]."""
     body = library.of(x)
-    if body is None or x.dtype not in _TYPES:
+    if body is None or x.dtype not in library.TYPES:
         return reference.gelu_and_mul(x, tanh)
     out = _half(x)
     body.gelu_and_mul(out, x, tanh)
@@ -35,7 +33,7 @@ def _half(x: torch.Tensor) -> torch.Tensor:
 
 
 def and_mul_cost(rows: int, width: int, itemsize: int) -> Cost:
-    """Of outputs [rows, width]. An exponential counts as one operation, as it does for everybody."""
+    """Cost for outputs [rows, width]; an exponential counts as one operation."""
     return Cost(3 * rows * width * itemsize, 5 * rows * width)
 
 

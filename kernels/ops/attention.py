@@ -15,7 +15,6 @@ from kernels.memory import Workspace
 from kernels.reference.kv import LayerCache
 from kernels.registry import Cost, register
 
-_TYPES = (torch.float32, torch.bfloat16)
 _MOST_CUDA_DIMENSIONS = 256
 _CUDA_SPLIT = 256
 """Keys per split of the CUDA body; see kernels/csrc/include/roundhouse/attention.h."""
@@ -33,7 +32,7 @@ def paged_attention(query: torch.Tensor, cache: LayerCache, plan: AttentionPlan)
     out = query.new_empty(tokens, heads * dim)
     kv_heads, window = cache.keys.shape[2], plan.window or 0
     rows = (plan.tables, plan.starts, plan.counts)
-    if not body.cuda:
+    if not body.is_cuda:
         size = _scratch_bytes(body, heads, kv_heads, dim, torch.get_num_threads(), *plan.tables.shape)
         body.paged_attention(out, query, *native_cache(cache), *rows, window, _workspace.of(size))
     elif tokens:
@@ -59,7 +58,7 @@ def attention_is_built(key_cache: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def _fits(body: library.Library, query: torch.dtype, dim: int) -> bool:
-    return query in _TYPES and not (body.cuda and dim > _MOST_CUDA_DIMENSIONS)
+    return query in library.TYPES and not (body.is_cuda and dim > _MOST_CUDA_DIMENSIONS)
 
 
 @cache
@@ -77,8 +76,7 @@ def paged_attention_cost(
     window: int | None = None,
     kv_itemsize: int | None = None,
 ) -> Cost:
-    """Of rows (start, count). Every key and value is read once by the rows that see it, every query read and every
-    output written."""
+    """Cost for rows (start, count), each of which reads its keys, values and queries and writes its outputs once."""
     kv_bytes = itemsize if kv_itemsize is None else kv_itemsize
     size = flops = 0
     for start, count in rows:

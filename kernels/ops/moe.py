@@ -15,8 +15,6 @@ from kernels.ops.embedding import embedding
 from kernels.reference import ExpertRouting
 from kernels.registry import Cost, register
 
-_TYPES = (torch.float32, torch.bfloat16)
-
 
 @dataclass(frozen=True, slots=True)
 class StackedExperts:
@@ -57,7 +55,7 @@ PackedExperts = StackedExperts | SeparateExperts | GroupedExperts
 
 def pack_experts(weights: torch.Tensor, quantize: Quantization | None = None) -> PackedExperts:
     """`pack_weight` for the weights [experts, outputs, inputs] of one layer's experts."""
-    if quantize is None and (library.of(weights, "linear") is None or weights.dtype not in _TYPES):
+    if quantize is None and (library.of(weights, "linear") is None or weights.dtype not in library.TYPES):
         return StackedExperts(weights)
     each = [pack_weight(weight, quantize) for weight in weights]
     grouped = [weight for weight in each if isinstance(weight, CudaWeight)]
@@ -102,7 +100,7 @@ def grouped_linear(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -
 def route_tokens(logits: torch.Tensor, experts_per_token: int) -> ExpertRouting:
     """`reference.route_tokens`: logits [T, E], contiguous. Of equal logits the first expert wins."""
     body = library.of(logits, "route_tokens")
-    if body is None or logits.dtype not in _TYPES:
+    if body is None or logits.dtype not in library.TYPES:
         return reference.route_tokens(logits, experts_per_token)
     routing = _routing(logits, experts_per_token)
     body.route_tokens(*routing, logits)
@@ -112,7 +110,7 @@ def route_tokens(logits: torch.Tensor, experts_per_token: int) -> ExpertRouting:
 def combine_experts(outputs: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """`reference.combine_experts`: outputs [T * k, width], weights [T, k] in fp32, places [T, k] int64."""
     body = library.of(outputs, "combine_experts")
-    if body is None or outputs.dtype not in _TYPES:
+    if body is None or outputs.dtype not in library.TYPES:
         return reference.combine_experts(outputs, weights, places)
     out = outputs.new_empty(weights.shape[0], outputs.shape[1])
     body.combine_experts(out, outputs, weights, places)
@@ -134,7 +132,7 @@ def route_cost(rows: int, experts: int, itemsize: int) -> Cost:
 
 
 def grouped_cost(rows: int, experts: int, outputs: int, inputs: int, itemsize: int) -> Cost:
-    """Of `experts` that are hit."""
+    """Cost with `experts` experts that have rows."""
     return Cost((rows * (inputs + outputs) + experts * outputs * inputs) * itemsize, 2 * rows * outputs * inputs)
 
 

@@ -7,13 +7,11 @@ import torch
 from kernels import library, reference
 from kernels.registry import Cost, register
 
-_TYPES = (torch.float32, torch.bfloat16)
-
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """`reference.rms_norm`: x [T, width] or [T, heads, width], dense but for its tokens -> the same, contiguous."""
     body = library.of(x)
-    if body is None or x.dtype not in _TYPES:
+    if body is None or x.dtype not in library.TYPES:
         return reference.rms_norm(x, weight, eps)
     out = x.new_empty(x.shape)
     body.rms_norm(out, x, weight, eps)
@@ -23,7 +21,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """`reference.add_rms_norm`: adds x [T, width] to `residual` in place, and normalises the sum."""
     body = library.of(x)
-    if body is None or x.dtype not in _TYPES:
+    if body is None or x.dtype not in library.TYPES:
         return reference.add_rms_norm(x, residual, weight, eps)
     out = torch.empty_like(x)
     body.add_rms_norm(out, x, residual, weight, eps)

@@ -9,8 +9,6 @@ from kernels.ops.attention import native_cache
 from kernels.reference.kv import LayerCache
 from kernels.registry import Cost, register
 
-_TYPES = (torch.float32, torch.bfloat16)
-
 
 def rope_and_store(
     query: torch.Tensor,
@@ -23,7 +21,7 @@ def rope_and_store(
 ) -> None:
     """`reference.rope_and_store`: query [T, H, D], key and value [T, K, D] may have other tokens' heads between."""
     body = library.of(query, "rope_and_store")
-    if body is None or query.dtype not in _TYPES:
+    if body is None or query.dtype not in library.TYPES:
         reference.rope_and_store(query, key, value, table, rotations, cache, slots)
     else:
         body.rope_and_store(query, key, value, table, rotations, *native_cache(cache), slots)

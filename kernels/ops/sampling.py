@@ -8,7 +8,6 @@ from kernels import library, reference
 from kernels.memory import Workspace
 from kernels.registry import Cost, register
 
-_TYPES = (torch.float32, torch.bfloat16)
 _NO_ROWS = torch.empty(0, dtype=torch.int64)
 _workspace = Workspace()
 
@@ -16,7 +15,7 @@ _workspace = Workspace()
 def argmax(x: torch.Tensor) -> torch.Tensor:
     """`reference.argmax`: x [rows, n], contiguous -> [rows] int64."""
     body = library.of(x, "argmax")
-    if body is None or x.dtype not in _TYPES:
+    if body is None or x.dtype not in library.TYPES:
         return reference.argmax(x)
     out = torch.empty(x.shape[0], dtype=torch.int64, device=x.device)
     body.argmax(out, x)
@@ -26,7 +25,7 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
 def apply_token_bitmask(logits: torch.Tensor, bits: torch.Tensor, rows: torch.Tensor | None = None) -> None:
     """`reference.apply_token_bitmask`: logits [rows, vocabulary], contiguous, in place; bits int32, rows int64."""
     body = library.of(logits, "apply_token_bitmask")
-    if body is None or logits.dtype not in _TYPES:
+    if body is None or logits.dtype not in library.TYPES:
         reference.apply_token_bitmask(logits, bits, rows)
     else:
         body.apply_token_bitmask(logits, bits, _NO_ROWS if rows is None else rows)
@@ -51,7 +50,7 @@ def apply_penalties(
 def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
     """`reference.log_sum_exp`: logits [rows, n], contiguous -> [rows] in fp64."""
     body = library.of(logits, "log_sum_exp")
-    if body is None or logits.dtype not in _TYPES:
+    if body is None or logits.dtype not in library.TYPES:
         return reference.log_sum_exp(logits)
     out = torch.empty(logits.shape[0], dtype=torch.float64, device=logits.device)
     body.log_sum_exp(out, logits)
@@ -61,10 +60,10 @@ def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
 def sample(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     """`reference.sample`: logits [rows, vocabulary], contiguous; draws [rows, 5] fp64 on the host -> [rows] int64."""
     body = library.of(logits, "sample")
-    if body is None or logits.dtype not in _TYPES:
+    if body is None or logits.dtype not in library.TYPES:
         return reference.sample(logits, draws)
     tokens = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
-    if body.cuda:
+    if body.is_cuda:
         body.sample(tokens, logits, draws.to(logits.device, non_blocking=True))
         return tokens
     size = body.sample_scratch(logits.shape[1]) * torch.get_num_threads()
@@ -77,7 +76,7 @@ def _tokens(x: torch.Tensor, *_: object) -> torch.Tensor:
 
 
 def read_cost(rows: int, vocabulary: int, itemsize: int) -> Cost:
-    """Of what reads logits once: argmax, log_sum_exp and sample."""
+    """Cost of ops that read logits once: argmax, log_sum_exp and sample."""
     return Cost(rows * vocabulary * itemsize, 8 * rows * vocabulary)
 
 

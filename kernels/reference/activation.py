@@ -1,4 +1,4 @@
-"""What is between the two products of a feed-forward layer."""
+"""Gated activations, between the two products of a feed-forward layer."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from engine.execution.lora_planner import LoraPlanner
 from engine.execution.step_buffers import Ints, StepBuffers
 from engine.model.layers import StepInputs
 from engine.plan import Row
-from kernels import LastingLoraPlan, LoraPlan, TablePlan
+from kernels import LoraPlan, LoraPlanBuffers, TablePlan
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class DecodeGraphs:
         pinned = device.type == "cuda"
         self._staging = cycle([torch.empty(size, dtype=torch.int32, pin_memory=pinned) for _ in range(2)])
         self._counts = torch.ones(rows, dtype=torch.int32, device=device)
-        self._lora: LastingLoraPlan | None = None
+        self._lora: LoraPlanBuffers | None = None
         self._planned: tuple[LoraPlan, bytes] | None = None
         """The plan and the order of rows that it was written for last."""
 
@@ -144,10 +144,10 @@ class DecodeGraphs:
         if self._planned is not None and self._planned[0] is lora and self._planned[1] == order.tobytes():
             return
         requests = [rows[number].request for number in order]
-        plan = self._planner.part(requests, np.ones(len(requests), np.int64), lasting=True)
+        plan = self._planner.part(requests, np.ones(len(requests), np.int64), buffered=True)
         assert isinstance(plan, TablePlan)
         if self._lora is None or not self._lora.write(plan):
-            self._lora = LastingLoraPlan(plan, self._policy.largest.rows)
+            self._lora = LoraPlanBuffers(plan, self._policy.largest.rows)
             self._lora.write(plan)
             # What was recorded reads the memory of before.
             self._recorded = {kind: replay for kind, replay in self._recorded.items() if not kind.adapted}
@@ -176,7 +176,7 @@ class DecodeGraphs:
             )
             for window in self._windows
         }
-        lora = self._lora.of(shape.rows) if kind.adapted and self._lora is not None else None
+        lora = self._lora.plan(shape.rows) if kind.adapted and self._lora is not None else None
         return tokens, StepInputs(self._rotary, rotations, slots, plans, lora)
 
 
