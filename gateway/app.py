@@ -48,6 +48,7 @@ from gateway.pipeline.routing.decisions import DecisionLog
 from gateway.pipeline.routing.shadows import Shadows
 from gateway.pipeline.routing.tiers import TierMemory, Tiers
 from gateway.pipeline.run import Pipeline
+from gateway.pipeline.services import Services
 from gateway.pipeline.sources.semantic_parts import semantic_cache
 from gateway.pipeline.sources.single_flight import Flights
 from gateway.pipeline.tracing import TraceRequests
@@ -194,28 +195,27 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     if similar is not None:
         await started(similar)
 
+    services = Services(
+        secret=secret,
+        view=view,
+        engines=engines,
+        adapters=adapters,
+        limiter=limiter,
+        cache=cache,
+        flights=flights,
+        statistics=statistics,
+        ledger=ledger,
+        metrics=metrics,
+        canaries=canaries,
+        tracing=tracer,
+        similar=similar,
+    )
+
     async def road(settings: Settings) -> Pipeline:
         """Turns stay on the one that they began on: it has the settings of that moment."""
         guard = await asyncio.to_thread(Guard, settings.safety, secret, violations, metrics, anomalies)
         tiers = await asyncio.to_thread(Tiers, settings, memory, embedder)
-        return Pipeline(
-            settings,
-            secret,
-            view,
-            engines,
-            adapters,
-            limiter,
-            cache,
-            flights,
-            statistics,
-            ledger,
-            metrics,
-            guard,
-            tiers,
-            canaries,
-            tracer,
-            similar,
-        )
+        return Pipeline(settings, guard, tiers, services=services)
 
     turns = Turns(await road(settings), settings.turns, presence.id)
     flights.find = turns.look

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 log = logging.getLogger("roundhouse.periodic")
 
@@ -22,6 +22,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
 """Seconds before work that has failed is begun again; the pause doubles while it goes on to fail."""
 
 Work = Callable[[], Awaitable[object]]
+_T = TypeVar("_T")
 
 observe_failure: ContextVar[Callable[[str], None]] = ContextVar("observe_failure", default=lambda work: None)
 """Told the name of work that has failed. A gateway sets it before it makes its parts."""
@@ -125,19 +126,19 @@ class Kept:
 
 
 class BackgroundTasks:
-    """Tasks for work that is done once. Whoever awaits one sees it end well even where the work has failed."""
+    """Tasks for work that is done once. Whoever awaits one gets its result, and None where the work has failed."""
 
     def __init__(self, name: str) -> None:
         """Args: name: for the log and the metric, from a fixed set."""
         self._name = name
         self._report = failure_reporter(name)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
         """How many have not ended."""
         return len(self._tasks)
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def begin(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T | None]:
         """Do it from now on."""
         task = asyncio.create_task(self._do(work), name=self._name)
         self._tasks.add(task)
@@ -155,11 +156,12 @@ class BackgroundTasks:
         await self.wait(seconds)
         await cancel(self._tasks)
 
-    async def _do(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _do(self, work: Coroutine[Any, Any, _T]) -> _T | None:
         try:
-            await work
+            return await work
         except Exception:
             self._report()
+            return None
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -10,10 +10,11 @@ from time import monotonic
 from cache.statistics import CacheCounter
 from gateway.billing.entry import LedgerEntry, Outcome
 from gateway.billing.ledger import Ledger
-from gateway.pipeline.job import Billed, End, Job
 from gateway.pipeline.tracing import Tracing
-from gateway.protocol.stream import Earlier, EndReason, TokenUsage
+from gateway.pipeline.values import Admitted, Answered, Billed, Progress
+from gateway.protocol.stream import EndReason, TokenUsage
 from gateway.telemetry.metrics.process import Metrics
+from gateway.turns import Turn
 
 logger = logging.getLogger("roundhouse.turns")
 
@@ -38,93 +39,95 @@ class Accounts:
         self._metrics = metrics
         self._tracing = tracing
 
-    def open(self, job: Job) -> None:
+    def open(self, progress: Progress) -> None:
         """A turn has been admitted; exactly one of `close` and `refuse` follows."""
-        self._ledger.open(job.turn.id, partial(_if_lost, job))
+        self._ledger.open(progress.admitted.turn.id, partial(_if_lost, progress))
 
-    def refuse(self, job: Job) -> None:
+    def refuse(self, turn: Turn) -> None:
         """Nothing came of the turn, and nobody was shown anything."""
-        self._ledger.close(job.turn.id, None)
+        self._ledger.close(turn.id, None)
 
-    def close(self, job: Job, end: End) -> None:
+    def close(self, answered: Answered) -> None:
         """Ledger, metrics, statistics and one log line for a turn that has ended."""
-        self._ledger.close(job.turn.id, entry(job, end, OUTCOMES[end.streamed.reason]))
-        streamed, usage, metrics = end.streamed, end.streamed.usage, self._metrics
-        metrics.turns.cache(end.cache)
+        turn, outcome = answered.admitted.turn, OUTCOMES[answered.streamed.reason]
+        self._ledger.close(turn.id, entry(answered, outcome))
+        streamed, usage, metrics = answered.streamed, answered.streamed.usage, self._metrics
+        began, cached = turn.trace.began, answered.cache == "hit"
+        metrics.turns.cache(answered.cache)
         if self._tracing is not None:
-            self._tracing.answered(job, end)
+            self._tracing.answered(answered)
         tokens = (usage.input_tokens, usage.cached_tokens, usage.output_tokens)
-        metrics.activity.answered(job.turn.principal.tenant, end.cache, tokens, monotonic())
+        metrics.activity.answered(turn.principal.tenant, answered.cache, tokens, monotonic())
         if streamed.error:
             metrics.turns.error(streamed.error.code)
         if streamed.first_token is not None and streamed.last_token is not None:
-            seconds = streamed.first_token - job.began
-            metrics.answers.first_token(end.tier, end.cache, seconds, job.turn.trace.exemplar)
-            if usage.output_tokens > 1 and end.cache != "hit":
+            metrics.answers.first_token(
+                answered.tier, answered.cache, streamed.first_token - began, turn.trace.exemplar
+            )
+            if usage.output_tokens > 1 and not cached:
                 gaps = usage.output_tokens - 1
-                metrics.answers.inter_token(end.tier, (streamed.last_token - streamed.first_token) / gaps)
-        if end.cache != "hit":
-            metrics.answers.queued(end.tier, streamed.queue_seconds)
+                metrics.answers.inter_token(answered.tier, (streamed.last_token - streamed.first_token) / gaps)
+        if not cached:
+            metrics.answers.queued(answered.tier, streamed.queue_seconds)
             # Not the adapter: its name may tell whose it is, and there may be thousands.
-            self._computed(job, job.base_model(end), usage)
+            self._computed(turn, answered.base_model, usage)
         logger.info(
             "turn ended",
             extra={
-                "response_id": job.turn.id,
-                "tenant": job.turn.principal.tenant,
-                "key": job.turn.principal.key,
-                "tier": end.tier,
-                "model": end.model,
-                "outcome": OUTCOMES[streamed.reason],
+                "response_id": turn.id,
+                "tenant": turn.principal.tenant,
+                "key": turn.principal.key,
+                "tier": answered.tier,
+                "model": answered.model,
+                "outcome": outcome,
                 "code": streamed.error.code if streamed.error else None,
-                "cache": end.cache,
+                "cache": answered.cache,
                 "input_tokens": usage.input_tokens,
                 "cached_tokens": usage.cached_tokens,
                 "output_tokens": usage.output_tokens,
-                "seconds": round(monotonic() - job.began, 4),
+                "seconds": round(monotonic() - began, 4),
             },
         )
 
-    def escalated(self, job: Job, earlier: Earlier) -> None:
-        """An answer is given up for another one: it has an entry of its own."""
-        billed = Billed(earlier, job.prices.get(earlier.model))
-        self._ledger.close(f"{job.turn.id}:escalated", _given_up(job, billed))
-        self._computed(job, earlier.model, earlier.usage)
+    def escalated(self, admitted: Admitted, billed: Billed) -> None:
+        """An answer is discarded for another one: it has an entry of its own."""
+        self._ledger.close(f"{admitted.turn.id}:escalated", _discarded(admitted, billed))
+        self._computed(admitted.turn, billed.answer.model, billed.answer.usage)
 
-    def _computed(self, job: Job, model: str, usage: TokenUsage) -> None:
+    def _computed(self, turn: Turn, model: str, usage: TokenUsage) -> None:
         self._metrics.answers.tokens(
             model, input=usage.input_tokens, cached=usage.cached_tokens, output=usage.output_tokens
         )
-        tenant = job.turn.principal.tenant
+        tenant = turn.principal.tenant
         self._statistics.add(tenant, "prompt_tokens", usage.input_tokens)
         self._statistics.add(tenant, "prefix_tokens_hit", usage.cached_tokens)
 
 
-def entry(job: Job, end: End, outcome: Outcome) -> LedgerEntry:
+def entry(answered: Answered, outcome: Outcome) -> LedgerEntry:
     """A turn's entry in the usage ledger."""
-    usage, principal = end.streamed.usage, job.turn.principal
+    admitted, usage = answered.admitted, answered.streamed.usage
     return LedgerEntry(
-        turn=job.turn.id,
+        turn=admitted.turn.id,
         at=int(time.time() * 1000),
-        tenant=principal.tenant,
-        key=principal.key,
-        user=principal.user,
-        model=job.base_model(end),
-        adapter=job.adapter.name if job.adapter else None,
-        tier=end.tier,
+        tenant=admitted.turn.principal.tenant,
+        key=admitted.turn.principal.key,
+        user=admitted.turn.principal.user,
+        model=answered.base_model,
+        adapter=admitted.adapter.name if admitted.adapter else None,
+        tier=answered.tier,
         outcome=outcome,
-        cache=end.cache,
+        cache=answered.cache,
         input=usage.input_tokens,
         cached=usage.cached_tokens,
         output=usage.output_tokens,
-        picodollars=end.picodollars,
+        picodollars=answered.picodollars,
     )
 
 
-def _given_up(job: Job, billed: Billed) -> LedgerEntry:
-    answer, principal = billed.answer, job.turn.principal
+def _discarded(admitted: Admitted, billed: Billed) -> LedgerEntry:
+    answer, principal = billed.answer, admitted.turn.principal
     return LedgerEntry(
-        turn=f"{job.turn.id}:escalated",
+        turn=f"{admitted.turn.id}:escalated",
         at=int(time.time() * 1000),
         tenant=principal.tenant,
         key=principal.key,
@@ -132,7 +135,7 @@ def _given_up(job: Job, billed: Billed) -> LedgerEntry:
         model=answer.model,
         tier=answer.tier,
         outcome="escalated",
-        cache=job.outcome,
+        cache=admitted.cache.outcome,
         input=answer.usage.input_tokens,
         cached=answer.usage.cached_tokens,
         output=answer.usage.output_tokens,
@@ -140,7 +143,7 @@ def _given_up(job: Job, billed: Billed) -> LedgerEntry:
     )
 
 
-def _if_lost(job: Job) -> LedgerEntry | None:
+def _if_lost(progress: Progress) -> LedgerEntry | None:
     """The entry of a running turn whose gateway dies now."""
-    end = job.cut_off()
-    return None if end is None else entry(job, job.billed(end), "lost")
+    answered = progress.cut_off()
+    return None if answered is None else entry(answered, "lost")

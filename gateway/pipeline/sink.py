@@ -24,7 +24,7 @@ class AnswerSink(Protocol):
     @property
     def blocked(self) -> bool:
         """Whether a safety rule has ended the answer; nothing is taken from then on."""
-        ...
+        return False
 
     def begin(self) -> None:
         """An engine is about to answer."""
@@ -34,18 +34,19 @@ class AnswerSink(Protocol):
 
     def computed(self, tokens: int, logprobs: Sequence[TokenIdLogprob] | None) -> None:
         """The engine has computed so many tokens for the events taken last, with these log-probabilities."""
+        return
 
     def finish(self) -> AnswerRedacted | None:
         """The answer has ended; returns its error if it is not what was asked for once rules have changed it."""
+        return None
 
     def close(self) -> None:
         """Nothing more comes, whether the answer has ended or failed."""
+        return
 
 
-class TurnSink:
+class TurnSink(AnswerSink):
     """Appends an answer's events to its turn."""
-
-    blocked = False
 
     def __init__(self, turn: Turn, append: Callable[[TurnEvent], None] | None = None) -> None:
         """Args: append: takes the events instead of the turn."""
@@ -65,17 +66,8 @@ class TurnSink:
         for event in events:
             self._append(event)
 
-    def computed(self, tokens: int, logprobs: Sequence[TokenIdLogprob] | None) -> None:
-        pass
 
-    def finish(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class FilteredSink:
+class FilteredSink(AnswerSink):
     """Passes an answer through a filter; releases what the filter holds back once that has waited for some seconds."""
 
     def __init__(self, sink: TurnSink, filter: AnswerFilter, seconds: float) -> None:
@@ -84,8 +76,6 @@ class FilteredSink:
         self._seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
         self._position = 0
-        self.begin = sink.begin
-        self.computed = sink.computed
 
     @property
     def text(self) -> str:
@@ -94,6 +84,12 @@ class FilteredSink:
     @property
     def blocked(self) -> bool:
         return self._filter.blocked
+
+    def begin(self) -> None:
+        self._sink.begin()
+
+    def computed(self, tokens: int, logprobs: Sequence[TokenIdLogprob] | None) -> None:
+        self._sink.computed(tokens, logprobs)
 
     def take(self, events: Iterable[TurnEvent]) -> None:
         self._sink.take(self._filter.events(events))

@@ -37,7 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway import __version__
 from gateway.config.settings import SettingsError, TelemetrySettings
 from gateway.errors import ApiError
-from gateway.pipeline.job import End, Job
+from gateway.pipeline.values import Answered
 from gateway.telemetry.trace import TRACEPARENT, Origin, Stage, TurnTrace, origin, remote_parent
 from gateway.turns import Turn
 
@@ -131,21 +131,21 @@ class Tracing:
             start_time=_epoch(trace.began),
         )
 
-    def answered(self, job: Job, end: End) -> None:
+    def answered(self, answered: Answered) -> None:
         """The turn has an answer, or part of one."""
-        turn = job.turn
+        turn, streamed = answered.admitted.turn, answered.streamed
         span = turn.trace.span
         if span is None or not span.is_recording():
             return
         # Only now: a model that nobody serves would make a name of its own for every typing mistake.
         span.update_name(f"{_operation(turn)} {turn.request.model}")
-        span.set_attributes({**_request(turn), **_response(job, end)})
+        span.set_attributes({**_request(turn), **_response(answered)})
         if self._settings.capture_content:
             span.set_attributes(_content(turn, self._settings.content_characters))
-        if end.streamed.error is not None:
-            _fail(span, end.streamed.error)
-        if end.cache != "hit" and end.streamed.first_token is not None and end.streamed.last_token is not None:
-            turn.trace.decoded = (end.streamed.queue_seconds, end.streamed.first_token, end.streamed.last_token)
+        if streamed.error is not None:
+            _fail(span, streamed.error)
+        if answered.cache != "hit" and streamed.first_token is not None and streamed.last_token is not None:
+            turn.trace.decoded = (streamed.queue_seconds, streamed.first_token, streamed.last_token)
 
     def close(self, turn: Turn, error: BaseException | None) -> None:
         """The turn is over, by `error` if it was refused or broke off; its span is exported."""
@@ -236,17 +236,18 @@ def _request(turn: Turn) -> dict[str, AttributeValue]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _response(job: Job, end: End) -> dict[str, AttributeValue]:
-    streamed, routed = end.streamed, job.turn.log.routed
+def _response(answered: Answered) -> dict[str, AttributeValue]:
+    streamed, turn = answered.streamed, answered.admitted.turn
+    routed = turn.log.routed
     told: dict[str, AttributeValue | None] = {
-        "gen_ai.response.model": end.model,
+        "gen_ai.response.model": answered.model,
         "gen_ai.response.finish_reasons": [streamed.reason],
         "gen_ai.usage.input_tokens": streamed.usage.input_tokens,
         "gen_ai.usage.cache_read.input_tokens": streamed.usage.cached_tokens,
         "gen_ai.usage.output_tokens": streamed.usage.output_tokens,
-        "gen_ai.response.time_to_first_chunk": streamed.first_token and streamed.first_token - job.turn.trace.began,
-        "roundhouse.tier": end.tier,
-        "roundhouse.cache": end.cache,
+        "gen_ai.response.time_to_first_chunk": streamed.first_token and streamed.first_token - turn.trace.began,
+        "roundhouse.tier": answered.tier,
+        "roundhouse.cache": answered.cache,
         "roundhouse.replica": routed.replica if routed else None,
         "roundhouse.route.reason": routed.reason if routed else None,
     }

@@ -25,8 +25,9 @@ from redis.exceptions import RedisError
 from gateway.access.directory.store import Directory
 from gateway.access.directory.view import View
 from gateway.errors import ApiError, NotFound, PreconditionFailed, Unavailable
-from gateway.pipeline.job import End, Job
+from gateway.pipeline.routing.assigned import Assigned
 from gateway.pipeline.routing.shadows import Comparison, Shadows, comparison, copied
+from gateway.pipeline.values import Admitted, Answered
 from gateway.records.directory import Route, Tenant
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn
@@ -44,33 +45,6 @@ _TURNS = "turns"
 _OUT = "out:"
 _REMEMBERED = 50_000
 """Conversations of which is known that their failure has been counted."""
-
-
-class Assigned(Struct, frozen=True):
-    """Where a turn goes that asked for a route."""
-
-    route: Route
-    model: str
-    conversation: bytes
-    """Digest of its beginning."""
-    copied: bool = False
-    """The route's shadow gets a copy."""
-
-    @property
-    def trial(self) -> bool:
-        """Whether targets are being compared."""
-        stable, *others = self.route.targets
-        return stable.weight > 0 and any(target.weight > 0 for target in others)
-
-    @property
-    def canary(self) -> bool:
-        """Whether it goes to one of those on trial."""
-        return self.trial and self.model != self.route.targets[0].model
-
-    @property
-    def sentence(self) -> str:
-        """For the route's reasons."""
-        return f"the name {self.route.name} leads this conversation to {self.model}"
 
 
 class TakenOut(Struct, frozen=True):
@@ -128,12 +102,15 @@ class Canaries:
         copy = usable and model == route.targets[0].model and copied(route, turn.principal.tenant, conversation)
         return Assigned(route, model, conversation, copy)
 
-    def observe(self, assigned: Assigned, job: Job, end: End | None, failure: BaseException | None) -> None:
-        """A turn has ended, or was refused with `failure`."""
+    def observe(self, asked: Admitted, answered: Answered | None, failure: BaseException | None) -> None:
+        """A turn has ended, or was refused with `failure`; nothing is done if it has asked for no route."""
+        assigned = asked.assigned
+        if assigned is None:
+            return
         if assigned.copied:
-            self._shadows.begin(assigned.route, job, end, failure, self._count)
+            self._shadows.begin(assigned.route, asked, answered, failure, self._count)
         if assigned.trial:
-            self._judge(assigned, _signals(assigned.route, end, failure, job.began))
+            self._judge(assigned, _signals(assigned.route, answered, failure, asked.turn.trace.began))
 
     def lost(self, assigned: Assigned) -> ApiError:
         """There is no such model as the route leads to: our fault, not the client's. Returns what to tell it."""
@@ -255,16 +232,18 @@ def _taken_out(standing: Standing) -> TakenOut:
     )
 
 
-def _signals(route: Route, end: End | None, failure: BaseException | None, began: float) -> list[CanarySignal]:
+def _signals(
+    route: Route, answered: Answered | None, failure: BaseException | None, began: float
+) -> list[CanarySignal]:
     """What was wrong. Only what a model or its engines can be blamed for: no refused or cancelled requests."""
-    error = failure if end is None else end.streamed.error
-    if error is not None or end is None:
+    error = failure if answered is None else answered.streamed.error
+    if error is not None or answered is None:
         return [CanarySignal.ERROR] if isinstance(error, ApiError) and error.status >= 500 else []
     signals = []
-    first = end.streamed.first_token
+    first = answered.streamed.first_token
     if route.slow_seconds is not None and first is not None and first - began > route.slow_seconds:
         signals.append(CanarySignal.SLOW)
-    if end.streamed.reason == "stop" and end.streamed.usage.output_tokens <= 1:
+    if answered.streamed.reason == "stop" and answered.streamed.usage.output_tokens <= 1:
         signals.append(CanarySignal.POOR)
     return signals
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
+
 from gateway.access.directory.view import View
 from gateway.engines.adapters import AdapterNames
 from gateway.engines.placement import Placement, PlacementQuery
 from gateway.engines.pools import Engines
-from gateway.pipeline.job import Job
 from gateway.pipeline.routing.refusals import refused
 from gateway.pipeline.routing.tiers import Tiers
+from gateway.pipeline.values import Admitted, Assessment, Dispatched, Embedding, Prepared
 from gateway.records.directory import Tenant
 from gateway.turns import Turn
 from router import features
@@ -27,51 +29,57 @@ class Routing:
         self._adapters = adapters
         self._tiers = tiers
 
-    async def choose(self, job: Job) -> None:
-        """Look at what is asked, once."""
-        if job.complexity is not None:
-            return
-        request = job.turn.request
-        if isinstance(request.prompt, str):
-            said = [features.PromptMessage("user", request.prompt)]
-        else:
-            said = [features.PromptMessage(message.role, message.content) for message in job.turn.conversation]
-        job.seen = features.extract(said)
-        job.complexity = score(job.seen)
-        job.choice = await self._tiers.choose(job, job.complexity)
-
-    def route(self, job: Job) -> RouteDecision:
-        """The engine, after `choose`.
+    async def dispatch(self, admitted: Admitted) -> Dispatched:
+        """Choose the engine for a turn that no cache could answer.
 
         Raises:
             ApiError: none can answer.
         """
-        request = job.turn.request
-        assert job.complexity is not None
+        assessment = admitted.foreseen or await self.assess(admitted, admitted.cache.embedding)
+        decision = self.route(admitted, assessment)
+        return Dispatched(**msgspec.structs.asdict(admitted), assessment=assessment, decision=decision)
+
+    async def assess(self, prepared: Prepared, embedding: Embedding | None = None) -> Assessment:
+        """Look at what is asked. To be done once for a turn: it may draw lots, and notices what is asked again."""
+        request = prepared.turn.request
+        if isinstance(request.prompt, str):
+            said = [features.PromptMessage("user", request.prompt)]
+        else:
+            said = [features.PromptMessage(message.role, message.content) for message in prepared.turn.conversation]
+        seen = features.extract(said)
+        return await self._tiers.assess(prepared, seen, score(seen), embedding)
+
+    def route(self, prepared: Prepared, assessment: Assessment) -> RouteDecision:
+        """The engine as things are now.
+
+        Raises:
+            ApiError: none can answer.
+        """
+        request, adapter = prepared.turn.request, prepared.adapter
         question = RouteRequest(
-            model=job.adapter.model if job.adapter else request.model,
-            adapter=job.adapter.name if job.adapter else None,
-            complexity=job.complexity,
-            choice=job.choice,
+            model=adapter.model if adapter else request.model,
+            adapter=adapter.name if adapter else None,
+            complexity=assessment.complexity,
+            choice=assessment.choice,
             output_tokens=request.max_output_tokens or 1,
         )
         candidates = self._engines.candidates(
-            {name: len(ids) for name, ids in job.prompts.items()}, self._view.replicas()
+            {name: len(ids) for name, ids in prepared.prompts.items()}, self._view.replicas()
         )
-        tenant = self.tenant(job.turn)
-        if job.adapter is None and tenant.models is not None:
+        tenant = self.tenant(prepared.turn)
+        if adapter is None and tenant.models is not None:
             candidates = [each for each in candidates if tenant.may_use(each.model)]
         try:
             return route(question, candidates, self._tiers.policy)
         except NoRoute as refusal:
-            full = partial(self._engines.retry_after, job.pools)
-            raise refused(refusal, self.visible(job.turn), full) from None
+            full = partial(self._engines.retry_after, prepared.pools)
+            raise refused(refusal, self.visible(prepared.turn), full) from None
 
-    def place(self, job: Job, decision: RouteDecision) -> Placement | None:
+    def place(self, dispatched: Dispatched) -> Placement | None:
         """Which replica of the chosen pool answers; None if it has only one."""
-        turn = job.turn
-        version = job.adapter.version if job.adapter else None
-        prompt = job.prompts[self._engines[decision.replica].pool.name]
+        turn, decision = dispatched.turn, dispatched.decision
+        version = dispatched.adapter.version if dispatched.adapter else None
+        prompt = dispatched.prompts[self._engines[decision.replica].pool.name]
         question = PlacementQuery(prompt, version, turn.principal.tenant, turn.id, turn.request.previous_response_id)
         return self._engines.place(decision, question, self._view.replicas())
 

@@ -19,37 +19,53 @@ from gateway.config.settings import Settings
 from gateway.engines.pools import Engines
 from gateway.errors import ApiError
 from gateway.limits.counters import Amounts
-from gateway.limits.limiter import Limiter
+from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.subjects import subjects_of
 from gateway.pipeline.accounting import Accounts
-from gateway.pipeline.job import End, Job
 from gateway.pipeline.routing.held import HeldAnswer
 from gateway.pipeline.sink import TurnSink
+from gateway.pipeline.values import Admitted, Answered, Billed, Dispatched, Progress
 from gateway.protocol.stream import Earlier, TurnEvent
 from gateway.telemetry.metrics.process import Metrics
 from router.cascade import CascadeSignal, Escalation, escalate, next_tier, sentence, signal
-from router.route import RouteDecision, RouteReason
+from router.route import RouteReason
+from router.tier import TierChoice
 
 
 class FirstAttempt(Struct, frozen=True):
     """An answer that may be given up, and what would come next."""
 
     held: HeldAnswer
-    decision: RouteDecision
-    following: RouteDecision
-    """Of the next tier."""
+    choice: TierChoice
+    following: Dispatched
+    """The turn with an engine of the next tier."""
 
 
 class Takeover(TurnSink):
     """The change to the next tier: with its first token, so that a tier that gives none has changed nothing."""
 
-    def __init__(self, job: Job, earlier: Earlier, accounts: Accounts) -> None:
-        super().__init__(job.turn)
-        self._job = job
-        self._earlier = earlier
-        self._accounts = accounts
+    def __init__(self, admitted: Admitted, earlier: Earlier, reservation: Reservation, accounts: Accounts) -> None:
+        super().__init__(admitted.turn)
+        self.earlier = earlier
+        """The first answer."""
+        self._billed = Billed(earlier, admitted.prices.get(earlier.model))
+        self.reservation = reservation
+        """The most that the second answer may use."""
         self.done = False
-        job.held_back = earlier.usage
+        """Whether the first answer is discarded."""
+        self._admitted = admitted
+        self._accounts = accounts
+        self._undone = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the next tier has neither begun to answer nor failed."""
+        return not (self.done or self._undone)
+
+    @property
+    def billed(self) -> Billed | None:
+        """The first answer, once it is discarded."""
+        return self._billed if self.done else None
 
     def begin(self) -> None:
         """The turn is told where it runs once the next tier has given something."""
@@ -60,19 +76,17 @@ class Takeover(TurnSink):
             self._append(event)
 
     def complete(self) -> None:
-        """The first answer is given up, and is owed."""
-        if self.done:
-            return
-        self.done = True
-        self._job.held_back, self._job.earlier = None, self._earlier
-        self._accounts.escalated(self._job, self._earlier)
-        self.announce()
+        """The first answer is discarded, and charged."""
+        if not self.done:
+            self.done = True
+            self._accounts.escalated(self._admitted, self._billed)
+            self.announce()
 
     def undo(self) -> None:
         """The first answer is the answer after all."""
-        self._job.held_back = None
-        usage = self._earlier.usage
-        self._job.turn.delivered = lambda: usage
+        self._undone = True
+        usage = self.earlier.usage
+        self._turn.delivered = lambda: usage
 
 
 class Escalations:
@@ -102,10 +116,11 @@ class Escalations:
         """Whether the log-probabilities of first answers are wanted."""
         return self._settings.router.escalate_logprob is not None
 
-    def begin(self, job: Job, decision: RouteDecision) -> FirstAttempt | None:
+    def begin(self, dispatched: Dispatched) -> FirstAttempt | None:
         """The turn's first attempt, if there may be a second one."""
-        router, request, choice = self._settings.router, job.turn.request, job.choice
-        if not router.escalate or choice is None or job.trial or job.turn.log.items:
+        router, turn, decision = self._settings.router, dispatched.turn, dispatched.decision
+        request, choice = turn.request, dispatched.assessment.choice
+        if not router.escalate or choice is None or dispatched.trial or turn.log.items:
             return None
         if not request.generate or request.sampling.prompt_logprobs is not None or decision.tier != choice.tier:
             return None
@@ -126,53 +141,58 @@ class Escalations:
         )
         # Turns that follow this one for its answer must not take it for one that stands still.
         seconds = self._settings.cache.follow_seconds / 2
-        return FirstAttempt(HeldAnswer(job.turn, tokens=router.escalate_hold, seconds=seconds), decision, following)
+        held = HeldAnswer(turn, tokens=router.escalate_hold, seconds=seconds)
+        return FirstAttempt(held, choice, msgspec.structs.replace(dispatched, decision=following))
 
-    def judge(self, job: Job, first: FirstAttempt, end: End) -> RouteDecision | None:
+    def judge(self, progress: Progress, first: FirstAttempt, answered: Answered) -> Dispatched | None:
         """Where another answer is to come from; None: this one will do."""
-        streamed, held, choice = end.streamed, first.held, job.choice
+        streamed, held, turn = answered.streamed, first.held, answered.admitted.turn
         if held.released or streamed.error is not None or streamed.reason not in ("stop", "length"):
             return None
-        if end.tier != first.decision.tier or choice is None or job.turn.cancelled:
+        if answered.tier != first.choice.tier or turn.cancelled:
             return None
-        seen = held.seen(streamed.reason, streamed.stop, job.turn.request.format, refuses(held.held))
+        seen = held.seen(streamed.reason, streamed.stop, turn.request.format, refuses(held.held))
         found = signal(seen, self._settings.router.escalate_logprob)
         if found is None:
             return None
-        made = job.escalation = escalate(choice, first.following.tier, found, self._typical)
+        following = first.following.decision
+        made = progress.escalation = escalate(first.choice, following.tier, found, self._typical)
         if not made.pays:
             self._metrics.looked(made, "not_worth_it")
             return None
-        reasons = (*first.following.reasons, sentence(made))
-        return msgspec.structs.replace(first.following, reasons=reasons)
+        following = msgspec.structs.replace(following, reasons=(*following.reasons, sentence(made)))
+        return msgspec.structs.replace(first.following, decision=following)
 
-    async def take_over(self, job: Job, end: End, following: RouteDecision, output: int) -> Takeover | None:
+    async def take_over(
+        self, progress: Progress, answered: Answered, following: Dispatched, output: int
+    ) -> Takeover | None:
         """Set aside what the second answer may use at most; None: the limits have no room for it.
 
         Args:
             output: tokens that it may have.
         """
-        made = _made(job)
-        pool = self._engines[following.replica].pool
-        prompt = len(job.prompts[pool.name])
-        price = job.prices[pool.name]
+        made, turn = _made(progress), following.turn
+        pool = self._engines[following.decision.replica].pool
+        prompt = len(following.prompts[pool.name])
+        price = following.prices[pool.name]
         spend = most(price, prompt, output) if price is not None else 0
         wanted = Amounts(input_tokens=prompt, output_tokens=output, spend=spend)
-        principal = job.turn.principal
+        principal = turn.principal
         subjects = subjects_of(self._settings.limits, self._view.tenant(principal.tenant), principal, pool.name, None)
         try:
-            job.more = await self._limiter.reserve(principal.tenant, f"{job.turn.id}:more", wanted, subjects)
+            more = await self._limiter.reserve(principal.tenant, f"{turn.id}:more", wanted, subjects)
         except ApiError:
             self._metrics.looked(made, "limited")
             return None
-        earlier = Earlier(end.tier, end.model, made.signal, end.streamed.usage)
-        return Takeover(job, earlier, self._accounts)
+        earlier = Earlier(answered.tier, answered.model, made.signal, answered.streamed.usage)
+        takeover = progress.takeover = Takeover(following, earlier, more, self._accounts)
+        return takeover
 
-    def ended(self, job: Job, takeover: Takeover) -> None:
+    def ended(self, progress: Progress, takeover: Takeover) -> None:
         """The next tier has answered, or has failed."""
-        self._metrics.looked(_made(job), "escalated" if takeover.done else "unavailable")
+        self._metrics.looked(_made(progress), "escalated" if takeover.done else "unavailable")
 
 
-def _made(job: Job) -> Escalation:
-    assert job.escalation is not None
-    return job.escalation
+def _made(progress: Progress) -> Escalation:
+    assert progress.escalation is not None
+    return progress.escalation

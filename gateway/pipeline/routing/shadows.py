@@ -23,11 +23,12 @@ from gateway.engines.adapters import AdapterNames
 from gateway.engines.placement import salt_of
 from gateway.engines.pools import Engine, Engines, Pool
 from gateway.errors import ApiError
-from gateway.pipeline.job import End, Job
 from gateway.pipeline.prompts import tokenise
+from gateway.pipeline.values import Admitted, Answered
 from gateway.records.directory import Route, Shadow
 from gateway.telemetry.metrics.process import Metrics
 from gateway.tools.answer import constraint
+from gateway.turns import Turn
 from router.canary import Failures, WeightedTarget, evidence, split
 
 log = logging.getLogger("roundhouse.canaries")
@@ -103,7 +104,7 @@ def copied(route: Route, tenant: str, conversation: bytes) -> bool:
     return split(f"{route.name}\0shadow", tenant, conversation, shares) == "copied"
 
 
-class _Answer(Struct, frozen=True):
+class _Copy(Struct, frozen=True):
     """What came of a copy."""
 
     text: str
@@ -141,25 +142,29 @@ class Shadows:
         """Give up what is under way."""
         await self._running.aclose()
 
-    def begin(self, route: Route, job: Job, end: End | None, failure: BaseException | None, count: Count) -> None:
+    def begin(
+        self, route: Route, asked: Admitted, answered: Answered | None, failure: BaseException | None, count: Count
+    ) -> None:
         """Copy a turn that has ended, or was refused with `failure`, if it is fit. `count` is told the result."""
-        error = failure if end is None else end.streamed.error
+        error = failure if answered is None else answered.streamed.error
         failed = isinstance(error, ApiError) and error.status >= 500
-        if route.shadow is None or not (_fit(job) and (failed or _answered(end))):
+        if route.shadow is None or not (_fit(asked.turn) and (failed or _whole(answered))):
             return
         if len(self._running) >= MOST:
             self._ended(route, count, {_GIVEN_UP: 1}, _GIVEN_UP)
             return
-        self._running.begin(self._copy(route, route.shadow, job, None if failed else end, count))
+        self._running.begin(self._copy(route, route.shadow, asked, None if failed else answered, count))
 
-    async def _copy(self, route: Route, shadow: Shadow, job: Job, end: End | None, count: Count) -> None:
-        news = {_COPIES: 1} if end is not None else {_COPIES: 1, _STABLE_ERROR: 1}
+    async def _copy(
+        self, route: Route, shadow: Shadow, asked: Admitted, answered: Answered | None, count: Count
+    ) -> None:
+        news = {_COPIES: 1} if answered is not None else {_COPIES: 1, _STABLE_ERROR: 1}
         outcome = "answered"
         try:
             async with asyncio.timeout(SECONDS):
-                answer = await self._answer(shadow, job)
-            if end is not None:
-                news |= await self._compare(job, end, answer)
+                copy = await self._answer(shadow, asked)
+            if answered is not None:
+                news |= await self._compare(answered, copy)
         except (_GivenUp, TimeoutError):
             news, outcome = {_GIVEN_UP: 1}, _GIVEN_UP
         except (EngineGone, RequestFailed, ApiError) as error:
@@ -171,19 +176,19 @@ class Shadows:
         self._metrics.trials.shadow_copy(outcome)
         count(route, {_PREFIX + name: number for name, number in news.items()})
 
-    async def _answer(self, shadow: Shadow, job: Job) -> _Answer:
+    async def _answer(self, shadow: Shadow, asked: Admitted) -> _Copy:
         """
         Raises:
             _GivenUp: its engine is busy.
             EngineGone, RequestFailed, ApiError: there is no answer.
         """
-        turn, request = job.turn, job.turn.request
+        turn, request = asked.turn, asked.turn.request
         adapter = self._adapters.resolve(shadow.model, turn.principal.tenant)
         pool = self._pool(adapter.model if adapter else shadow.model)
         engine = self._engine(pool)
         prompt = (await tokenise(turn, [pool]))[pool.name]
         most = max(1, min(request.max_output_tokens or MOST_TOKENS, MOST_TOKENS, engine.context - len(prompt)))
-        sampling = request.sampling.resolve(pool.text.defaults, max_tokens=most, seed=job.seed)
+        sampling = request.sampling.resolve(pool.text.defaults, max_tokens=most, seed=asked.seed)
         held = constraint(request, pool.tools, pool.text.special_token)
         text: list[str] = []
         sent, first = monotonic(), None
@@ -209,7 +214,7 @@ class Shadows:
         except EngineOverloaded:
             raise _GivenUp from None
         waited = generation.usage.queue_seconds
-        return _Answer(
+        return _Copy(
             text="".join(text),
             whole=generation.result.finish_reason == "stop",
             first_seconds=None if first is None else first - sent - waited,
@@ -234,14 +239,14 @@ class Shadows:
             raise _GivenUp
         return engine
 
-    async def _compare(self, job: Job, end: End, answer: _Answer) -> dict[str, int]:
+    async def _compare(self, answered: Answered, copy: _Copy) -> dict[str, int]:
         found: dict[str, int] = {}
-        streamed = end.streamed
-        if streamed.first_token is not None and answer.first_seconds is not None:
-            stable = streamed.first_token - job.began - streamed.queue_seconds
-            found = {_TIMED: 1, _FIRST: _milliseconds(answer.first_seconds), _STABLE_FIRST: _milliseconds(stable)}
-        if answer.whole and streamed.reason == "stop":
-            found |= {_COMPARED: 1, _AGREED: int(await self._agree(answer.text, job.turn.log.text))}
+        streamed, turn = answered.streamed, answered.admitted.turn
+        if streamed.first_token is not None and copy.first_seconds is not None:
+            stable = streamed.first_token - turn.trace.began - streamed.queue_seconds
+            found = {_TIMED: 1, _FIRST: _milliseconds(copy.first_seconds), _STABLE_FIRST: _milliseconds(stable)}
+        if copy.whole and streamed.reason == "stop":
+            found |= {_COMPARED: 1, _AGREED: int(await self._agree(copy.text, turn.log.text))}
         return found
 
     async def _agree(self, copy: str, text: str) -> bool:
@@ -255,15 +260,14 @@ class Shadows:
         return agree(copy, text, similarity)
 
 
-def _fit(job: Job) -> bool:
+def _fit(turn: Turn) -> bool:
     """Calls of functions are not repeated, and the answers to them not told twice."""
-    turn = job.turn
     tools = turn.request.tools is not None or any(message.role == "tool" for message in turn.conversation)
     return turn.request.generate and not tools
 
 
-def _answered(end: End | None) -> bool:
-    return end is not None and end.cache != "hit" and end.streamed.reason in ("stop", "length")
+def _whole(answered: Answered | None) -> bool:
+    return answered is not None and answered.cache != "hit" and answered.streamed.reason in ("stop", "length")
 
 
 def _busy(engine: Engine) -> bool:

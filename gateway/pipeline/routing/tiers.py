@@ -18,17 +18,18 @@ from pathlib import Path
 from time import monotonic
 
 import msgspec
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from cache.embedding.client import EmbedderClient, EmbedRefused
 from gateway.config.settings import Settings, SettingsError
 from gateway.engines.pools import Pool
-from gateway.pipeline.job import End, Job
 from gateway.pipeline.routing.decisions import DecisionLog, LoggedDecision
+from gateway.pipeline.values import Answered, Assessment, Dispatched, Embedding, Prepared
 from gateway.protocol.requests import Message
+from gateway.protocol.stream import TokenUsage
+from gateway.turns import Turn
 from router.budget import Budget, charge
+from router.cascade import Escalation
 from router.complexity import Complexity
 from router.features import HEAD, TAIL, Features
 from router.route import AUTO, RoutingPolicy
@@ -118,25 +119,35 @@ class Tiers:
             escalate_logprob=router.escalate_logprob,
         )
 
-    async def choose(self, job: Job, complexity: Complexity) -> TierChoice | None:
-        """The tier for a request that leaves it open, None for any other. Asks the embedder where that may help."""
-        request = job.turn.request
-        if request.model != AUTO or job.adapter is not None:
-            return None
-        prediction = self.predict(job.seen)
-        if prediction is not None and prediction.probabilities is not None:
-            prediction = await self._predict_with_embedding(job) or prediction
-        before = self._memory.used(_conversation(job, -1)) if self._router.sticky_seconds else None
-        self._notice(job)
-        return self.choice(
-            job.seen,
+    async def assess(
+        self, prepared: Prepared, seen: Features, complexity: Complexity, embedding: Embedding | None
+    ) -> Assessment:
+        """Choose the tier for a request that leaves it open. Asks the embedder where that may help.
+
+        Args:
+            embedding: of the newest user message, if it is known.
+        """
+        turn, request = prepared.turn, prepared.turn.request
+        if request.model != AUTO or prepared.adapter is not None:
+            return Assessment(seen, complexity, None, embedding)
+        prediction = self.predict(seen)
+        if self._model is not None and prediction is not None and prediction.probabilities is not None:
+            if embedding is None:
+                embedding = await self._embed(turn)
+            if embedding is not None:
+                prediction = self._model.predict(seen, embedding)
+        before = self._memory.used(_conversation(turn, -1)) if self._router.sticky_seconds else None
+        self._notice(turn)
+        choice = self.choice(
+            seen,
             complexity,
             prediction,
             quality=request.quality,
-            delays=_delays(job.pools) if self._router.queue_price else (0.0, 0.0, 0.0),
-            offered=tuple(pool.tier for pool in job.pools),
+            delays=_delays(prepared.pools) if self._router.queue_price else (0.0, 0.0, 0.0),
+            offered=tuple(pool.tier for pool in prepared.pools),
             floor=before.tier if before else None,
         )
+        return Assessment(seen, complexity, choice, embedding)
 
     def predict(self, seen: Features) -> Prediction | None:
         """What is expected without an embedding."""
@@ -162,33 +173,36 @@ class Tiers:
         draw = random.random() if router.explore else 1.0
         return choose(outlook, terms, delays=delays, offered=offered, floor=floor, draw=draw)
 
-    def answered(self, job: Job, end: End) -> None:
+    def answered(self, answered: Answered, escalation: Escalation | None) -> None:
         """Take account of who answered a request that left it open."""
         self._memory.share = self._router.budget
-        if job.choice is None or end.cache == "hit" or end.streamed.error is not None:
+        asked, turn = answered.admitted, answered.admitted.turn
+        if answered.cache == "hit" or answered.streamed.error is not None or not isinstance(asked, Dispatched):
+            return
+        if asked.assessment.choice is None:
             return
         if (share := self._router.budget) is not None:
-            tokens = end.streamed.usage.total_tokens
-            cost = self._costs[TIERS.index(end.tier)]
-            if end.earlier is not None and tokens:
+            tokens = answered.streamed.usage.total_tokens
+            cost = self._costs[TIERS.index(answered.tier)]
+            if answered.earlier is not None and tokens:
                 # The dearest tier would have answered once.
-                first = end.earlier.answer
+                first = answered.earlier.answer
                 cost += self._costs[TIERS.index(first.tier)] * first.usage.total_tokens / tokens
             self._memory.budgets[share] = charge(self._memory.budgets[share], cost, tokens)
-        if self._router.sticky_seconds and (conversation := _conversation(job, 0)):
+        if self._router.sticky_seconds and (conversation := _conversation(turn, 0)):
             until = monotonic() + self._router.sticky_seconds
-            self._memory.follows(_conversation(job, -1), job.turn.id)
-            self._memory.remember(conversation, Used(end.tier, job.turn.id, until))
+            self._memory.follows(_conversation(turn, -1), turn.id)
+            self._memory.remember(conversation, Used(answered.tier, turn.id, until))
         if self._router.log_entries and self._memory.decisions is not None:
-            logged = _logged(job, job.choice, end, self.policy.model)
-            self._memory.decisions.add(job.turn.principal.tenant, logged, keep=self._router.log_entries)
+            logged = _logged(answered, asked.assessment, asked.assessment.choice, escalation, self.policy.model)
+            self._memory.decisions.add(turn.principal.tenant, logged, keep=self._router.log_entries)
 
-    def _notice(self, job: Job) -> None:
+    def _notice(self, turn: Turn) -> None:
         """Whether this asks again what was answered before: as it was, or in other words at the same place."""
         if not self._router.sticky_seconds or not self._router.log_entries or self._memory.decisions is None:
             return
-        tenant, before = job.turn.principal.tenant, _conversation(job, -1)
-        if same := self._memory.used(_conversation(job, 0)):
+        tenant, before = turn.principal.tenant, _conversation(turn, -1)
+        if same := self._memory.used(_conversation(turn, 0)):
             self._memory.decisions.think(tenant, same.response, "regenerate")
         elif before is not None and self._memory.used(before) and (other := self._memory.asked.get(before)):
             self._memory.decisions.think(tenant, other, "edit")
@@ -200,13 +214,8 @@ class Tiers:
             return self._memory.budgets[self._router.budget].price
         return self._prices[self._router.quality]
 
-    async def _predict_with_embedding(self, job: Job) -> Prediction | None:
-        if job.embedding is None:
-            job.embedding = await self._embed(job)
-        return None if job.embedding is None or self._model is None else self._model.predict(job.seen, job.embedding)
-
-    async def _embed(self, job: Job) -> NDArray[np.float32] | None:
-        client, text = self._embedder, _newest(job)
+    async def _embed(self, turn: Turn) -> Embedding | None:
+        client, text = self._embedder, _newest(turn)
         if client is None or not client.available or text is None or self._model is None:
             return None
         hello = client.hello
@@ -216,7 +225,7 @@ class Tiers:
             embedded = await client.embed([text], seconds=self._embedder_timeout)
         except EmbedRefused:
             return None
-        vector: NDArray[np.float32] = embedded.vectors[0]
+        vector: Embedding = embedded.vectors[0]
         return vector
 
 
@@ -241,21 +250,23 @@ def _source(prediction: Prediction | None, seen: Features) -> ValueSource:
     return ValueSource.COMPLEXITY if seen.characters <= HEAD + TAIL else ValueSource.UNCERTAIN
 
 
-def _logged(job: Job, choice: TierChoice, end: End, model: str) -> LoggedDecision:
-    usage = end.streamed.usage
+def _logged(
+    answered: Answered, assessment: Assessment, choice: TierChoice, escalation: Escalation | None, model: str
+) -> LoggedDecision:
+    usage, earlier = answered.streamed.usage, answered.earlier.answer.usage if answered.earlier else TokenUsage()
     return LoggedDecision(
-        response=job.turn.id,
+        response=answered.admitted.turn.id,
         at=int(time.time() * 1000),
         choice=choice,
-        features={name: float(value) for name, value in msgspec.structs.asdict(job.seen).items() if value},
+        features={name: float(value) for name, value in msgspec.structs.asdict(assessment.seen).items() if value},
         model=model,
-        tier=end.tier,
+        tier=answered.tier,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
-        outcome=end.streamed.reason,
-        escalation=job.escalation,
-        earlier_input_tokens=job.earlier.usage.input_tokens if job.earlier else 0,
-        earlier_output_tokens=job.earlier.usage.output_tokens if job.earlier else 0,
+        outcome=answered.streamed.reason,
+        escalation=escalation,
+        earlier_input_tokens=earlier.input_tokens,
+        earlier_output_tokens=earlier.output_tokens,
     )
 
 
@@ -275,24 +286,24 @@ def _delays(pools: Sequence[Pool]) -> tuple[float, float, float]:
     return small, medium, large
 
 
-def _newest(job: Job) -> str | None:
+def _newest(turn: Turn) -> str | None:
     """The newest user message."""
-    if isinstance(job.turn.request.prompt, str):
-        return job.turn.request.prompt
-    said = (message.content for message in reversed(job.turn.conversation) if message.role == "user")
+    if isinstance(turn.request.prompt, str):
+        return turn.request.prompt
+    said = (message.content for message in reversed(turn.conversation) if message.role == "user")
     return next(said, None)
 
 
-def _conversation(job: Job, back: int) -> bytes | None:
+def _conversation(turn: Turn, back: int) -> bytes | None:
     """A digest of the conversation up to its newest user message (0), or to the one before it (-1).
 
     Of what follows an earlier message only the user's own words are certain: answers are what clients make of them.
     """
-    messages = job.turn.conversation
+    messages = turn.conversation
     said = [number for number, message in enumerate(messages) if message.role == "user"]
     if len(said) + back <= 0:
         return None
-    principal = job.turn.principal
+    principal = turn.principal
     whose = f"{principal.tenant}\0{principal.key}\0{principal.user}"
     return _digest(whose, messages[: said[back - 1] + 1])
 

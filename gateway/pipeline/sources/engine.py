@@ -7,11 +7,11 @@ from functools import partial
 
 import msgspec
 
+from engine.wire import SamplingParams
 from gateway.config.settings import Settings
 from gateway.engines.placement import NO_BLOCKS
 from gateway.engines.pools import Engine, Engines
 from gateway.errors import ApiError
-from gateway.pipeline.job import End, Job
 from gateway.pipeline.relay import EngineRequest, Streamed, TryNext, relay
 from gateway.pipeline.routing.choice import Routing
 from gateway.pipeline.routing.escalations import Escalations, Takeover
@@ -19,7 +19,9 @@ from gateway.pipeline.routing.held import HeldAnswer
 from gateway.pipeline.sink import FilteredSink, TurnSink
 from gateway.pipeline.sources.repetition import Repetition
 from gateway.pipeline.sources.response_cache import diverged
-from gateway.protocol.stream import Routed, TokenUsage
+from gateway.pipeline.values import Answered, Dispatched, Progress
+from gateway.protocol.requests import TurnRequest
+from gateway.protocol.stream import Earlier, Routed, TokenUsage
 from gateway.safety.guard import Guard
 from gateway.telemetry.metrics.process import Metrics
 from gateway.telemetry.trace import Stage
@@ -28,7 +30,7 @@ from router.route import RouteDecision, RouteReason
 
 
 class EngineAnswers:
-    """The engines on a turn's road."""
+    """The engines as a source of answers."""
 
     def __init__(
         self,
@@ -46,127 +48,143 @@ class EngineAnswers:
         self._metrics = metrics
         self._guard = guard
 
-    async def give(self, job: Job) -> End:
-        """Route, then stream from the chosen engine."""
-        await self._routing.choose(job)
-        decision = self._routing.route(job)
-        first = self._escalations.begin(job, decision)
-        end = await self._ask(job, decision, held=first.held if first else None)
+    async def answer(self, progress: Progress) -> Answered:
+        """Choose an engine, then stream from it."""
+        dispatched = progress.admitted = await self._routing.dispatch(progress.admitted)
+        first = self._escalations.begin(dispatched)
         if first is None:
-            return end
-        following = self._escalations.judge(job, first, end)
-        larger = await self._escalate(job, end, following) if following else None
+            return await self._answer_once(dispatched)
+        answered = await self._ask(dispatched, first.held)
+        following = self._escalations.judge(progress, first, answered)
+        larger = await self._escalate(progress, answered, following) if following else None
         if larger is None:
             first.held.release()
-        return larger or end
+        return larger or answered
 
-    async def _escalate(self, job: Job, first: End, following: RouteDecision) -> End | None:
+    async def _answer_once(self, dispatched: Dispatched) -> Answered:
+        """The only answer; it may go on with what was shown of another turn's answer before that one failed."""
+        turn = dispatched.turn
+        if not turn.log.items:
+            return await self._ask(dispatched, TurnSink(turn))
+        repetition = Repetition(turn.log.text, turn.append)
+        answered = await self._ask(dispatched, TurnSink(turn, repetition.append))
+        if not repetition.whole and answered.streamed.reason in ("stop", "length", "content_filter"):
+            return msgspec.structs.replace(answered, streamed=diverged(turn))
+        return answered
+
+    async def _escalate(self, progress: Progress, first: Answered, following: Dispatched) -> Answered | None:
         """Another answer; None if there is none, and the first one is the answer after all."""
-        engine = self._engines[following.replica]
-        output = output_limit(job, self._settings, engine.context - len(job.prompts[engine.pool.name]))
-        job.turn.trace.mark(Stage.ENGINE)
-        takeover = await self._escalations.take_over(job, first, following, output)
+        output = self._output_limit(following, self._engines[following.decision.replica])
+        following.turn.trace.mark(Stage.ENGINE)
+        takeover = await self._escalations.take_over(progress, first, following, output)
         if takeover is None:
             return None
         try:
-            end = await self._ask(job, following, takeover=takeover)
+            answered: Answered | None = await self._ask(following, takeover)
         except ApiError:
             if takeover.done:
                 raise
-            end = None
-        if end is not None and end.streamed.error is None:
+            answered = None
+        if answered is not None and answered.streamed.error is None:
             takeover.complete()
-        self._escalations.ended(job, takeover)
-        if takeover.done:
-            return end
+        self._escalations.ended(progress, takeover)
+        if answered is not None and takeover.done:
+            return msgspec.structs.replace(answered, earlier=takeover.billed)
         takeover.undo()
         return None
 
-    async def _ask(
-        self, job: Job, decision: RouteDecision, *, held: HeldAnswer | None = None, takeover: Takeover | None = None
-    ) -> End:
+    async def _ask(self, dispatched: Dispatched, sink: TurnSink) -> Answered:
         """Stream from the engine of a decision, or from the next one while none has given a token."""
-        placement = self._routing.place(job, decision)
-        if placement is not None:
-            decision = placement.apply(decision)
-        job.turn.trace.mark(Stage.ROUTE)
-        # What was shown of another turn's answer, before that one failed.
-        repetition = Repetition(job.turn.log.text, job.turn.append) if job.turn.log.items else None
-        sink = takeover or held or TurnSink(job.turn, repetition.append if repetition else None)
+        turn, prompts = dispatched.turn, dispatched.prompts
+        placement = self._routing.place(dispatched)
+        decision = dispatched.decision if placement is None else placement.apply(dispatched.decision)
+        turn.trace.mark(Stage.ROUTE)
         for replica in (decision.replica, *decision.fallbacks):
             engine = self._engines[replica]
             # Another replica of the tier that the router chose is as good as the first one.
             fallback = decision.why is RouteReason.FALLBACK or engine.pool.tier != decision.tier
-            sink.announce = partial(self._announce, job, decision, engine, fallback=fallback)
-            if held is not None and fallback:
-                held.release()
-            prompt = job.prompts[engine.pool.name]
-            limit = output_limit(job, self._settings, engine.context - len(prompt))
-            sampling = job.turn.request.sampling.resolve(engine.pool.text.defaults, max_tokens=limit, seed=job.seed)
-            if held is not None and self._escalations.scores and sampling.logprobs is None:
-                sampling = msgspec.structs.replace(sampling, logprobs=0)
+            earlier = sink.earlier if isinstance(sink, Takeover) else None
+            sink.announce = partial(self._announce, dispatched, decision, engine, earlier, fallback=fallback)
+            if isinstance(sink, HeldAnswer) and fallback:
+                sink.release()
             known, blocks = (0, NO_BLOCKS) if placement is None else placement.known(engine)
-            filter = self._guard.open(job.turn) if self._guard.active else None
+            limit = self._output_limit(dispatched, engine)
+            computed = len(prompts[engine.pool.name]) - known
             asked = EngineRequest(
-                turn=job.turn,
+                turn=turn,
                 engine=engine,
-                prompt=prompt,
-                sampling=sampling,
-                flight=engine.carrying(len(prompt) - known, engine.pool.answer_tokens(limit), blocks),
-                share=job.share,
-                adapter=job.adapter.version if job.adapter else None,
+                prompt=prompts[engine.pool.name],
+                sampling=self._sampling(dispatched, engine, limit, held=isinstance(sink, HeldAnswer)),
+                flight=engine.carrying(computed, engine.pool.answer_tokens(limit), blocks),
+                share=dispatched.share,
+                adapter=dispatched.adapter.version if dispatched.adapter else None,
                 queue_timeout=self._settings.turns.queue_timeout,
             )
+            filter = self._guard.open(turn) if self._guard.active else None
             try:
                 streamed = await relay(asked, FilteredSink(sink, filter, self._guard.hold_seconds) if filter else sink)
                 break
             except TryNext as failure:
                 streamed = Streamed(reason="error", usage=TokenUsage(), error=failure.error)
-        if streamed.error is not None and job.turn.state is TurnState.ADMITTING:
+        if streamed.error is not None and turn.state is TurnState.ADMITTING:
             raise streamed.error
         if streamed.error is None:
             engine.pool.answered(streamed.usage.output_tokens)
         if placement is not None:
+            prompt, found = len(asked.prompt), streamed.usage.cached_tokens
             self._metrics.placements.answered(
-                engine.pool.tier,
-                placement.choice.how,
-                prompt=len(prompt),
-                expected=known,
-                found=streamed.usage.cached_tokens,
+                engine.pool.tier, placement.choice.how, prompt=prompt, expected=known, found=found
             )
-        if repetition is not None and not repetition.whole and streamed.reason in ("stop", "length", "content_filter"):
-            streamed = diverged(job)
-        return End(streamed, engine.pool.tier, job.model(engine), job.outcome, fallback, job.canary)
+        return Answered(dispatched, streamed, engine.pool.tier, dispatched.model(engine), fallback)
 
-    def _announce(self, job: Job, decision: RouteDecision, engine: Engine, *, fallback: bool) -> None:
+    def _announce(
+        self,
+        dispatched: Dispatched,
+        decision: RouteDecision,
+        engine: Engine,
+        earlier: Earlier | None,
+        *,
+        fallback: bool,
+    ) -> None:
+        turn, cache = dispatched.turn, dispatched.cache
         reason = str(RouteReason.FALLBACK if fallback else decision.why)
         self._metrics.turns.routed(engine.pool.tier, reason)
         first = decision.replica
         instead = (f"{first} did not answer, {engine.name} stands in",) if engine.name != first else ()
-        if job.turn.log.items:
+        if turn.log.items:
             return  # it goes on with text that was shown before, see `gateway.pipeline.sources.single_flight`
-        job.turn.append(
+        turn.append(
             Routed(
                 tier=engine.pool.tier,
-                model=job.model(engine),
+                model=dispatched.model(engine),
                 replica=engine.name,
                 reason=reason,
                 complexity=decision.complexity,
-                reasons=(*decision.reasons, *instead, *job.remarks),
+                reasons=(*decision.reasons, *instead, *dispatched.remarks),
                 probabilities=_probabilities(decision),
-                cache=job.outcome,
-                cache_reason=job.found.reason,
-                input_tokens=len(job.prompts[engine.pool.name]),
-                service_tier=job.share.tier,
+                cache=cache.outcome,
+                cache_reason=cache.found.reason,
+                input_tokens=len(dispatched.prompts[engine.pool.name]),
+                service_tier=dispatched.share.tier,
                 scores=decision.scores,
-                earlier=job.earlier,
+                earlier=earlier,
             )
         )
 
+    def _sampling(self, dispatched: Dispatched, engine: Engine, limit: int, *, held: bool) -> SamplingParams:
+        defaults, asked = engine.pool.text.defaults, dispatched.turn.request.sampling
+        sampling = asked.resolve(defaults, max_tokens=limit, seed=dispatched.seed)
+        if held and self._escalations.scores and sampling.logprobs is None:
+            sampling = msgspec.structs.replace(sampling, logprobs=0)
+        return sampling
 
-def output_limit(job: Job, settings: Settings, room: int) -> int:
+    def _output_limit(self, dispatched: Dispatched, engine: Engine) -> int:
+        room = engine.context - len(dispatched.prompts[engine.pool.name])
+        return output_limit(dispatched.turn.request, self._settings, room)
+
+
+def output_limit(request: TurnRequest, settings: Settings, room: int) -> int:
     """Output tokens for an engine with `room` beside the prompt; the router has checked an explicit limit."""
-    request = job.turn.request
     if not request.generate:
         return 1  # an engine has to run the whole prompt before it can sample the one token that is thrown away
     return request.max_output_tokens or max(1, min(settings.turns.default_max_output_tokens, room))

@@ -18,14 +18,15 @@ from gateway.access.identity.secret import derive
 from gateway.billing.cost import picodollars
 from gateway.config.settings import Settings
 from gateway.errors import EngineFailed, NotCached
-from gateway.pipeline.job import End, Job
 from gateway.pipeline.relay import Streamed
 from gateway.pipeline.sources.cache_key import owner, parts
 from gateway.pipeline.sources.repetition import Repetition
 from gateway.pipeline.sources.single_flight import Flights, TakeOver
+from gateway.pipeline.values import Admitted, Answered, CacheFindings, Prepared, Progress
 from gateway.protocol.requests import Message
 from gateway.protocol.stream import Replayed, Routed, TextDelta, TokenUsage
 from gateway.safety.guard import LONG_TEXT, Guard
+from gateway.turns import Turn
 
 MAX_LEADERS = 3
 """Turns that one turn follows in vain before it makes its answer alone."""
@@ -56,84 +57,86 @@ class StoredAnswers:
         self._policy = policy
         self._secret = lru_cache(maxsize=10_000)(lambda tenant: derive(secret, f"response cache of {tenant}"))
 
-    async def look_up(self, job: Job) -> None:
-        """Ask the exact response cache, if this request may: `job.found` is what it said.
+    async def look_up(self, prepared: Prepared) -> CacheFindings:
+        """Ask the exact response cache, if this request may.
 
         Raises:
             NotCached: the client wants a stored answer or none, and there is none.
         """
-        turn = job.turn
+        turn = prepared.turn
         tenant, wish = turn.principal.tenant, turn.request.caching
-        bypass = may_look_up(_question(job), enabled=self._settings.enabled)
+        bypass = may_look_up(_question(prepared), enabled=self._settings.enabled)
         if bypass:
             self._statistics.add(tenant, f"exact_bypass.{bypass}")
-            job.found = Lookup(LookupOutcome.MISS, bypass)
+            findings = CacheFindings(found=Lookup(LookupOutcome.MISS, bypass))
         else:
-            job.outcome = "miss"
-            job.scope = self._scope(job)
-            job.digest = response_digest(self._parts(job, turn.conversation), self._secret(tenant))
-            await self._ask(job)
-        if wish.only_if_cached and job.found.outcome is not LookupOutcome.HIT:
-            raise NotCached(f"no stored answer may be used ({job.found.reason}), and the request asks for nothing else")
+            scope = self._scope(turn)
+            digest = response_digest(self._parts(prepared, scope, turn.conversation), self._secret(tenant))
+            found = await self._ask(turn, digest)
+            findings = CacheFindings(outcome="miss", found=found, digest=digest, scope=scope)
+        if wish.only_if_cached and findings.found.outcome is not LookupOutcome.HIT:
+            reason = findings.found.reason
+            raise NotCached(f"no stored answer may be used ({reason}), and the request asks for nothing else")
+        return findings
 
-    def context(self, job: Job, more: dict[str, Any]) -> str:
+    def context(self, admitted: Admitted, more: dict[str, Any]) -> str:
         """Digest of everything but the last message that may change the answer, in the words of the exact key."""
-        found = self._parts(job, job.turn.conversation[:-1]) | {"similar": more}
-        return response_digest(found, self._secret(job.turn.principal.tenant))
+        turn = admitted.turn
+        found = self._parts(admitted, admitted.cache.scope, turn.conversation[:-1]) | {"similar": more}
+        return response_digest(found, self._secret(turn.principal.tenant))
 
-    def _parts(self, job: Job, conversation: tuple[Message, ...]) -> dict[str, Any]:
+    def _parts(self, prepared: Prepared, scope: Scope, conversation: tuple[Message, ...]) -> dict[str, Any]:
         return parts(
-            job.turn.request,
+            prepared.turn.request,
             conversation,
-            owner=owner(job.scope, job.turn.principal),
+            owner=owner(scope, prepared.turn.principal),
             pools=[
                 [pool.name, pool.tier, pool.vocabulary, pool.revisions, pool.tools.name, pool.text.defaults]
-                for pool in job.pools
+                for pool in prepared.pools
             ],
-            adapter=job.adapter.version if job.adapter else None,
-            safety=job.safety,
+            adapter=prepared.adapter.version if prepared.adapter else None,
+            safety=prepared.safety,
             policy=self._policy,
             default_max_output_tokens=self._default_max_output_tokens,
         )
 
-    async def give(self, job: Job) -> End | None:
-        """Answer with a stored answer or along with another turn; None: an engine has to answer."""
+    async def answer(self, progress: Progress) -> Answered | None:
+        """Answer with a stored answer or along with another turn."""
+        turn, digest = progress.admitted.turn, progress.admitted.cache.digest
         followed = 0
         while True:
-            found = job.found
+            found = progress.admitted.cache.found
             if found.entry is not None:
-                return self.replay(job, found.entry)
-            if found.leader is None:
+                return self.replay(progress, found.entry)
+            if found.leader is None or digest is None:
                 return None
-            ended = await self._follow(job, found.leader)
-            if isinstance(ended, End):
+            ended = await self._follow(progress, found.leader)
+            if isinstance(ended, Answered):
                 return ended
-            self._statistics.add(job.turn.principal.tenant, "exact_takeover")
-            job.outcome = "miss"
+            self._statistics.add(turn.principal.tenant, "exact_takeover")
+            progress.found(outcome="miss")
             followed += 1
             if ended is TakeOver.ALONE or followed == MAX_LEADERS:
                 # Nobody follows it, and nothing is stored: it is no answer for others, or one engine after the other
                 # fails.
-                job.found = Lookup(LookupOutcome.MISS, "alone")
+                progress.found(found=Lookup(LookupOutcome.MISS, "alone"))
                 return None
-            await self._ask(job, failed=found.leader)
+            progress.found(found=await self._ask(turn, digest, failed=found.leader))
 
-    def land(self, job: Job, end: End | None) -> asyncio.Task[None] | None:
-        """The turn has ended, or failed: admit its answer, if the policy lets it, and let nobody wait any more.
+    def land(self, turn: Turn, answered: Answered | None) -> asyncio.Task[CachedAnswer | None] | None:
+        """The turn has ended, or failed: store its answer, if the policy lets it, and let nobody wait any more.
 
-        Returns what is being done, if anything is.
+        Returns what is being done, if anything is; its result is what was stored.
         """
-        if job.digest is None or end is None or end.cache == "hit":
-            return self._flights.land(job.turn)
-        refusal, entry = self._admission(job, end)
+        if answered is None or answered.admitted.cache.digest is None or answered.cache == "hit":
+            return self._flights.land(turn)
+        refusal, entry = self._admission(answered)
         if refusal is not None:
-            self._statistics.add(job.turn.principal.tenant, f"exact_reject.{refusal}")
-            return self._flights.land(job.turn)
-        return self._flights.land(job.turn, self._store(job, job.digest, entry))
+            self._statistics.add(turn.principal.tenant, f"exact_reject.{refusal}")
+            return self._flights.land(turn)
+        return self._flights.land(turn, self._store(turn, answered.admitted.cache, entry))
 
-    async def _ask(self, job: Job, failed: str = "") -> None:
-        turn = job.turn
-        assert job.digest is not None
+    async def _ask(self, turn: Turn, digest: str, failed: str = "") -> Lookup:
         caching = turn.request.caching
         # Answers with calls are nobody else's, and whether there will be calls is known at the end only.
         shared = turn.request.tools is None or not turn.request.tools.active
@@ -145,41 +148,42 @@ class StoredAnswers:
             failed=failed,
             tags=caching.tags,
         )
-        found = job.found = await self._cache.get(turn.principal.tenant, job.digest, wish)
+        found = await self._cache.get(turn.principal.tenant, digest, wish)
         if found.outcome is LookupOutcome.LEAD:
-            self._flights.lead(turn, job.digest)
+            self._flights.lead(turn, digest)
         if found.outcome in (LookupOutcome.LEAD, LookupOutcome.MISS) and not failed:
             self._statistics.add(turn.principal.tenant, "exact_miss")
             if found.reason != "absent":
                 self._statistics.add(turn.principal.tenant, f"exact_miss.{found.reason}")
+        return found
 
     def replay(
-        self, job: Job, entry: CachedAnswer, *, counter: str = "exact_hit", reasons: tuple[str, ...] = ()
-    ) -> End:
+        self, progress: Progress, entry: CachedAnswer, *, counter: str = "exact_hit", reasons: tuple[str, ...] = ()
+    ) -> Answered:
         """Answer with a stored answer."""
-        turn = job.turn
+        turn = progress.admitted.turn
         shown = turn.log.text
-        job.outcome = "hit"
+        progress.found(outcome="hit")
         if not shown:
-            self._announce(job, entry.tier, entry.model, entry.input_tokens, reasons)
+            self._announce(progress.admitted, entry.tier, entry.model, entry.input_tokens, reasons)
             if entry.shape.lengths:
                 turn.append(Replayed(entry.text, entry.shape.lengths, entry.shape.token_ids, entry.shape.token_counts))
         elif not entry.text.startswith(shown):
-            return self._diverged(job)
+            return _hit(progress, diverged(turn))
         elif len(entry.text) > len(shown):
             turn.append(TextDelta(entry.text[len(shown) :]))
         self._statistics.add(turn.principal.tenant, counter)
         now = monotonic()
         usage = TokenUsage(entry.input_tokens, entry.input_tokens, entry.output_tokens)
-        return self._hit(job, Streamed(reason="stop", usage=usage, first_token=now, last_token=now))
+        return self._saved(progress, Streamed(reason="stop", usage=usage, first_token=now, last_token=now))
 
-    async def _follow(self, job: Job, leader: str) -> End | TakeOver:
-        turn = job.turn
+    async def _follow(self, progress: Progress, leader: str) -> Answered | TakeOver:
+        turn = progress.admitted.turn
         repetition = Repetition(turn.log.text, turn.append)
 
         def announce(routed: Routed) -> None:
-            job.outcome = "hit"
-            self._announce(job, routed.tier, routed.model, routed.input_tokens)
+            progress.found(outcome="hit")
+            self._announce(progress.admitted, routed.tier, routed.model, routed.input_tokens)
 
         patience = self._settings.follow_seconds
         streamed = await self._flights.follow(
@@ -190,14 +194,16 @@ class StoredAnswers:
         if turn.log.routed is None:
             return TakeOver.AGAIN  # cancelled before there was anything to show; the engine's road tells it
         if repetition.diverged or (streamed.reason != "cancelled" and not repetition.whole):
-            return self._diverged(job)
+            return _hit(progress, diverged(turn))
         self._statistics.add(turn.principal.tenant, "exact_join")
-        return self._hit(job, streamed)
+        return self._saved(progress, streamed)
 
-    def _announce(self, job: Job, tier: str, model: str, input_tokens: int, reasons: tuple[str, ...] = ()) -> None:
-        if job.turn.log.items:
+    def _announce(
+        self, admitted: Admitted, tier: str, model: str, input_tokens: int, reasons: tuple[str, ...] = ()
+    ) -> None:
+        if admitted.turn.log.items:
             return  # it was told before the first text
-        job.turn.append(
+        admitted.turn.append(
             Routed(
                 tier=tier,
                 model=model,
@@ -206,104 +212,108 @@ class StoredAnswers:
                 complexity=None,
                 reasons=reasons,
                 cache="hit",
-                cache_reason=job.found.reason,
+                cache_reason=admitted.cache.found.reason,
                 input_tokens=input_tokens,
-                service_tier=job.share.tier,
+                service_tier=admitted.share.tier,
             )
         )
 
-    def _hit(self, job: Job, streamed: Streamed) -> End:
-        routed = job.turn.log.routed
-        assert routed is not None
-        end = End(streamed, routed.tier, routed.model, "hit")
-        tenant, usage = job.turn.principal.tenant, streamed.usage
+    def _saved(self, progress: Progress, streamed: Streamed) -> Answered:
+        """The end of a turn that needed no engine, with what that saved."""
+        answered = _hit(progress, streamed)
+        tenant, usage = answered.admitted.turn.principal.tenant, streamed.usage
         self._statistics.add(tenant, "tokens_saved", usage.output_tokens)
         self._statistics.add(tenant, "prompt_tokens_saved", usage.input_tokens)
-        price = job.price(end)
+        price = answered.price
         if price is not None:
             saved = picodollars(price, usage.input_tokens, 0, usage.output_tokens) // 1_000_000
             self._statistics.add(tenant, "microdollars_saved", saved)
-        return end
+        return answered
 
-    def _diverged(self, job: Job) -> End:
-        """The rest of an answer does not fit what was shown of it: models whose numbers depend on the batch."""
-        routed = job.turn.log.routed
-        assert routed is not None
-        return End(diverged(job), routed.tier, routed.model, "hit")
-
-    def _scope(self, job: Job) -> Scope:
-        tenant = job.turn.principal.tenant
+    def _scope(self, turn: Turn) -> Scope:
+        tenant = turn.principal.tenant
         configured = Scope(self._settings.tenant_scopes.get(tenant, self._settings.scope))
         if configured is Scope.USER:
             return configured
-        said = _said(job)
+        said = _said(turn)
         personal = (
-            job.turn.sensitive
+            turn.sensitive
             or is_personal(said)
-            or self._guard.is_personal([said, job.turn.request.instructions or ""], job.turn.principal)
+            or self._guard.is_personal([said, turn.request.instructions or ""], turn.principal)
         )
         return scope_of(configured, personal=personal)
 
-    def _admission(self, job: Job, end: End) -> tuple[Reject | None, CachedAnswer]:
-        log, usage, format = job.turn.log, end.streamed.usage, job.turn.request.format
+    def _admission(self, answered: Answered) -> tuple[Reject | None, CachedAnswer]:
+        admitted, turn, streamed = answered.admitted, answered.admitted.turn, answered.streamed
+        log, format = turn.log, turn.request.format
         text = log.text
         deltas = log.messages[0].since(0) if log.messages else None
         entry = CachedAnswer(
             text=text,
             shape=shape_of(deltas.lengths, deltas.token_counts, deltas.token_ids) if deltas else shape_of((), (), ()),
-            model=end.model,
-            tier=end.tier,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            scope=job.scope,
-            tags=job.turn.request.caching.tags,
+            model=answered.model,
+            tier=answered.tier,
+            input_tokens=streamed.usage.input_tokens,
+            output_tokens=streamed.usage.output_tokens,
+            scope=admitted.cache.scope,
+            tags=turn.request.caching.tags,
         )
         answer = AnswerTraits(
-            finished=end.streamed.reason == "stop",
-            blocked=end.streamed.reason == "content_filter",
+            finished=streamed.reason == "stop",
+            blocked=streamed.reason == "content_filter",
             # A stop string ends an answer wherever its grammar happens to be.
-            valid=format is None or (end.streamed.stop is None and format.holds(text)),
+            valid=format is None or (streamed.stop is None and format.holds(text)),
             calls=bool(log.calls),
             refusal=format is None and refuses(text),
-            fallback=end.fallback,
-            canary=end.canary,
-            personal=job.turn.sensitive,
-            scope=job.scope,
+            fallback=answered.fallback,
+            canary=admitted.assigned is not None and admitted.assigned.canary,
+            personal=turn.sensitive,
+            scope=admitted.cache.scope,
             size=size_of(entry),
         )
         return may_store(answer, max_bytes=self._settings.max_entry_bytes), entry
 
-    async def _store(self, job: Job, digest: str, entry: CachedAnswer) -> None:
-        turn, tenant = job.turn, job.turn.principal.tenant
-        leads = turn.id if job.found.outcome is LookupOutcome.LEAD else ""
-        if job.scope is not Scope.USER:
+    async def _store(self, turn: Turn, cache: CacheFindings, entry: CachedAnswer) -> CachedAnswer | None:
+        tenant, digest = turn.principal.tenant, cache.digest
+        assert digest is not None
+        leads = turn.id if cache.found.outcome is LookupOutcome.LEAD else ""
+        if cache.scope is not Scope.USER:
             look = partial(self._guard.is_personal, [entry.text], turn.principal)
             if await asyncio.to_thread(look) if len(entry.text) >= LONG_TEXT // 10 else look():
                 self._statistics.add(tenant, f"exact_reject.{Reject.PERSONAL}")
                 if leads:
                     await self._cache.release(tenant, digest, leads)
-                return
-        evicted = await self._cache.put(tenant, digest, entry, job.found, leads)
+                return None
+        evicted = await self._cache.put(tenant, digest, entry, cache.found, leads)
         if isinstance(evicted, Reject):
             self._statistics.add(tenant, f"exact_reject.{evicted}")
-            return
-        job.admitted = entry
+            return None
         self._statistics.add(tenant, "exact_store")
         if evicted:
             self._statistics.add(tenant, "exact_evict", evicted)
+        return entry
 
 
-def diverged(job: Job) -> Streamed:
-    """How a turn ends whose answer cannot be gone on with."""
+def diverged(turn: Turn) -> Streamed:
+    """How a turn ends if the rest of an answer does not fit what was shown of it, as models' numbers may depend on the
+    batch.
+    """
     error = EngineFailed("the answer that was begun cannot be continued; send the request again")
-    return Streamed(reason="error", usage=job.turn.delivered(), error=error)
+    return Streamed(reason="error", usage=turn.delivered(), error=error)
 
 
-def _question(job: Job) -> RequestTraits:
-    turn, request = job.turn, job.turn.request
-    said = _said(job)
+def _hit(progress: Progress, streamed: Streamed) -> Answered:
+    routed = progress.admitted.turn.log.routed
+    assert routed is not None
+    progress.found(outcome="hit")
+    return Answered(progress.admitted, streamed, routed.tier, routed.model)
+
+
+def _question(prepared: Prepared) -> RequestTraits:
+    turn, request = prepared.turn, prepared.turn.request
+    said = _said(turn)
     return RequestTraits(
-        deterministic=all(request.sampling.deterministic(pool.text.defaults) for pool in job.pools),
+        deterministic=all(request.sampling.deterministic(pool.text.defaults) for pool in prepared.pools),
         no_store=request.caching.no_store,
         logprobs=request.sampling.logprobs is not None or request.sampling.prompt_logprobs is not None,
         generate=request.generate,
@@ -311,12 +321,12 @@ def _question(job: Job) -> RequestTraits:
         outputs=bool(turn.conversation) and turn.conversation[-1].role == "tool",
         chance=asks_for_chance(said),
         time=depends_on_time(said),
-        trial=job.trial,
+        trial=prepared.trial,
     )
 
 
-def _said(job: Job) -> str:
+def _said(turn: Turn) -> str:
     """What the user has said: what came long ago may still be what an answer is about."""
-    request = job.turn.request
-    said = [message.content for message in job.turn.conversation if message.role == "user"]
+    request = turn.request
+    said = [message.content for message in turn.conversation if message.role == "user"]
     return "\n".join([*said, request.prompt] if isinstance(request.prompt, str) else said)

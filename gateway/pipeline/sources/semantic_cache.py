@@ -36,10 +36,12 @@ from cache.statistics import CacheCounter
 from gateway.access.identity.secret import derive
 from gateway.background import BackgroundTasks
 from gateway.config.settings import SemanticCacheSettings, Settings
-from gateway.pipeline.job import End, Job
 from gateway.pipeline.sources.response_cache import StoredAnswers
 from gateway.pipeline.sources.semantic_attempt import Attempt
+from gateway.pipeline.values import Answered, CacheFindings, Progress
 from gateway.telemetry.metrics.semantic import SemanticMetrics
+from gateway.telemetry.trace import Stage
+from gateway.turns import Turn
 
 log = logging.getLogger("roundhouse.cache")
 
@@ -83,50 +85,47 @@ class SimilarAnswers:
         """Take over changed bounds."""
         self._store.configure(max_questions=settings.max_questions_per_tenant)
 
-    async def give(self, job: Job, answers: StoredAnswers, settings: Settings) -> End | None:
-        """Answer with a stored answer to a similar question; None: an engine has to answer.
-
-        Args:
-            answers: the exact cache, which the stored answers are in.
-        """
-        tenant = job.turn.principal.tenant
+    async def answer(self, progress: Progress, answers: StoredAnswers, settings: Settings) -> Answered | None:
+        """See `SemanticSource`."""
+        turn, cache = progress.admitted.turn, progress.admitted.cache
+        tenant = turn.principal.tenant
         delta = settings.semantic_cache.delta_of(tenant)
-        if job.digest is None or delta <= 0:
+        if cache.digest is None or delta <= 0:
             return None
         began = monotonic()
-        refusal = self._refusal(job)
+        refusal = _refusal(turn, cache)
         if refusal is not None:
             self._statistics.add(tenant, f"semantic_bypass.{refusal}")
             self._metrics.asked("bypass", None)
             return None
-        attempt, found = await self._look_up(job, answers, delta, settings.embedder.timeout)
+        attempt, found = await self._look_up(progress, answers, delta, settings.embedder.timeout)
         if attempt is None:
             self._statistics.add(tenant, "semantic_bypass.unavailable")
             self._metrics.asked("bypass", monotonic() - began)
             return None
-        job.attempt, decision = attempt, attempt.decision
+        decision = attempt.decision
         self._look_ups[tenant] += 1
         self._metrics.asked(str(decision.action), monotonic() - began)
         if decision.action is not Action.SERVE:  # which is counted where it is replayed
             self._statistics.add(tenant, _counter(decision))
-        job.found = msgspec.structs.replace(job.found, reason=_REASONS.get(decision.action, job.found.reason))
-        if decision.judgement is not None:
-            job.remarks = (*job.remarks, _remark(decision))
+        reason = _REASONS.get(decision.action, cache.found.reason)
+        progress.found(attempt=attempt, found=msgspec.structs.replace(cache.found, reason=reason))
         if decision.action is not Action.SERVE:
             return None
         assert decision.answer is not None
-        self._learning.begin(self._corrections.note(tenant, job.turn.id, decision.answer))
-        return answers.replay(job, found.stored[decision.answer], counter="semantic_hit", reasons=job.remarks)
+        self._learning.begin(self._corrections.note(tenant, turn.id, decision.answer))
+        entry, reasons = found.stored[decision.answer], progress.admitted.remarks
+        return answers.replay(progress, entry, counter="semantic_hit", reasons=reasons)
 
-    def learn(self, job: Job) -> None:
+    def learn(self, cache: CacheFindings, fresh: CachedAnswer) -> None:
         """The turn has ended and its answer is in the exact cache: a check, a new question, or both. In background."""
-        attempt, fresh = job.attempt, job.admitted
-        if attempt is None or fresh is None or job.digest is None:
+        attempt = cache.attempt
+        if attempt is None or cache.digest is None:
             return
         if len(self._learning) >= MAX_LEARNING:
             self._statistics.add(attempt.name[0], "semantic_lost")
             return
-        self._learning.begin(self._learn(attempt, fresh, job.digest))
+        self._learning.begin(self._learn(attempt, fresh, cache.digest))
 
     def disliked(self, tenant: str, response: str) -> None:
         """A user has said so of a response; if it was answered by this cache, its answer is in doubt. In background."""
@@ -147,38 +146,25 @@ class SimilarAnswers:
         await self._hints.aclose()
         await self._embeddings.aclose()
 
-    def _refusal(self, job: Job) -> str | None:
-        """Why this turn does not look up, beside what the exact cache has refused already."""
-        request, conversation = job.turn.request, job.turn.conversation
-        if job.found.reason == "unavailable":
-            return "unavailable"  # without Redis nothing that is similar can be given, and nothing is learnt
-        if request.prompt is not None or not conversation or conversation[-1].role != "user":
-            return "form"
-        if request.tools is not None:
-            return "tools"
-        if request.caching.refresh or request.caching.max_age is not None:
-            return "conditional"
-        earlier = sum(message.role in ("user", "assistant") for message in conversation[:-1])
-        private = job.scope is Scope.USER
-        return ineligible(conversation[-1].content, earlier_turns=earlier, private=private)
-
     async def _look_up(
-        self, job: Job, answers: StoredAnswers, delta: float, seconds: float
+        self, progress: Progress, answers: StoredAnswers, delta: float, seconds: float
     ) -> tuple[Attempt | None, FoundQuestions]:
-        tenant, question = job.turn.principal.tenant, job.turn.conversation[-1].content
+        admitted, turn = progress.admitted, progress.admitted.turn
+        tenant, question = turn.principal.tenant, turn.conversation[-1].content
         hello = self._embeddings.hello
         if hello is None or hello.model != self._model.embedder:
             return None, FoundQuestions()
         secret = self._secret(tenant)
-        name = (tenant, answers.context(job, {"embedder": hello.revision, "model": self._model.version}))
+        name = (tenant, answers.context(admitted, {"embedder": hello.revision, "model": self._model.version}))
         # The partition is read, if it has to be, while the question is embedded.
         preparing = self._prepared(name, hello.dimensions, seconds)
-        if job.embedding is None:
+        vector = admitted.foreseen.embedding if admitted.foreseen else None
+        if vector is None:
             embedding = self._embeddings.of(tenant, question, secret=secret, seconds=seconds)
-            job.embedding, _ = await asyncio.gather(embedding, preparing)
+            vector, _ = await asyncio.gather(embedding, preparing)
+            progress.found(embedding=vector)
         else:
             await preparing
-        vector = job.embedding
         if vector is None:
             return None, FoundQuestions()
         sealed = seal(profile(question), secret)
@@ -259,6 +245,21 @@ class SimilarAnswers:
         return agree(fresh, stored, await self._embeddings.similarity(fresh, stored, seconds=_LEARNING_SECONDS))
 
 
+class SemanticSource:
+    """Answers with stored answers to similar questions: the semantic cache under one configuration."""
+
+    def __init__(self, similar: SimilarAnswers, answers: StoredAnswers, settings: Settings) -> None:
+        """Args: answers: the exact cache, which the stored answers are in."""
+        self._similar = similar
+        self._answers = answers
+        self._settings = settings
+
+    async def answer(self, progress: Progress) -> Answered | None:
+        answered = await self._similar.answer(progress, self._answers, self._settings)
+        progress.admitted.turn.trace.mark(Stage.CACHE)
+        return answered
+
+
 _REASONS = {Action.SERVE: "similar", Action.EXPLORE: "checked", Action.REJECT: "different"}
 """What clients are told; a plain miss keeps the exact cache's reason."""
 
@@ -268,10 +269,16 @@ def _counter(decision: SemanticDecision) -> str:
     return kind if decision.reason is None else f"{kind}.{decision.reason}"
 
 
-def _remark(decision: SemanticDecision) -> str:
-    assert decision.judgement is not None
-    told = "given" if decision.action is Action.SERVE else f"checked ({decision.reason})"
-    return (
-        f"stored answer {decision.answer} to a similar question: {told}; right with a probability of at least "
-        f"{decision.judgement.lower:.3f}"
-    )
+def _refusal(turn: Turn, cache: CacheFindings) -> str | None:
+    """Why this turn does not look up, beside what the exact cache has refused already."""
+    request, conversation = turn.request, turn.conversation
+    if cache.found.reason == "unavailable":
+        return "unavailable"  # without Redis nothing that is similar can be given, and nothing is learnt
+    if request.prompt is not None or not conversation or conversation[-1].role != "user":
+        return "form"
+    if request.tools is not None:
+        return "tools"
+    if request.caching.refresh or request.caching.max_age is not None:
+        return "conditional"
+    earlier = sum(message.role in ("user", "assistant") for message in conversation[:-1])
+    return ineligible(conversation[-1].content, earlier_turns=earlier, private=cache.scope is Scope.USER)

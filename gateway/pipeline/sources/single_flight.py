@@ -17,7 +17,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from cache.response import LEASE, ResponseCache
+from cache.response import LEASE, CachedAnswer, ResponseCache
 from gateway.access.identity import Principal
 from gateway.background import BackgroundTasks, Periodic
 from gateway.errors import ApiError
@@ -76,7 +76,9 @@ class Flights:
         """Whether it does."""
         return turn.id in self._leading
 
-    def land(self, turn: Turn, write: Coroutine[Any, Any, None] | None = None) -> asyncio.Task[None] | None:
+    def land(
+        self, turn: Turn, write: Coroutine[Any, Any, CachedAnswer | None] | None = None
+    ) -> asyncio.Task[CachedAnswer | None] | None:
         """The turn leads no more, if it did. `write` stores its answer and ends the flight, which else just ends."""
         flight = self._leading.pop(turn.id, None)
         if write is None:

@@ -12,8 +12,9 @@ import pytest
 import redis.asyncio
 
 from gateway.access.identity import Principal
-from gateway.errors import ApiError, ModelNotFound, Unavailable
+from gateway.errors import ApiError, ModelNotFound, NotCached, Unavailable
 from gateway.pipeline.routing.canaries import ACTOR, KEY, read
+from gateway.protocol.caching import Caching
 from gateway.protocol.requests import Message, Sampling
 from gateway.records.directory import Route, Target, Tenant
 from router.canary import CanarySignal
@@ -94,6 +95,21 @@ async def test_nothing_is_cached_while_models_are_compared(serve: Serve, engine:
         )
         await served.gateway.view.refresh()
         assert routes(await run(served, asked))[0].cache == "miss"
+
+
+async def test_a_model_is_not_to_blame_for_an_answer_that_is_not_stored(serve: Serve, engine: EngineThread) -> None:
+    """A request for a stored answer or none finds none while models are compared, and that counts against neither."""
+    async with serve(engines={"small": [engine.address], "medium": [engine.address]}) as served:
+        route = await make_route(served)
+        for number in range(8):
+            with pytest.raises(NotCached):
+                said = (Message("user", f"Question {number}?"),)
+                await run(served, request(model="assistant", messages=said, caching=Caching(only_if_cached=True)))
+            await answered(served, number)
+        await served.gateway.turns._road._canaries.flush()  # type: ignore[attr-defined]
+        (standing,) = (await read(served.gateway.redis, route)).standings
+        failures = standing.failures[CanarySignal.ERROR]
+        assert (standing.turns + standing.stable_turns, failures.canary + failures.stable) == (8, 0)
 
 
 async def test_a_canary_that_fails_is_taken_out(serve: Serve, engine: EngineThread, tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""What the turns of one process share, whatever configuration they began under."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cache.response import ResponseCache
+from cache.statistics import CacheCounter
+from gateway.access.directory.view import View
+from gateway.billing.ledger import Ledger
+from gateway.engines.adapters import AdapterNames
+from gateway.engines.pools import Engines
+from gateway.limits.limiter import Limiter
+from gateway.pipeline.routing.canaries import Canaries
+from gateway.pipeline.sources.semantic_cache import SimilarAnswers
+from gateway.pipeline.sources.single_flight import Flights
+from gateway.pipeline.tracing import Tracing
+from gateway.telemetry.metrics.process import Metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """The parts that a `Pipeline` works with. Made by `gateway.app`."""
+
+    secret: bytes
+    """The installation's secret."""
+    view: View
+    engines: Engines
+    adapters: AdapterNames
+    limiter: Limiter
+    cache: ResponseCache
+    flights: Flights
+    statistics: CacheCounter
+    ledger: Ledger
+    metrics: Metrics
+    canaries: Canaries
+    tracing: Tracing | None
+    """None: no spans are exported."""
+    similar: SimilarAnswers | None
+    """The semantic cache; None: there is none."""

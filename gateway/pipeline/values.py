@@ -1,0 +1,246 @@
+"""What is known of a turn at each step of the pipeline, as frozen values that each add to the one before.
+
+`Resolved` -> `Prepared` -> `Admitted` -> `Dispatched`, and `Answered` at the end. `Progress` holds the newest of them
+while an answer is sought, so that a turn that is cut off can be charged for what it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from cache.policy import Scope
+from cache.response import Lookup, LookupOutcome
+from gateway.billing.cost import PICODOLLARS_PER_MICRODOLLAR, TokenPrices, cost, picodollars
+from gateway.engines.adapters import ResolvedAdapter
+from gateway.engines.pools import Engine, Pool
+from gateway.errors import ApiError
+from gateway.limits.counters import Amounts
+from gateway.limits.limiter import Reservation
+from gateway.pipeline.relay import Streamed
+from gateway.pipeline.routing.assigned import Assigned
+from gateway.pipeline.service_tier import Share
+from gateway.pipeline.sources.semantic_attempt import Attempt
+from gateway.protocol.stream import CacheOutcome, Earlier, TokenUsage
+from gateway.turns import Turn
+from router.cascade import Escalation
+from router.complexity import Complexity
+from router.features import Features
+from router.route import RouteDecision
+from router.tier import TierChoice
+
+if TYPE_CHECKING:
+    from gateway.pipeline.routing.escalations import Takeover
+
+
+class Resolved(Struct, frozen=True, kw_only=True):
+    """A turn whose model and service tier exist and are open to its tenant."""
+
+    turn: Turn
+    pools: list[Pool]
+    """The pools that may answer."""
+    share: Share
+    adapter: ResolvedAdapter | None
+    """The adapter that the request's name led to when it arrived."""
+    assigned: Assigned | None
+    """The route's target, if the request named a route."""
+
+    @property
+    def trial(self) -> bool:
+        """Whether targets of the route are being compared."""
+        return self.assigned is not None and self.assigned.trial
+
+    def base_model(self, model: str) -> str:
+        """Public name of what answered as `model`, without its adapter."""
+        return self.adapter.model if self.adapter else model
+
+    def model(self, engine: Engine) -> str:
+        """Public name of what answers on this engine."""
+        return self.adapter.name if self.adapter else engine.pool.name
+
+
+class Prepared(Resolved, frozen=True, kw_only=True):
+    """A turn whose request has passed the safety rules and is in token ids."""
+
+    prompts: dict[str, list[int]]
+    """Token ids by pool name."""
+    prices: Mapping[str, TokenPrices | None]
+    """Prices by pool name, in force when the request arrived."""
+    safety: str | None
+    """Digest of the rules that the answer is filtered by."""
+    seed: int
+    """Used for sampling if the request names none."""
+
+
+Embedding = NDArray[np.float32]
+"""Of a text, of length 1."""
+
+
+class Assessment(Struct, frozen=True):
+    """What the newest message shows about how hard it is, and the tier chosen for it."""
+
+    seen: Features
+    complexity: Complexity
+    choice: TierChoice | None
+    """None: the request names its model or tier."""
+    embedding: Embedding | None
+    """Of the newest user message, if the choice has asked for it."""
+
+
+class CacheFindings(Struct, frozen=True, kw_only=True):
+    """What the response cache and the semantic cache know about a turn."""
+
+    outcome: CacheOutcome = "bypass"
+    found: Lookup = Lookup(LookupOutcome.MISS, "")
+    """The response cache's last answer, or the reason why it was not asked."""
+    digest: str | None = None
+    """Key in the response cache; None if it may not be used."""
+    scope: Scope = Scope.USER
+    """Who may be given the answer."""
+    embedding: Embedding | None = None
+    """Of the newest user message, if it has been asked for."""
+    attempt: Attempt | None = None
+    """The look-up of the semantic cache, once it was made."""
+
+
+class Admitted(Prepared, frozen=True, kw_only=True):
+    """A turn within its limits, which the response cache was asked about."""
+
+    reservation: Reservation
+    """The most that the turn may use."""
+    expected: bool
+    """Whether the answer's length is to be learnt, see `gateway.limits.expectation`."""
+    foreseen: Assessment | None
+    """Made before admission where the tenant has quotas of single models."""
+    cache: CacheFindings
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Reasons that a route's name and the semantic cache add to those of the router."""
+        attempt = self.cache.attempt
+        found = (self.assigned and self.assigned.sentence, attempt and attempt.remark)
+        return tuple(remark for remark in found if remark)
+
+
+class Dispatched(Admitted, frozen=True, kw_only=True):
+    """A turn that no cache could answer, with the engine chosen for it and those that come next."""
+
+    assessment: Assessment
+    decision: RouteDecision
+
+
+class Billed(Struct, frozen=True):
+    """A discarded first answer, which is charged all the same."""
+
+    answer: Earlier
+    price: TokenPrices | None
+
+    @property
+    def charged(self) -> Amounts:
+        """What counts against limits."""
+        usage = self.answer.usage
+        spend = 0 if self.price is None else cost(self.price, *_counts(usage))
+        return Amounts(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, spend=spend)
+
+    @property
+    def picodollars(self) -> int | None:
+        return None if self.price is None else picodollars(self.price, *_counts(self.answer.usage))
+
+
+class Answered(Struct, frozen=True):
+    """A turn that has ended, and who answered. Figures leave out a discarded first answer unless they say otherwise."""
+
+    admitted: Admitted
+    streamed: Streamed
+    tier: str
+    model: str
+    fallback: bool = False
+    earlier: Billed | None = None
+    """The first answer that this one has replaced."""
+
+    @property
+    def cache(self) -> CacheOutcome:
+        return self.admitted.cache.outcome
+
+    @property
+    def base_model(self) -> str:
+        """Public name of the model that answered, without its adapter."""
+        return self.admitted.base_model(self.model)
+
+    @property
+    def price(self) -> TokenPrices | None:
+        """None: nothing is charged, and no cost is told."""
+        return self.admitted.prices.get(self.base_model)
+
+    @property
+    def charged(self) -> Amounts:
+        """What counts against limits: what was computed, and its cost."""
+        if self.cache == "hit":
+            return Amounts()
+        usage = self.streamed.usage
+        return Amounts(
+            input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, spend=_up(self.picodollars) or 0
+        )
+
+    @property
+    def picodollars(self) -> int | None:
+        """The exact cost, see `gateway.billing.cost`. A stored answer is free."""
+        if self.price is None:
+            return None
+        return 0 if self.cache == "hit" else picodollars(self.price, *_counts(self.streamed.usage))
+
+    @property
+    def cost(self) -> int | None:
+        """Micro-dollars for everything, rounded up."""
+        parts = [self.picodollars, self.earlier.picodollars if self.earlier else None]
+        priced = [part for part in parts if part is not None]
+        return _up(sum(priced)) if priced else None
+
+    @property
+    def usage(self) -> TokenUsage:
+        """Tokens of everything."""
+        usage = self.streamed.usage
+        return usage + self.earlier.answer.usage if self.earlier else usage
+
+
+class Progress:
+    """A turn while its answer is sought: the newest value, and what is owed if the turn ends now."""
+
+    def __init__(self, admitted: Admitted) -> None:
+        self.admitted = admitted
+        """Becomes `Dispatched` once an engine is chosen."""
+        self.escalation: Escalation | None = None
+        """Whether another answer was worth its cost, if the first one looked bad."""
+        self.takeover: Takeover | None = None
+        """The change to the next tier, once it has a reservation of its own."""
+
+    def found(self, **changes: Any) -> None:
+        """A cache knows more. Takes fields of `CacheFindings`."""
+        cache = msgspec.structs.replace(self.admitted.cache, **changes)
+        self.admitted = msgspec.structs.replace(self.admitted, cache=cache)
+
+    def cut_off(self, failure: BaseException | None = None) -> Answered | None:
+        """The turn's end if it stopped now, or did so because of a failure; None if nobody was shown anything yet."""
+        turn, takeover = self.admitted.turn, self.takeover
+        routed = turn.log.routed
+        if routed is None:
+            return None
+        error = failure if isinstance(failure, ApiError) else None
+        usage = takeover.earlier.usage if takeover is not None and takeover.waiting else turn.delivered()
+        streamed = Streamed(reason="error", usage=usage, error=error)
+        earlier = takeover.billed if takeover is not None else None
+        return Answered(self.admitted, streamed, routed.tier, routed.model, earlier=earlier)
+
+
+def _counts(usage: TokenUsage) -> tuple[int, int, int]:
+    return usage.input_tokens, usage.cached_tokens, usage.output_tokens
+
+
+def _up(picodollars: int | None) -> int | None:
+    """Micro-dollars, rounded up."""
+    return None if picodollars is None else -(-picodollars // PICODOLLARS_PER_MICRODOLLAR)
