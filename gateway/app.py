@@ -39,7 +39,7 @@ from gateway.engines.heartbeat import Heartbeat
 from gateway.engines.pools import Engines
 from gateway.errors import ApiError
 from gateway.http import chat_completions, completions, embeddings, feedback, health, models, page, responses, tickets
-from gateway.http.exchange import on_api_error, on_exception, on_http_exception
+from gateway.http.exchange import on_error
 from gateway.http.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.limits.limiter import Limiter
 from gateway.pipeline import tracing
@@ -106,19 +106,15 @@ def create_app(configuration: Configuration | Settings) -> Starlette:
             *page.routes,
         ],
         middleware=middleware,
-        exception_handlers={
-            ApiError: on_api_error,
-            HTTPException: _on_http_exception,
-            Exception: on_exception,
-        },
+        exception_handlers=dict.fromkeys((ApiError, HTTPException, Exception), _on_error),
         lifespan=lifespan,
     )
 
 
-async def _on_http_exception(request: Request, error: Exception) -> Response:
+async def _on_error(request: Request, error: Exception) -> Response:
     """A path below /admin that leads nowhere may not reach the admin API, whose errors have a shape of their own."""
     admins = request.url.path.startswith("/admin/")
-    return await (handlers.on_http_exception if admins else on_http_exception)(request, error)
+    return await (handlers.on_error if admins else on_error)(request, error)
 
 
 class _Part(Protocol):

@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route
 from gateway.admin.call import admit, audience
 from gateway.admin.endpoints import adapters, audit, caches, jobs, keys, models, pools, prices, tenants, usage, users
 from gateway.admin.endpoints import routes as route_records
-from gateway.admin.handlers import on_api_error, on_exception, on_http_exception, on_redis_error
+from gateway.admin.handlers import on_error
 from gateway.admin.kit.dispatch import routes
 from gateway.admin.kit.endpoints import Api
 from gateway.admin.kit.openapi import description
@@ -76,13 +76,7 @@ def create_admin_app() -> Starlette:
             Mount("/static", PageFiles(directory=STATIC)),
             *routes(API, at="/v1"),
         ],
-        exception_handlers={
-            ApiError: on_api_error,
-            HTTPException: on_http_exception,
-            RedisError: on_redis_error,
-            TimeoutError: on_redis_error,
-            Exception: on_exception,
-        },
+        exception_handlers=dict.fromkeys((ApiError, HTTPException, RedisError, TimeoutError, Exception), on_error),
     )
 
 

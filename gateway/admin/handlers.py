@@ -1,45 +1,26 @@
-"""What becomes of an error while the admin API answers."""
+"""How errors are answered by the admin API."""
 
 from __future__ import annotations
 
 import logging
 
 import msgspec
-from starlette.exceptions import HTTPException
+from redis.exceptions import RedisError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.errors import ApiError, Unavailable
-from gateway.http.exchange import http_error
+from gateway.errors import Unavailable
+from gateway.http.exchange import api_error
 from gateway.protocol.problems import MEDIA_TYPE, problem
 
 log = logging.getLogger("roundhouse.admin")
 
 
-def problem_response(error: ApiError) -> Response:
-    """An error as an HTTP response."""
-    content = msgspec.json.encode(problem(error))
-    return Response(content, status_code=error.status, headers=error.headers, media_type=MEDIA_TYPE)
-
-
-async def on_api_error(request: Request, error: Exception) -> Response:
-    """Exception handler for `ApiError`."""
-    assert isinstance(error, ApiError)
-    return problem_response(error)
-
-
-async def on_redis_error(request: Request, error: Exception) -> Response:
-    """Exception handler for a Redis that does not answer."""
-    log.warning("admin: no answer from Redis", extra={"error": type(error).__name__})
-    return problem_response(Unavailable("Redis does not answer; try again in a few seconds"))
-
-
-async def on_http_exception(request: Request, error: Exception) -> Response:
-    """Exception handler for Starlette's own errors."""
-    assert isinstance(error, HTTPException)
-    return problem_response(http_error(request, error))
-
-
-async def on_exception(request: Request, error: Exception) -> Response:
-    """Exception handler for faults of ours; Starlette logs the traceback."""
-    return problem_response(ApiError("the server failed while it worked on this request"))
+async def on_error(request: Request, error: Exception) -> Response:
+    """Exception handler for every error: answers with a problem."""
+    if isinstance(error, RedisError | TimeoutError):
+        log.warning("admin: no answer from Redis", extra={"error": type(error).__name__})
+        error = Unavailable("Redis does not answer; try again in a few seconds")
+    told = api_error(request, error)
+    content = msgspec.json.encode(problem(told))
+    return Response(content, status_code=told.status, headers=told.headers, media_type=MEDIA_TYPE)

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Mount
 
-from gateway.admin.handlers import on_exception, on_http_exception
+from gateway.admin.handlers import on_error
 from gateway.config.configuration import Configuration
 from gateway.config.settings import SettingsError
 from gateway.http.middleware import HostCheck, RequestHeaders
@@ -47,7 +47,7 @@ async def listening(admin: Starlette, configuration: Configuration) -> AsyncIter
             Middleware(RequestHeaders),
             Middleware(HostCheck, listen=host, allowed_origins=lambda: configuration.settings.server.allowed_origins),
         ],
-        exception_handlers={HTTPException: on_http_exception, Exception: on_exception},
+        exception_handlers=dict.fromkeys((HTTPException, Exception), on_error),
     )
     trusted = configuration.settings.server.trusted_proxies
     server = _Server(

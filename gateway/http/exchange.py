@@ -54,33 +54,24 @@ def error_response(error: ApiError) -> JsonResponse:
     return JsonResponse({"error": error.body()}, status_code=error.status, headers=error.headers)
 
 
-async def on_api_error(request: Request, error: Exception) -> Response:
-    """Exception handler for `ApiError`."""
-    assert isinstance(error, ApiError)
-    return error_response(error)
-
-
-def http_error(request: Request, error: HTTPException) -> ApiError:
-    """What an error of Starlette's own is in our tree."""
-    headers = dict(error.headers or {})
-    match error.status_code:
-        case 404:
-            return NotFound(f"no such path: {request.url.path[:200]}", headers=headers)
-        case 405:
-            return MethodNotAllowed(f"{request.method} is not allowed here", headers=headers)
+def api_error(request: Request, error: Exception) -> ApiError:
+    """What an error of ours, of Starlette's or of a fault is in our tree. Starlette logs the traceback of a fault."""
+    match error:
+        case ApiError():
+            return error
+        case HTTPException(status_code=404, headers=headers):
+            return NotFound(f"no such path: {request.url.path[:200]}", headers=dict(headers or {}))
+        case HTTPException(status_code=405, headers=headers):
+            return MethodNotAllowed(f"{request.method} is not allowed here", headers=dict(headers or {}))
+        case HTTPException(detail=detail, headers=headers):
+            return InvalidRequest(detail, headers=dict(headers or {}))
         case _:
-            return InvalidRequest(error.detail, headers=headers)
+            return ApiError("the server failed while it worked on this request")
 
 
-async def on_http_exception(request: Request, error: Exception) -> Response:
-    """Exception handler for Starlette's own errors."""
-    assert isinstance(error, HTTPException)
-    return error_response(http_error(request, error))
-
-
-async def on_exception(request: Request, error: Exception) -> Response:
-    """Exception handler for faults of ours; Starlette logs the traceback."""
-    return error_response(ApiError("the server failed while it worked on this request"))
+async def on_error(request: Request, error: Exception) -> Response:
+    """Exception handler for every error: answers in OpenAI's shape."""
+    return error_response(api_error(request, error))
 
 
 def overhead_header(traces: Iterable[TurnTrace]) -> dict[str, str]:

@@ -29,24 +29,15 @@ MAX_BATCH = 128
 CONNECT_TIMEOUT = 1.0
 """Seconds that making a connection may take, greetings included, unless `socket_connect_timeout` says otherwise."""
 
+# fmt: off
 _BLOCKING = frozenset(
     {
-        "BLPOP",
-        "BRPOP",
-        "BLMOVE",
-        "BLMPOP",
-        "BRPOPLPUSH",
-        "BZPOPMIN",
-        "BZPOPMAX",
-        "BZMPOP",
-        "XREAD",
+        "BLMOVE", "BLMPOP", "BLPOP", "BRPOP", "BRPOPLPUSH", "BZMPOP", "BZPOPMAX", "BZPOPMIN", "WAIT", "XREAD",
         "XREADGROUP",
-        "WAIT",
     }
 )
 """Commands that may wait in Redis; they are never sent in a batch, where others would wait with them."""
 
-# fmt: off
 _READS = frozenset(
     {
         "EXISTS", "EXPIRETIME", "GET", "GETRANGE", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HVALS",

@@ -37,7 +37,7 @@ from gateway.config.configuration import Configuration
 from gateway.config.settings import Settings, demo_settings
 from gateway.errors import ApiError
 from gateway.http import feedback, page, responses, tickets
-from gateway.http.exchange import JsonResponse, on_api_error
+from gateway.http.exchange import JsonResponse, on_error
 from gateway.limits.limiter import Limiter
 from gateway.pipeline.routing.decisions import DecisionLog
 from gateway.protocol.stream import (
@@ -228,7 +228,7 @@ class ScriptedServer:
                 *page.routes,
                 Route("/v1/models", _models),
             ],
-            exception_handlers={ApiError: on_api_error},
+            exception_handlers={ApiError: on_error},
             lifespan=self._lifespan,
         )
         self.gateway: Gateway

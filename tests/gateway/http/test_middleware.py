@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from gateway.errors import ApiError
-from gateway.http.exchange import on_api_error
+from gateway.http.exchange import on_error
 from gateway.http.middleware import BodyLimit, HostCheck, RequestHeaders
 from gateway.telemetry.logs import JsonFormatter
 
@@ -35,7 +35,7 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
             Middleware(HostCheck, listen="127.0.0.1", allowed_origins=lambda: ["https://chat.example"]),
             Middleware(BodyLimit, limit=10),
         ],
-        exception_handlers={ApiError: on_api_error},
+        exception_handlers={ApiError: on_error},
     )
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1", verify=False) as client:
