@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from collections import deque
+from statistics import median
 
-_TRUSTED = 3
-"""Observations before a size counts: the first run of a shape often pays for being the first."""
-_DOWN, _UP = 0.3, 0.1
-"""Weights of an observation below and above the estimate: what makes a step slower than its kind is mostly chance."""
+_WINDOW = 5
+"""Latest steps of a size whose median is its cost, once three are known.
+
+What makes a step slower than its kind is mostly chance, and the first run of a shape often pays for being the first.
+"""
 _FRESH = 64
-"""Steps after which an estimate is half as good as a new one."""
+"""Steps after which all but the latest observation of a size have become too old to count."""
 _FORGOTTEN = 1024
-"""Steps after which an estimate is dropped: what is not seen any more may have changed."""
+"""Steps after which a size that was not seen is unknown again: what it cost may have changed."""
 _EXACT = 32
 """Sizes up to here are told apart; larger ones in quarters of an octave."""
 
@@ -27,24 +30,30 @@ class StepCosts:
 
     def __init__(self) -> None:
         self._sizes: list[float] = []
-        """Sizes whose cost is known, sorted, and their costs."""
+        """Sizes whose cost is known, sorted."""
         self._seconds: dict[float, float] = {}
-        self._observed: dict[float, int] = {}
+        """Their costs."""
+        self._recent: dict[float, deque[float]] = {}
+        """Seconds of the latest steps of each size."""
         self._latest: dict[float, int] = {}
+        """Which step was the latest of each size; the oldest of them first."""
         self._steps = 0
-        """Observations of each size, the step of the latest one (longest ago first), and steps so far."""
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A step of so many tokens took so long."""
         size = _size(tokens)
-        count = self._observed[size] = self._observed.get(size, 0) + 1
-        known = self._seconds.setdefault(size, seconds)
+        known = size in self._seconds
+        recent = self._recent.setdefault(size, deque(maxlen=_WINDOW))
         self._steps += 1
-        age = (self._steps - self._latest.pop(size, self._steps)) / _FRESH
+        if known and self._steps - self._latest[size] > _FRESH:
+            while len(recent) > 1:
+                recent.popleft()
+        recent.append(seconds)
+        self._latest.pop(size, None)
         self._latest[size] = self._steps
-        weight = min((_DOWN if seconds < known else _UP) * (1 + age), 0.5)
-        self._seconds[size] += weight * (min(seconds, 2 * known) - known)
-        if count == _TRUSTED:
+        if known or 2 * len(recent) > _WINDOW:
+            self._seconds[size] = median(recent)
+        if not known and size in self._seconds:
             insort(self._sizes, size)
         oldest = next(iter(self._latest))
         if self._steps - self._latest[oldest] > _FORGOTTEN:
@@ -74,8 +83,8 @@ class StepCosts:
         return self._seconds[lower] + share * (self._seconds[upper] - self._seconds[lower])
 
     def _forget(self, size: float) -> None:
-        del self._latest[size], self._seconds[size]
-        if self._observed.pop(size) >= _TRUSTED:
+        del self._latest[size], self._recent[size]
+        if self._seconds.pop(size, None) is not None:
             self._sizes.remove(size)
 
 

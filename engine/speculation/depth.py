@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _MARGIN = 1.02
-"""Drafts must promise this much more than none, or noise would switch them on and off."""
+"""Factor in tokens per second that drafts must promise, or noise would switch them on and off."""
 _LEAST_WORTH = 0.05
-"""A token that is less probable than this is not drafted at any price."""
-_SMALL_LAG = 32
-"""Tokens that a draft model may be behind without that being a reason not to use it."""
+"""Least probability of a drafted token: those below bring next to nothing, however cheap a step is."""
 _HORIZON = 64
-"""Tokens of an answer still to come, at most, that are expected to profit from what is spent now."""
+"""Tokens of an answer still to come, at most, that are expected to profit from what a draft model reads now.
+
+An answer is mostly far shorter than its limit, which is all that is known beforehand.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def choose_depths(
     depths, speedup = _best(candidates, tokens, requests, target, draft)
     # What a draft model has to catch up on is paid once and must come back over the rest of the answer.
     saved = target(tokens) * (1 - 1 / speedup) / requests
-    ready = [one for one in candidates if one.lag <= _SMALL_LAG or draft(one.lag) < saved * min(one.left, _HORIZON)]
+    ready = [one for one in candidates if not one.lag or draft(one.lag) < saved * min(one.left, _HORIZON)]
     if len(ready) < len(candidates):
         depths, _ = _best(ready, tokens, requests, target, draft)
     return depths

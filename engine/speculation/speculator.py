@@ -23,14 +23,12 @@ Speculate = Literal["off", "ngram", "draft", "auto"]
 
 MODEL = 0
 """The draft model as a source; an n-gram match is the source of its length."""
-_PROBE_STEPS = 64
-"""Steps after which something that was not chosen is tried; doubled each time that it still does not pay, ..."""
-_MOST_PROBE_STEPS = 512
-"""... up to this."""
-_SLEEP_STEPS = 8
-"""Steps for which a draft model that does not pay is not even considered."""
+_PROBE_STEPS = 256
+"""Steps after which what was not chosen is tried: a step without drafts, or a source of drafts."""
 _PROBE_TOKENS = 4
-"""Tokens of a try."""
+"""Tokens of a try: enough for the cost of the draft model's steps to become known."""
+_SLEEP_STEPS = 8
+"""Steps for which a draft model that does not pay is not even considered: without, 2 % slower (bench/README.md)."""
 _READ_TOKENS = 2048
 """Most tokens that n-gram indices take up in a step; until a long prompt is read, nothing is drafted from it."""
 _PROBE_SHARE = 0.02
@@ -60,14 +58,6 @@ class _History:
     """Where this step's draft comes from."""
 
 
-@dataclass(slots=True)
-class _Trial:
-    """When a source was last used, and how long it may rest."""
-
-    step: int = 0
-    rest: int = _PROBE_STEPS
-
-
 class Speculator:
     """The drafts of one engine.
 
@@ -84,9 +74,8 @@ class Speculator:
         self._adaptive = adaptive
         sources = [*range(SHORTEST, LONGEST + 1)] * ngrams + [MODEL] * (model is not None)
         self._acceptance = {source: Acceptance() for source in sources}
-        self._trials = {source: _Trial() for source in sources}
-        self._trying: set[int] = set()
-        """Sources that are used in this step although it does not pay."""
+        self._used = dict.fromkeys(sources, 0)
+        """The step in which each source was last used."""
         self._histories: dict[str, _History] = {}
         self._proposed: dict[str, int] = {}
         """Tokens that were proposed for each request in this step."""
@@ -210,20 +199,14 @@ class Speculator:
 
     def _tries(self, candidates: Sequence[Candidate], chosen: Mapping[str, int], step_seconds: float) -> dict[str, int]:
         """Drafts that are not chosen, of sources that have rested long enough."""
-        tries: dict[str, int] = {}
-        self._trying.clear()
+        tries: dict[int, Candidate] = {}
         for one in candidates:
             source = self._histories[one.id].source
-            trial = self._trials[source]
-            rested = self._step - trial.step
-            if one.id in chosen:
-                trial.rest = _PROBE_STEPS
-            elif rested >= trial.rest and source not in self._trying:
-                if self._model_seconds(one.lag) > _PROBE_SHARE * rested * step_seconds:
-                    continue
-                self._trying.add(source)
-                tries[one.id] = min(one.limit, _PROBE_TOKENS)
-        return tries
+            rested = self._step - self._used[source]
+            cheap = self._model_seconds(one.lag) <= _PROBE_SHARE * rested * step_seconds
+            if one.id not in chosen and rested >= _PROBE_STEPS and cheap:
+                tries.setdefault(source, one)
+        return {one.id: min(one.limit, _PROBE_TOKENS) for one in tries.values()}
 
     def _model_seconds(self, tokens: int) -> float:
         return self._model.costs.seconds(tokens) if self._model is not None else 0.0
@@ -233,10 +216,7 @@ class Speculator:
         history = self._histories[request.id]
         source = history.source
         self._acceptance[source].observe(history.tallies[source], proposed, right)
-        trial = self._trials[source]
-        trial.step = self._step
-        if source in self._trying:
-            trial.rest = min(2 * trial.rest, _MOST_PROBE_STEPS)
+        self._used[source] = self._step
 
 
 def _left(request: Request) -> int:

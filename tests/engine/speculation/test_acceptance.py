@@ -45,6 +45,6 @@ def test_a_request_whose_text_changes_is_followed() -> None:
 
 def test_tokens_after_the_first_wrong_one_are_no_evidence() -> None:
     one, other = Tally(), Tally()
-    one.add(8, 0, 1.0)
-    other.add(1, 0, 1.0)
+    one.add(8, 0)
+    other.add(1, 0)
     assert one == other
