@@ -26,7 +26,6 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 """Activations by their names in transformers; the last two are one function."""
-ROPE_TYPES: tuple[RopeType, ...] = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
 class CheckpointError(ValueError):
@@ -177,7 +176,7 @@ class ModelConfig:
         raw = _read(directory / "config.json", _Config)
         family = _family(raw)
         _refuse_unsupported(raw)
-        heads, kv_heads = raw.num_attention_heads, _kv_heads(raw, family)
+        heads = raw.num_attention_heads
         head_dim = raw.head_dim or family.default_head_dim or raw.hidden_size // heads
         config = cls(
             architecture=raw.architectures[0],
@@ -186,7 +185,7 @@ class ModelConfig:
             intermediate_size=raw.intermediate_size,
             layers=raw.num_hidden_layers,
             heads=heads,
-            kv_heads=kv_heads,
+            kv_heads=raw.num_key_value_heads or family.default_kv_heads or heads,
             head_dim=head_dim,
             norm_eps=raw.rms_norm_eps,
             qkv_bias=raw.attention_bias if family.qkv_bias is None else family.qkv_bias,
@@ -294,12 +293,6 @@ def _activation(raw: _Config, family: _Family) -> Activation:
     return found
 
 
-def _kv_heads(raw: _Config, family: _Family) -> int:
-    if raw.num_key_value_heads is not None:
-        return raw.num_key_value_heads
-    return family.default_kv_heads or raw.num_attention_heads
-
-
 def _windows(raw: _Config, family: _Family) -> tuple[int | None, ...]:
     layers = raw.num_hidden_layers
     window = family.default_window if raw.sliding_window is msgspec.UNSET else raw.sliding_window
@@ -350,9 +343,9 @@ def _rope(raw: _Config, family: _Family, head_dim: int) -> RopeParameters:
         if isinstance(value, dict):
             raise CheckpointError(f"config.json: rope_parameters per layer type ({name!r}) are not supported")
     fields.setdefault("rope_type", fields.pop("type", "default"))
-    if fields["rope_type"] not in ROPE_TYPES:
+    if fields["rope_type"] not in _ROPE_REQUIRED:
         raise CheckpointError(
-            f"config.json: rope_type {fields['rope_type']!r} is not supported; these are: {', '.join(ROPE_TYPES)}"
+            f"config.json: rope_type {fields['rope_type']!r} is not supported; these are: {', '.join(_ROPE_REQUIRED)}"
         )
     theta = raw.rope_theta if raw.rope_theta is not None else family.default_theta
     fields.setdefault("rope_theta", theta)

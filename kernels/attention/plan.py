@@ -33,12 +33,12 @@ class AttentionPlan:
     _groups: Groups | None = None
 
     @property
-    def most(self) -> int:
+    def max_query_len(self) -> int:
         """An upper bound of the counts."""
         return self._limits[0] if self._limits else int(self._known()[1].max())
 
     @property
-    def longest(self) -> int:
+    def max_seq_len(self) -> int:
         """An upper bound of the lengths of the rows' sequences."""
         if self._limits:
             return self._limits[1]
@@ -75,10 +75,16 @@ def plan_attention(
 
 
 def fixed_plan(
-    starts: torch.Tensor, counts: torch.Tensor, tables: torch.Tensor, *, window: int | None, most: int, longest: int
+    starts: torch.Tensor,
+    counts: torch.Tensor,
+    tables: torch.Tensor,
+    *,
+    window: int | None,
+    max_query_len: int,
+    max_seq_len: int,
 ) -> AttentionPlan:
     """A plan whose tensors are overwritten from step to step, for steps that are recorded and replayed.
 
-    No count may be larger than `most`, and no sequence longer than `longest` tokens. See `attention_is_built`.
+    No count may exceed `max_query_len`, and no sequence `max_seq_len` tokens. See `attention_is_built`.
     """
-    return AttentionPlan(starts, counts, tables, window, None, (most, longest))
+    return AttentionPlan(starts, counts, tables, window, None, (max_query_len, max_seq_len))

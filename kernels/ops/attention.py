@@ -15,7 +15,7 @@ from kernels.memory import Workspace
 from kernels.reference.kv import LayerCache
 from kernels.registry import Cost, register
 
-_MOST_CUDA_DIMENSIONS = 256
+_MAX_CUDA_HEAD_DIM = 256
 _CUDA_SPLIT = 256
 """Keys per split of the CUDA body; see kernels/csrc/include/roundhouse/attention.h."""
 NO_SCALES = torch.empty(0)
@@ -36,7 +36,7 @@ def paged_attention(query: torch.Tensor, cache: LayerCache, plan: AttentionPlan)
         size = _scratch_bytes(body, heads, kv_heads, dim, torch.get_num_threads(), *plan.tables.shape)
         body.paged_attention(out, query, *native_cache(cache), *rows, window, _workspace.of(size))
     elif tokens:
-        most, splits = plan.most, -(-plan.longest // _CUDA_SPLIT)
+        most, splits = plan.max_query_len, -(-plan.max_seq_len // _CUDA_SPLIT)
         size = body.paged_attention_scratch(len(plan.starts), heads, kv_heads, dim, most, splits)
         scratch = torch.empty(size, dtype=torch.uint8, device=query.device)
         body.paged_attention(out, query, *native_cache(cache), *rows, window, scratch, most, splits)
@@ -58,7 +58,7 @@ def attention_is_built(key_cache: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def _fits(body: library.Library, query: torch.dtype, dim: int) -> bool:
-    return query in library.TYPES and not (body.is_cuda and dim > _MOST_CUDA_DIMENSIONS)
+    return query in library.TYPES and not (body.is_cuda and dim > _MAX_CUDA_HEAD_DIM)
 
 
 @cache

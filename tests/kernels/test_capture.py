@@ -93,7 +93,7 @@ def attention(dtype: torch.dtype, stored: torch.dtype, dim: int, count: int) -> 
     starts = torch.tensor([600, 3], dtype=torch.int32, device=DEVICE)
     counts = torch.full((2,), count, dtype=torch.int32, device=DEVICE)
     tables = torch.randperm(80, device=DEVICE)[:78].int().view(2, 39)
-    plan = kernels.fixed_plan(starts, counts, tables, window=None, most=count, longest=39 * 16)
+    plan = kernels.fixed_plan(starts, counts, tables, window=None, max_query_len=count, max_seq_len=39 * 16)
     run = lambda: kernels.paged_attention(query, cache, plan)  # noqa: E731
     return Case(run, [query, *filter(torch.is_tensor, cache)])
 

@@ -172,7 +172,7 @@ class DecodeGraphs:
         tables = words[_WORDS * shape.rows :].view(shape.rows, -1)
         plans = {
             window: kernels.fixed_plan(
-                starts, self._counts[: shape.rows], tables, window=window, most=1, longest=shape.length
+                starts, self._counts[: shape.rows], tables, window=window, max_query_len=1, max_seq_len=shape.length
             )
             for window in self._windows
         }

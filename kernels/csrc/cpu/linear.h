@@ -1,6 +1,6 @@
 // Products with weights: out = x weight^T + bias.
 //
-// A weight [outputs, inputs] is packed once (kernels/packing.py) into blocks of 16 outputs, which a thread reads as one
+// A weight [outputs, inputs] is packed once (kernels/formats) into blocks of 16 outputs, which a thread reads as one
 // stream; outputs that the last block lacks are zero. The same layout serves every instruction set.
 // - bf16, int8 (also as W8A16): a block is a row of tiles along the inputs, and a tile 16 outputs by 64 bytes of consecutive inputs, zero
 //   where they have ended. It is one AMX tile, and each of its lines one or two vector registers.

@@ -1,6 +1,6 @@
 // Products with quantised weights on CUDA: out = x weight^T + bias, for bf16 x.
 //
-// A weight [outputs, inputs] is packed once (kernels/packing_cuda.py) into tiles of 16 outputs by 64 inputs, in the order
+// A weight [outputs, inputs] is packed once (kernels/formats/cuda.py) into tiles of 16 outputs by 64 inputs, in the order
 // in which the lanes of a warp take them: lane 4 g + t has of outputs g and g + 8 the inputs 16 t to 16 t + 15. Outputs and
 // inputs that are missing are zero. Inputs form groups of 128, and group i belongs to slice i % 8: a slice is one sum over
 // its groups in order, and the slices are added in order, so that a result does not depend on the other rows.
