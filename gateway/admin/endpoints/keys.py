@@ -79,12 +79,9 @@ async def list_keys(call: Call, path: TenantPath, query: Page) -> Answer[KeyList
     return Answer(KeyList(await _with_last_use(call, path.tenant, states), following))
 
 
-@endpoints.post(
+@endpoints.create(
     "/tenants/{tenant}/keys",
     access=Access.TENANT,
-    status=201,
-    located=True,
-    versioned=True,
     raises=[Conflict],
     body_type=NewKey,
     example={"description": "build server", "scopes": ["chat", "models"], "quota": {"requests_per_minute": 60}},
@@ -125,12 +122,9 @@ async def change_key(call: Call, path: KeyPath, body: Any) -> Answer[KeyState]: 
     return dataclasses.replace(answer, body=state)
 
 
-@endpoints.post(
+@endpoints.create(
     "/tenants/{tenant}/keys/{key}/rotate",
     access=Access.TENANT,
-    status=201,
-    located=True,
-    versioned=True,
     raises=[Conflict, PreconditionFailed],
     example={"overlap_seconds": 3600},
 )

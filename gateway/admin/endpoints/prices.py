@@ -32,12 +32,9 @@ async def list_prices(call: Call, query: Page) -> Answer[PriceList]:
     return Answer(PriceList(*await records.page_of(call, Price, query, PriceState)))
 
 
-@endpoints.post(
+@endpoints.create(
     "/prices",
     access=Access.OPERATOR,
-    status=201,
-    located=True,
-    versioned=True,
     raises=[Conflict],
     body_type=NewPrice,
     example={"name": "llama-8b", "input": 200_000, "output": 600_000},

@@ -112,12 +112,9 @@ async def list_routes(call: Call, query: Page) -> Answer[RouteList]:
     return Answer(RouteList(*await records.page_of(call, Route, query, RouteState)))
 
 
-@endpoints.post(
+@endpoints.create(
     "/routes",
     access=Access.OPERATOR,
-    status=201,
-    located=True,
-    versioned=True,
     raises=[Conflict],
     body_type=NewRoute,
     example={

@@ -47,12 +47,9 @@ async def list_tenants(call: Call, query: Page) -> Answer[TenantList]:
     return Answer(TenantList(*await records.page_of(call, Tenant, query, TenantState)))
 
 
-@endpoints.post(
+@endpoints.create(
     "/tenants",
     access=Access.OPERATOR,
-    status=201,
-    located=True,
-    versioned=True,
     raises=[Conflict],
     body_type=NewTenant,
     example={"name": "acme", "description": "Acme Corporation", "quota": _QUOTA},

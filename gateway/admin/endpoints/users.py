@@ -38,12 +38,9 @@ async def list_users(call: Call, path: TenantPath, query: Page) -> Answer[UserLi
     return Answer(UserList(*await records.page_of(call, User, query, UserState, tenant=path.tenant)))
 
 
-@endpoints.post(
+@endpoints.create(
     "/tenants/{tenant}/users",
     access=Access.TENANT,
-    status=201,
-    located=True,
-    versioned=True,
     raises=[Conflict],
     body_type=NewUser,
     example={"subject": "auth0|5f7c8e", "description": "Ada", "scopes": ["chat", "models"]},

@@ -175,6 +175,10 @@ class Endpoints:
     def post(self, route: str, **facts: Any) -> Callable[[Handler], Handler]:
         return self.add("POST", route, **facts)
 
+    def create(self, route: str, **facts: Any) -> Callable[[Handler], Handler]:
+        """A POST that makes a resource: it answers with 201, `Location` and `ETag`."""
+        return self.add("POST", route, status=201, located=True, versioned=True, **facts)
+
     def put(self, route: str, **facts: Any) -> Callable[[Handler], Handler]:
         return self.add("PUT", route, **facts)
 

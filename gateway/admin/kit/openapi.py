@@ -53,17 +53,13 @@ def description(api: Api) -> dict[str, Any]:
 
 def _schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[int, dict[str, Any]], dict[str, Any]]:
     """Schemas by the type's id, and the components that they refer to."""
-    kinds: dict[int, Any] = {id(Problem): Problem}
-    for endpoint in endpoints:
-        for kind in (
-            endpoint.path_type,
-            endpoint.query_type,
-            endpoint.body_type,
-            endpoint.form_type,
-            endpoint.answer_type,
-        ):
-            if kind is not None:
-                kinds[id(kind)] = kind
+    types = [
+        kind
+        for each in endpoints
+        for kind in (each.path_type, each.query_type, each.body_type, each.form_type, each.answer_type)
+        if kind is not None
+    ]
+    kinds = {id(kind): kind for kind in (Problem, *types)}
     schemas, components = msgspec.json.schema_components(kinds.values(), ref_template=_REFERENCE)
     return dict(zip(kinds, schemas, strict=True)), dict(components)
 
