@@ -29,7 +29,6 @@ from bench.report import Environment, publish
 
 if TYPE_CHECKING:
     from engine.checkpoint.config import ModelConfig
-    from engine.execution.precision import Precision
     from engine.execution.runner import ModelRunner
 
 _RESULTS = Path(__file__).parent / "results"
@@ -87,6 +86,7 @@ def _measure(arguments: argparse.Namespace) -> Curve:
 
     from bench.random_adapters import RandomAdapters
     from engine.cache.blocks import BLOCK_SIZE
+    from engine.execution.precision import Precision
     from engine.execution.runner import ModelRunner
 
     torch.set_num_threads(arguments.threads)

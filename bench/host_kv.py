@@ -38,7 +38,6 @@ from engine.wire import Generate, Output, SamplingParams
 
 if TYPE_CHECKING:
     from engine.core import EngineCore
-    from engine.execution.precision import Precision
     from engine.execution.runner import ModelRunner
 
 _RESULTS = Path(__file__).parent / "results"
@@ -87,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _measure(arguments: argparse.Namespace) -> HostKvComparison:
     import torch
 
+    from engine.execution.precision import Precision
     from engine.execution.runner import ModelRunner
 
     torch.set_num_threads(1)
