@@ -63,10 +63,7 @@ def linear() -> Iterator[CpuCase]:
             theirs = itertools.cycle([_reorder(weight) for _ in range(copies)]) if quantize is None else None
             for rows in (1, 8, 32, *many):
                 x = torch.randn(rows, inputs).bfloat16()
-                if quantize is None:
-                    cost = OPS["linear"].cost(rows, outputs, inputs, 2)
-                else:
-                    cost = OPS[f"linear_{quantize}"].cost(rows, outputs, inputs)
+                cost = first.cost(rows)
                 yield CpuCase(
                     f"linear {quantize or 'bf16'}",
                     f"{rows} x {inputs} -> {outputs}",

@@ -200,7 +200,7 @@ class CudaCases:
                     packed.append(dataclasses.replace(packed[0], data=packed[0].data.clone()))
                 for rows in (1, 4, 16, 64, 512):
                     x = self._random(rows, inputs)
-                    cost = _linear_cost(quantize, rows, outputs, inputs)
+                    cost = packed[0].cost(rows)
                     ours = [partial(each, x) for each in packed]
                     theirs = [partial(F.linear, x, each) for each in plain]
                     aim = 0.7 if quantize == "int4" and rows <= 16 else None
@@ -240,7 +240,7 @@ class CudaCases:
         packed_router = kernels.pack_weight(router)
         for quantize in (None, *get_args(kernels.Quantization)):
             packed = kernels.pack_experts(gate_up, quantize), kernels.pack_experts(down, quantize)
-            nbytes = sum(_linear_cost(quantize, 0, *shape).bytes for shape in ((2 * inner, width), (width, inner)))
+            nbytes = sum(kernels.pack_weight(one[0], quantize).cost(0).bytes for one in (gate_up, down))
             for rows in (1, 8, 64, 512):
                 x = self._random(rows, width)
                 hit = len(set(reference.route_tokens(F.linear(x, router), chosen).experts.flatten().tolist()))
@@ -264,12 +264,6 @@ class CudaCases:
             logits = [4 * self._random(rows, vocabulary) for _ in self._copies(cost.bytes)]
             calls = [partial(kernels.sample, each, draws) for each in logits]
             yield CudaCase(f"sample, {name}", f"{rows} x {vocabulary}", cost, calls)
-
-
-def _linear_cost(quantize: kernels.Quantization | None, rows: int, outputs: int, inputs: int) -> Cost:
-    if quantize is None:
-        return OPS["linear"].cost(rows, outputs, inputs, 2)
-    return OPS[f"linear_{quantize}"].cost(rows, outputs, inputs)
 
 
 def _torch_lora(x: torch.Tensor, out: torch.Tensor, downs: torch.Tensor, ups: torch.Tensor) -> None:

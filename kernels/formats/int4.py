@@ -11,7 +11,7 @@ from kernels import library
 from kernels.formats import cuda, tiles
 from kernels.formats.cuda import CudaWeight
 from kernels.formats.weight import PackedWeight, multiply
-from kernels.registry import Cost, register
+from kernels.registry import register
 
 GROUP = 128
 """Consecutive inputs of an output that share a step and a zero."""
@@ -127,16 +127,11 @@ class CudaInt4(CudaWeight):
         return out
 
 
-def linear_int4_cost(rows: int, outputs: int, inputs: int) -> Cost:
-    weight = outputs * (inputs // 2 + 4 * -(-inputs // GROUP))
-    return Cost(2 * rows * (inputs + outputs) + weight, 2 * rows * inputs * outputs)
-
-
 register(
     "linear_int4(Tensor x, Tensor groups, Tensor? bias, int outputs, ScalarType? out_dtype=None) -> Tensor",
     lambda x, data, bias, outputs, out_dtype=None: tiles.run(
         library.required(x).linear_int4, x, outputs, out_dtype, data, bias
     ),
     fake=lambda x, data, bias, outputs, out_dtype=None: x.new_empty(len(x), outputs, dtype=out_dtype),
-    cost=linear_int4_cost,
+    cost=PackedWeight.cost,
 )

@@ -11,7 +11,7 @@ from kernels import library, reference
 from kernels.formats import cuda, tiles
 from kernels.formats.cuda import CudaWeight
 from kernels.formats.weight import PackedWeight
-from kernels.registry import Cost, register
+from kernels.registry import register
 
 _ROWS = 1024
 """Outputs that are quantised at a time, so that their fp32 copies stay small."""
@@ -158,14 +158,6 @@ class CudaInt8(CudaWeight):
         return x.new_empty(len(x), padded, dtype=torch.int8), x.new_empty(len(x), dtype=torch.float32)
 
 
-def linear_int8_cost(rows: int, outputs: int, inputs: int) -> Cost:
-    return Cost(2 * rows * (inputs + outputs) + (inputs + 8) * outputs, 2 * rows * inputs * outputs)
-
-
-def linear_w8a16_cost(rows: int, outputs: int, inputs: int) -> Cost:
-    return Cost(2 * rows * (inputs + outputs) + (inputs + 4) * outputs, 2 * rows * inputs * outputs)
-
-
 register(
     "linear_int8(Tensor x, Tensor tiles, Tensor scales, Tensor totals, Tensor? bias, ScalarType? out_dtype=None) "
     "-> Tensor",
@@ -173,7 +165,7 @@ register(
         library.required(x).linear_int8, x, len(scales), out_dtype, data, scales, totals, bias
     ),
     fake=lambda x, data, scales, totals, bias, out_dtype=None: x.new_empty(len(x), len(scales), dtype=out_dtype),
-    cost=linear_int8_cost,
+    cost=PackedWeight.cost,
 )
 register(
     "linear_w8a16(Tensor x, Tensor tiles, Tensor scales, Tensor? bias, ScalarType? out_dtype=None) -> Tensor",
@@ -181,5 +173,5 @@ register(
         library.required(x).linear_w8a16, x, len(scales), out_dtype, data, scales, bias
     ),
     fake=lambda x, data, scales, bias, out_dtype=None: x.new_empty(len(x), len(scales), dtype=out_dtype),
-    cost=linear_w8a16_cost,
+    cost=PackedWeight.cost,
 )

@@ -9,7 +9,7 @@ import torch
 from kernels import library
 from kernels.formats import tiles
 from kernels.formats.weight import PackedWeight
-from kernels.registry import Cost, register
+from kernels.registry import register
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,12 @@ class PlainTiles(PackedWeight):
         return tiles.run(body.linear, x, self.outputs, out_dtype, self.data, bias)
 
 
-def linear_cost(rows: int, outputs: int, inputs: int, itemsize: int) -> Cost:
-    return Cost((rows * (inputs + outputs) + inputs * outputs) * itemsize, 2 * rows * inputs * outputs)
-
-
 register(
     "linear(Tensor x, Tensor tiles, Tensor? bias, int outputs, ScalarType? out_dtype=None) -> Tensor",
     lambda x, data, bias, outputs, out_dtype=None: tiles.run(
         library.required(x).linear, x, outputs, out_dtype, data, bias
     ),
     fake=lambda x, data, bias, outputs, out_dtype=None: x.new_empty(x.shape[0], outputs, dtype=out_dtype),
-    cost=linear_cost,
+    cost=PackedWeight.cost,
     built=("cpu",),
 )

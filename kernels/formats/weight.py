@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+from kernels.registry import Cost
 
 _OUTPUTS = 8192
 """Outputs whose weights are widened to fp32 at a time."""
@@ -42,10 +45,16 @@ class PackedWeight(ABC):
     ) -> torch.Tensor:
         """`x @ weight.T + bias` for x [T, inputs], contiguous but for its rows, bias [outputs] -> [T, outputs].
 
-        Sums are rounded to x's type, or returned as they are if `out_dtype` is fp32. Moves (T inputs + inputs outputs
-        + T outputs) e bytes; 2 T inputs outputs FLOPs.
+        Sums are rounded to x's type, or returned as they are if `out_dtype` is fp32.
         """
         return multiply(x, self.dense(), bias, out_dtype)
+
+    def cost(self, rows: int) -> Cost:
+        """The least cost of a product with x [rows, inputs]: all tensors of the weight are read once."""
+        tensors = (getattr(self, field.name) for field in dataclasses.fields(self))
+        weight = sum(x.nbytes for x in tensors if isinstance(x, torch.Tensor))
+        moved = rows * (self.inputs + self.outputs) * self.dtype.itemsize + weight
+        return Cost(moved, 2 * rows * self.inputs * self.outputs)
 
 
 def multiply(

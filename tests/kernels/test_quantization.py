@@ -73,6 +73,15 @@ def test_packing_loses_nothing_more(isa: str, shape: tuple[int, int]) -> None:
     assert torch.equal(kernels.pack_weight(weight, "int4").dense(), expected)
 
 
+def test_a_product_costs_what_it_reads_and_writes(isa: str) -> None:
+    """Three rows of bf16 in and out, and per output: the numbers, with scale and sum, or steps and zeros of groups."""
+    _, weight, _ = random(0, 32, 256)
+    rows = 2 * 3 * (32 + 256)
+    for quantize, an_output in ((None, 2 * 256), ("int8", 256 + 8), ("w8a16", 256 + 4), ("int4", 128 + 2 * 4)):
+        cost = kernels.pack_weight(weight, quantize).cost(3)  # type: ignore[arg-type]
+        assert (cost.bytes, cost.flops) == (rows + 32 * an_output, 2 * 3 * 32 * 256)
+
+
 @every_shape
 @given(rows=rows, outputs=outputs, inputs=inputs, bias=st.booleans(), seed=st.integers(0, 99))
 def test_int8_products_are_those_of_the_specification(
