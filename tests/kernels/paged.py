@@ -65,9 +65,7 @@ class Batch:
 
 def batch(
     rows: Sequence[tuple[int, int]],
-    heads: int,
-    kv_heads: int,
-    dim: int,
+    heads: tuple[int, int, int],
     window: int = 0,
     device: torch.device | None = None,
     seed: int = 0,
@@ -76,10 +74,11 @@ def batch(
 ) -> Batch:
     """Rows of (start, count), of queries in `dtype` over keys and values that are `stored` so, or in `dtype` too.
 
-    Blocks lie anywhere, among rows of another layer; unused slots are NaN, and so are int8's scales of them.
+    `heads`: how many there are for queries, for keys and values, and their length. Blocks lie anywhere, among rows of
+    another layer; unused slots are NaN, and so are int8's scales of them.
     """
     torch.manual_seed(seed)
-    stored = stored or dtype
+    stored, (query_heads, kv_heads, dim) = stored or dtype, heads
     width = max(1, *(-(-(start + count) // BLOCK) for start, count in rows))
     blocks = 2 * torch.randperm(width * len(rows) + 3)
     shape = (2 * len(blocks), BLOCK, kv_heads, dim)
@@ -98,10 +97,10 @@ def batch(
             if steps is not None:
                 scales.index_put_(place, steps)
     # Queries have the keys and values of their tokens behind them.
-    query = torch.randn(sum(count for _, count in rows), heads + 2 * kv_heads, dim).to(device, dtype)
+    query = torch.randn(sum(count for _, count in rows), query_heads + 2 * kv_heads, dim).to(device, dtype)
     keys, values = (cache.to(device) for cache in caches)
     starts, counts = torch.tensor(rows, dtype=torch.int32, device=device).T.contiguous()
-    made = Batch(query[:, :heads], keys, values, tables.int().to(device), starts, counts, window)
+    made = Batch(query[:, :query_heads], keys, values, tables.int().to(device), starts, counts, window)
     if stored == torch.int8:
         made.scales = (all_scales[0].to(device), all_scales[1].to(device))
     return made

@@ -53,7 +53,7 @@ def test_attention_is_that_of_fp64(
     window: int,
     seed: int,
 ) -> None:
-    one = batch(rows, *heads, dim, window, body[1], seed, dtype, stored)
+    one = batch(rows, (*heads, dim), window, body[1], seed, dtype, stored)
     close(one, one.run(body[0]))
 
 
@@ -62,7 +62,7 @@ def test_every_number_of_fp8_is_read_as_it_is(body: Body, dtype: torch.dtype) ->
     """A key and value of each of them but NaN, one by one: alone, a value is what comes of it."""
     numbers = torch.arange(256, dtype=torch.uint8)
     numbers = numbers[(numbers & 127) != 127]
-    one = batch([(0, 1)] * 4, 1, 1, 64, 0, body[1], 0, dtype, FP8)
+    one = batch([(0, 1)] * 4, (1, 1, 64), 0, body[1], 0, dtype, FP8)
     for row, part in enumerate(torch.cat((numbers, numbers[:2])).view(4, 64)):
         one.values.view(torch.uint8)[int(one.tables[row, 0]), 0, 0] = part.to(body[1])
     found = one.run(body[0]).cpu()
@@ -76,12 +76,12 @@ def test_a_token_does_not_depend_on_how_its_prompt_is_cut(
     body: Body, dtype: torch.dtype, stored: torch.dtype, dim: int, window: int
 ) -> None:
     length = SPLIT + 70
-    whole = batch([(0, length)], 4, 2, dim, 0, body[1], 0, dtype, stored)
+    whole = batch([(0, length)], (4, 2, dim), 0, body[1], 0, dtype, stored)
     whole.window = window
     together = whole.run(body[0])
     for cuts in ([0, 3, 67, SPLIT - 1, SPLIT + 1, length], [0, SPLIT, length - 1, length]):
         for start, end in pairwise(cuts):
-            part = batch([(start, end - start)], 4, 2, dim, 0, body[1])
+            part = batch([(start, end - start)], (4, 2, dim), 0, body[1])
             part.query, part.keys, part.values = whole.query[start:end], whole.keys, whole.values
             part.tables, part.window, part.scales = whole.tables, window, whole.scales
             assert torch.equal(part.run(body[0]), together[start:end]), (start, end)
@@ -89,11 +89,11 @@ def test_a_token_does_not_depend_on_how_its_prompt_is_cut(
 
 @pytest.mark.parametrize(("dtype", "stored", "dim"), VARIANTS, ids=str)
 def test_rows_do_not_depend_on_each_other(body: Body, dtype: torch.dtype, stored: torch.dtype, dim: int) -> None:
-    all_rows = batch([(300, 1), (0, 40), (17, 3), (SPLIT, 1)], 6, 2, dim, 0, body[1], 0, dtype, stored)
+    all_rows = batch([(300, 1), (0, 40), (17, 3), (SPLIT, 1)], (6, 2, dim), 0, body[1], 0, dtype, stored)
     together = all_rows.run(body[0]).split(all_rows.counts.tolist())
     queries = all_rows.query.split(all_rows.counts.tolist())
     for order in ([3, 2, 1, 0], [2], [1, 3], [0]):
-        some = batch([(0, 1)], 6, 2, dim, 0, body[1])
+        some = batch([(0, 1)], (6, 2, dim), 0, body[1])
         some.scales = all_rows.scales
         some.query, some.keys, some.values = torch.cat([queries[i] for i in order]), all_rows.keys, all_rows.values
         some.tables, some.starts, some.counts = (x[order] for x in (all_rows.tables, all_rows.starts, all_rows.counts))
@@ -105,7 +105,7 @@ def test_the_op_is_the_built_body_for_all_that_an_engine_can_have(
     body: Body, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, stored: torch.dtype, dim: int
 ) -> None:
     monkeypatch.setattr("kernels.attention.fast_torch.paged_attention", None)
-    one = batch([(SPLIT + 3, 1), (0, 40)], 4, 2, dim, 20, body[1], 0, dtype, stored)
+    one = batch([(SPLIT + 3, 1), (0, 40)], (4, 2, dim), 20, body[1], 0, dtype, stored)
     tables = [x.cpu().numpy() for x in (one.starts, one.counts, one.tables)]
     plan = kernels.plan_attention(tables[0], tables[1], tables[2], window=20, device=body[1])
     found = kernels.paged_attention(one.query, LayerCache(one.keys, one.values, *(one.scales or ())), plan)
@@ -114,7 +114,7 @@ def test_the_op_is_the_built_body_for_all_that_an_engine_can_have(
 
 
 def test_heads_of_more_dimensions_are_left_to_plain_torch(body: Body) -> None:
-    one = batch([(5, 1)], 2, 1, 260, 0, body[1], 0, FP32)
+    one = batch([(5, 1)], (2, 1, 260), 0, body[1], 0, FP32)
     one.keys, one.values = one.keys.nan_to_num(), one.values.nan_to_num()
     tables = [x.cpu().numpy() for x in (one.starts, one.counts, one.tables)]
     plan = kernels.plan_attention(tables[0], tables[1], tables[2], window=None, device=body[1])
@@ -125,7 +125,7 @@ def test_heads_of_more_dimensions_are_left_to_plain_torch(body: Body) -> None:
 @pytest.mark.parametrize("dim", [64, 80])
 def test_strides_that_are_not_whole_are_fine(body: Body, dim: int) -> None:
     """Heads that lie at odd addresses, as they do behind other numbers."""
-    one = batch([(SPLIT + 3, 1), (0, 20)], 4, 2, dim, 0, body[1])
+    one = batch([(SPLIT + 3, 1), (0, 20)], (4, 2, dim), 0, body[1])
     wide = [torch.full((*x.shape[:2], x.shape[2] * dim + 3), torch.nan, dtype=x.dtype) for x in (one.keys, one.values)]
     views = [x[..., 1:-2].unflatten(-1, one.keys.shape[2:]) for x in wide]
     for view, cache in zip(views, (one.keys, one.values), strict=True):
@@ -136,12 +136,12 @@ def test_strides_that_are_not_whole_are_fine(body: Body, dim: int) -> None:
 
 def test_rows_without_tokens_are_passed_over(body: Body) -> None:
     for dtype in (BF16, FP32):
-        one = batch([(5, 0), (3, 1), (0, 0), (0, 30), (70, 0)], 4, 4, 64, 0, body[1], 0, dtype)
+        one = batch([(5, 0), (3, 1), (0, 0), (0, 30), (70, 0)], (4, 4, 64), 0, body[1], 0, dtype)
         close(one, one.run(body[0]))
 
 
 def test_a_wrong_argument_is_named(body: Body) -> None:
-    one = batch([(3, 1)], 4, 2, 64, 0, body[1])
+    one = batch([(3, 1)], (4, 2, 64), 0, body[1])
     scratch = torch.empty(0, dtype=torch.uint8, device=body[1])
 
     def run(query: torch.Tensor, keys: torch.Tensor = one.keys, splits: int = 1) -> None:

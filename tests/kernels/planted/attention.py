@@ -42,7 +42,7 @@ def attention(
     stored: torch.dtype = torch.bfloat16,
     dim: int = 64,
 ) -> torch.Tensor:
-    one = batch(rows, 4, 2, dim, window, dtype=dtype, stored=stored)
+    one = batch(rows, (4, 2, dim), window, dtype=dtype, stored=stored)
     found = one.run(body)
     tolerance = 2**-7 if dtype == torch.bfloat16 else 5e-6
     torch.testing.assert_close(found.double(), one.expected(), rtol=tolerance, atol=tolerance)
