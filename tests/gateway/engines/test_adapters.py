@@ -25,7 +25,7 @@ from gateway.protocol.stream import Finished
 from tests.engine.adapters.zoo import write_adapter
 from tests.gateway.conftest import Serve, Served, eventually
 from tests.gateway.frame_engine import FrameEngine
-from tests.gateway.pipeline.test_run import DEMO, OTHER, request, routes, run, text
+from tests.gateway.pipeline.turns import DEMO, OTHER, request, routes, run, text
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from gateway.records.directory import Route, Target, Tenant
 from router.canary import CanarySignal
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
 from tests.gateway.frame_engine import FrameEngine
-from tests.gateway.pipeline.test_run import request, routes, run, text
+from tests.gateway.pipeline.turns import request, routes, run, text
 
 pytestmark = pytest.mark.anyio
 

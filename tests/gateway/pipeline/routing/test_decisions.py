@@ -35,7 +35,7 @@ from router.tier import TIERS, Outlook, ValueSource, choose
 from tests.gateway.conftest import KEY as KEY_OF_DEMO
 from tests.gateway.conftest import EngineThread, Serve
 from tests.gateway.pipeline.routing.test_tiers import EXAM, HARD
-from tests.gateway.pipeline.test_run import request, routes, run
+from tests.gateway.pipeline.turns import request, routes, run
 
 pytestmark = pytest.mark.anyio
 

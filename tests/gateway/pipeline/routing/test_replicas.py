@@ -22,7 +22,7 @@ from gateway.protocol.stream import Finished, Routed
 from gateway.records.directory import ReplicaControl
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
 from tests.gateway.frame_engine import FrameEngine
-from tests.gateway.pipeline.test_run import DEMO, OTHER, request, routes, run, text
+from tests.gateway.pipeline.turns import DEMO, OTHER, request, routes, run, text
 
 pytestmark = pytest.mark.anyio
 

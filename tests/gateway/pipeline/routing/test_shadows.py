@@ -23,7 +23,7 @@ from gateway.records.directory import Route, Shadow, Target, Tenant
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
 from tests.gateway.frame_engine import LOAD, FrameEngine
 from tests.gateway.limits.use import STILL, used
-from tests.gateway.pipeline.test_run import request, run, stopping, text
+from tests.gateway.pipeline.turns import request, run, stopping, text
 
 pytestmark = pytest.mark.anyio
 

@@ -21,7 +21,7 @@ from router.success import shipped
 from router.tier import NOMINAL, TIERS, relative
 from tests.embedder import EmbedderProcess
 from tests.gateway.conftest import EngineThread, Serve, Served, eventually
-from tests.gateway.pipeline.test_run import OTHER, request, routes, run
+from tests.gateway.pipeline.turns import OTHER, request, routes, run
 
 pytestmark = pytest.mark.anyio
 
