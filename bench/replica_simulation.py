@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cache.prefix import PrefixIndex
-from router.flight import InFlightLoad, InFlightRequest
+from router.in_flight import InFlightLoad, InFlightRequest
 from router.replica import Replica, ReplicaPolicy, choose
 
 

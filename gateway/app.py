@@ -126,7 +126,7 @@ class _Part(Protocol):
 
 
 _P = TypeVar("_P", bound=_Part)
-_Road = Callable[[Settings], Awaitable[Pipeline]]
+_MakePipeline = Callable[[Settings], Awaitable[Pipeline]]
 
 
 @contextlib.asynccontextmanager
@@ -207,13 +207,13 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
         similar=similar,
     )
 
-    async def road(settings: Settings) -> Pipeline:
+    async def make_pipeline(settings: Settings) -> Pipeline:
         """Turns stay on the one that they began on: it has the settings of that moment."""
         guard = await asyncio.to_thread(Guard, settings.safety, secret, violations, metrics, anomalies)
         tiers = await asyncio.to_thread(Tiers, settings, memory, embedder)
         return Pipeline(settings, guard, tiers, services=services)
 
-    turns = Turns(await road(settings), settings.turns, presence.id)
+    turns = Turns(await make_pipeline(settings), settings.turns, presence.id)
     flights.find = turns.look
     last_used, issuers = await started(LastUsed(redis)), await started(Issuers(settings.identity.issuers))
     identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used, issuers)
@@ -252,7 +252,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
         embedder=embedder,
         similar=similar,
     )
-    configuration.add(_preparing(gateway, road))
+    configuration.add(_preparing(gateway, make_pipeline))
     configuration.observe = metrics.configuration.read
     await started(Periodic("configuration", configuration.look, WATCH_SECONDS))
     return gateway
@@ -282,11 +282,11 @@ async def _connected(
     return redis, reader
 
 
-def _preparing(gateway: Gateway, road: _Road) -> Prepare:
+def _preparing(gateway: Gateway, make_pipeline: _MakePipeline) -> Prepare:
     """How the gateway's parts take over changed settings."""
 
     async def prepare(settings: Settings) -> Apply:
-        pipeline = await road(settings)
+        pipeline = await make_pipeline(settings)
 
         def apply() -> None:
             gateway.limiter.configure(settings)

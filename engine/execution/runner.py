@@ -139,7 +139,7 @@ class ModelRunner:
         """See `engine.plan.Runner`. On the CPU the model has run when this returns; tokens are chosen by `result`."""
         return LaunchedStep(self._readout, self._launch(plan.rows), masks)
 
-    def rehearse(self, rows: Sequence[Row], *, layers: int | None = None) -> None:
+    def dry_run(self, rows: Sequence[Row], *, layers: int | None = None) -> None:
         """Run rows through some layers, all unless given, and sample; what comes of it is of no use to anybody.
 
         Of log-probabilities of prompts, no more are computed than at a time.

@@ -55,7 +55,7 @@ def warm_up(
     before = _resident_bytes()
     try:
         for runner in runners:
-            _rehearse(runner, config, draft_tokens, residency.share)
+            _run_largest_steps(runner, config, draft_tokens, residency.share)
     except (MemoryError, RuntimeError) as error:  # numpy's, and torch's on the host and on a GPU
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
@@ -113,7 +113,7 @@ def available_bytes() -> int | None:
     return min(found, default=None)
 
 
-def _rehearse(runner: ModelRunner, config: SchedulerConfig, draft_tokens: int, share: float) -> None:
+def _run_largest_steps(runner: ModelRunner, config: SchedulerConfig, draft_tokens: int, share: float) -> None:
     """The largest steps of one runner. Adapters come first: they lie in KV blocks, which are still zeros then."""
     context = runner.info.context
     tops = min(MAX_LOGPROBS, runner.info.vocabulary)
@@ -130,7 +130,7 @@ def _rehearse(runner: ModelRunner, config: SchedulerConfig, draft_tokens: int, s
 
 
 def _run(runner: ModelRunner, rows: Sequence[Row], layers: int | None) -> None:
-    runner.rehearse(rows, layers=layers)
+    runner.dry_run(rows, layers=layers)
     for row in rows:
         runner.release(row.request)
 

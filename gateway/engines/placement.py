@@ -20,7 +20,7 @@ from msgspec import Struct
 from cache.prefix import PrefixIndex
 from engine.cache.prefix_keys import BLOCK_SIZE, block_numbers, chain_root, unpack_numbers
 from engine.wire import Blocks, ModelInfo
-from router.flight import InFlightRequest
+from router.in_flight import InFlightRequest
 from router.replica import Replica, ReplicaChoice, ReplicaPolicy, choose, explain
 from router.route import RouteDecision
 

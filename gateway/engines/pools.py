@@ -21,8 +21,8 @@ from gateway.config.settings import PoolSettings, RouterSettings
 from gateway.engines.placement import Placement, PlacementQuery, Placer
 from gateway.records.directory import ReplicaControl
 from gateway.tools.formats import tool_format
-from router.flight import InFlightLoad, InFlightRequest
 from router.health import Breaker, ErrorRate
+from router.in_flight import InFlightLoad, InFlightRequest
 from router.replica import Replica as Choosable
 from router.replica import ReplicaPolicy
 from router.route import AUTO, RouteCandidate, RouteDecision

@@ -29,7 +29,7 @@ from gateway.pipeline.sink import AnswerSink
 from gateway.protocol.stream import EndReason, TokenUsage
 from gateway.tools.answer import AnswerReader, Constraint, constraint, shown_tokens
 from gateway.turns import Turn
-from router.flight import InFlightRequest
+from router.in_flight import InFlightRequest
 
 logger = logging.getLogger("roundhouse.engines")
 

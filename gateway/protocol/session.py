@@ -5,7 +5,8 @@ Messages, the fate of turns and the time go in; effects come out, to be carried 
 tested as plain function calls.
 
 A *lane* is OpenAI's `stream_id` (None is a lane too): turns of one lane run one after the other, lanes run side by
-side. A *ticket* is the session's own number for something that produces events: a turn started or a response resumed.
+side. A *subscription* is the session's own number for something that produces events: a turn started or a response
+resumed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Send(Struct, frozen=True):
 class StartTurn(Struct, frozen=True):
     """Start a turn; report `turn_started` or `turn_refused`."""
 
-    ticket: int
+    subscription: int
     request: TurnRequest
     idempotency_key: str | None = None
 
@@ -59,7 +60,7 @@ class StartTurn(Struct, frozen=True):
 class Watch(Struct, frozen=True):
     """Show a running or retained response from number `after` on; report `turn_started` or `turn_refused`."""
 
-    ticket: int
+    subscription: int
     response_id: str
     after: int
 
@@ -110,7 +111,7 @@ _Body = TypeVar("_Body", _Cancel, _Resume)
 
 
 class _Active(Struct):
-    """What a ticket stands for."""
+    """What a subscription stands for."""
 
     lane: str | None
     response_id: str | None = None
@@ -128,7 +129,7 @@ class Session:
         self._quiet_since = now
         self._heard = False
         self._malformed = 0
-        self._tickets = 0
+        self._subscriptions = 0
         self._active: dict[int, _Active] = {}
         self._queues: dict[str | None, deque[tuple[TurnRequest, str | None]]] = {}
         """Turns that wait for their lane; a lane is in here exactly while one of its turns runs."""
@@ -153,9 +154,9 @@ class Session:
             deadlines.append(self._quiet_since + patience)
         return min(deadlines, default=float("inf"))
 
-    def lane(self, ticket: int) -> str | None:
-        """The lane whose `stream_id` the events of this ticket carry."""
-        return self._active[ticket].lane
+    def lane(self, subscription: int) -> str | None:
+        """The lane whose `stream_id` the events of this subscription carry."""
+        return self._active[subscription].lane
 
     def receive(self, message: str | bytes, now: float) -> list[Effect]:
         """A message has come in."""
@@ -177,21 +178,21 @@ class Session:
         except ApiError as error:
             return [Send(error_event(error, lane))]
 
-    def turn_started(self, ticket: int, response_id: str) -> None:
+    def turn_started(self, subscription: int, response_id: str) -> None:
         """The turn of a `StartTurn` or `Watch` runs; its events follow until `turn_ended`."""
-        self._active[ticket].response_id = response_id
+        self._active[subscription].response_id = response_id
 
-    def turn_refused(self, ticket: int, error: ApiError, now: float) -> list[Effect]:
+    def turn_refused(self, subscription: int, error: ApiError, now: float) -> list[Effect]:
         """It could not be started; the client is told and the lane goes on."""
         if self.state is SessionState.CLOSED:
             return []
-        return [Send(error_event(error, self.lane(ticket))), *self.turn_ended(ticket, now)]
+        return [Send(error_event(error, self.lane(subscription))), *self.turn_ended(subscription, now)]
 
-    def turn_ended(self, ticket: int, now: float) -> list[Effect]:
+    def turn_ended(self, subscription: int, now: float) -> list[Effect]:
         """The last event of a turn has been sent."""
         if self.state is SessionState.CLOSED:
             return []
-        active = self._active.pop(ticket)
+        active = self._active.pop(subscription)
         self._quiet_since = now
         effects: list[Effect] = []
         if active.occupies_lane:
@@ -282,8 +283,8 @@ class Session:
             # Its events are on their way already: repeating them would double the text of a client that asks twice.
             return []
         self._check_room()
-        ticket = self._ticket(_Active(lane, resume.response_id, occupies_lane=False))
-        return [Watch(ticket, resume.response_id, resume.starting_after)]
+        subscription = self._subscribe(_Active(lane, resume.response_id, occupies_lane=False))
+        return [Watch(subscription, resume.response_id, resume.starting_after)]
 
     def _check_room(self) -> None:
         if self.turns >= self._limits.max_turns:
@@ -294,12 +295,12 @@ class Session:
             )
 
     def _start(self, lane: str | None, request: TurnRequest, key: str | None) -> StartTurn:
-        return StartTurn(self._ticket(_Active(lane)), request, key)
+        return StartTurn(self._subscribe(_Active(lane)), request, key)
 
-    def _ticket(self, active: _Active) -> int:
-        self._tickets += 1
-        self._active[self._tickets] = active
-        return self._tickets
+    def _subscribe(self, active: _Active) -> int:
+        self._subscriptions += 1
+        self._active[self._subscriptions] = active
+        return self._subscriptions
 
     def _reject(self, error: InvalidRequest, lane: str | None) -> list[Effect]:
         self._malformed += 1

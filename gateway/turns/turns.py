@@ -45,9 +45,9 @@ class TurnPipeline(Protocol):
 class Turns:
     """Running turns, and finished ones for as long as they can be resumed or continued from memory."""
 
-    def __init__(self, road: TurnPipeline, settings: TurnSettings, gateway: str | None = None) -> None:
+    def __init__(self, pipeline: TurnPipeline, settings: TurnSettings, gateway: str | None = None) -> None:
         """Args: gateway: id of this process, which its turns' ids name."""
-        self._road = road
+        self._pipeline = pipeline
         self._settings = settings
         self._gateway = gateway or new_id()
         self._turns: dict[str, Turn] = {}
@@ -67,9 +67,9 @@ class Turns:
         self._elsewhere = RemoteTurns(redis, reader, presence, secret, self._settings, self)
         await self._elsewhere.start()
 
-    def configure(self, road: TurnPipeline, settings: TurnSettings) -> None:
-        """Take over a new configuration, for turns that come; running ones stay on their road."""
-        self._road = road
+    def configure(self, pipeline: TurnPipeline, settings: TurnSettings) -> None:
+        """Take over a new configuration, for turns that come; running ones stay in the pipeline they began in."""
+        self._pipeline = pipeline
         self._settings = settings
 
     @property
@@ -285,9 +285,9 @@ class Turns:
 
     async def _run(self, turn: Turn) -> None:
         try:
-            await self._road.run(turn)
+            await self._pipeline.run(turn)
             if not turn.finished:
-                raise RuntimeError("the road ended before the turn did")
+                raise RuntimeError("the pipeline ended before the turn did")
         except ApiError as error:
             self._end(turn, error)
         except Exception:

@@ -85,7 +85,7 @@ class SocketConnection:
         self._coalesce = settings.turns.coalesce_window
         self._session = Session(codec, limits, self._loop.time())
         self._viewers: dict[int, Viewer] = {}
-        """By ticket."""
+        """By subscription."""
         self._own: dict[str, Turn] = {}
         """Turns of this connection that it may continue although they are not stored."""
         self._starts: set[asyncio.Task[None]] = set()
@@ -147,10 +147,10 @@ class SocketConnection:
             match effect:
                 case Send(event):
                     self._post(event)
-                case StartTurn(ticket, request, key):
-                    self._spawn(partial(self._start, ticket, request, key), ticket)
-                case Watch(ticket, response_id, after):
-                    self._spawn(partial(self._watch, ticket, response_id, after), ticket)
+                case StartTurn(subscription, request, key):
+                    self._spawn(partial(self._start, subscription, request, key), subscription)
+                case Watch(subscription, response_id, after):
+                    self._spawn(partial(self._watch, subscription, response_id, after), subscription)
                 case CancelTurn(response_id, lane):
                     self._spawn(partial(self._cancel, response_id), lane=lane)
                 case Close():
@@ -158,13 +158,13 @@ class SocketConnection:
                     self._wake.set()
         self._set_timer()
 
-    def _spawn(self, work: Work, ticket: int | None = None, lane: str | None = None) -> None:
-        task = asyncio.create_task(self._answer(work, ticket, lane))
+    def _spawn(self, work: Work, subscription: int | None = None, lane: str | None = None) -> None:
+        task = asyncio.create_task(self._answer(work, subscription, lane))
         self._starts.add(task)
         task.add_done_callback(self._starts.discard)
 
-    async def _answer(self, work: Work, ticket: int | None, lane: str | None) -> None:
-        """Do what the client asked for with this ticket or on this lane, or say why not."""
+    async def _answer(self, work: Work, subscription: int | None, lane: str | None) -> None:
+        """Do what the client asked for with this subscription or on this lane, or say why not."""
         try:
             # Its key or token may have expired or been revoked since it connected.
             self._principal = await self._identity.renew(self._principal)
@@ -177,16 +177,16 @@ class SocketConnection:
             log.exception("a client's message could not be carried out")
             self._metrics.background.failed("websocket")
             error = ApiError("the server failed while it worked on this request")
-        if ticket is None:
+        if subscription is None:
             self._post(error_event(error, lane))
         else:
-            self._carry_out(self._session.turn_refused(ticket, error, self._loop.time()))
+            self._carry_out(self._session.turn_refused(subscription, error, self._loop.time()))
 
-    async def _start(self, ticket: int, request: TurnRequest, key: str | None) -> None:
+    async def _start(self, subscription: int, request: TurnRequest, key: str | None) -> None:
         viewer = await self._turns.start(
             request, self._principal, wake=self._wake.set, own=self._own, idempotency_key=key
         )
-        self._show(ticket, viewer)
+        self._show(subscription, viewer)
         if not request.store:
             self._own[viewer.turn.id] = viewer.turn
             if len(self._own) > MAX_OWN:
@@ -195,14 +195,14 @@ class SocketConnection:
     async def _cancel(self, response_id: str) -> None:
         (await self._turns.find(response_id, self._principal)).cancel()
 
-    async def _watch(self, ticket: int, response_id: str, after: int) -> None:
+    async def _watch(self, subscription: int, response_id: str, after: int) -> None:
         turn = await self._turns.find(response_id, self._principal)
         self._metrics.connections.resumed()
-        self._show(ticket, turn.watch(after, self._wake.set))
+        self._show(subscription, turn.watch(after, self._wake.set))
 
-    def _show(self, ticket: int, viewer: Viewer) -> None:
-        self._session.turn_started(ticket, viewer.turn.id)
-        self._viewers[ticket] = viewer
+    def _show(self, subscription: int, viewer: Viewer) -> None:
+        self._session.turn_started(subscription, viewer.turn.id)
+        self._viewers[subscription] = viewer
         self._wake.set()
 
     def _post(self, event: Event) -> None:
@@ -215,9 +215,9 @@ class SocketConnection:
                 await self._wake.wait()
                 self._wake.clear()
                 behind = False
-                for ticket in list(self._viewers):
+                for subscription in list(self._viewers):
                     await self._send_waiting()
-                    behind |= await self._send_news(ticket)
+                    behind |= await self._send_news(subscription)
                 await self._send_waiting()
                 if self._closing is not None:
                     await self._close(self._closing.code, self._closing.reason)
@@ -229,14 +229,14 @@ class SocketConnection:
             self._metrics.connections.slow_consumer()
             await self._close(CloseCode.SLOW_CONSUMER, f"nothing was read for {self._send_timeout:g} seconds")
 
-    async def _send_news(self, ticket: int) -> bool:
+    async def _send_news(self, subscription: int) -> bool:
         """Send what is new of one turn; whether its viewer was behind."""
-        viewer, lane = self._viewers[ticket], self._session.lane(ticket)
+        viewer, lane = self._viewers[subscription], self._session.lane(subscription)
         for entry in viewer.read():
             await self._send(with_stream_id(viewer.turn.view.event(entry), lane))
         if viewer.exhausted:
-            self._viewers.pop(ticket).close()
-            self._carry_out(self._session.turn_ended(ticket, self._loop.time()))
+            self._viewers.pop(subscription).close()
+            self._carry_out(self._session.turn_ended(subscription, self._loop.time()))
         return viewer.behind
 
     async def _send_waiting(self) -> None:

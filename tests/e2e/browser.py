@@ -1,6 +1,6 @@
 """The chat page in headless Chromium: the browser, and a server that plays scripted answers.
 
-The scripted server is the real thing up to the road of a turn: page, tickets, WebSocket, protocol, turns and a real
+The scripted server is the real thing up to the pipeline of a turn: page, tickets, WebSocket, protocol, turns and a real
 Redis are the product's; only the answers come from a script, so that a test can hold, cut and fail them.
 """
 
@@ -125,7 +125,7 @@ def visit(browser: Browser, url: str, **options: Any) -> Iterator[Visit]:
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What the scripted road does with one question."""
+    """What the scripted pipeline does with one question."""
 
     text: str = "A short answer."
     tier: str = "small"
@@ -144,10 +144,10 @@ class Answer(Struct, frozen=True, kw_only=True):
     call: tuple[str, str] | None = None
     """Name and arguments of a function that is called after the text."""
     hold_at: int | None = None
-    """Characters after which the answer waits for `ScriptedRoad.release`."""
+    """Characters after which the answer waits for `ScriptedPipeline.release`."""
 
 
-class ScriptedRoad:
+class ScriptedPipeline:
     """A `gateway.turns.Road` that answers from `answers` by the text of the last message."""
 
     def __init__(self) -> None:
@@ -213,11 +213,11 @@ async def _models(request: Request) -> Response:
 
 
 class ScriptedServer:
-    """A gateway with a `ScriptedRoad`, on a thread of its own."""
+    """A gateway with a `ScriptedPipeline`, on a thread of its own."""
 
     def __init__(self, redis_url: str, settings: Settings | None = None, port: int = 0) -> None:
         self.settings = settings or demo_settings()
-        self.road = ScriptedRoad()
+        self.pipeline = ScriptedPipeline()
         self._redis_url = redis_url
         self._loop = asyncio.new_event_loop()
         app = Starlette(
@@ -249,7 +249,7 @@ class ScriptedServer:
         view = View(directory)
         identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), LastUsed(redis), Issuers([]))
         tickets_, metrics = Tickets(redis), Metrics()
-        turns = Turns(self.road, settings.turns)
+        turns = Turns(self.pipeline, settings.turns)
         limiter = Limiter(redis, settings)
         connections = SocketConnections(settings, identity, tickets_, turns, metrics, limiter, view)
         parts: dict[str, Any] = {
@@ -286,7 +286,7 @@ class ScriptedServer:
 
     def release(self) -> None:
         """Let the held answer go on."""
-        self.call(self.road.release)
+        self.call(self.pipeline.release)
 
     def __enter__(self) -> ScriptedServer:
         self._thread.start()

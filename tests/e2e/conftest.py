@@ -167,8 +167,8 @@ def shared_server(redis_url: str) -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def server(shared_server: ScriptedServer) -> ScriptedServer:
-    shared_server.road.answers.clear()
-    shared_server.road.turns.clear()
+    shared_server.pipeline.answers.clear()
+    shared_server.pipeline.turns.clear()
     return shared_server
 
 

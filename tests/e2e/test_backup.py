@@ -43,7 +43,7 @@ def commands() -> dict[str, list[str]]:
     }
 
 
-class House:
+class Installation:
     """A folder in which somebody works, and what runs there."""
 
     def __init__(self, **environment: str) -> None:
@@ -112,16 +112,16 @@ class House:
 
 
 @pytest.fixture
-def houses() -> Iterator[tuple[House, House]]:
-    first, second = House(), House()
+def installations() -> Iterator[tuple[Installation, Installation]]:
+    first, second = Installation(), Installation()
     yield first, second
     first.close()
     second.close()
 
 
-def test_an_installation_moves_to_another_machine(houses: tuple[House, House]) -> None:
+def test_an_installation_moves_to_another_machine(installations: tuple[Installation, Installation]) -> None:
     """Its keys, tenants and audit log are there; without its secret nothing starts on its Redis."""
-    old, new = houses
+    old, new = installations
     backup, restore = commands()["With Redis as `serve` starts it"]
     (old.folder / "roundhouse.toml").write_text(CONFIGURATION)
     old.start("roundhouse serve")
@@ -145,22 +145,22 @@ def test_an_installation_moves_to_another_machine(houses: tuple[House, House]) -
     assert refused.returncode != 0 and b"secret" in output
 
 
-def test_a_snapshot_becomes_a_server(houses: tuple[House, House]) -> None:
-    house, _ = houses
+def test_a_snapshot_becomes_a_server(installations: tuple[Installation, Installation]) -> None:
+    installation, _ = installations
     port = str(_free_port())
-    house.environment["REDIS_URL"] = f"redis://127.0.0.1:{port}"
+    installation.environment["REDIS_URL"] = f"redis://127.0.0.1:{port}"
     backup, restore, check = commands()["With a Redis of your own"]
-    (house.folder / "roundhouse.toml").write_text(CONFIGURATION)
-    house.start(f"exec redis-server --port {port} --bind 127.0.0.1 --appendonly yes --save ''")
-    house.run(f"until redis-cli -p {port} PING | grep -q PONG; do sleep 0.1; done")
-    house.run("roundhouse tenant add acme")
-    house.run(backup)
-    house.run(f"redis-cli -p {port} SHUTDOWN NOSAVE")
+    (installation.folder / "roundhouse.toml").write_text(CONFIGURATION)
+    installation.start(f"exec redis-server --port {port} --bind 127.0.0.1 --appendonly yes --save ''")
+    installation.run(f"until redis-cli -p {port} PING | grep -q PONG; do sleep 0.1; done")
+    installation.run("roundhouse tenant add acme")
+    installation.run(backup)
+    installation.run(f"redis-cli -p {port} SHUTDOWN NOSAVE")
     try:
-        house.run(restore.replace("6379", port))
-        assert "acme" in house.run(check)
+        installation.run(restore.replace("6379", port))
+        assert "acme" in installation.run(check)
         # And it is in the append-only file, which is what the next start reads.
-        house.run(f"while redis-cli -p {port} INFO persistence | grep -q in_progress:1; do sleep 0.1; done")
-        assert b"acme" in b"".join(file.read_bytes() for file in house.folder.glob("restored/**/*.aof"))
+        installation.run(f"while redis-cli -p {port} INFO persistence | grep -q in_progress:1; do sleep 0.1; done")
+        assert b"acme" in b"".join(file.read_bytes() for file in installation.folder.glob("restored/**/*.aof"))
     finally:
-        house.run(f"redis-cli -p {port} SHUTDOWN NOSAVE")
+        installation.run(f"redis-cli -p {port} SHUTDOWN NOSAVE")

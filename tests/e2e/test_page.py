@@ -49,7 +49,7 @@ def test_a_fresh_installation_answers_in_the_browser(browser: Browser, roundhous
 
 def test_an_example_question_is_answered_with_a_card_that_says_why(tab: Visit, server: ScriptedServer) -> None:
     """The empty page offers four questions; the answer streams in as markdown; the card shows the decision."""
-    server.road.answers["What is Roundhouse?"] = Answer(text="It is a **gateway**.", tier="medium", complexity=0.27)
+    server.pipeline.answers["What is Roundhouse?"] = Answer(text="It is a **gateway**.", tier="medium", complexity=0.27)
     examples = tab.page.get_by_role("list").get_by_role("button")
     expect(examples).to_have_count(4)
     examples.filter(has_text="What is Roundhouse?").click()
@@ -73,7 +73,7 @@ def test_an_example_question_is_answered_with_a_card_that_says_why(tab: Visit, s
 )
 def test_an_answer_from_the_cache_is_marked(tab: Visit, server: ScriptedServer, reason: str, told: str) -> None:
     """A hit has no speed and no complexity; whose answer it was is said."""
-    server.road.answers["again"] = Answer(cache="hit", cache_reason=reason, complexity=None, reasons=())
+    server.pipeline.answers["again"] = Answer(cache="hit", cache_reason=reason, complexity=None, reasons=())
     ask(tab.page, "again")
     answered(tab.page)
     summary = tab.page.locator("details.route summary")
@@ -86,7 +86,7 @@ def test_an_answer_from_the_cache_is_marked(tab: Visit, server: ScriptedServer, 
 @pytest.mark.parametrize("text", ["I look.", ""])
 def test_a_call_of_a_function_is_shown(tab: Visit, server: ScriptedServer, text: str) -> None:
     """Its name and arguments, after the text if there is one."""
-    server.road.answers["call"] = Answer(text=text, call=("get_weather", '{"city": "Rome"}'))
+    server.pipeline.answers["call"] = Answer(text=text, call=("get_weather", '{"city": "Rome"}'))
     ask(tab.page, "call")
     answered(tab.page)
     expect(answer(tab.page)).to_contain_text(text)
@@ -96,7 +96,7 @@ def test_a_call_of_a_function_is_shown(tab: Visit, server: ScriptedServer, text:
 
 def test_the_terminal_shows_a_call_too(server: ScriptedServer) -> None:
     """`roundhouse chat` against the same answer."""
-    server.road.answers["call"] = Answer(text="I look.", call=("get_weather", '{"city": "Rome"}'))
+    server.pipeline.answers["call"] = Answer(text="I look.", call=("get_weather", '{"city": "Rome"}'))
     command = [sys.executable, "-m", "gateway.cli", "chat", "--url", server.url, "--once", "call"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert shown == 'I look.\n[calls get_weather {"city": "Rome"}]\n'
@@ -105,7 +105,7 @@ def test_the_terminal_shows_a_call_too(server: ScriptedServer) -> None:
 @pytest.mark.parametrize("how", ["button", "escape"])
 def test_stop_ends_the_answer_and_keeps_its_text(tab: Visit, server: ScriptedServer, how: str) -> None:
     """The button and Esc both cancel the turn on the server."""
-    server.road.answers["long"] = Answer(text=LONG, hold_at=100)
+    server.pipeline.answers["long"] = Answer(text=LONG, hold_at=100)
     ask(tab.page, "long")
     expect(answer(tab.page)).to_contain_text("word10")
     if how == "button":
@@ -115,7 +115,7 @@ def test_stop_ends_the_answer_and_keeps_its_text(tab: Visit, server: ScriptedSer
     answered(tab.page)
     expect(tab.page.locator(".note")).to_have_text("Stopped")
     expect(answer(tab.page)).to_have_text(LONG[:100])
-    assert server.road.turns[0].cancelled
+    assert server.pipeline.turns[0].cancelled
 
 
 def test_a_conversation_survives_a_reload(tab: Visit) -> None:
@@ -132,7 +132,7 @@ def test_a_conversation_survives_a_reload(tab: Visit) -> None:
 
 def test_a_reload_during_an_answer_goes_on_with_it(tab: Visit, server: ScriptedServer) -> None:
     """The answer belongs to the server: it is neither asked again nor lost."""
-    server.road.answers["long"] = Answer(text=LONG, hold_at=100)
+    server.pipeline.answers["long"] = Answer(text=LONG, hold_at=100)
     ask(tab.page, "long")
     expect(answer(tab.page)).to_contain_text("word10")
     tab.page.reload()
@@ -140,7 +140,7 @@ def test_a_reload_during_an_answer_goes_on_with_it(tab: Visit, server: ScriptedS
     server.release()
     answered(tab.page)
     expect(answer(tab.page)).to_have_text(LONG)
-    assert len(server.road.turns) == 1
+    assert len(server.pipeline.turns) == 1
 
 
 def test_the_next_question_follows_the_previous_response(tab: Visit, server: ScriptedServer) -> None:
@@ -149,8 +149,8 @@ def test_the_next_question_follows_the_previous_response(tab: Visit, server: Scr
     answered(tab.page)
     ask(tab.page, "second")
     answered(tab.page)
-    second = server.road.turns[1]
-    assert second.request.previous_response_id == server.road.turns[0].id
+    second = server.pipeline.turns[1]
+    assert second.request.previous_response_id == server.pipeline.turns[0].id
     assert [entry.content for entry in second.conversation] == ["first", "A short answer.", "second"]
 
 
@@ -158,22 +158,22 @@ def test_a_forgotten_conversation_is_told_again(tab: Visit, server: ScriptedServ
     """When the server no longer has the previous response, the page sends the whole conversation."""
     ask(tab.page, "first")
     answered(tab.page)
-    server.call(server.gateway.turns.forget, server.road.turns[0].id)
+    server.call(server.gateway.turns.forget, server.pipeline.turns[0].id)
     ask(tab.page, "second")
     answered(tab.page)
     expect(tab.page.locator(".markdown")).to_have_count(2)
-    second = server.road.turns[1]
+    second = server.pipeline.turns[1]
     assert second.request.previous_response_id is None
     assert [entry.content for entry in second.conversation] == ["first", "A short answer.", "second"]
 
 
 def test_a_refused_question_says_why_and_can_be_retried(tab: Visit, server: ScriptedServer) -> None:
     """The limit's message and waiting time are shown; the next attempt is a new turn."""
-    server.road.answers["hello"] = Answer(refusal=RateLimited("the token limit is used up", retry_after=11.5))
+    server.pipeline.answers["hello"] = Answer(refusal=RateLimited("the token limit is used up", retry_after=11.5))
     ask(tab.page, "hello")
     alert = tab.page.get_by_role("alert")
     expect(alert).to_contain_text("The token limit is used up. Try again in 12 s.")
-    del server.road.answers["hello"]
+    del server.pipeline.answers["hello"]
     alert.get_by_role("button", name="Retry").click()
     expect(answer(tab.page)).to_have_text("A short answer.")
     expect(tab.page.get_by_role("alert")).to_have_count(0)
@@ -181,13 +181,13 @@ def test_a_refused_question_says_why_and_can_be_retried(tab: Visit, server: Scri
 
 def test_an_answer_that_fails_half_way_keeps_its_text(tab: Visit, server: ScriptedServer) -> None:
     """The failed turn is not part of the conversation that the next question continues."""
-    server.road.answers["break"] = Answer(text="Half an ans", failure=EngineFailed("the engine went away"))
+    server.pipeline.answers["break"] = Answer(text="Half an ans", failure=EngineFailed("the engine went away"))
     ask(tab.page, "break")
     expect(tab.page.get_by_role("alert")).to_contain_text("The engine went away.")
     expect(answer(tab.page)).to_have_text("Half an ans")
     ask(tab.page, "next")
     answered(tab.page)
-    assert [entry.content for entry in server.road.turns[1].conversation] == ["next"]
+    assert [entry.content for entry in server.pipeline.turns[1].conversation] == ["next"]
 
 
 def test_retry_asks_past_the_cache(tab: Visit, server: ScriptedServer) -> None:
@@ -197,7 +197,7 @@ def test_retry_asks_past_the_cache(tab: Visit, server: ScriptedServer) -> None:
     tab.page.get_by_role("button", name="Retry").click()
     answered(tab.page)
     expect(tab.page.locator(".turn")).to_have_count(1)
-    assert [turn.request.caching for turn in server.road.turns] == [Caching(), Caching(no_store=True)]
+    assert [turn.request.caching for turn in server.pipeline.turns] == [Caching(), Caching(no_store=True)]
 
 
 def test_the_picker_names_tiers_models_and_adapters_and_is_remembered(tab: Visit, server: ScriptedServer) -> None:
@@ -214,7 +214,7 @@ def test_the_picker_names_tiers_models_and_adapters_and_is_remembered(tab: Visit
     connected(tab.page)
     ask(tab.page, "hello")
     answered(tab.page)
-    assert server.road.turns[0].request.model == "large"
+    assert server.pipeline.turns[0].request.model == "large"
 
 
 def test_an_enter_of_an_input_method_does_not_send(tab: Visit, server: ScriptedServer) -> None:
@@ -228,25 +228,25 @@ def test_an_enter_of_an_input_method_does_not_send(tab: Visit, server: ScriptedS
     expect(message(tab.page)).to_have_value("one\ntwo")
     message(tab.page).press("Enter")
     answered(tab.page)
-    assert [turn.conversation[-1].content for turn in server.road.turns] == ["one\ntwo"]
+    assert [turn.conversation[-1].content for turn in server.pipeline.turns] == ["one\ntwo"]
 
 
 def test_new_chat_forgets_everything(tab: Visit, server: ScriptedServer) -> None:
     """A running answer is stopped; the next question starts a conversation of its own."""
-    server.road.answers["long"] = Answer(text=LONG, hold_at=100)
+    server.pipeline.answers["long"] = Answer(text=LONG, hold_at=100)
     ask(tab.page, "long")
     expect(answer(tab.page)).to_contain_text("word10")
     tab.page.get_by_role("button", name="New chat").click()
     expect(tab.page.get_by_role("heading", name="What can I answer for you?")).to_be_visible()
     ask(tab.page, "hello")
     answered(tab.page)
-    assert server.road.turns[0].cancelled
-    assert [entry.content for entry in server.road.turns[1].conversation] == ["hello"]
+    assert server.pipeline.turns[0].cancelled
+    assert [entry.content for entry in server.pipeline.turns[1].conversation] == ["hello"]
 
 
 def test_what_a_model_writes_stays_text(tab: Visit, server: ScriptedServer) -> None:
     """No script, no element of its own, no request to another host, no link but http, https and mailto."""
-    server.road.answers["attack"] = Answer(
+    server.pipeline.answers["attack"] = Answer(
         text="<script>window.hit = 1</script><img src=x onerror='window.hit = 1'>\n\n"
         "![pixel](https://evil.example/pixel.png) [js](javascript:window.hit=1) [data](data:text/html,hi)\n\n"
         "[good](https://good.example/) <https://auto.example/>\n\n"
@@ -271,7 +271,7 @@ def test_what_a_model_writes_stays_text(tab: Visit, server: ScriptedServer) -> N
 def test_answers_and_code_can_be_copied(browser: Browser, server: ScriptedServer) -> None:
     """The answer as the model wrote it, the code without its fence."""
     text = "Run **this**:\n\n```python\nprint('hi')\n```\n"
-    server.road.answers["code"] = Answer(text=text)
+    server.pipeline.answers["code"] = Answer(text=text)
     with visit(browser, server.url, permissions=["clipboard-read", "clipboard-write"]) as tab:
         tab.page.goto("/")
         ask(tab.page, "code")
@@ -287,7 +287,7 @@ def test_answers_and_code_can_be_copied(browser: Browser, server: ScriptedServer
 
 def test_thumbs_reach_the_server_and_survive_a_reload(tab: Visit, server: ScriptedServer, redis_url: str) -> None:
     """The last one counts; what the server does not take is not shown as taken. An answer that failed has none."""
-    server.road.answers["broken"] = Answer(failure=EngineFailed("it broke"))
+    server.pipeline.answers["broken"] = Answer(failure=EngineFailed("it broke"))
     ask(tab.page, "broken")
     answered(tab.page)
     good, bad = (tab.page.get_by_role("button", name=name) for name in ("Good answer", "Bad answer"))
@@ -305,7 +305,7 @@ def test_thumbs_reach_the_server_and_survive_a_reload(tab: Visit, server: Script
     server.write_feedback()
     with redis.Redis.from_url(redis_url) as client:
         noted = [json.loads(fields[b"feedback"]) for _, fields in client.xrange("rh1:route-feedback:{demo}")]
-    response = server.road.turns[-1].id
+    response = server.pipeline.turns[-1].id
     assert [(each["response"], each["signal"]) for each in noted[-2:]] == [(response, "up"), (response, "down")]
 
     tab.context.route("**/feedback", lambda route: route.abort())

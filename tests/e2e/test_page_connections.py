@@ -58,7 +58,7 @@ def forever(*first: int | None) -> Iterator[int | None]:
 
 def test_a_cut_connection_loses_and_doubles_nothing(browser: Browser, server: ScriptedServer) -> None:
     """Cut six times at random events, some of them on their way: the text is the server's, character by character."""
-    server.road.answers["long"] = Answer(text=LONG, chunk=3, pause=0.002)
+    server.pipeline.answers["long"] = Answer(text=LONG, chunk=3, pause=0.002)
     rng = random.Random(7)
     with visit(browser, server.url) as tab:
         sent = drop_sockets(tab.page, forever(*(rng.randrange(5, 60) for _ in range(6))))
@@ -68,7 +68,7 @@ def test_a_cut_connection_loses_and_doubles_nothing(browser: Browser, server: Sc
         expect(answer(tab.page)).to_have_text(LONG)
         resumes = [event for events in sent for event in events if event["type"] == "response.resume"]
         assert resumes
-        assert len(server.road.turns) == 1
+        assert len(server.pipeline.turns) == 1
 
 
 def test_a_question_lost_before_its_answer_began_is_asked_again(browser: Browser, server: ScriptedServer) -> None:
@@ -114,7 +114,7 @@ def test_a_connection_that_never_carries_an_answer_fails_the_turn(browser: Brows
 
 def test_a_restarting_server_is_shown_and_come_back_to(tab: Visit, server: ScriptedServer) -> None:
     """While it drains the running answer goes on; then the page connects anew."""
-    server.road.answers["long"] = Answer(text=LONG, hold_at=100)
+    server.pipeline.answers["long"] = Answer(text=LONG, hold_at=100)
     ask(tab.page, "long")
     expect(answer(tab.page)).to_contain_text("word10")
     server.call(server.gateway.connections.drain)

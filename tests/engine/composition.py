@@ -26,7 +26,7 @@ from engine.request import Request
 from engine.speculation.speculator import Speculator
 from engine.wire import Generate, Grammar, Output, SamplingParams, TokenIdLogprob, Usage
 from tests.engine.checkpoints import random_prompt
-from tests.engine.houses import House, Numbers
+from tests.engine.oracle_checkpoints import Numbers, OracleCheckpoint
 
 FEATURES = {
     "batch": "requests that come and go run in the same steps, prompts beside decodes",
@@ -144,16 +144,16 @@ COLOUR = Grammar("regex", "(red|green|blue) [0-9]{1,3}[.]")
 class Scenario:
     """The same five requests, with a set of features switched on around and in them."""
 
-    def __init__(self, features: Iterable[str], house: House) -> None:
+    def __init__(self, features: Iterable[str], checkpoint: OracleCheckpoint) -> None:
         self.features = frozenset(features)
-        self.house = house
+        self.checkpoint = checkpoint
         on = self.features.__contains__
         # A prefix is stored once per adapter: one block more, or the second request would wait for the first one's end.
         self.blocks = (5 if on("adapters") and on("prefix") else 4) if on("preempt") else 32
         self.lent = 0
         if on("adapters"):
             # With a small cache only one of them fits at a time, the first and larger one with nothing to spare.
-            self.lent = (max if on("preempt") else sum)(house.sectors.values())
+            self.lent = (max if on("preempt") else sum)(checkpoint.sectors.values())
             self.blocks += self.lent
         self.step_tokens = 8 if on("chunks") else 256
         self.concurrent = on("batch") or on("preempt") or on("cancel")
@@ -190,7 +190,7 @@ class Scenario:
     def _adapter(self, index: int) -> str | None:
         if "adapters" not in self.features:
             return None
-        first, second = self.house.adapters
+        first, second = self.checkpoint.adapters
         return [None, first, None, first, second][index]
 
     def _sampling(self, index: int) -> SamplingParams:
@@ -228,12 +228,12 @@ class Scenario:
 
     def run(self, device: str) -> dict[str, Transcript]:
         """Serve the scenario; what each of the five requests got. Fails if a feature did not come into play."""
-        runner = self.house.runner(self.blocks, device)
+        runner = self.checkpoint.runner(self.blocks, device)
         recorder = Recorder(runner)
         with self.core(runner, recorder, device) as (core, speculator):
             if "prefix" in self.features:
                 # The large adapter last: it then has its place on the device.
-                for adapter in [None, *reversed(self.house.adapters)] if "adapters" in self.features else [None]:
+                for adapter in [None, *reversed(self.checkpoint.adapters)] if "adapters" in self.features else [None]:
                     warm_up = Generate("warm-up", [*self.shared, 7], SamplingParams(max_tokens=1), adapter=adapter)
                     serve(core, [(0, warm_up)])
             if "host" in self.features:
@@ -264,7 +264,7 @@ class Scenario:
     def _bring_adapter(self, core: EngineCore) -> None:
         """On the device before anything else runs, so that it is four blocks that are left."""
         if {"adapters", "preempt"} <= self.features:
-            serve(core, [(0, Generate("load", [7], SamplingParams(max_tokens=1), adapter=self.house.adapters[0]))])
+            serve(core, [(0, Generate("load", [7], SamplingParams(max_tokens=1), adapter=self.checkpoint.adapters[0]))])
 
     @contextmanager
     def core(
@@ -272,10 +272,10 @@ class Scenario:
     ) -> Iterator[tuple[EngineCore, Speculator | None]]:
         on = self.features.__contains__
         if on("grammar"):
-            self.house.compile(WORDS, RECORD, COLOUR)
+            self.checkpoint.compile(WORDS, RECORD, COLOUR)
         speculator = None
         if on("speculation"):
-            model = DraftModel(self.house.draft_runner(self.blocks, device))
+            model = DraftModel(self.checkpoint.draft_runner(self.blocks, device))
             speculator = Speculator(ngrams=True, model=model, tokens=4, adaptive=False)
         core = EngineCore(
             recorder,
@@ -283,7 +283,7 @@ class Scenario:
             SchedulerConfig(blocks=self.blocks, step_tokens=self.step_tokens, max_running=4, host_load_tokens=16),
             EngineFeatures(
                 speculator=speculator,
-                constraints=self.house.constraints if on("grammar") else None,
+                constraints=self.checkpoint.constraints if on("grammar") else None,
                 bank=runner.bank if on("adapters") else None,
                 residency=ResidencyConfig(share=(self.lent + 0.5) / self.blocks),
                 host=runner.host_memory(HOST_BYTES) if on("host") else None,
@@ -311,7 +311,7 @@ class Scenario:
             "cancel": any(transcript.finish == "cancelled" for transcript in transcripts.values()),
             "logprobs": any(transcript.prompt_logprobs for transcript in transcripts.values()),
             "sampling": any(request.sampling.temperature > 0 for request in self.requests),
-            "adapters": recorder.adapters == {None, *self.house.adapters},
+            "adapters": recorder.adapters == {None, *self.checkpoint.adapters},
             "grammar": recorder.masked > 0 and transcripts["4"].grammar_complete,
             "speculation": speculator is not None and 0 < speculator.accepted < speculator.drafted,
         }

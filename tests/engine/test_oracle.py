@@ -2,7 +2,7 @@
 
 Models are tiny, random and in fp32; see `checkpoints.py`. Greedy requests must equal transformers' `generate`; sampled
 ones, for which there is no oracle token by token, must equal themselves alone in an engine with nothing else in it. So
-must all requests of models in fewer bits, to the bit (`QuantizedHouse`).
+must all requests of models in fewer bits, to the bit (`QuantizedCheckpoint`).
 """
 
 from __future__ import annotations
@@ -29,57 +29,57 @@ from tests.engine.composition import (
     Transcript,
     serve,
 )
-from tests.engine.houses import House, Numbers, QuantizedHouse
+from tests.engine.oracle_checkpoints import Numbers, OracleCheckpoint, QuantizedCheckpoint
 
 SCALED = ["linear", "yarn", "llama3"]
 """RoPE scalings whose frequencies do not depend on the length, as the oracle without a cache needs it."""
 to_the_bit = pytest.mark.skipif(library.cpu is None, reason="torch's products depend on how many rows they have")
 
-Houses = Callable[..., House]
+Checkpoints = Callable[..., OracleCheckpoint]
 
 
 @pytest.fixture(scope="session")
-def houses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Houses]:
-    """`houses("llama", **config_overrides)`: a checkpoint with all that can be served on it, made once per session.
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkpoints]:
+    """`checkpoints("llama", **config_overrides)`: one with all that can be served on it, made once per session.
 
     Served in fewer bits if `numbers` say so.
     """
-    built: dict[str, House] = {}
+    built: dict[str, OracleCheckpoint] = {}
 
-    def get(architecture: str = "llama", numbers: Numbers | None = None, **overrides: Any) -> House:
+    def get(architecture: str = "llama", numbers: Numbers | None = None, **overrides: Any) -> OracleCheckpoint:
         key = repr((architecture, numbers, overrides))
         if key not in built:
             if numbers is not None:
-                built[key] = QuantizedHouse(get(architecture, **overrides), numbers)
+                built[key] = QuantizedCheckpoint(get(architecture, **overrides), numbers)
             else:
-                built[key] = House(tmp_path_factory.mktemp(architecture), architecture, **overrides)
+                built[key] = OracleCheckpoint(tmp_path_factory.mktemp(architecture), architecture, **overrides)
         return built[key]
 
     yield get
-    for house in built.values():
-        house.close()
+    for checkpoint in built.values():
+        checkpoint.close()
 
 
-def alone(house: House, request: Generate, device: str) -> Transcript:
+def alone(checkpoint: OracleCheckpoint, request: Generate, device: str) -> Transcript:
     """What a request gets from an engine that does nothing else."""
     features = [name for name, on in (("adapters", request.adapter), ("grammar", request.grammar)) if on]
-    scenario = Scenario(features, house)
-    runner = house.runner(scenario.blocks, device)
+    scenario = Scenario(features, checkpoint)
+    runner = checkpoint.runner(scenario.blocks, device)
     with scenario.core(runner, runner, device) as (core, _):
         return serve(core, [(0, request)])[request.id]
 
 
-def assert_equals_oracle(house: House, request: Generate, transcript: Transcript, device: str) -> None:
+def assert_equals_oracle(checkpoint: OracleCheckpoint, request: Generate, transcript: Transcript, device: str) -> None:
     sampling, adapter = request.sampling, request.adapter
     if sampling.temperature == 0:
-        expected = house.greedy(adapter, request.prompt, sampling.max_tokens, request.grammar)
+        expected = checkpoint.greedy(adapter, request.prompt, sampling.max_tokens, request.grammar)
     else:
-        expected = alone(house, request, device).tokens
+        expected = alone(checkpoint, request, device).tokens
     assert transcript.tokens == expected
     if sampling.logprobs is None and sampling.prompt_logprobs is None:
         return
-    prompt, tolerance = len(request.prompt), house.tolerance(adapter)
-    reference = house.logprobs(adapter, [*request.prompt, *transcript.tokens])
+    prompt, tolerance = len(request.prompt), checkpoint.tolerance(adapter)
+    reference = checkpoint.logprobs(adapter, [*request.prompt, *transcript.tokens])
     if sampling.logprobs is not None:
         assert [entry.token for entry in transcript.logprobs] == transcript.tokens
         assert_close(transcript.logprobs, reference[prompt - 1 : -1], sampling.logprobs, tolerance)
@@ -100,83 +100,83 @@ def assert_close(entries: list[TokenIdLogprob], reference: torch.Tensor, top: in
         assert [row[token].item() for token, _ in entry.top] == pytest.approx(expected, abs=tolerance)
 
 
-def check(house: House, features: Iterable[str], device: str) -> None:
-    scenario = Scenario(features, house)
+def check(checkpoint: OracleCheckpoint, features: Iterable[str], device: str) -> None:
+    scenario = Scenario(features, checkpoint)
     transcripts = scenario.run(device)
     for request in scenario.requests:
-        assert_equals_oracle(house, request, transcripts[request.id], device)
+        assert_equals_oracle(checkpoint, request, transcripts[request.id], device)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_one_request_at_a_time(architecture: str, houses: Houses, device: str) -> None:
-    check(houses(architecture), [], device)
+def test_one_request_at_a_time(architecture: str, checkpoints: Checkpoints, device: str) -> None:
+    check(checkpoints(architecture), [], device)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_everything_at_once(architecture: str, houses: Houses, device: str) -> None:
-    check(houses(architecture), FEATURES, device)
+def test_everything_at_once(architecture: str, checkpoints: Checkpoints, device: str) -> None:
+    check(checkpoints(architecture), FEATURES, device)
 
 
 @pytest.mark.parametrize("scaling", SCALED)
-def test_everything_at_once_with_scaled_rope(scaling: str, houses: Houses, device: str) -> None:
-    check(houses("llama", rope_parameters=ROPE_SCALINGS[scaling]), FEATURES, device)
+def test_everything_at_once_with_scaled_rope(scaling: str, checkpoints: Checkpoints, device: str) -> None:
+    check(checkpoints("llama", rope_parameters=ROPE_SCALINGS[scaling]), FEATURES, device)
 
 
 @pytest.mark.parametrize("features", PAIRS, ids=" and ".join)
-def test_two_features_together(features: tuple[str, str], houses: Houses, device: str) -> None:
-    check(houses("llama"), features, device)
+def test_two_features_together(features: tuple[str, str], checkpoints: Checkpoints, device: str) -> None:
+    check(checkpoints("llama"), features, device)
 
 
 @pytest.mark.parametrize("features", LARGER, ids=", ".join)
-def test_more_features_together(features: tuple[str, ...], houses: Houses, device: str) -> None:
-    check(houses("llama"), features, device)
+def test_more_features_together(features: tuple[str, ...], checkpoints: Checkpoints, device: str) -> None:
+    check(checkpoints("llama"), features, device)
 
 
 @to_the_bit
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("bits", FEWER_BITS)
-def test_a_feature_with_fewer_bits(bits: str, feature: str, houses: Houses) -> None:
-    check(houses("llama", FEWER_BITS[bits]), [feature], "cpu")
+def test_a_feature_with_fewer_bits(bits: str, feature: str, checkpoints: Checkpoints) -> None:
+    check(checkpoints("llama", FEWER_BITS[bits]), [feature], "cpu")
 
 
 @to_the_bit
 @pytest.mark.parametrize(("bits", "features"), LARGER_IN_FEWER_BITS)
-def test_more_features_with_fewer_bits(bits: str, features: tuple[str, ...], houses: Houses) -> None:
-    check(houses("llama", FEWER_BITS[bits]), features, "cpu")
+def test_more_features_with_fewer_bits(bits: str, features: tuple[str, ...], checkpoints: Checkpoints) -> None:
+    check(checkpoints("llama", FEWER_BITS[bits]), features, "cpu")
 
 
 @to_the_bit
 @pytest.mark.parametrize(("architecture", "bits"), list(zip(ARCHITECTURES, cycle(FEWER_BITS_OF_BOTH))))
-def test_everything_at_once_with_fewer_bits(architecture: str, bits: str, houses: Houses) -> None:
-    check(houses(architecture, FEWER_BITS[bits]), FEATURES, "cpu")
+def test_everything_at_once_with_fewer_bits(architecture: str, bits: str, checkpoints: Checkpoints) -> None:
+    check(checkpoints(architecture, FEWER_BITS[bits]), FEATURES, "cpu")
 
 
 @pytest.mark.parametrize("bits", FEWER_BITS)
-def test_fewer_bits_make_another_model(bits: str, houses: Houses) -> None:
+def test_fewer_bits_make_another_model(bits: str, checkpoints: Checkpoints) -> None:
     text = random_prompt(60)
-    plain = houses("llama")
+    plain = checkpoints("llama")
     for adapter in (None, *plain.adapters):
-        found = houses("llama", FEWER_BITS[bits]).logprobs(adapter, text)
+        found = checkpoints("llama", FEWER_BITS[bits]).logprobs(adapter, text)
         assert not torch.allclose(found.float(), plain.logprobs(adapter, text), atol=1e-3)
 
 
-def test_a_prompt_beyond_the_sliding_window_in_chunks(houses: Houses, device: str) -> None:
-    house = houses("mistral")
-    runner = house.runner(32, device)
+def test_a_prompt_beyond_the_sliding_window_in_chunks(checkpoints: Checkpoints, device: str) -> None:
+    checkpoint = checkpoints("mistral")
+    runner = checkpoint.runner(32, device)
     core = EngineCore(runner, runner.info, SchedulerConfig(blocks=32, step_tokens=50, max_running=4))
     greedy = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True, logprobs=0, prompt_logprobs=0)
     requests = [Generate(str(length), random_prompt(length), greedy) for length in (130, 24, 25, 97)]
     transcripts = serve(core, [(0, request) for request in requests])
     for request in requests:
-        assert_equals_oracle(house, request, transcripts[request.id], device)
+        assert_equals_oracle(checkpoint, request, transcripts[request.id], device)
 
 
-def test_the_same_seed_gives_the_same_tokens_in_any_company(houses: Houses, device: str) -> None:
-    house = houses("llama")
-    runner = house.runner(32, device)
+def test_the_same_seed_gives_the_same_tokens_in_any_company(checkpoints: Checkpoints, device: str) -> None:
+    checkpoint = checkpoints("llama")
+    runner = checkpoint.runner(32, device)
     sampling = SamplingParams(max_tokens=24, temperature=1.0, seed=42, ignore_eos=True)
     request = Generate("same", random_prompt(12), sampling)
-    expected = alone(house, request, device).tokens
+    expected = alone(checkpoint, request, device).tokens
     for others in range(1, 8, 2):
         core = EngineCore(runner, runner.info, SchedulerConfig(blocks=32, step_tokens=16, max_running=8))
         company = [Generate(str(index), random_prompt(3 * index + 1), sampling) for index in range(others)]
@@ -184,12 +184,12 @@ def test_the_same_seed_gives_the_same_tokens_in_any_company(houses: Houses, devi
         assert transcripts["same"].tokens == expected
 
 
-def test_different_seeds_give_different_tokens(houses: Houses, device: str) -> None:
-    house = houses("llama")
+def test_different_seeds_give_different_tokens(checkpoints: Checkpoints, device: str) -> None:
+    checkpoint = checkpoints("llama")
     answers = {
         tuple(
             alone(
-                house,
+                checkpoint,
                 Generate("a", random_prompt(12), SamplingParams(max_tokens=12, temperature=1.0, seed=seed)),
                 device,
             ).tokens
@@ -199,13 +199,13 @@ def test_different_seeds_give_different_tokens(houses: Houses, device: str) -> N
     assert len(answers) == 4
 
 
-def test_an_answer_ends_where_transformers_ends_it(houses: Houses, device: str) -> None:
+def test_an_answer_ends_where_transformers_ends_it(checkpoints: Checkpoints, device: str) -> None:
     """The model's own end-of-sequence token stops it: the oracle's greedy tokens up to the first one."""
-    house = houses("llama")
+    checkpoint = checkpoints("llama")
     prompt = random_prompt(10)
-    reference = house.greedy(None, prompt, 20, None)
+    reference = checkpoint.greedy(None, prompt, 20, None)
     stop = reference[7]
     sampling = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True, stop_token_ids=(stop,))
-    transcript = alone(house, Generate("a", prompt, sampling), device)
+    transcript = alone(checkpoint, Generate("a", prompt, sampling), device)
     assert transcript.tokens == reference[: reference.index(stop) + 1]
     assert transcript.finish == "stop"

@@ -37,18 +37,18 @@ def runner(checkpoint: Checkpoint) -> ModelRunner:
     return ModelRunner(checkpoint("llama"), blocks=BLOCKS)
 
 
-def rehearsed(
+def dry_runs(
     runner: ModelRunner, config: SchedulerConfig, monkeypatch: pytest.MonkeyPatch, **how: Any
 ) -> list[list[Row]]:
     """The steps that warming up runs."""
     steps: list[list[Row]] = []
-    run = runner.rehearse
+    run = runner.dry_run
 
-    def rehearse(rows: Sequence[Row], *, layers: int | None = None) -> None:
+    def dry_run(rows: Sequence[Row], *, layers: int | None = None) -> None:
         steps.append(list(rows))
         run(rows, layers=layers)
 
-    monkeypatch.setattr(runner, "rehearse", rehearse)
+    monkeypatch.setattr(runner, "dry_run", dry_run)
     warm_up([runner], config, **how)
     return steps
 
@@ -64,7 +64,7 @@ def test_answers_are_the_same_after_it(checkpoint: Checkpoint, name: str) -> Non
 
 @pytest.mark.parametrize("drafts", [0, 4])
 def test_it_runs_as_much_as_a_step_may_have(runner: ModelRunner, drafts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts, decodes, one = rehearsed(runner, _CONFIG, monkeypatch, draft_tokens=drafts)
+    prompts, decodes, one = dry_runs(runner, _CONFIG, monkeypatch, draft_tokens=drafts)
     assert sum(row.tokens for row in prompts) == _CONFIG.step_tokens
     assert len(prompts) == len(decodes) == _CONFIG.max_running
     assert all(row.sample and len(row.draft) == drafts for row in prompts)
@@ -78,7 +78,7 @@ def test_it_runs_with_any_configuration(
 ) -> None:
     runner = ModelRunner(checkpoint("llama"), blocks=blocks)
     config = SchedulerConfig(blocks=blocks, step_tokens=step_tokens, max_running=max_running)
-    for rows in rehearsed(runner, config, monkeypatch, draft_tokens=8):
+    for rows in dry_runs(runner, config, monkeypatch, draft_tokens=8):
         assert sum(row.tokens for row in rows) <= max(step_tokens, max_running)
         assert all(row.start + row.tokens <= blocks * BLOCK_SIZE and row.count > 0 for row in rows)
 
@@ -86,19 +86,19 @@ def test_it_runs_with_any_configuration(
 def test_memory_that_a_step_cannot_have_is_named_with_what_to_lower(
     runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rehearse(rows: Sequence[Row], *, layers: int | None = None) -> None:
+    def dry_run(rows: Sequence[Row], *, layers: int | None = None) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes.")
 
-    monkeypatch.setattr(runner, "rehearse", rehearse)
+    monkeypatch.setattr(runner, "dry_run", dry_run)
     with pytest.raises(NotEnoughMemory, match=r"step of 300 tokens and 6 requests .*; lower --step-tokens"):
         warm_up([runner], _CONFIG)
 
 
 def test_other_errors_are_not_taken_for_want_of_memory(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rehearse(rows: Sequence[Row], *, layers: int | None = None) -> None:
+    def dry_run(rows: Sequence[Row], *, layers: int | None = None) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(runner, "rehearse", rehearse)
+    monkeypatch.setattr(runner, "dry_run", dry_run)
     with pytest.raises(RuntimeError, match="a fault"):
         warm_up([runner], _CONFIG)
 
@@ -155,7 +155,7 @@ def test_the_longest_prompt_wants_all_log_probabilities(runner: ModelRunner, mon
         return find(logits, tokens, tops)
 
     monkeypatch.setattr(readout, "token_logprobs", count)
-    prompts, *others = rehearsed(runner, _CONFIG, monkeypatch)
+    prompts, *others = dry_runs(runner, _CONFIG, monkeypatch)
     assert prompts[0].count == max(row.count for row in prompts) == CONTEXT - 1
     assert [row.request.sampling.prompt_logprobs for row in prompts] == [20, *[None] * (len(prompts) - 1)]
     assert {row.request.sampling.logprobs for rows in (prompts, *others) for row in rows} == {20}
@@ -208,7 +208,7 @@ def test_steps_with_as_many_and_large_adapters_as_fit_are_run_first(
 
     monkeypatch.setattr(adapted._lora._workspace, "hold", note)
     with nullcontext() if built else library.using(None):
-        prompts, decodes, *others = rehearsed(adapted, _CONFIG, monkeypatch, residency=ResidencyConfig(share=0.4))
+        prompts, decodes, *others = dry_runs(adapted, _CONFIG, monkeypatch, residency=ResidencyConfig(share=0.4))
     lent = int(0.4 * adapted.blocks)
     (some, _) = (adapters for adapters in held if adapters)
     sectors = [sector for adapter in some for sector in adapter.sectors.tolist()]
@@ -236,7 +236,7 @@ def test_keys_and_values_stay_finite(adapted: ModelRunner) -> None:
 
 def test_an_adapter_that_fits_nowhere_is_not_run(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = ModelRunner(checkpoint("llama"), blocks=4, adapters=NoAdapters())
-    steps = rehearsed(runner, _CONFIG, monkeypatch, residency=ResidencyConfig(share=0.5))
+    steps = dry_runs(runner, _CONFIG, monkeypatch, residency=ResidencyConfig(share=0.5))
     assert not any(row.request.adapter for rows in steps for row in rows)
 
 

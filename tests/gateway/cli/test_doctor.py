@@ -32,7 +32,7 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROUNDHOUSE_REDIS_DATA", raising=False)
 
 
-class House:
+class Installation:
     """A configuration of one pool, and what is found out about it."""
 
     def __init__(self, folder: Path) -> None:
@@ -53,10 +53,10 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    house = House(tmp_path)
-    house.write("[server]\nport = 0")
-    return house
+def installation(tmp_path: Path) -> Installation:
+    installation = Installation(tmp_path)
+    installation.write("[server]\nport = 0")
+    return installation
 
 
 @pytest.fixture
@@ -69,106 +69,106 @@ def taken() -> Iterator[int]:
         yield other.getsockname()[1]
 
 
-def test_an_installation_that_is_well_says_so_and_stays_as_it_is(house: House) -> None:
-    found = house.examine()
+def test_an_installation_that_is_well_says_so_and_stays_as_it_is(installation: Installation) -> None:
+    found = installation.examine()
     for name in ("roundhouse", "python", "settings", "data folder", "model of small", "redis", "kernels"):
         assert found[name]["state"] == "ok", name
     assert "serve starts" in found["redis"]["value"]
-    assert not house.data.exists()
+    assert not installation.data.exists()
 
 
-def test_the_table_is_for_people(house: House) -> None:
-    result = CliRunner().invoke(main, ["doctor", "--config", str(house.file)], env={"COLUMNS": "200"})
+def test_the_table_is_for_people(installation: Installation) -> None:
+    result = CliRunner().invoke(main, ["doctor", "--config", str(installation.file)], env={"COLUMNS": "200"})
     assert result.exit_code == 0
     lines = {" ".join(line.split()) for line in result.output.splitlines()}
     assert "✓ kernels amx: the best that this CPU has" in lines
     assert "everything is as it should be" in lines
 
 
-def test_only_problems_are_shown_if_asked_for(house: House) -> None:
-    house.write("[server]\nport = 0", model=house.file.parent)
-    assert list(house.examine("--problems", broken=True)) == ["model of small"]
+def test_only_problems_are_shown_if_asked_for(installation: Installation) -> None:
+    installation.write("[server]\nport = 0", model=installation.file.parent)
+    assert list(installation.examine("--problems", broken=True)) == ["model of small"]
 
 
-def test_a_configuration_that_cannot_be_read_hides_nothing_else(house: House) -> None:
-    house.file.write_text("[server]\nport = 'high'\n")
-    found = house.examine(broken=True)
+def test_a_configuration_that_cannot_be_read_hides_nothing_else(installation: Installation) -> None:
+    installation.file.write_text("[server]\nport = 'high'\n")
+    found = installation.examine(broken=True)
     assert "port" in found["settings"]["value"] and found["settings"]["state"] == "broken"
     assert "kernels" in found
 
 
-def test_a_configuration_without_tenants_is_told_how_to_make_the_first(house: House) -> None:
-    house.file.write_text(house.file.read_text().replace('[[tenants]]\nname = "acme"\n', ""))
-    settings = house.examine()["settings"]
+def test_a_configuration_without_tenants_is_told_how_to_make_the_first(installation: Installation) -> None:
+    installation.file.write_text(installation.file.read_text().replace('[[tenants]]\nname = "acme"\n', ""))
+    settings = installation.examine()["settings"]
     assert settings["state"] == "note" and "roundhouse tenant add NAME" in settings["remedy"]
 
 
-def test_the_demos_key_where_other_machines_reach_it_is_broken(house: House) -> None:
-    house.file.write_text('[server]\nhost = "0.0.0.0"\nport = 0\n')
-    settings = house.examine(broken=True)["settings"]
+def test_the_demos_key_where_other_machines_reach_it_is_broken(installation: Installation) -> None:
+    installation.file.write_text('[server]\nhost = "0.0.0.0"\nport = 0\n')
+    settings = installation.examine(broken=True)["settings"]
     assert settings["state"] == "broken" and settings["value"].startswith("server.host: 0.0.0.0")
 
 
-def test_a_model_without_weights_cannot_be_served(house: House, tmp_path: Path) -> None:
+def test_a_model_without_weights_cannot_be_served(installation: Installation, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     for path in _MODEL.iterdir():
         if path.suffix != ".safetensors" and path.is_file():
             (model / path.name).write_bytes(path.read_bytes())
-    house.write("[server]\nport = 0", model=model)
-    finding = house.examine(broken=True)["model of small"]
+    installation.write("[server]\nport = 0", model=model)
+    finding = installation.examine(broken=True)["model of small"]
     assert finding["state"] == "broken" and "safetensors" in finding["value"]
 
 
-def test_a_data_folder_that_cannot_be_made_is_broken(house: House, tmp_path: Path) -> None:
-    house.data = tmp_path / "file" / "data"
+def test_a_data_folder_that_cannot_be_made_is_broken(installation: Installation, tmp_path: Path) -> None:
+    installation.data = tmp_path / "file" / "data"
     (tmp_path / "file").write_text("")
-    house.write("[server]\nport = 0")
-    assert house.examine(broken=True)["data folder"]["state"] == "broken"
+    installation.write("[server]\nport = 0")
+    assert installation.examine(broken=True)["data folder"]["state"] == "broken"
 
 
-def test_a_port_that_is_taken_by_something_else_is_broken(house: House, taken: int) -> None:
-    house.write(f"[server]\nport = {taken}")
-    finding = house.examine(broken=True)["port"]
+def test_a_port_that_is_taken_by_something_else_is_broken(installation: Installation, taken: int) -> None:
+    installation.write(f"[server]\nport = {taken}")
+    finding = installation.examine(broken=True)["port"]
     assert finding["state"] == "broken" and "something else" in finding["value"]
 
 
 @pytest.mark.anyio
 async def test_a_gateway_and_an_engine_that_run_are_as_they_should_be(
-    house: House, serve: Serve, engine: EngineThread, redis_url: str
+    installation: Installation, serve: Serve, engine: EngineThread, redis_url: str
 ) -> None:
     async with serve() as served:
         port = served.port
-        house.write(f"[server]\nport = {port}", pool=f'engines = ["{engine.address}"]', url=redis_url)
-        found = await asyncio.to_thread(house.examine)
+        installation.write(f"[server]\nport = {port}", pool=f'engines = ["{engine.address}"]', url=redis_url)
+        found = await asyncio.to_thread(installation.examine)
     assert (found["port"]["state"], found["port"]["value"]) == ("ok", f"a gateway runs at 127.0.0.1:{port}")
     assert found["redis"]["state"] == "ok" and redis_url in found["redis"]["value"]
     assert found["engine of small"]["value"].startswith("tiny at ")
 
 
-def test_a_redis_that_does_not_answer_is_broken_and_its_password_stays_secret(house: House) -> None:
-    house.write("[server]\nport = 0", url="redis://:geheim@127.0.0.1:1/0")
-    finding = house.examine(broken=True)["redis"]
+def test_a_redis_that_does_not_answer_is_broken_and_its_password_stays_secret(installation: Installation) -> None:
+    installation.write("[server]\nport = 0", url="redis://:geheim@127.0.0.1:1/0")
+    finding = installation.examine(broken=True)["redis"]
     assert finding["state"] == "broken" and "127.0.0.1:1" in finding["value"]
     assert "geheim" not in json.dumps(finding)
 
 
-def test_a_redis_that_cannot_be_started_is_broken(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redis_that_cannot_be_started_is_broken(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_server, "binary", lambda: "/no/such/redis-server")
-    finding = house.examine(broken=True)["redis"]
+    finding = installation.examine(broken=True)["redis"]
     assert "apt-get install redis-server" in finding["remedy"]
 
 
-def test_an_engine_that_does_not_answer_is_broken(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_does_not_answer_is_broken(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination, "_PATIENCE", 0.2)
-    house.write("[server]\nport = 0", pool='engines = ["unix:///no/such/socket"]')
-    finding = house.examine(broken=True)["engine of small"]
+    installation.write("[server]\nport = 0", pool='engines = ["unix:///no/such/socket"]')
+    finding = installation.examine(broken=True)["engine of small"]
     assert "roundhouse engine serve" in finding["remedy"]
 
 
-def test_a_pool_for_cuda_without_a_device_is_broken(house: House) -> None:
-    house.write("[server]\nport = 0", pool='device = "cuda"')
-    assert house.examine(broken=True)["pool small"]["state"] == "broken"
+def test_a_pool_for_cuda_without_a_device_is_broken(installation: Installation) -> None:
+    installation.write("[server]\nport = 0", pool='device = "cuda"')
+    assert installation.examine(broken=True)["pool small"]["state"] == "broken"
 
 
 def test_kernels_that_cannot_be_imported_are_broken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from tests.gateway.turns.processes import ANSWER, CountingEngine, GatewayProcess
 pytestmark = pytest.mark.anyio
 
 
-class House:
+class Installation:
     """A gateway, its configuration file, and two engines."""
 
     def __init__(self, folder: Path, model: Path, redis_url: str, port: int) -> None:
@@ -106,94 +106,94 @@ class House:
 
 
 @pytest.fixture
-async def house(model: Path, redis_url: str) -> AsyncIterator[House]:
+async def installation(model: Path, redis_url: str) -> AsyncIterator[Installation]:
     with redis.Redis.from_url(redis_url) as client:
         client.flushall()  # another test's gateway had another secret
     with tempfile.TemporaryDirectory(prefix="rh-") as name:
-        house = House(Path(name), model, redis_url, free_port())
+        installation = Installation(Path(name), model, redis_url, free_port())
         async with contextlib.AsyncExitStack() as stack:
-            for engine in house.engines:
+            for engine in installation.engines:
                 await stack.enter_async_context(engine.serving())
-            await house.gateway.start()
+            await installation.gateway.start()
             try:
-                await house.gateway.ready()
-                yield house
+                await installation.gateway.ready()
+                yield installation
             finally:
-                assert await house.gateway.stop() == 0, house.gateway.log.read_text()
+                assert await installation.gateway.stop() == 0, installation.gateway.log.read_text()
 
 
-async def test_changes_under_load_lose_no_turn(house: House) -> None:
+async def test_changes_under_load_lose_no_turn(installation: Installation) -> None:
     """Engines, keys, rules and limits come and go; each turn is whole, by the rules that it began with."""
     stopping = asyncio.Event()
     answers: list[str] = []
 
     async def load(client: openai.AsyncOpenAI) -> None:
         while not stopping.is_set():
-            answers.append(await house.ask(client))
+            answers.append(await installation.ask(client))
 
     rules = '[[safety.patterns]]\nname = "number"\npattern = "0[0-9]7"\n[safety.output]\nnumber = "redact"'
     filtered = " ".join("[number]" if 0 <= n < 100 and n % 10 == 7 else f"{n:03}" for n in range(60))
-    async with house.client() as client:
+    async with installation.client() as client:
         loads = [asyncio.create_task(load(client)) for _ in range(4)]
         for step, (engines, extra) in enumerate(
             [(0b11, ""), (0b10, rules), (0b11, "[router]\nbreaker_failures = 9"), (0b01, rules), (0b10, ""), (0b01, "")]
         ):
             before = len(answers)
-            house.write(engines=engines, keys=("one", f"key-{step}"), extra=extra)
-            await house.hang_up()
+            installation.write(engines=engines, keys=("one", f"key-{step}"), extra=extra)
+            await installation.hang_up()
             await eventually(lambda before=before: len(answers) >= before + 4)  # type: ignore[misc]
-            async with house.client(f"key-{step}") as other:
-                assert await house.ask(other) == (filtered if extra == rules else ANSWER)
+            async with installation.client(f"key-{step}") as other:
+                assert await installation.ask(other) == (filtered if extra == rules else ANSWER)
             if step:
-                async with house.client(f"key-{step - 1}") as old:
+                async with installation.client(f"key-{step - 1}") as old:
                     with pytest.raises(openai.AuthenticationError):
-                        await house.ask(old)
+                        await installation.ask(old)
         stopping.set()
         await asyncio.gather(*loads)
-        metrics = await house.gateway.metrics()
+        metrics = await installation.gateway.metrics()
     assert set(answers) == {ANSWER, filtered}
-    assert all(engine.generated for engine in house.engines)
+    assert all(engine.generated for engine in installation.engines)
     assert metrics['roundhouse_config_reloads_total{outcome="changed"}'] == 6
     async with asyncio.timeout(20):
-        await house.has_engines("small-")
+        await installation.has_engines("small-")
 
 
-async def test_a_running_turn_keeps_the_rules_and_the_engine_that_it_began_with(house: House) -> None:
-    first, second = house.engines
-    async with house.client() as client:
+async def test_a_running_turn_keeps_the_rules_and_the_engine_that_it_began_with(installation: Installation) -> None:
+    first, second = installation.engines
+    async with installation.client() as client:
         first.gate.clear()
-        turn = asyncio.create_task(house.ask(client))
+        turn = asyncio.create_task(installation.ask(client))
         await eventually(lambda: bool(first.generated))
-        house.write(
+        installation.write(
             engines=0b10,
             extra='[[safety.patterns]]\nname = "number"\npattern = "0[0-9]7"\n[safety.output]\nnumber = "redact"',
         )
-        await house.hang_up()
+        await installation.hang_up()
         async with asyncio.timeout(20):
-            await house.has_engines("small-0", "small-1")  # the first one has a turn to finish
-        assert "[number]" in await house.ask(client)
+            await installation.has_engines("small-0", "small-1")  # the first one has a turn to finish
+        assert "[number]" in await installation.ask(client)
         assert second.generated
         first.gate.set()
         assert await turn == ANSWER
         async with asyncio.timeout(20):
-            await house.has_engines("small-1")
+            await installation.has_engines("small-1")
 
 
-async def test_a_replica_is_kept_until_its_successor_answers(house: House) -> None:
+async def test_a_replica_is_kept_until_its_successor_answers(installation: Installation) -> None:
     """And comes back if it is named again."""
-    first, second = house.engines
-    async with house.client() as client:
-        house.write(engines=0, more=(f"unix://{house.folder}/nobody.sock",))
-        await house.hang_up()
-        assert await house.ask(client) == ANSWER
-        house.write(engines=0b01)
-        await house.hang_up()
-        assert await house.ask(client) == ANSWER
-        house.write(engines=0b10)
-        await house.hang_up()
+    first, second = installation.engines
+    async with installation.client() as client:
+        installation.write(engines=0, more=(f"unix://{installation.folder}/nobody.sock",))
+        await installation.hang_up()
+        assert await installation.ask(client) == ANSWER
+        installation.write(engines=0b01)
+        await installation.hang_up()
+        assert await installation.ask(client) == ANSWER
+        installation.write(engines=0b10)
+        await installation.hang_up()
         async with asyncio.timeout(20):
-            await house.has_engines("small-2")
-        assert await house.ask(client) == ANSWER
+            await installation.has_engines("small-2")
+        assert await installation.ask(client) == ANSWER
     assert len(first.generated) == 2
     assert len(second.generated) == 1
 
@@ -213,62 +213,62 @@ BAD = {
 }
 
 
-async def test_bad_files_of_every_kind_leave_the_old_configuration_in_force(house: House) -> None:
+async def test_bad_files_of_every_kind_leave_the_old_configuration_in_force(installation: Installation) -> None:
     """The command line, the log and the metrics say why."""
-    async with house.client() as client:
+    async with installation.client() as client:
         for index, (text, reason) in enumerate(BAD.values()):
-            house.write(keys=("two",), extra=text)
-            status, said = await house.command("reload")
+            installation.write(keys=("two",), extra=text)
+            status, said = await installation.command("reload")
             assert status == 1
             assert "the old configuration stays in force" in said
             assert reason in " ".join(said.split())
-            metrics = await house.gateway.metrics()
+            metrics = await installation.gateway.metrics()
             assert metrics['roundhouse_config_reloads_total{outcome="refused"}'] == index + 1
             assert metrics["roundhouse_config_valid"] == 0
-            assert await house.ask(client) == ANSWER
-        house.config.unlink()
-        assert (await house.command("reload"))[0] == 1
-        house.write(pool='dtype = "bfloat16"')
-        assert "pools.small.dtype" in (await house.command("reload"))[1]
-        house.write(engines=0)
-        assert "pools.small.engines" in (await house.command("reload"))[1]
-        log = house.gateway.log.read_text()
+            assert await installation.ask(client) == ANSWER
+        installation.config.unlink()
+        assert (await installation.command("reload"))[0] == 1
+        installation.write(pool='dtype = "bfloat16"')
+        assert "pools.small.dtype" in (await installation.command("reload"))[1]
+        installation.write(engines=0)
+        assert "pools.small.engines" in (await installation.command("reload"))[1]
+        log = installation.gateway.log.read_text()
         assert all(reason.split(":")[0] in log for _, reason in BAD.values())
-        house.write(extra=GOOD)
-        assert await house.command("reload") == (0, "changed: server.idle_timeout\n")
-        assert await house.command("reload") == (0, "nothing has changed\n")
-        assert (await house.gateway.metrics())["roundhouse_config_valid"] == 1
+        installation.write(extra=GOOD)
+        assert await installation.command("reload") == (0, "changed: server.idle_timeout\n")
+        assert await installation.command("reload") == (0, "nothing has changed\n")
+        assert (await installation.gateway.metrics())["roundhouse_config_valid"] == 1
 
 
-async def test_reload_says_if_no_gateway_runs(house: House) -> None:
-    house.gateway.port, port = 1, house.gateway.port
-    status, said = await house.command("reload")
-    house.gateway.port = port
+async def test_reload_says_if_no_gateway_runs(installation: Installation) -> None:
+    installation.gateway.port, port = 1, installation.gateway.port
+    status, said = await installation.command("reload")
+    installation.gateway.port = port
     assert status == 1
     assert "no gateway answers" in said
 
 
-async def test_a_gateway_whose_terminal_is_gone_stops(house: House) -> None:
+async def test_a_gateway_whose_terminal_is_gone_stops(installation: Installation) -> None:
     """SIGHUP has two meanings."""
-    await house.gateway.stop()
+    await installation.gateway.stop()
     ours, theirs = pty.openpty()
 
     def take_terminal() -> None:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-    with house.gateway.log.open("ab") as log:
-        house.gateway.process = await asyncio.create_subprocess_exec(
-            *house.gateway.command,
+    with installation.gateway.log.open("ab") as log:
+        installation.gateway.process = await asyncio.create_subprocess_exec(
+            *installation.gateway.command,
             stdin=theirs,
             stdout=log,
             stderr=log,
-            env=house.gateway.environment,
+            env=installation.gateway.environment,
             preexec_fn=take_terminal,
         )
     os.close(theirs)
-    await house.gateway.ready()
-    await house.hang_up()  # read again: the terminal is there
+    await installation.gateway.ready()
+    await installation.hang_up()  # read again: the terminal is there
     os.close(ours)
     async with asyncio.timeout(60):
-        assert await house.gateway.process.wait() == 0
+        assert await installation.gateway.process.wait() == 0

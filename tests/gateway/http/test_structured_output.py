@@ -63,7 +63,7 @@ class TestServed:
     """A model that answers at random gives what was asked for all the same."""
 
     @pytest.mark.parametrize("seed", range(4))
-    async def test_a_schema_over_every_road(self, serve: Serve, seed: int) -> None:
+    async def test_a_schema_over_every_path(self, serve: Serve, seed: int) -> None:
         """Responses as JSON, as events and over the WebSocket; both completion endpoints. One seed, one answer."""
         async with serve() as served:
             more = {"extra_body": {"seed": seed}}

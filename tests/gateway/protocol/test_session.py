@@ -74,18 +74,19 @@ class TestTurns:
         first = started(machine.receive(message(stream_id="a"), now=1))
         assert machine.receive(message(stream_id="a", input="second"), now=2) == []
         assert machine.receive(message(stream_id="a", input="third"), now=2) == []
-        machine.turn_started(first.ticket, "resp_1")
-        second = started(machine.turn_ended(first.ticket, now=3))
+        machine.turn_started(first.subscription, "resp_1")
+        second = started(machine.turn_ended(first.subscription, now=3))
         assert second.request.messages[0].content == "second"
-        assert machine.lane(second.ticket) == "a"
-        third = started(machine.turn_refused(second.ticket, Unavailable("no"), now=4)[1:])
+        assert machine.lane(second.subscription) == "a"
+        third = started(machine.turn_refused(second.subscription, Unavailable("no"), now=4)[1:])
         assert third.request.messages[0].content == "third"
 
     def test_lanes_run_side_by_side(self) -> None:
         """Also beside the lane without a name."""
         machine = session()
         lanes = [
-            machine.lane(started(machine.receive(message(**lane), now=1)).ticket) for lane in ({}, {"stream_id": "a"})
+            machine.lane(started(machine.receive(message(**lane), now=1)).subscription)
+            for lane in ({}, {"stream_id": "a"})
         ]
         assert lanes == [None, "a"]
 
@@ -101,8 +102,8 @@ class TestTurns:
     def test_a_refused_turn_is_told_in_its_lane(self) -> None:
         """The error carries the `stream_id`, and the lane is free again."""
         machine = session()
-        ticket = started(machine.receive(message(stream_id="a"), now=1)).ticket
-        assert_error(machine.turn_refused(ticket, Unavailable("no"), now=2), "unavailable", stream_id="a")
+        subscription = started(machine.receive(message(stream_id="a"), now=1)).subscription
+        assert_error(machine.turn_refused(subscription, Unavailable("no"), now=2), "unavailable", stream_id="a")
         assert machine.turns == 0
 
     def test_cancel_names_its_lane_for_the_error_that_may_follow(self) -> None:
@@ -120,10 +121,10 @@ class TestTurns:
     def test_resuming_what_is_on_its_way_already_does_nothing(self) -> None:
         """Otherwise a client that asks twice would get the text twice."""
         machine = session()
-        ticket = started(machine.receive(message(), now=1)).ticket
-        machine.turn_started(ticket, "resp_1")
+        subscription = started(machine.receive(message(), now=1)).subscription
+        machine.turn_started(subscription, "resp_1")
         assert machine.receive(message("response.resume", response_id="resp_1"), now=2) == []
-        machine.turn_ended(ticket, now=3)
+        machine.turn_ended(subscription, now=3)
         assert isinstance(only(machine.receive(message("response.resume", response_id="resp_1"), now=4)), Watch)
 
     def test_a_resumed_response_does_not_block_its_lane(self) -> None:
@@ -222,9 +223,9 @@ class TestTime:
     def test_a_silent_client_is_closed_after_the_idle_timeout(self) -> None:
         """It counts from the last message or the last turn's end."""
         machine = session()
-        ticket = started(machine.receive(message(), now=1)).ticket
+        subscription = started(machine.receive(message(), now=1)).subscription
         assert machine.deadline == LIMITS.lifetime
-        machine.turn_ended(ticket, now=50)
+        machine.turn_ended(subscription, now=50)
         assert machine.deadline == 150
         close = only(machine.tick(150))
         assert isinstance(close, Close) and close.code is CloseCode.TIMEOUT
@@ -239,26 +240,26 @@ class TestTime:
     def test_the_lifetime_lets_running_turns_end(self) -> None:
         """New ones are refused, waiting ones too."""
         machine = session(SessionLimits(lifetime=5))
-        ticket = started(machine.receive(message(stream_id="a"), now=1)).ticket
+        subscription = started(machine.receive(message(stream_id="a"), now=1)).subscription
         machine.receive(message(stream_id="a"), now=2)
         effects = machine.tick(5)
         assert_error(effects, "websocket_connection_limit_reached")
         assert_error(effects[1:], "websocket_connection_limit_reached", stream_id="a")
         assert len(effects) == 2
         assert_error(machine.receive(message(), now=6), "websocket_connection_limit_reached")
-        close = only(machine.turn_ended(ticket, now=7))
+        close = only(machine.turn_ended(subscription, now=7))
         assert isinstance(close, Close) and close.code is CloseCode.GOING_AWAY
 
     def test_drain_tells_the_client_and_closes_when_its_turns_have_ended(self) -> None:
         """1012: connect again."""
         machine = session()
-        ticket = started(machine.receive(message(), now=1)).ticket
+        subscription = started(machine.receive(message(), now=1)).subscription
         told = only(machine.drain(reconnect_after=1.5))
         assert isinstance(told, Send)
         assert told.event == {"type": "roundhouse.draining", "reconnect_after_ms": 1500}
         assert machine.drain(reconnect_after=1.5) == []
         assert_error(machine.receive(message(), now=2), "draining")
-        close = only(machine.turn_ended(ticket, now=3))
+        close = only(machine.turn_ended(subscription, now=3))
         assert isinstance(close, Close) and close.code is CloseCode.RESTART
 
     def test_shut_does_not_wait(self) -> None:
@@ -286,8 +287,8 @@ class AnyTraffic(RuleBasedStateMachine):
         for effect in effects:
             assert not self.closed, "an effect after the close"
             match effect:
-                case StartTurn(ticket) | Watch(ticket):
-                    self.waiting.append(ticket)
+                case StartTurn(subscription) | Watch(subscription):
+                    self.waiting.append(subscription)
                 case Close():
                     self.closed = True
 
@@ -306,12 +307,12 @@ class AnyTraffic(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting and not self.closed)
     @rule(accepted=st.booleans())
     def admission(self, accepted: bool) -> None:
-        ticket = self.waiting.pop(0)
+        subscription = self.waiting.pop(0)
         if accepted:
-            self.session.turn_started(ticket, f"resp_{ticket}")
-            self.running.append(ticket)
+            self.session.turn_started(subscription, f"resp_{subscription}")
+            self.running.append(subscription)
         else:
-            self.take(self.session.turn_refused(ticket, Unavailable("no"), self.now))
+            self.take(self.session.turn_refused(subscription, Unavailable("no"), self.now))
 
     @precondition(lambda self: self.running and not self.closed)
     @rule()

@@ -1,4 +1,4 @@
-"""The life of a turn, on a road that does what each test says."""
+"""The life of a turn, on a pipeline that does what each test says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Run = Callable[[Turn], Awaitable[None]]
 
 
 class Script:
-    """A road made of a test's own function."""
+    """A pipeline made of a test's own function."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -71,25 +71,25 @@ class TestStart:
 
     async def test_a_started_turn_is_watched_from_its_first_entry(self) -> None:
         """There is no moment in which it has no viewer."""
-        house = turns(answer)
-        viewer = await house.start(request(), ALICE)
+        served = turns(answer)
+        viewer = await served.start(request(), ALICE)
         assert viewer.turn.viewers == 1
         assert await text(viewer) == "hello world"
-        await eventually(lambda: house.running == 0)
-        assert (house.viewers, house.retained) == (0, 1)
-        await house.aclose()
+        await eventually(lambda: served.running == 0)
+        assert (served.viewers, served.retained) == (0, 1)
+        await served.aclose()
 
     async def test_a_refused_turn_raises_and_leaves_nothing(self) -> None:
-        """The road raised before it routed."""
+        """The pipeline raised before it routed."""
 
         async def refuse(turn: Turn) -> None:
             raise Unavailable("no engine")
 
-        house = turns(refuse)
+        served = turns(refuse)
         with pytest.raises(Unavailable, match="no engine"):
-            await house.start(request(), ALICE)
-        await eventually(lambda: house.running == 0)
-        assert (house.viewers, house.retained) == (0, 0)
+            await served.start(request(), ALICE)
+        await eventually(lambda: served.running == 0)
+        assert (served.viewers, served.retained) == (0, 0)
 
     @pytest.mark.parametrize("routed", [False, True])
     async def test_a_fault_of_ours_ends_the_turn_and_not_the_process(
@@ -102,18 +102,18 @@ class TestStart:
                 turn.append(ROUTED)
             raise ZeroDivisionError("secret detail")
 
-        house = turns(fail)
+        served = turns(fail)
         if routed:
-            viewer = await house.start(request(), ALICE)
+            viewer = await served.start(request(), ALICE)
             assert await text(viewer) == ""
             error = viewer.turn.log.finished.error
         else:
             with pytest.raises(ApiError) as caught:
-                await house.start(request(), ALICE)
+                await served.start(request(), ALICE)
             error = caught.value
         assert error is not None and error.code == "internal_error" and "secret" not in error.message
         assert "secret detail" in caplog.text
-        await house.aclose()
+        await served.aclose()
 
     async def test_a_caller_that_gives_up_while_it_is_admitted_leaves_an_orphan(self) -> None:
         """Which is cancelled as any other."""
@@ -123,32 +123,32 @@ class TestStart:
             await gate.wait()
             await until_cancelled(turn)
 
-        house = turns(slow, orphan_timeout=0.01)
-        start = asyncio.create_task(house.start(request(), ALICE))
-        await eventually(lambda: house.running == 1)
+        served = turns(slow, orphan_timeout=0.01)
+        start = asyncio.create_task(served.start(request(), ALICE))
+        await eventually(lambda: served.running == 1)
         start.cancel()
         await asyncio.gather(start, return_exceptions=True)
         gate.set()
-        await eventually(lambda: house.running == 0)
-        assert house.viewers == 0
-        await house.aclose()
+        await eventually(lambda: served.running == 0)
+        assert served.viewers == 0
+        await served.aclose()
 
 
 class TestCancel:
     """Ending early."""
 
-    async def test_cancel_reaches_the_road(self) -> None:
+    async def test_cancel_reaches_the_pipeline(self) -> None:
         """The turn keeps its text."""
-        house = turns(until_cancelled)
-        viewer = await house.start(request(), ALICE)
+        served = turns(until_cancelled)
+        viewer = await served.start(request(), ALICE)
         viewer.turn.cancel()
         viewer.turn.cancel()
         assert await text(viewer) == "begun"
         assert viewer.turn.log.finished == Finished("cancelled", TokenUsage(1, 0, 1))
         viewer.turn.cancel()
-        await house.aclose()
+        await served.aclose()
 
-    async def test_cancelling_before_the_road_listens_is_not_forgotten(self) -> None:
+    async def test_cancelling_before_the_pipeline_listens_is_not_forgotten(self) -> None:
         """It stops at its first opportunity."""
         gate = asyncio.Event()
 
@@ -163,18 +163,18 @@ class TestCancel:
             await stopped.wait()
             turn.append(Finished("cancelled", TokenUsage()))
 
-        house = turns(late)
-        viewer = await house.start(request(), ALICE)
+        served = turns(late)
+        viewer = await served.start(request(), ALICE)
         viewer.turn.cancel()
         gate.set()
         assert await text(viewer) == ""
-        await house.aclose()
+        await served.aclose()
 
     async def test_an_orphan_is_cancelled_and_a_new_viewer_saves_it(self) -> None:
         """The timer runs only while nobody watches."""
         clock = LoopClock()
-        house = turns(until_cancelled, orphan_timeout=100)
-        viewer = await house.start(request(), ALICE)
+        served = turns(until_cancelled, orphan_timeout=100)
+        viewer = await served.start(request(), ALICE)
         turn = viewer.turn
         viewer.close()
         await clock.advance(99)
@@ -187,15 +187,15 @@ class TestCancel:
         await clock.advance(1)
         assert turn.cancelled
         await eventually(lambda: turn.finished)
-        await house.aclose()
+        await served.aclose()
 
     async def test_some_turns_end_with_their_viewer(self) -> None:
         """`orphan_timeout=0`, for protocols that cannot resume."""
-        house = turns(until_cancelled, orphan_timeout=1000)
-        viewer = await house.start(request(), ALICE, orphan_timeout=0)
+        served = turns(until_cancelled, orphan_timeout=1000)
+        viewer = await served.start(request(), ALICE, orphan_timeout=0)
         viewer.close()
         await eventually(lambda: viewer.turn.finished)
-        await house.aclose()
+        await served.aclose()
 
 
 class TestRetention:
@@ -203,46 +203,46 @@ class TestRetention:
 
     async def test_a_turn_is_its_tenants_only(self) -> None:
         """Others do not learn that it exists."""
-        house = turns(answer)
-        viewer = await house.start(request(), ALICE)
+        served = turns(answer)
+        viewer = await served.start(request(), ALICE)
         await text(viewer)
-        assert await house.find(viewer.turn.id, ALICE) is viewer.turn
+        assert await served.find(viewer.turn.id, ALICE) is viewer.turn
         with pytest.raises(NotFound):
-            await house.find(viewer.turn.id, BOB)
-        await house.aclose()
+            await served.find(viewer.turn.id, BOB)
+        await served.aclose()
 
     async def test_time_ends_it(self) -> None:
         """Unstored ones sooner: kept just long enough for a cut connection."""
-        house = turns(answer, retention=1000, orphan_timeout=0.01)
-        stored = await house.start(request(), ALICE)
-        unstored = await house.start(request(store=False), ALICE)
+        served = turns(answer, retention=1000, orphan_timeout=0.01)
+        stored = await served.start(request(), ALICE)
+        unstored = await served.start(request(store=False), ALICE)
         await text(stored), await text(unstored)
-        await eventually(lambda: house.retained == 1)
-        assert await house.find(stored.turn.id, ALICE)
-        await house.aclose()
-        assert house.retained == 0
+        await eventually(lambda: served.retained == 1)
+        assert await served.find(stored.turn.id, ALICE)
+        await served.aclose()
+        assert served.retained == 0
 
     async def test_count_ends_it(self) -> None:
         """The oldest go first."""
-        house = turns(answer, max_retained=2)
-        viewers = [await house.start(request(), ALICE) for _ in range(3)]
+        served = turns(answer, max_retained=2)
+        viewers = [await served.start(request(), ALICE) for _ in range(3)]
         for viewer in viewers:
             await text(viewer)
-        await eventually(lambda: house.running == 0)
-        assert house.retained == 2
+        await eventually(lambda: served.running == 0)
+        assert served.retained == 2
         with pytest.raises(NotFound):
-            await house.find(viewers[0].turn.id, ALICE)
-        await house.aclose()
+            await served.find(viewers[0].turn.id, ALICE)
+        await served.aclose()
 
     async def test_size_ends_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Many long conversations do not fill the memory."""
         monkeypatch.setattr(turns_module, "MAX_RETAINED_CHARACTERS", 2500)
-        house = turns(answer)
+        served = turns(answer)
         for _ in range(3):
-            await text(await house.start(request("x" * 1000), ALICE))
-        await eventually(lambda: house.running == 0)
-        assert house.retained == 2
-        await house.aclose()
+            await text(await served.start(request("x" * 1000), ALICE))
+        await eventually(lambda: served.running == 0)
+        assert served.retained == 2
+        await served.aclose()
 
 
 class TestHistory:
@@ -250,12 +250,12 @@ class TestHistory:
 
     async def test_a_turn_continues_the_whole_conversation(self) -> None:
         """Instructions are not inherited."""
-        house = turns(answer)
-        first = await house.start(request("one", instructions="be brief"), ALICE)
+        served = turns(answer)
+        first = await served.start(request("one", instructions="be brief"), ALICE)
         await text(first)
-        second = await house.start(request("two", previous_response_id=first.turn.id), ALICE)
+        second = await served.start(request("two", previous_response_id=first.turn.id), ALICE)
         await text(second)
-        third = await house.start(request("three", previous_response_id=second.turn.id), ALICE)
+        third = await served.start(request("three", previous_response_id=second.turn.id), ALICE)
         assert [(message.role, message.content) for message in third.turn.conversation] == [
             ("user", "one"),
             ("assistant", "hello world"),
@@ -264,7 +264,7 @@ class TestHistory:
             ("user", "three"),
         ]
         await text(third)
-        await house.aclose()
+        await served.aclose()
 
     async def test_what_cannot_be_continued_says_why(self) -> None:
         """Unknown, another tenant's, running, failed."""
@@ -278,30 +278,30 @@ class TestHistory:
             (until_cancelled, ALICE, Conflict),
             (fail, ALICE, PreviousResponseNotFound),
         ):
-            house = turns(run)
-            viewer = await house.start(request(), ALICE)
+            served = turns(run)
+            viewer = await served.start(request(), ALICE)
             await asyncio.sleep(0.01)
             with pytest.raises(expected) as caught:
-                await house.start(request(previous_response_id=viewer.turn.id), principal)
+                await served.start(request(previous_response_id=viewer.turn.id), principal)
             assert caught.value.param == "previous_response_id"
             with pytest.raises(PreviousResponseNotFound):
-                await house.start(request(previous_response_id="resp_unknown"), ALICE)
+                await served.start(request(previous_response_id="resp_unknown"), ALICE)
             viewer.close()
-            await house.aclose()
+            await served.aclose()
 
     async def test_a_connection_may_continue_its_own_forgotten_turns(self) -> None:
         """It hands them over with the request."""
-        house = turns(answer, orphan_timeout=0.001)
-        first = await house.start(request(store=False), ALICE)
+        served = turns(answer, orphan_timeout=0.001)
+        first = await served.start(request(store=False), ALICE)
         await text(first)
-        await eventually(lambda: house.running == house.retained == 0)
+        await eventually(lambda: served.running == served.retained == 0)
         more = request("more", previous_response_id=first.turn.id)
         with pytest.raises(PreviousResponseNotFound):
-            await house.start(more, ALICE)
-        second = await house.start(more, ALICE, own={first.turn.id: first.turn})
+            await served.start(more, ALICE)
+        second = await served.start(more, ALICE, own={first.turn.id: first.turn})
         assert len(second.turn.conversation) == 3
         await text(second)
-        await house.aclose()
+        await served.aclose()
 
 
 class TestDrain:
@@ -316,47 +316,47 @@ class TestDrain:
             await gate.wait()
             turn.append(Finished("stop", TokenUsage()))
 
-        house = turns(slow)
-        viewer = await house.start(request(), ALICE)
-        draining = asyncio.create_task(house.drain(grace=10))
+        served = turns(slow)
+        viewer = await served.start(request(), ALICE)
+        draining = asyncio.create_task(served.drain(grace=10))
         await asyncio.sleep(0)
         with pytest.raises(Unavailable) as caught:
-            await house.start(request(), ALICE)
+            await served.start(request(), ALICE)
         assert caught.value.code == "draining"
         gate.set()
         await draining
         assert viewer.turn.log.finished == Finished("stop", TokenUsage())
         viewer.close()
-        await house.aclose()
+        await served.aclose()
 
     async def test_turns_that_take_too_long_are_cancelled(self) -> None:
         """They keep their text."""
-        house = turns(until_cancelled)
-        viewer = await house.start(request(), ALICE)
-        await house.drain(grace=0.01)
+        served = turns(until_cancelled)
+        viewer = await served.start(request(), ALICE)
+        await served.drain(grace=0.01)
         await eventually(lambda: viewer.turn.finished)
         viewer.close()
-        await house.aclose()
+        await served.aclose()
 
-    async def test_closing_ends_even_a_road_that_does_not_listen(self) -> None:
+    async def test_closing_ends_even_a_pipeline_that_does_not_listen(self) -> None:
         """Its turn fails."""
 
         async def deaf(turn: Turn) -> None:
             turn.append(ROUTED)
             await asyncio.Event().wait()
 
-        house = turns(deaf)
-        viewer = await house.start(request(), ALICE)
-        await house.aclose()
+        served = turns(deaf)
+        viewer = await served.start(request(), ALICE)
+        await served.aclose()
         assert viewer.turn.log.finished is not None
         assert viewer.turn.log.finished.reason == "error"
-        assert house.running == 0
+        assert served.running == 0
 
 
 async def test_a_viewer_that_is_behind_gets_one_delta_per_window() -> None:
     """While it keeps up, every delta comes alone."""
-    house = turns(until_cancelled)
-    viewer = await house.start(request(), ALICE)
+    served = turns(until_cancelled)
+    viewer = await served.start(request(), ALICE)
     turn = viewer.turn
     got: list[str] = []
 
@@ -375,7 +375,7 @@ async def test_a_viewer_that_is_behind_gets_one_delta_per_window() -> None:
     turn.cancel()
     await reading
     viewer.close()
-    await house.aclose()
+    await served.aclose()
 
 
 def test_illegal_transitions_raise() -> None:

@@ -37,7 +37,7 @@ def connection(bearer: str | None, address: str | None = "192.0.2.1", header: st
 
 
 @dataclass
-class House:
+class Installation:
     """What decides who is calling, and ways to change it."""
 
     redis: Redis
@@ -67,7 +67,7 @@ class House:
         return text
 
 
-async def make_house(redis: Redis, issuers: Sequence[IssuerSettings] = ()) -> House:
+async def make_installation(redis: Redis, issuers: Sequence[IssuerSettings] = ()) -> Installation:
     """The tenant acme is in the directory; the tenant filed, with a key 'sesame', in the configuration."""
     keys = [ApiKeySettings(id="file", sha256=hashlib.sha256(b"sesame").hexdigest(), scopes=["models"])]
     settings = Settings(tenants=[TenantSettings(name="filed", keys=keys)])
@@ -79,16 +79,16 @@ async def make_house(redis: Redis, issuers: Sequence[IssuerSettings] = ()) -> Ho
     identity = Identity(
         view, SECRET, Guesses(FAILURES), last_used, providers, clock=lambda: clock[0], steady=lambda: steady[0]
     )
-    house = House(redis, directory, view, identity, last_used, providers, clock, steady)
-    await house.write(Tenant(name="acme"))
-    return house
+    installation = Installation(redis, directory, view, identity, last_used, providers, clock, steady)
+    await installation.write(Tenant(name="acme"))
+    return installation
 
 
 @pytest.fixture
-async def house(redis_url: str) -> AsyncIterator[House]:
-    """See `make_house`."""
+async def installation(redis_url: str) -> AsyncIterator[Installation]:
+    """See `make_installation`."""
     async with Redis.from_url(redis_url) as redis:
         await redis.flushall()
-        house = await make_house(redis)
-        yield house
-        await house.issuers.aclose()
+        installation = await make_installation(redis)
+        yield installation
+        await installation.issuers.aclose()

@@ -14,7 +14,7 @@ from gateway.errors import ApiError, Forbidden, RateLimited, Unauthorized, Unava
 from gateway.records.api_keys import digest, new_key
 from gateway.records.directory import Key, Tenant, User
 from tests.conftest import redis_server
-from tests.gateway.access.identity.conftest import FAILURES, NOW, SECRET, House, connection, make_house
+from tests.gateway.access.identity.conftest import FAILURES, NOW, SECRET, Installation, connection, make_installation
 
 pytestmark = pytest.mark.anyio
 
@@ -24,19 +24,19 @@ async def commands(redis: Redis) -> int:
     return int((await redis.info("stats"))["total_commands_processed"])
 
 
-async def test_a_key_of_the_directory_is_its_record(house: House) -> None:
-    await house.write(User(id="ann", tenant="acme", subject="s"))
-    key = await house.key(id="ci", user="ann", scopes=["chat", "admin:read"], operator=True)
-    assert await house.ask(key) == Principal("acme", "ci", "ann", frozenset({"chat", "admin:read"}), True)
+async def test_a_key_of_the_directory_is_its_record(installation: Installation) -> None:
+    await installation.write(User(id="ann", tenant="acme", subject="s"))
+    key = await installation.key(id="ci", user="ann", scopes=["chat", "admin:read"], operator=True)
+    assert await installation.ask(key) == Principal("acme", "ci", "ann", frozenset({"chat", "admin:read"}), True)
 
 
-async def test_a_key_of_the_configuration_is_its_tenant(house: House) -> None:
-    assert await house.ask("sesame") == Principal("filed", "file", scopes=frozenset({"models"}))
+async def test_a_key_of_the_configuration_is_its_tenant(installation: Installation) -> None:
+    assert await installation.ask("sesame") == Principal("filed", "file", scopes=frozenset({"models"}))
 
 
 @pytest.mark.parametrize("header", ["bearer  sesame", "Bearer sesame"])
-async def test_the_header_may_be_written_so(house: House, header: str) -> None:
-    assert (await house.identity.authenticate(connection(None, header=header))).tenant == "filed"
+async def test_the_header_may_be_written_so(installation: Installation, header: str) -> None:
+    assert (await installation.identity.authenticate(connection(None, header=header))).tenant == "filed"
 
 
 @pytest.mark.parametrize(
@@ -53,225 +53,225 @@ async def test_the_header_may_be_written_so(house: House, header: str) -> None:
     ],
     ids=lambda header: header[:20].encode("unicode_escape").decode(),
 )
-async def test_anything_else_is_refused(house: House, header: str) -> None:
+async def test_anything_else_is_refused(installation: Installation, header: str) -> None:
     with pytest.raises(Unauthorized) as caught:
-        await house.identity.authenticate(connection(None, header=header))
+        await installation.identity.authenticate(connection(None, header=header))
     assert caught.value.code == "invalid_api_key"
     assert not any(word in caught.value.message for word in ("wrong", "cm91bmQ", "sesame"))
 
 
 @pytest.mark.parametrize("header", [None, ""])
-async def test_no_key_is_told_apart_from_a_wrong_one(house: House, header: str | None) -> None:
+async def test_no_key_is_told_apart_from_a_wrong_one(installation: Installation, header: str | None) -> None:
     with pytest.raises(Unauthorized) as caught:
-        await house.identity.authenticate(connection(None, header=header))
+        await installation.identity.authenticate(connection(None, header=header))
     assert caught.value.code == "missing_api_key"
 
 
-async def test_a_key_under_another_secret_is_unknown(house: House) -> None:
+async def test_a_key_under_another_secret_is_unknown(installation: Installation) -> None:
     text, stored = new_key(b"another secret")
-    await house.write(Key(id="k", tenant="acme", digest=stored))
+    await installation.write(Key(id="k", tenant="acme", digest=stored))
     with pytest.raises(Unauthorized):
-        await house.ask(text)
+        await installation.ask(text)
 
 
-async def test_a_digest_is_no_key(house: House) -> None:
+async def test_a_digest_is_no_key(installation: Installation) -> None:
     """Whoever has read Redis, or the configuration, cannot call."""
-    key = await house.key()
+    key = await installation.key()
     for stored in (digest(key, SECRET), "rh_" + digest(key, SECRET)):
         with pytest.raises(Unauthorized):
-            await house.ask(stored)
+            await installation.ask(stored)
 
 
-async def test_a_known_key_asks_redis_nothing(house: House) -> None:
-    key = await house.key()
-    await house.ask(key)
-    before = await commands(house.redis)
+async def test_a_known_key_asks_redis_nothing(installation: Installation) -> None:
+    key = await installation.key()
+    await installation.ask(key)
+    before = await commands(installation.redis)
     for _ in range(10):
-        await house.ask(key)
-        await house.ask("sesame")
-    assert await commands(house.redis) == before + 1  # the INFO before
+        await installation.ask(key)
+        await installation.ask("sesame")
+    assert await commands(installation.redis) == before + 1  # the INFO before
 
 
-async def test_a_malformed_key_asks_redis_nothing_and_an_unknown_one_once(house: House) -> None:
+async def test_a_malformed_key_asks_redis_nothing_and_an_unknown_one_once(installation: Installation) -> None:
     key, _ = new_key(SECRET)
     typo = key[:-1] + ("0" if key[-1] != "0" else "1")
-    before = await commands(house.redis)
+    before = await commands(installation.redis)
     with pytest.raises(Unauthorized):
-        await house.ask(typo, "192.0.2.8")
-    assert await commands(house.redis) == before + 1
+        await installation.ask(typo, "192.0.2.8")
+    assert await commands(installation.redis) == before + 1
     for _ in range(3):
         with pytest.raises(Unauthorized):
-            await house.ask(key)
-    assert await commands(house.redis) == before + 3  # two times INFO, one look-up
+            await installation.ask(key)
+    assert await commands(installation.redis) == before + 3  # two times INFO, one look-up
 
 
-async def test_an_unknown_key_writes_nothing(house: House) -> None:
-    before = {name async for name in house.redis.scan_iter()}
+async def test_an_unknown_key_writes_nothing(installation: Installation) -> None:
+    before = {name async for name in installation.redis.scan_iter()}
     for _ in range(FAILURES):
         with pytest.raises(Unauthorized):
-            await house.ask(new_key(SECRET)[0])
-    await house.last_used.flush()
-    assert {name async for name in house.redis.scan_iter()} == before
+            await installation.ask(new_key(SECRET)[0])
+    await installation.last_used.flush()
+    assert {name async for name in installation.redis.scan_iter()} == before
 
 
-async def test_an_expired_key_is_refused_from_that_second_on(house: House) -> None:
-    key = await house.key(expires_at=int(NOW) + 10)
-    house.clock[0] = NOW + 9.9
-    await house.ask(key)
-    house.clock[0] = NOW + 10
+async def test_an_expired_key_is_refused_from_that_second_on(installation: Installation) -> None:
+    key = await installation.key(expires_at=int(NOW) + 10)
+    installation.clock[0] = NOW + 9.9
+    await installation.ask(key)
+    installation.clock[0] = NOW + 10
     with pytest.raises(Unauthorized, match="expired"):
-        await house.ask(key)
+        await installation.ask(key)
 
 
-async def test_while_keys_rotate_both_work_until_the_old_one_expires(house: House) -> None:
-    old = await house.key(id="old")
-    stored = await house.directory.get(Key, "old")
+async def test_while_keys_rotate_both_work_until_the_old_one_expires(installation: Installation) -> None:
+    old = await installation.key(id="old")
+    stored = await installation.directory.get(Key, "old")
     assert stored is not None
-    new = await house.key(id="new", replaces="old")
+    new = await installation.key(id="new", replaces="old")
     text = digest(old, SECRET)
-    await house.write(Key(id="old", tenant="acme", digest=text, expires_at=int(NOW) + 3600))
-    assert [(await house.ask(key)).key for key in (old, new)] == ["old", "new"]
-    house.clock[0] += 3600
-    assert (await house.ask(new)).key == "new"
+    await installation.write(Key(id="old", tenant="acme", digest=text, expires_at=int(NOW) + 3600))
+    assert [(await installation.ask(key)).key for key in (old, new)] == ["old", "new"]
+    installation.clock[0] += 3600
+    assert (await installation.ask(new)).key == "new"
     with pytest.raises(Unauthorized):
-        await house.ask(old)
+        await installation.ask(old)
 
 
-async def test_what_is_disabled_or_deleted_is_refused(house: House) -> None:
-    await house.write(User(id="ann", tenant="acme", subject="s"))
-    key = await house.key(id="k", user="ann")
+async def test_what_is_disabled_or_deleted_is_refused(installation: Installation) -> None:
+    await installation.write(User(id="ann", tenant="acme", subject="s"))
+    key = await installation.key(id="k", user="ann")
     stored = digest(key, SECRET)
-    await house.ask(key)
+    await installation.ask(key)
 
-    await house.write(Key(id="k", tenant="acme", user="ann", digest=stored, disabled=True))
+    await installation.write(Key(id="k", tenant="acme", user="ann", digest=stored, disabled=True))
     with pytest.raises(Unauthorized, match="disabled"):
-        await house.ask(key)
-    await house.write(Key(id="k", tenant="acme", user="ann", digest=stored))
-    await house.write(User(id="ann", tenant="acme", subject="s", disabled=True))
+        await installation.ask(key)
+    await installation.write(Key(id="k", tenant="acme", user="ann", digest=stored))
+    await installation.write(User(id="ann", tenant="acme", subject="s", disabled=True))
     with pytest.raises(Unauthorized, match="user"):
-        await house.ask(key)
-    await house.write(User(id="ann", tenant="acme", subject="s"), Tenant(name="acme", disabled=True))
+        await installation.ask(key)
+    await installation.write(User(id="ann", tenant="acme", subject="s"), Tenant(name="acme", disabled=True))
     with pytest.raises(Forbidden) as caught:
-        await house.ask(key)
+        await installation.ask(key)
     assert caught.value.code == "tenant_disabled"
-    await house.write(Tenant(name="acme"))
-    await house.ask(key)
-    await house.directory.delete(Key, "k", actor="test")
-    await house.view.refresh()
+    await installation.write(Tenant(name="acme"))
+    await installation.ask(key)
+    await installation.directory.delete(Key, "k", actor="test")
+    await installation.view.refresh()
     with pytest.raises(Unauthorized):
-        await house.ask(key)
+        await installation.ask(key)
 
 
-async def test_a_tenant_as_new_as_its_key_is_found(house: House) -> None:
+async def test_a_tenant_as_new_as_its_key_is_found(installation: Installation) -> None:
     """The view has not looked since."""
     text, stored = new_key(SECRET)
-    await house.directory.write(Tenant(name="new"), actor="test")
-    await house.directory.write(Key(id="k", tenant="new", digest=stored), actor="test")
-    assert (await house.ask(text)).tenant == "new"
+    await installation.directory.write(Tenant(name="new"), actor="test")
+    await installation.directory.write(Key(id="k", tenant="new", digest=stored), actor="test")
+    assert (await installation.ask(text)).tenant == "new"
 
 
-async def test_a_users_scopes_bound_those_of_its_keys(house: House) -> None:
-    await house.write(User(id="ann", tenant="acme", subject="s", scopes=["models", "admin:read"]))
-    assert (await house.ask(await house.key(user="ann"))).scopes == {"models"}
+async def test_a_users_scopes_bound_those_of_its_keys(installation: Installation) -> None:
+    await installation.write(User(id="ann", tenant="acme", subject="s", scopes=["models", "admin:read"]))
+    assert (await installation.ask(await installation.key(user="ann"))).scopes == {"models"}
 
 
-async def test_an_address_that_guesses_has_to_wait_and_others_do_not(house: House) -> None:
+async def test_an_address_that_guesses_has_to_wait_and_others_do_not(installation: Installation) -> None:
     for number in range(FAILURES):
         with pytest.raises(Unauthorized):
-            await house.ask(f"guess-{number}", "2001:db8::1")
+            await installation.ask(f"guess-{number}", "2001:db8::1")
     with pytest.raises(RateLimited) as caught:
-        await house.ask("sesame", "2001:db8::ffff")
+        await installation.ask("sesame", "2001:db8::ffff")
     assert caught.value.code == "too_many_failures"
     assert 1 <= int(caught.value.headers["retry-after"]) <= 60 / FAILURES
-    await house.ask("sesame", "2001:db8:0:1::1")
-    house.steady[0] += 60 / FAILURES
-    await house.ask("sesame", "2001:db8::ffff")
+    await installation.ask("sesame", "2001:db8:0:1::1")
+    installation.steady[0] += 60 / FAILURES
+    await installation.ask("sesame", "2001:db8::ffff")
 
 
-async def test_a_clock_that_is_set_back_lets_nobody_wait(house: House) -> None:
+async def test_a_clock_that_is_set_back_lets_nobody_wait(installation: Installation) -> None:
     with pytest.raises(Unauthorized):
-        await house.ask("a typing mistake")
-    house.clock[0] -= 3600
-    await house.ask("sesame")
+        await installation.ask("a typing mistake")
+    installation.clock[0] -= 3600
+    await installation.ask("sesame")
 
 
-async def test_keys_that_cannot_be_guessed_work_from_a_slowed_address(house: House) -> None:
-    key = await house.key()
-    await house.ask(key)
+async def test_keys_that_cannot_be_guessed_work_from_a_slowed_address(installation: Installation) -> None:
+    key = await installation.key()
+    await installation.ask(key)
     for number in range(FAILURES):
         with pytest.raises(Unauthorized):
-            await house.ask(f"guess-{number}")
-    before = await commands(house.redis)
-    await house.ask(key)
+            await installation.ask(f"guess-{number}")
+    before = await commands(installation.redis)
+    await installation.ask(key)
     with pytest.raises(RateLimited):
-        await house.ask(new_key(SECRET)[0])
-    assert await commands(house.redis) == before + 1
+        await installation.ask(new_key(SECRET)[0])
+    assert await commands(installation.redis) == before + 1
 
 
-async def test_clients_without_an_address_count_as_one(house: House) -> None:
+async def test_clients_without_an_address_count_as_one(installation: Installation) -> None:
     for number in range(FAILURES):
         with pytest.raises(Unauthorized):
-            await house.ask(f"guess-{number}", None)
+            await installation.ask(f"guess-{number}", None)
     with pytest.raises(RateLimited):
-        await house.ask("sesame", None)
+        await installation.ask("sesame", None)
 
 
-async def test_a_missing_key_is_no_guess(house: House) -> None:
+async def test_a_missing_key_is_no_guess(installation: Installation) -> None:
     for _ in range(3 * FAILURES):
         with pytest.raises(Unauthorized):
-            await house.ask(None)
-    await house.ask("sesame")
+            await installation.ask(None)
+    await installation.ask("sesame")
 
 
-async def test_a_long_connection_sees_what_happens_to_its_key(house: House) -> None:
-    key = await house.key(id="k", scopes=["chat", "models"])
-    principal = await house.ask(key)
-    assert await house.identity.renew(principal) == principal
-    await house.write(Key(id="k", tenant="acme", digest=digest(key, SECRET), scopes=["models"]))
-    assert (await house.identity.renew(principal)).scopes == {"models"}
-    await house.directory.delete(Key, "k", actor="test")
-    await house.view.refresh()
+async def test_a_long_connection_sees_what_happens_to_its_key(installation: Installation) -> None:
+    key = await installation.key(id="k", scopes=["chat", "models"])
+    principal = await installation.ask(key)
+    assert await installation.identity.renew(principal) == principal
+    await installation.write(Key(id="k", tenant="acme", digest=digest(key, SECRET), scopes=["models"]))
+    assert (await installation.identity.renew(principal)).scopes == {"models"}
+    await installation.directory.delete(Key, "k", actor="test")
+    await installation.view.refresh()
     with pytest.raises(Unauthorized, match="deleted"):
-        await house.identity.renew(principal)
-    filed = await house.ask("sesame")
-    assert await house.identity.renew(filed) == filed
+        await installation.identity.renew(principal)
+    filed = await installation.ask("sesame")
+    assert await installation.identity.renew(filed) == filed
 
 
 async def test_without_redis_known_keys_work_and_unknown_ones_are_told_to_wait() -> None:
     """Not refused: they may be right."""
     with redis_server() as url:
         async with Redis.from_url(url, socket_timeout=1) as redis:
-            house = await make_house(redis)
-            key, other = await house.key(id="a"), await house.key(id="b")
-            await house.ask(key)
+            installation = await make_installation(redis)
+            key, other = await installation.key(id="a"), await installation.key(id="b")
+            await installation.ask(key)
             await redis.shutdown(nosave=True)
-            await house.ask(key)
-            await house.ask("sesame")
+            await installation.ask(key)
+            await installation.ask("sesame")
             for _ in range(FAILURES + 1):
                 with pytest.raises(Unavailable):
-                    await house.ask(other)
+                    await installation.ask(other)
 
 
-async def test_the_last_use_is_stamped_once_a_minute(house: House) -> None:
-    key = await house.key(id="k")
-    await house.key(id="unused")
-    await house.ask(key)
-    await house.last_used.flush()
-    assert await last_used(house.redis, "acme", ["k", "unused"]) == {"k": int(NOW)}
-    house.clock[0] += 59
-    await house.ask(key)
-    await house.last_used.flush()
-    assert await last_used(house.redis, "acme", ["k"]) == {"k": int(NOW)}
-    house.clock[0] += 2
-    await house.ask(key)
-    await house.last_used.flush()
-    assert await last_used(house.redis, "acme", ["k"]) == {"k": int(NOW) + 61}
+async def test_the_last_use_is_stamped_once_a_minute(installation: Installation) -> None:
+    key = await installation.key(id="k")
+    await installation.key(id="unused")
+    await installation.ask(key)
+    await installation.last_used.flush()
+    assert await last_used(installation.redis, "acme", ["k", "unused"]) == {"k": int(NOW)}
+    installation.clock[0] += 59
+    await installation.ask(key)
+    await installation.last_used.flush()
+    assert await last_used(installation.redis, "acme", ["k"]) == {"k": int(NOW)}
+    installation.clock[0] += 2
+    await installation.ask(key)
+    await installation.last_used.flush()
+    assert await last_used(installation.redis, "acme", ["k"]) == {"k": int(NOW) + 61}
 
 
-async def test_a_refusal_names_no_secret(house: House) -> None:
-    key = await house.key(id="k", disabled=True)
+async def test_a_refusal_names_no_secret(installation: Installation) -> None:
+    key = await installation.key(id="k", disabled=True)
     with pytest.raises(ApiError) as caught:
-        await house.ask(key)
+        await installation.ask(key)
     assert key not in str(caught.value.body()) and digest(key, SECRET) not in str(caught.value.body())
 
 

@@ -16,7 +16,7 @@ from gateway.access.identity.authenticate import MAX_CREDENTIAL
 from gateway.config.identity import IssuerSettings
 from gateway.errors import Forbidden, RateLimited, Unauthorized, Unavailable
 from gateway.records.directory import Tenant, User
-from tests.gateway.access.identity.conftest import FAILURES, House, make_house
+from tests.gateway.access.identity.conftest import FAILURES, Installation, make_installation
 from tests.gateway.access.identity.provider import AUDIENCE, ProviderServer, private_key, public_jwk
 
 pytestmark = pytest.mark.anyio
@@ -26,17 +26,17 @@ ONE = public_jwk(private_key("RSA"), kid="one")
 
 
 class Site:
-    """A house that trusts a provider."""
+    """A installation that trusts a provider."""
 
-    def __init__(self, house: House, provider: ProviderServer) -> None:
-        self.house = house
+    def __init__(self, installation: Installation, provider: ProviderServer) -> None:
+        self.installation = installation
         self.provider = provider
 
     async def ask(self, token: str) -> Principal:
-        return await self.house.ask(token)
+        return await self.installation.ask(token)
 
     def later(self, seconds: float) -> None:
-        self.house.clock[0] += seconds
+        self.installation.clock[0] += seconds
 
 
 @pytest.fixture
@@ -44,19 +44,19 @@ async def make_site(redis_url: str) -> AsyncIterator[Callable[..., Any]]:
     with ProviderServer() as provider:
         async with Redis.from_url(redis_url) as redis:
             await redis.flushall()
-            houses = []
+            installations = []
 
             async def make(**fields: Any) -> Site:
                 issuer = {"name": "idp", "issuer": provider.url, "audience": [AUDIENCE], "tenant": "acme", **fields}
-                house = await make_house(redis, [IssuerSettings(**issuer)])
-                house.clock[0] = time.time()
-                houses.append(house)
-                return Site(house, provider)
+                installation = await make_installation(redis, [IssuerSettings(**issuer)])
+                installation.clock[0] = time.time()
+                installations.append(installation)
+                return Site(installation, provider)
 
             yield make
             provider.hold.set()
-            for house in houses:
-                await house.issuers.aclose()
+            for installation in installations:
+                await installation.issuers.aclose()
 
 
 @pytest.fixture
@@ -194,11 +194,11 @@ async def test_a_discovery_that_is_not_about_the_issuer_is_not_believed(site: Si
 async def test_a_remembered_token_expires(site: Site) -> None:
     token = site.provider.token(exp=int(time.time()) + 100)
     principal = await site.ask(token)
-    assert site.house.issuers.known(token)
+    assert site.installation.issuers.known(token)
     site.later(131)
-    assert site.house.issuers.known(token) is None
+    assert site.installation.issuers.known(token) is None
     with pytest.raises(Unauthorized, match="expired"):
-        await site.house.identity.renew(principal)
+        await site.installation.identity.renew(principal)
 
 
 async def test_a_tenant_that_is_disabled_or_unknown_refuses_its_tokens(make_site: Callable[..., Any]) -> None:
@@ -207,11 +207,11 @@ async def test_a_tenant_that_is_disabled_or_unknown_refuses_its_tokens(make_site
         await site.ask(site.provider.token(org="nobody"))
     token = site.provider.token(org="acme")
     principal = await site.ask(token)
-    await site.house.write(Tenant(name="acme", disabled=True))
+    await site.installation.write(Tenant(name="acme", disabled=True))
     with pytest.raises(Forbidden):
         await site.ask(token)
     with pytest.raises(Forbidden):
-        await site.house.identity.renew(principal)
+        await site.installation.identity.renew(principal)
 
 
 async def test_users_of_two_providers_of_a_tenant_are_two(redis_url: str) -> None:
@@ -225,13 +225,13 @@ async def test_users_of_two_providers_of_a_tenant_are_two(redis_url: str) -> Non
                 )
                 for name, each in (("corp", corp), ("partner", partner))
             ]
-            house = await make_house(redis, issuers)
-            house.clock[0] = time.time()
-            await house.write(User(id="u1", tenant="acme", subject="corp:ann", disabled=True))
+            installation = await make_installation(redis, issuers)
+            installation.clock[0] = time.time()
+            await installation.write(User(id="u1", tenant="acme", subject="corp:ann", disabled=True))
             with pytest.raises(Unauthorized, match="user"):
-                await house.ask(corp.token(sub="ann"))
-            assert (await house.ask(partner.token(sub="ann"))).user == "partner:ann"
-            await house.issuers.aclose()
+                await installation.ask(corp.token(sub="ann"))
+            assert (await installation.ask(partner.token(sub="ann"))).user == "partner:ann"
+            await installation.issuers.aclose()
 
 
 async def test_users_who_are_in_no_directory_are_not_asked_for_after_every_change(
@@ -239,34 +239,34 @@ async def test_users_who_are_in_no_directory_are_not_asked_for_after_every_chang
 ) -> None:
     """And however many they are, their tokens are valid: nobody is told to wait."""
     asked: list[str] = []
-    read = site.house.directory.user_by_subject
+    read = site.installation.directory.user_by_subject
 
     async def counted(tenant: str, subject: str) -> User | None:
         asked.append(subject)
         return await read(tenant, subject)
 
-    monkeypatch.setattr(site.house.directory, "user_by_subject", counted)
+    monkeypatch.setattr(site.installation.directory, "user_by_subject", counted)
     monkeypatch.setattr(
         RecordCache.__init__, "__kwdefaults__", {**RecordCache.__init__.__kwdefaults__, "unknown_per_second": 3}
     )
-    site.house.view.__init__(site.house.directory)  # type: ignore[misc]
-    await site.house.view.refresh()
+    site.installation.view.__init__(site.installation.directory)  # type: ignore[misc]
+    await site.installation.view.refresh()
     tokens = [site.provider.token(sub=f"person-{number}") for number in range(8)]
     for round in range(3):
         for token in tokens:
             await site.ask(token)
-        await site.house.write(Tenant(name=f"new-{round}"))
-        await site.house.key()
+        await site.installation.write(Tenant(name=f"new-{round}"))
+        await site.installation.key()
     assert len(asked) == len(tokens)
 
 
 async def test_a_user_of_the_directory_may_be_disabled_or_bounded(site: Site) -> None:
     token = site.provider.token(scope="chat models")
     principal = await site.ask(token)
-    await site.house.write(User(id="u1", tenant="acme", subject="ann", scopes=["models"]))
+    await site.installation.write(User(id="u1", tenant="acme", subject="ann", scopes=["models"]))
     assert (await site.ask(token)).scopes == {"models"}
-    assert (await site.house.identity.renew(principal)).scopes == {"models"}
-    await site.house.write(User(id="u1", tenant="acme", subject="ann", disabled=True))
-    for attempt in (site.ask(token), site.house.identity.renew(principal)):
+    assert (await site.installation.identity.renew(principal)).scopes == {"models"}
+    await site.installation.write(User(id="u1", tenant="acme", subject="ann", disabled=True))
+    for attempt in (site.ask(token), site.installation.identity.renew(principal)):
         with pytest.raises(Unauthorized, match="user"):
             await attempt

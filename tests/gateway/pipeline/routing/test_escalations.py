@@ -288,7 +288,7 @@ class TestAccounts:
         """Beside what the dearest tier would have cost for one answer."""
         async with speaking(serve, voices, RouterSettings(escalate=True, budget=0.5, sticky_seconds=0)) as served:
             events = await wait(served)
-            memory = served.gateway.turns._road._tiers._memory  # type: ignore[attr-defined]
+            memory = served.gateway.turns._pipeline._tiers._memory  # type: ignore[attr-defined]
         small, medium, _ = relative(NOMINAL)
         earlier, usage, budget = routes(events)[1].earlier, end_of(events).usage, memory.budgets[0.5]
         assert earlier is not None

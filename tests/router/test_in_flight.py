@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router.flight import InFlightLoad, InFlightRequest
+from router.in_flight import InFlightLoad, InFlightRequest
 
 
 class Flights(RuleBasedStateMachine):

@@ -57,7 +57,7 @@ class Numbers(NamedTuple):
     kv_dtype: KVDtype = "auto"
 
 
-class House:
+class OracleCheckpoint:
     """One checkpoint of an architecture. Everything in it is made when it is first asked for."""
 
     def __init__(self, folder: Path, architecture: str = "llama", **overrides: Any) -> None:
@@ -183,13 +183,13 @@ class House:
         return {version: check_adapter(self._folder / name, self.directory) for version, name in self._names.items()}
 
 
-class QuantizedHouse(House):
-    """The checkpoint, adapters and grammars of another house, served in fewer bits, on the CPU.
+class QuantizedCheckpoint(OracleCheckpoint):
+    """The checkpoint, adapters and grammars of another checkpoint, served in fewer bits, on the CPU.
 
     The oracle is the same engine with nothing else in it: whole texts, one at a time, with its adapters in place.
     """
 
-    def __init__(self, plain: House, numbers: Numbers) -> None:
+    def __init__(self, plain: OracleCheckpoint, numbers: Numbers) -> None:
         self.directory = plain.directory
         self.numbers = numbers
         self._plain = plain
@@ -204,7 +204,7 @@ class QuantizedHouse(House):
         self._plain.compile(*grammars)
 
     def close(self) -> None:
-        """The other house does it."""
+        """The other checkpoint does it."""
 
     def path(self, version: str) -> Path:
         return self._plain.path(version)
