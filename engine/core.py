@@ -181,7 +181,7 @@ class EngineCore:
     def close(self) -> None:
         """End the threads that load. The core must not be used any more."""
         for stages in self._loading:
-            stages.loader.close()
+            stages.close()
 
     def cancel(self, id: str) -> None:
         """End a request now and free its blocks; its last output comes from the next step. Unknown ids are ignored."""
@@ -299,7 +299,7 @@ class EngineCore:
     def load(self) -> Load:
         """A snapshot for routers and metrics."""
         scheduler, pool = self._scheduler, self._scheduler.pool
-        block_bytes = 0 if self._host is None else self._host.loader.memory.block_bytes
+        block_bytes = 0 if self._host is None else self._host.memory.block_bytes
         return Load(
             running=len(scheduler.running),
             waiting=len(self) - len(scheduler.running),
@@ -338,7 +338,7 @@ class EngineCore:
     def _has_results(self) -> bool:
         """Whether something has ended that the next step is to tell or take up."""
         compiled = self._constraints is not None and self._constraints.ready
-        return compiled or bool(self._ended) or any([stages.loader.ready for stages in self._loading])
+        return compiled or bool(self._ended) or any([stages.ready for stages in self._loading])
 
     def _clear_blocks(self) -> None:
         """Save KV and remove adapters that have lost their blocks, before anything else is written there."""

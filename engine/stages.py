@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+import queue
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import final
 
 from engine.adapters.loader import Loader
 from engine.adapters.loads import Bank, Install, Prepare
 from engine.adapters.residency import BASE_ONLY, ResidencyConfig
-from engine.execution.host_loader import HostLoader, HostMemory
+from engine.cache.host_tier import HostMemory
 from engine.grammar.constraints import Constraints
 from engine.grammar.masks import FilledMasks
 from engine.outputs import failed, usage_of
 from engine.plan import Handle, Row, Sampled, StepPlan
 from engine.request import GrammarError, Request, RequestError, State
+from engine.scheduling.host_loads import HostLoad
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.speculator import Speculator
 from engine.wire import MAX_RESIDENT_NAMED, Output
@@ -108,16 +112,25 @@ class AdapterStages:
     def __init__(
         self, bank: Bank, scheduler: Scheduler, fail: Fail, suspect: Callable[[], None], wake: Callable[[], None]
     ) -> None:
-        self.loader = Loader(bank, wake)
+        self._loader = Loader(bank, wake)
         self.resident: tuple[str, ...] = ()
         """At most `MAX_RESIDENT_NAMED` versions on the device, those asked for last. Any thread may read it."""
         self._admission = scheduler.adapters
         self._fail = fail
         self._suspect = suspect
 
+    @property
+    def ready(self) -> bool:
+        """Whether there are loads to take."""
+        return self._loader.ready
+
+    def close(self) -> None:
+        """End the thread."""
+        self._loader.close()
+
     def take_loaded(self, step: CoreStep) -> None:
         """Tell the scheduler which loads have ended; end requests whose adapter could not be loaded."""
-        for loaded in self.loader.take():
+        for loaded in self._loader.take():
             job = loaded.job
             if loaded.error is not None:
                 logger.warning("adapter %s: %s", job.version, loaded.error)
@@ -132,16 +145,16 @@ class AdapterStages:
 
     def begin_loads(self, step: CoreStep) -> None:
         """Begin the loads that are decided on; end requests that can never be served."""
-        self.loader.forget(self._admission.residency.take_forgotten())
+        self._loader.forget(self._admission.residency.take_forgotten())
         for job in self._admission.take_jobs():
-            self.loader.submit(job)
+            self._loader.submit(job)
         step.outputs += [self._fail(request, error) for request, error in self._admission.take_refused()]
 
     def clear_blocks(self) -> None:
         """Remove adapters that have lost their blocks, before anything else is written there."""
         removed = self._admission.residency.take_removed()
         if removed:
-            self.loader.remove(removed)
+            self._loader.remove(removed)
             self._name_residents()
 
     def _name_residents(self) -> None:
@@ -150,27 +163,52 @@ class AdapterStages:
 
 @final
 class HostKVStages:
-    """KV that the cache gives up goes to host memory, and comes back from there beside the steps."""
+    """KV that the cache gives up goes to host memory, and comes back from there by a thread beside the steps."""
 
     def __init__(self, memory: HostMemory, scheduler: Scheduler, wake: Callable[[], None]) -> None:
-        self.loader = HostLoader(memory, wake)
+        self.memory = memory
         self._scheduler = scheduler
+        self._wake = wake
+        self._thread = ThreadPoolExecutor(1, "kv loader")
+        self._ended: queue.SimpleQueue[tuple[HostLoad, bool]] = queue.SimpleQueue()
+        """Loads that have ended, and whether they failed."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are loads to take."""
+        return not self._ended.empty()
 
     def take_loaded(self, step: CoreStep) -> None:
         """Tell the scheduler which loads have ended."""
-        for load, broken in self.loader.take():
+        while not self._ended.empty():  # nobody else takes from it
+            load, broken = self._ended.get_nowait()
             self._scheduler.loads.end(load, failed=broken)
 
     def begin_loads(self, step: CoreStep) -> None:
         """Begin the loads that are decided on."""
         for load in self._scheduler.loads.take_due():
-            self.loader.submit(load)
+            finish = self.memory.begin_load(load.slots, load.blocks)
+            self._thread.submit(finish).add_done_callback(partial(self._end, load))
 
     def clear_blocks(self) -> None:
         """Save KV that has lost its blocks, before anything else is written there."""
         saves = self._scheduler.pool.host.take_saves()
         if saves:
-            self.loader.memory.save(saves)
+            self.memory.save(saves)
+
+    def close(self) -> None:
+        """End the thread; loads that it has not begun are given up."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _end(self, load: HostLoad, future: Future[None]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            # Its request computes what it did not get.
+            logger.error("KV could not be loaded from host memory", exc_info=error)
+        self._ended.put((load, error is not None))
+        self._wake()
 
 
 @final

@@ -9,8 +9,9 @@ copied again when the device gives it up the next time.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, KeysView, Sequence
+from collections.abc import Callable, Iterable, KeysView, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,26 @@ class Save:
 
     block: int
     slot: int
+
+
+class HostMemory(Protocol):
+    """`blocks` slots of host memory, each as large as a block on the device. The core's thread calls both methods."""
+
+    @property
+    def blocks(self) -> int: ...
+
+    @property
+    def block_bytes(self) -> int: ...
+
+    def save(self, saves: Sequence[Save]) -> None:
+        """Copy blocks to slots, in this order, before anything that is begun later writes to the blocks."""
+        ...
+
+    def begin_load(self, slots: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
+        """Copy slots to blocks, which belong to this load alone. What is returned does it, or waits for it, and may be
+        called in any thread; when it has returned, steps that begin later see the blocks' content.
+        """
+        ...
 
 
 class HostTier:

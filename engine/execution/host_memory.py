@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from engine.cache.host_tier import Save
-from engine.execution.host_loader import HostMemory
+from engine.cache.host_tier import HostMemory, Save
 
 _PIECE_BYTES = 1 << 30
 """torch rounds what it pins up to a power of two: many pieces waste next to nothing, one could waste half of it."""

@@ -15,13 +15,13 @@ import torch
 import kernels
 from engine.adapters.bank import AdapterBank, AdapterSource
 from engine.cache.blocks import BLOCK_SIZE, blocks_of
+from engine.cache.host_tier import HostMemory
 from engine.cache.memory import KVCache, kv_type
 from engine.checkpoint.config import ModelConfig
 from engine.checkpoint.files import quantized_revision, revision_digest
 from engine.execution.batch import Batch, batch_of
 from engine.execution.graphs.decode import Capture, CudaCapture, DecodeGraphs
 from engine.execution.graphs.policy import CapturePolicy
-from engine.execution.host_loader import HostMemory
 from engine.execution.host_memory import host_memory
 from engine.execution.lora_planner import LoraPlanner
 from engine.execution.precision import Precision

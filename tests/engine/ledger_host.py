@@ -10,7 +10,7 @@ from tests.engine.ledger_runner import LedgerRunner
 
 
 class LedgerHost:
-    """Copies cells of a `LedgerRunner`. Implements `engine.execution.host_loader.HostMemory`."""
+    """Copies cells of a `LedgerRunner`. Implements `engine.cache.host_tier.HostMemory`."""
 
     block_bytes = 100
 

@@ -1,4 +1,4 @@
-"""The diagram of a step in docs/engine.md has the stages that the core runs, in their order."""
+"""A step has the stages of what an engine offers; the diagram in docs/engine.md has all of them, in their order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import re
 import textwrap
 from pathlib import Path
 
-from engine.core import EngineCore
+from engine.core import EngineCore, SchedulerConfig
+from tests.engine.ledger_runner import LedgerRunner, model_info
 
 DIAGRAM = Path(__file__).parents[2] / "docs" / "diagrams" / "step.dot"
 
@@ -28,3 +29,9 @@ def test_the_diagram_has_the_stages_of_the_code() -> None:
     drawn = re.findall(r'shape=record, label="([^"]+)"', DIAGRAM.read_text("utf-8"))
     columns = [column.split(" | ") for column in drawn]
     assert {name: stages for name, *stages in columns} == written()
+
+
+def test_what_an_engine_does_not_offer_has_no_stage() -> None:
+    core = EngineCore(LedgerRunner(4), model_info(), SchedulerConfig(4))
+    named = [[getattr(stage, "__name__", "") for stage in stages] for stages in core._stages()]
+    assert named == [["_expire", "_schedule"], ["_launch", "_await"], ["_commit"]]
