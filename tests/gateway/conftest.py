@@ -109,9 +109,11 @@ class EngineThread:
         self.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def engine(model: Path) -> Iterator[EngineThread]:
-    """An engine that all tests share."""
+    """An engine that all tests of the gateway share. It ends before those of other rooms, which would run beside its
+    thread: websockets draws the payload of a ping from `random`, and Hypothesis takes that for a strategy's doing.
+    """
     with EngineThread(model) as engine:
         yield engine
 
