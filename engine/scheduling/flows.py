@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from bisect import bisect_left, insort
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from operator import attrgetter
 
 from engine.request import Request
 from engine.scheduling.policy import by_rank
@@ -21,7 +19,7 @@ PASS_WINDOW = 16
 MAX_IDLE = 1024
 """Tenants without requests whose counters are remembered, per class."""
 
-_Entry = tuple[float, int, int, "Flow"]
+_counter_and_turn = attrgetter("counter", "served")
 
 
 @dataclass(eq=False, slots=True)
@@ -29,9 +27,9 @@ class Flow:
     """One tenant in one service class."""
 
     tenant: str
-    number: int
     weight: float
     counter: float = 0.0
+    """What it has paid, by weight."""
     served: int = 0
     """Which admission of the class was its last one: among equals the one served longest ago goes first."""
     line: list[Request] = field(default_factory=list)
@@ -41,19 +39,18 @@ class Flow:
     cost: float = 0.0
     """What those will cost."""
     passed: set[Request] = field(default_factory=set)
-    """Those passed over in this step."""
-    overtaken: int = 0
-    """How often a cached prefix has gone before `line[0]`."""
+    """Waiting requests that were passed over in this step."""
     rows: int = 0
     """Running requests."""
-    since: float = 0.0
-    """Since when it has been waiting without being served."""
-    entry: _Entry | None = None
-    """Where this flow stands in one of its queue's heaps; every other entry of it is stale."""
 
     @property
     def live(self) -> int:
         return len(self.line) + self.rows
+
+    @property
+    def considered(self) -> bool:
+        """Whether a waiting request of it may be admitted in this step."""
+        return len(self.passed) < min(len(self.line), PASS_WINDOW)
 
 
 class ServiceQueue:
@@ -69,19 +66,13 @@ class ServiceQueue:
         """What flows have paid on average, by weight, since the class was idle; at least the lowest counter."""
         self.rows = self.waiting = self.work = 0
         self._aging = aging
-        self._now = 0.0
-        self._out_of_turn = -math.inf
-        """When a flow was last served out of turn."""
-        self._patience: OrderedDict[Flow, None] = OrderedDict()
-        """The flows that have somebody waiting; who was served longest ago first."""
         self._flows: dict[str, Flow] = {}
-        self._backlog: list[_Entry] = []
-        """A heap of the flows that have somebody waiting. Their counters may have grown since they were put in."""
+        self._backlog: dict[Flow, None] = {}
+        """Flows that have somebody waiting."""
         self._passed: list[Flow] = []
         """Flows of which requests were passed over in this step."""
-        self._idle: list[_Entry] = []
-        """A heap of flows without requests, whose counters are above the floor."""
-        self._numbers = count()
+        self._idle: dict[Flow, None] = {}
+        """Flows without requests, whose counters are above what newcomers start from."""
         self._admissions = 0
 
     @property
@@ -95,7 +86,7 @@ class ServiceQueue:
         return len(self._flows)
 
     def lines(self) -> Iterator[Request]:
-        for flow in self._flows.values():
+        for flow in self._backlog:
             yield from flow.line
 
     def flow(self, tenant: str) -> Flow:
@@ -108,99 +99,63 @@ class ServiceQueue:
         start = max(own.counter, entry) if own else entry
         until = start + (own.cost / request.weight if own else 0.0)
         tokens = float(own.work) if own else 0.0
-        for flow in self._flows.values():
-            if flow.line and flow is not own:
+        for flow in self._backlog:
+            if flow is not own:
                 paid = max(until - flow.counter, 0.0) * flow.weight
                 tokens += flow.work * min(1.0, paid / flow.cost)
         return round(tokens)
 
     def join(self, request: Request, since: float) -> None:
-        """A request that has no place in line yet begins to wait; `since` counts for who has waited too long."""
+        """A request that has no place in line yet begins to wait; `since` counts for how long its class has waited."""
         flow = self._flows.get(request.tenant)
         if flow is None:
-            flow = self._flows[request.tenant] = Flow(request.tenant, next(self._numbers), request.weight)
+            flow = self._flows[request.tenant] = Flow(request.tenant, request.weight)
         if not flow.live:
-            flow.entry = None
+            self._idle.pop(flow, None)
             self.weight += flow.weight
         if flow.weight != request.weight:
             self.weight += request.weight - flow.weight
             flow.weight = request.weight
         if not flow.line:
             flow.counter = max(flow.counter, self._entry())
-            self._wait(flow, since)
-        if not self.waiting:
-            self.since = since
-        self._enqueue(flow, request)
+        self._enqueue(flow, request, since)
 
     def rejoin(self, request: Request, now: float) -> None:
         flow = self._flows[request.tenant]
         flow.rows -= 1
         self.rows -= 1
-        if not flow.line:
-            self._wait(flow, now)
-        if not self.waiting:
-            self.since = now
-        self._enqueue(flow, request)
+        self._enqueue(flow, request, now)
 
     def leave(self, request: Request) -> None:
         flow = self._flows[request.tenant]
         self._dequeue(flow, request)
         self._settle(flow)
 
-    def open(self, now: float) -> None:
+    def open(self) -> None:
         """A step begins: nobody is passed over yet."""
-        self._now = now
-        self._readmit()
-
-    def _readmit(self) -> None:
         for flow in self._passed:
             flow.passed.clear()
-            if flow.line and flow.entry is None:
-                self._file(flow)
         self._passed.clear()
 
     def top(self) -> Flow | None:
-        """The flow to be served next: the one with the lowest counter, or now and then one that has waited too long."""
-        lowest = self._lowest()
-        if lowest is None or self._now - self._out_of_turn < self._aging:
-            return lowest
-        patient = next(iter(self._patience))
-        overdue = self._now - patient.since > self._aging > 0 and patient.entry is not None
-        return patient if overdue else lowest
-
-    def _lowest(self) -> Flow | None:
-        heap = self._backlog
-        while heap:
-            entry = heap[0]
-            flow = entry[3]
-            if flow.entry is not entry:
-                heapq.heappop(heap)
-            elif entry[0] != flow.counter or entry[1] != flow.served:
-                flow.entry = (flow.counter, flow.served, flow.number, flow)
-                heapq.heapreplace(heap, flow.entry)
-            else:
-                return flow
-        return None
+        """The flow to be served next: the one with the lowest counter."""
+        exhausted = {flow for flow in self._passed if not flow.considered}
+        backlog = [flow for flow in self._backlog if flow not in exhausted] if exhausted else self._backlog
+        return min(backlog, key=_counter_and_turn, default=None)
 
     def pass_over(self, request: Request) -> None:
         flow = self._flows[request.tenant]
         flow.passed.add(request)
         self._passed.append(flow)
-        self._withhold(flow)
 
     def admit(self, request: Request, cached: int, now: float) -> None:
         flow = self._flows[request.tenant]
-        if flow is not self._lowest():
-            self._out_of_turn = now
-        flow.overtaken = 0 if request is flow.line[0] else flow.overtaken + 1
         self._dequeue(flow, request)
         flow.rows += 1
         self.rows += 1
         self._admissions += 1
         flow.served = self._admissions
         self.since = now
-        if flow.line:
-            self._wait(flow, now)
         if request.first_scheduled is None:
             self.charge(flow, INPUT_COST * (request.length - cached))
 
@@ -210,11 +165,6 @@ class ServiceQueue:
 
     def finish(self, request: Request) -> None:
         flow = self._flows[request.tenant]
-        if not request.output:  # what was not computed of its prompt need not be paid
-            unused = min(request.uncomputed, len(request.prompt) - request.cached)
-            flow.counter -= INPUT_COST * unused / flow.weight
-            if flow.line and flow.entry is not None:
-                self._file(flow)
         flow.rows -= 1
         self.rows -= 1
         self._settle(flow)
@@ -241,9 +191,8 @@ class ServiceQueue:
             "a flow's work is counted wrongly": any(
                 flow.work != sum(request.work for request in flow.line) for flow in flows
             ),
-            "a flow is in no heap": any(
-                flow.entry is None and not flow.passed and (flow.line or not flow.rows) for flow in flows
-            ),
+            "flows are listed wrongly": self._backlog.keys() != {flow for flow in flows if flow.line}
+            or self._idle.keys() != {flow for flow in flows if not flow.live},
             "weights are summed up wrongly": not math.isclose(
                 self.weight, sum(flow.weight for flow in flows if flow.live), abs_tol=1e-6
             ),
@@ -253,34 +202,26 @@ class ServiceQueue:
             raise RuntimeError(f"the fair queue's books are broken: {'; '.join(broken)}")
 
     def _entry(self) -> float:
-        """The counter that who comes back starts from at least."""
-        self._readmit()
-        flow = self._lowest()
-        if flow is not None:
-            self.floor = max(self.floor, flow.counter)
+        """The counter that who comes back starts from at least; forgets those who would start from it anyway."""
+        self.floor = max(self.floor, min((flow.counter for flow in self._backlog), default=0.0))
         entry = max(self.floor - CREDIT, 0.0)
-        while self._idle and (self._idle[0][0] <= entry or self._idle[0][3].entry is not self._idle[0]):
-            self._forget(heapq.heappop(self._idle))
+        for flow in [flow for flow in self._idle if flow.counter <= entry]:
+            self._forget(flow)
         return entry
 
-    def _wait(self, flow: Flow, since: float) -> None:
-        flow.since = since
-        self._patience[flow] = None
-        self._patience.move_to_end(flow)
-
-    def _enqueue(self, flow: Flow, request: Request) -> None:
+    def _enqueue(self, flow: Flow, request: Request, since: float) -> None:
+        if not self.waiting:
+            self.since = since
+        self._backlog[flow] = None
         insort(flow.line, request, key=by_rank)
         self._count(flow, request, 1)
-        if flow.entry is None and not flow.passed:
-            self._file(flow)
 
     def _dequeue(self, flow: Flow, request: Request) -> None:
         del flow.line[bisect_left(flow.line, request.rank, key=by_rank)]
         flow.passed.discard(request)
         self._count(flow, request, -1)
-        self._withhold(flow)
         if not flow.line:
-            del self._patience[flow]
+            del self._backlog[flow]
 
     def _count(self, flow: Flow, request: Request, sign: int) -> None:
         cost = INPUT_COST * request.length + OUTPUT_COST * (request.work - request.length)
@@ -289,32 +230,18 @@ class ServiceQueue:
         self.work += sign * request.work
         self.waiting += sign
 
-    def _withhold(self, flow: Flow) -> None:
-        """Take a flow out of the backlog if nobody in it can be served in this step."""
-        if len(flow.passed) >= min(len(flow.line), PASS_WINDOW):
-            flow.entry = None
-
-    def _file(self, flow: Flow) -> None:
-        flow.entry = (flow.counter, flow.served, flow.number, flow)
-        heapq.heappush(self._backlog, flow.entry)
-
     def _settle(self, flow: Flow) -> None:
-        """A request of the flow has ended: forget the flow if that changes nothing for it."""
+        """A request of the flow has ended: remember what an idle one has paid, as long as that changes anything."""
         if flow.live:
             return
         self.weight -= flow.weight
+        self._idle[flow] = None
         if not self.rows and not self.waiting:  # a fresh start for everybody
-            self._flows.clear()
-            for entries in (self._backlog, self._passed, self._idle, self._patience):
-                entries.clear()
+            for flows in (self._flows, self._idle, self._passed):
+                flows.clear()
             self.floor = self.weight = 0.0
-            return
-        flow.entry = (flow.counter, flow.served, flow.number, flow)
-        heapq.heappush(self._idle, flow.entry)
-        while len(self._idle) > MAX_IDLE:
-            self._forget(heapq.heappop(self._idle))
+        elif len(self._idle) > MAX_IDLE:
+            self._forget(min(self._idle, key=lambda idle: idle.counter))
 
-    def _forget(self, entry: _Entry) -> None:
-        flow = entry[3]
-        if flow.entry is entry:
-            del self._flows[flow.tenant]
+    def _forget(self, flow: Flow) -> None:
+        del self._flows[flow.tenant], self._idle[flow]

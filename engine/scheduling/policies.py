@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from engine.cache.blocks import BLOCK_SIZE
 from engine.scheduling.fair import Fair
 from engine.scheduling.line import WaitingLine
 from engine.scheduling.policy import QueuePolicy
-from engine.scheduling.prefixes import Prefixes
 from engine.wire import PolicyName
 
 
-def policy_named(name: PolicyName, aging: float, prefixes: Prefixes) -> QueuePolicy:
+def policy_named(name: PolicyName, aging: float) -> QueuePolicy:
     """A policy with nobody waiting. `aging`: seconds of waiting that outweigh one level of service."""
     match name:
         case "fcfs":
@@ -18,4 +16,4 @@ def policy_named(name: PolicyName, aging: float, prefixes: Prefixes) -> QueuePol
         case "priority":
             return WaitingLine(aging)
         case "fair":
-            return Fair(aging, lambda request: len(prefixes.match(request)) * BLOCK_SIZE)
+            return Fair(aging)

@@ -38,8 +38,6 @@ class Victim:
     request: Request
     frees: int
     """KV blocks that become available."""
-    recompute: int
-    """Tokens that will have to run again."""
 
 
 @dataclass(frozen=True, slots=True)

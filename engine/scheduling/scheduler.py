@@ -76,7 +76,7 @@ class Scheduler:
         """In line order."""
         self._prefixes = Prefixes(self.pool)
         self.loads = HostLoads(self.pool, self._prefixes, config.host_load_tokens)
-        self._policy: QueuePolicy = policy_named(config.policy, config.aging, self._prefixes)
+        self._policy: QueuePolicy = policy_named(config.policy, config.aging)
         """Holds the waiting requests."""
         self._waiting_tokens = 0
         self._preemption = Preemption(self.pool, config.max_preemptions, self.context, blocks)
@@ -278,9 +278,7 @@ class Scheduler:
 
         def victims() -> list[Victim]:
             allowed = self._preemption.victims(self._running, first=self._running[0])
-            return [
-                Victim(other, self._preemption.frees(other), self._preemption.recompute(other)) for other in allowed
-            ]
+            return [Victim(other, self._preemption.frees(other)) for other in allowed]
 
         chosen = self._policy.claim(request, shortage, self._running, victims) if self._running else ()
         for victim in chosen:
