@@ -197,7 +197,7 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
         engines=engines,
         adapters=adapters,
         limiter=limiter,
-        cache=cache,
+        response_cache=cache,
         flights=flights,
         statistics=statistics,
         ledger=ledger,
@@ -229,28 +229,19 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
     room = UploadRoom(Path(settings.redis.data) / "uploads", max_tenant_bytes=limits.max_upload_bytes_per_tenant)
     registrar = await started(Registrar(adapters, directory, jobs, room, max_bytes=limits.max_upload_bytes))
     gateway = Gateway(
+        **vars(services),
         configuration=configuration,
         redis=redis,
         identity=identity,
         tickets=tickets,
-        limiter=limiter,
-        engines=engines,
-        adapters=adapters,
         turns=turns,
         connections=connections,
-        metrics=metrics,
         presence=presence,
         directory=directory,
-        view=view,
-        tracing=tracer,
         jobs=jobs,
         registrar=registrar,
-        response_cache=cache,
-        secret=secret,
-        ledger=ledger,
         decisions=decisions,
         embedder=embedder,
-        similar=similar,
     )
     configuration.add(_preparing(gateway, make_pipeline))
     configuration.observe = metrics.configuration.read

@@ -10,25 +10,17 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
 
 from cache.embedding.client import EmbedderClient
-from cache.response import ResponseCache
 from gateway.access.directory.store import Directory
-from gateway.access.directory.view import View
 from gateway.access.identity import Principal, Scope
 from gateway.access.identity.authenticate import Identity
 from gateway.access.tickets import Tickets
-from gateway.billing.ledger import Ledger
 from gateway.config.configuration import Configuration
 from gateway.config.settings import Settings
-from gateway.engines.adapters import AdapterNames
-from gateway.engines.pools import Engines
-from gateway.limits.limiter import Limiter
 from gateway.pipeline.routing.decisions import DecisionLog
-from gateway.pipeline.sources.semantic_cache import SimilarAnswers
-from gateway.pipeline.tracing import Tracing
+from gateway.pipeline.services import Services
 from gateway.registration.job_store import JobStore
 from gateway.registration.registrar import Registrar
 from gateway.storage.presence import Presence
-from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turns
 
 
@@ -50,34 +42,22 @@ class Sockets(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gateway:
+class Gateway(Services):
     """The parts of a running gateway."""
 
     configuration: Configuration
     redis: Redis
     identity: Identity
     tickets: Tickets
-    limiter: Limiter
-    engines: Engines
-    adapters: AdapterNames
     turns: Turns
     connections: Sockets
-    metrics: Metrics
     presence: Presence
     directory: Directory
-    view: View
-    tracing: Tracing | None
     jobs: JobStore
     registrar: Registrar
-    response_cache: ResponseCache
-    secret: bytes
-    """Shared by all gateways of a Redis; digests of API keys are made with it."""
-    ledger: Ledger
     decisions: DecisionLog
     embedder: EmbedderClient | None
     """The client of the embedder; None if the configuration has no embedder."""
-    similar: SimilarAnswers | None
-    """The semantic cache; None if there is none."""
 
     @property
     def settings(self) -> Settings:

@@ -7,11 +7,13 @@ import time
 from functools import partial
 from time import monotonic
 
+import msgspec
+
 from cache.statistics import CacheCounter
 from gateway.billing.entry import LedgerEntry, Outcome
 from gateway.billing.ledger import Ledger
 from gateway.pipeline.tracing import Tracing
-from gateway.pipeline.values import Admitted, Answered, Billed, Progress
+from gateway.pipeline.values import Answered, Progress
 from gateway.protocol.stream import EndReason, TokenUsage
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn
@@ -89,10 +91,12 @@ class Accounts:
             },
         )
 
-    def escalated(self, admitted: Admitted, billed: Billed) -> None:
-        """An answer is discarded for another one: it has an entry of its own."""
-        self._ledger.close(f"{admitted.turn.id}:escalated", _discarded(admitted, billed))
-        self._computed(admitted.turn, billed.answer.model, billed.answer.usage)
+    def escalated(self, first: Answered) -> None:
+        """A first answer is discarded for another one: it has an entry of its own."""
+        made = entry(first, "escalated")
+        made = msgspec.structs.replace(made, turn=f"{made.turn}:escalated")
+        self._ledger.close(made.turn, made)
+        self._computed(first.admitted.turn, first.base_model, first.streamed.usage)
 
     def _computed(self, turn: Turn, model: str, usage: TokenUsage) -> None:
         self._metrics.answers.tokens(
@@ -121,25 +125,6 @@ def entry(answered: Answered, outcome: Outcome) -> LedgerEntry:
         cached=usage.cached_tokens,
         output=usage.output_tokens,
         picodollars=answered.picodollars,
-    )
-
-
-def _discarded(admitted: Admitted, billed: Billed) -> LedgerEntry:
-    answer, principal = billed.answer, admitted.turn.principal
-    return LedgerEntry(
-        turn=f"{admitted.turn.id}:escalated",
-        at=int(time.time() * 1000),
-        tenant=principal.tenant,
-        key=principal.key,
-        user=principal.user,
-        model=answer.model,
-        tier=answer.tier,
-        outcome="escalated",
-        cache=admitted.cache.outcome,
-        input=answer.usage.input_tokens,
-        cached=answer.usage.cached_tokens,
-        output=answer.usage.output_tokens,
-        picodollars=billed.picodollars,
     )
 
 

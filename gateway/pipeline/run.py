@@ -20,7 +20,6 @@ from gateway.limits.limiter import Reservation
 from gateway.pipeline.accounting import OUTCOMES, Accounts
 from gateway.pipeline.admission import Admission
 from gateway.pipeline.prompts import tokenise
-from gateway.pipeline.routing.assigned import Assigned
 from gateway.pipeline.routing.choice import Routing
 from gateway.pipeline.routing.escalations import Escalations
 from gateway.pipeline.routing.refusals import NAMED_ADAPTERS
@@ -30,8 +29,7 @@ from gateway.pipeline.services import Services
 from gateway.pipeline.sources.engine import EngineAnswers
 from gateway.pipeline.sources.response_cache import StoredAnswers
 from gateway.pipeline.sources.semantic_cache import SemanticSource
-from gateway.pipeline.sources.source import Source
-from gateway.pipeline.values import Admitted, Answered, Prepared, Progress, Resolved
+from gateway.pipeline.values import Admitted, Answered, Assigned, Prepared, Progress, Resolved, Source
 from gateway.protocol.stream import Finished, LimitState, TokenUsage
 from gateway.safety.guard import Guard
 from gateway.telemetry.logs import bind_task
@@ -60,7 +58,7 @@ class Pipeline:
         self._admission = Admission(settings, limiter, view, engines, self._routing, slow=guard.slow)
         self._accounts = Accounts(services.statistics, services.ledger, metrics, services.tracing)
         self._stored = StoredAnswers(
-            services.cache,
+            services.response_cache,
             services.statistics,
             services.flights,
             guard,
@@ -223,6 +221,6 @@ class Pipeline:
         if stored is not None and self._similar is not None:
             self._similar.learn(answered.admitted.cache, stored)
         turn.trace.mark(Stage.STORE)
-        earlier = answered.earlier.answer.usage if answered.earlier else TokenUsage()
+        earlier = answered.earlier.streamed.usage if answered.earlier else TokenUsage()
         turn.append(Finished(streamed.reason, answered.usage, streamed.error, turn.cost, earlier))
         return answered

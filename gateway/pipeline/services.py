@@ -1,4 +1,4 @@
-"""What the turns of one process share, whatever configuration they began under."""
+"""What the turns of one process share, whatever configuration they began under. `Gateway` adds what the doors need."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Services:
     """The parts that a `Pipeline` works with. Made by `gateway.app`."""
 
     secret: bytes
-    """The installation's secret."""
+    """Shared by all gateways of a Redis; digests of API keys are made with it."""
     view: View
     engines: Engines
     adapters: AdapterNames
     limiter: Limiter
-    cache: ResponseCache
+    response_cache: ResponseCache
     flights: Flights
     statistics: CacheCounter
     ledger: Ledger
     metrics: Metrics
     canaries: Canaries
     tracing: Tracing | None
-    """None: no spans are exported."""
+    """None if no spans are exported."""
     similar: SimilarAnswers | None
-    """The semantic cache; None: there is none."""
+    """The semantic cache; None if there is none."""

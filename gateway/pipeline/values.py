@@ -7,7 +7,7 @@ while an answer is sought, so that a turn that is cut off can be charged for wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from cache.policy import Scope
 from cache.response import Lookup, LookupOutcome
-from gateway.billing.cost import PICODOLLARS_PER_MICRODOLLAR, TokenPrices, cost, picodollars
+from gateway.billing.cost import PICODOLLARS_PER_MICRODOLLAR, TokenPrices, picodollars
 from gateway.engines.adapters import ResolvedAdapter
 from gateway.engines.pools import Engine, Pool
 from gateway.errors import ApiError
 from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Reservation
 from gateway.pipeline.relay import Streamed
-from gateway.pipeline.routing.assigned import Assigned
 from gateway.pipeline.service_tier import Share
 from gateway.pipeline.sources.semantic_attempt import Attempt
-from gateway.protocol.stream import CacheOutcome, Earlier, TokenUsage
+from gateway.protocol.stream import CacheOutcome, TokenUsage
+from gateway.records.directory import Route
 from gateway.turns import Turn
 from router.cascade import Escalation
 from router.complexity import Complexity
@@ -36,6 +36,33 @@ from router.tier import TierChoice
 
 if TYPE_CHECKING:
     from gateway.pipeline.routing.escalations import Takeover
+
+
+class Assigned(Struct, frozen=True):
+    """Where a turn goes that asked for a route."""
+
+    route: Route
+    model: str
+    conversation: bytes
+    """Digest of the conversation's beginning."""
+    copied: bool = False
+    """Whether the route's shadow gets a copy."""
+
+    @property
+    def trial(self) -> bool:
+        """Whether targets are being compared."""
+        stable, *others = self.route.targets
+        return stable.weight > 0 and any(target.weight > 0 for target in others)
+
+    @property
+    def canary(self) -> bool:
+        """Whether it goes to one of those on trial."""
+        return self.trial and self.model != self.route.targets[0].model
+
+    @property
+    def sentence(self) -> str:
+        """For the route's reasons."""
+        return f"the name {self.route.name} leads this conversation to {self.model}"
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
@@ -54,10 +81,6 @@ class Resolved(Struct, frozen=True, kw_only=True):
     def trial(self) -> bool:
         """Whether targets of the route are being compared."""
         return self.assigned is not None and self.assigned.trial
-
-    def base_model(self, model: str) -> str:
-        """Public name of what answered as `model`, without its adapter."""
-        return self.adapter.model if self.adapter else model
 
     def model(self, engine: Engine) -> str:
         """Public name of what answers on this engine."""
@@ -134,24 +157,6 @@ class Dispatched(Admitted, frozen=True, kw_only=True):
     decision: RouteDecision
 
 
-class Billed(Struct, frozen=True):
-    """A discarded first answer, which is charged all the same."""
-
-    answer: Earlier
-    price: TokenPrices | None
-
-    @property
-    def charged(self) -> Amounts:
-        """What counts against limits."""
-        usage = self.answer.usage
-        spend = 0 if self.price is None else cost(self.price, *_counts(usage))
-        return Amounts(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, spend=spend)
-
-    @property
-    def picodollars(self) -> int | None:
-        return None if self.price is None else picodollars(self.price, *_counts(self.answer.usage))
-
-
 class Answered(Struct, frozen=True):
     """A turn that has ended, and who answered. Figures leave out a discarded first answer unless they say otherwise."""
 
@@ -160,8 +165,8 @@ class Answered(Struct, frozen=True):
     tier: str
     model: str
     fallback: bool = False
-    earlier: Billed | None = None
-    """The first answer that this one has replaced."""
+    earlier: Answered | None = None
+    """The first answer that this one has replaced, which is charged all the same."""
 
     @property
     def cache(self) -> CacheOutcome:
@@ -170,7 +175,8 @@ class Answered(Struct, frozen=True):
     @property
     def base_model(self) -> str:
         """Public name of the model that answered, without its adapter."""
-        return self.admitted.base_model(self.model)
+        adapter = self.admitted.adapter
+        return adapter.model if adapter else self.model
 
     @property
     def price(self) -> TokenPrices | None:
@@ -190,14 +196,15 @@ class Answered(Struct, frozen=True):
     @property
     def picodollars(self) -> int | None:
         """The exact cost, see `gateway.billing.cost`. A stored answer is free."""
-        if self.price is None:
-            return None
-        return 0 if self.cache == "hit" else picodollars(self.price, *_counts(self.streamed.usage))
+        price, usage = self.price, self.streamed.usage
+        if price is None or self.cache == "hit":
+            return None if price is None else 0
+        return picodollars(price, usage.input_tokens, usage.cached_tokens, usage.output_tokens)
 
     @property
     def cost(self) -> int | None:
         """Micro-dollars for everything, rounded up."""
-        parts = [self.picodollars, self.earlier.picodollars if self.earlier else None]
+        parts = [answer.picodollars for answer in (self, self.earlier) if answer is not None]
         priced = [part for part in parts if part is not None]
         return _up(sum(priced)) if priced else None
 
@@ -205,7 +212,7 @@ class Answered(Struct, frozen=True):
     def usage(self) -> TokenUsage:
         """Tokens of everything."""
         usage = self.streamed.usage
-        return usage + self.earlier.answer.usage if self.earlier else usage
+        return usage + self.earlier.streamed.usage if self.earlier else usage
 
 
 class Progress:
@@ -231,14 +238,22 @@ class Progress:
         if routed is None:
             return None
         error = failure if isinstance(failure, ApiError) else None
-        usage = takeover.earlier.usage if takeover is not None and takeover.waiting else turn.delivered()
+        usage = takeover.first.streamed.usage if takeover is not None and takeover.waiting else turn.delivered()
         streamed = Streamed(reason="error", usage=usage, error=error)
-        earlier = takeover.billed if takeover is not None else None
+        earlier = takeover.replaced if takeover is not None else None
         return Answered(self.admitted, streamed, routed.tier, routed.model, earlier=earlier)
 
 
-def _counts(usage: TokenUsage) -> tuple[int, int, int]:
-    return usage.input_tokens, usage.cached_tokens, usage.output_tokens
+class Source(Protocol):
+    """Where an answer may come from: the response cache, the semantic cache, or the engines."""
+
+    async def answer(self, progress: Progress) -> Answered | None:
+        """Answer the turn with events for its log; None: this source has no answer, and `progress` says why.
+
+        Raises:
+            ApiError: no source can answer.
+        """
+        ...
 
 
 def _up(picodollars: int | None) -> int | None:

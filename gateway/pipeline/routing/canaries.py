@@ -25,9 +25,8 @@ from redis.exceptions import RedisError
 from gateway.access.directory.store import Directory
 from gateway.access.directory.view import View
 from gateway.errors import ApiError, NotFound, PreconditionFailed, Unavailable
-from gateway.pipeline.routing.assigned import Assigned
 from gateway.pipeline.routing.shadows import Comparison, Shadows, comparison, copied
-from gateway.pipeline.values import Admitted, Answered
+from gateway.pipeline.values import Admitted, Answered, Assigned
 from gateway.records.directory import Route, Tenant
 from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn

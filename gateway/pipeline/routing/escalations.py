@@ -24,7 +24,7 @@ from gateway.limits.subjects import subjects_of
 from gateway.pipeline.accounting import Accounts
 from gateway.pipeline.routing.held import HeldAnswer
 from gateway.pipeline.sink import TurnSink
-from gateway.pipeline.values import Admitted, Answered, Billed, Dispatched, Progress
+from gateway.pipeline.values import Answered, Dispatched, Progress
 from gateway.protocol.stream import Earlier, TurnEvent
 from gateway.telemetry.metrics.process import Metrics
 from router.cascade import CascadeSignal, Escalation, escalate, next_tier, sentence, signal
@@ -44,16 +44,16 @@ class FirstAttempt(Struct, frozen=True):
 class Takeover(TurnSink):
     """The change to the next tier: with its first token, so that a tier that gives none has changed nothing."""
 
-    def __init__(self, admitted: Admitted, earlier: Earlier, reservation: Reservation, accounts: Accounts) -> None:
-        super().__init__(admitted.turn)
-        self.earlier = earlier
-        """The first answer."""
-        self._billed = Billed(earlier, admitted.prices.get(earlier.model))
+    def __init__(self, first: Answered, signal: str, reservation: Reservation, accounts: Accounts) -> None:
+        """Args: signal: what looked bad about the first answer."""
+        super().__init__(first.admitted.turn)
+        self.first = first
+        self.earlier = Earlier(first.tier, first.model, signal, first.streamed.usage)
+        """The first answer as clients are told of it."""
         self.reservation = reservation
         """The most that the second answer may use."""
         self.done = False
         """Whether the first answer is discarded."""
-        self._admitted = admitted
         self._accounts = accounts
         self._undone = False
 
@@ -63,9 +63,9 @@ class Takeover(TurnSink):
         return not (self.done or self._undone)
 
     @property
-    def billed(self) -> Billed | None:
+    def replaced(self) -> Answered | None:
         """The first answer, once it is discarded."""
-        return self._billed if self.done else None
+        return self.first if self.done else None
 
     def begin(self) -> None:
         """The turn is told where it runs once the next tier has given something."""
@@ -79,13 +79,13 @@ class Takeover(TurnSink):
         """The first answer is discarded, and charged."""
         if not self.done:
             self.done = True
-            self._accounts.escalated(self._admitted, self._billed)
+            self._accounts.escalated(self.first)
             self.announce()
 
     def undo(self) -> None:
         """The first answer is the answer after all."""
         self._undone = True
-        usage = self.earlier.usage
+        usage = self.first.streamed.usage
         self._turn.delivered = lambda: usage
 
 
@@ -184,8 +184,7 @@ class Escalations:
         except ApiError:
             self._metrics.looked(made, "limited")
             return None
-        earlier = Earlier(answered.tier, answered.model, made.signal, answered.streamed.usage)
-        takeover = progress.takeover = Takeover(following, earlier, more, self._accounts)
+        takeover = progress.takeover = Takeover(answered, made.signal, more, self._accounts)
         return takeover
 
     def ended(self, progress: Progress, takeover: Takeover) -> None:

@@ -186,8 +186,8 @@ class Tiers:
             cost = self._costs[TIERS.index(answered.tier)]
             if answered.earlier is not None and tokens:
                 # The dearest tier would have answered once.
-                first = answered.earlier.answer
-                cost += self._costs[TIERS.index(first.tier)] * first.usage.total_tokens / tokens
+                first = answered.earlier
+                cost += self._costs[TIERS.index(first.tier)] * first.streamed.usage.total_tokens / tokens
             self._memory.budgets[share] = charge(self._memory.budgets[share], cost, tokens)
         if self._router.sticky_seconds and (conversation := _conversation(turn, 0)):
             until = monotonic() + self._router.sticky_seconds
@@ -253,7 +253,7 @@ def _source(prediction: Prediction | None, seen: Features) -> ValueSource:
 def _logged(
     answered: Answered, assessment: Assessment, choice: TierChoice, escalation: Escalation | None, model: str
 ) -> LoggedDecision:
-    usage, earlier = answered.streamed.usage, answered.earlier.answer.usage if answered.earlier else TokenUsage()
+    usage, earlier = answered.streamed.usage, answered.earlier.streamed.usage if answered.earlier else TokenUsage()
     return LoggedDecision(
         response=answered.admitted.turn.id,
         at=int(time.time() * 1000),

@@ -89,7 +89,7 @@ class EngineAnswers:
             takeover.complete()
         self._escalations.ended(progress, takeover)
         if answered is not None and takeover.done:
-            return msgspec.structs.replace(answered, earlier=takeover.billed)
+            return msgspec.structs.replace(answered, earlier=takeover.replaced)
         takeover.undo()
         return None
 

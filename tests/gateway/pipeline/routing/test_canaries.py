@@ -106,7 +106,7 @@ async def test_a_model_is_not_to_blame_for_an_answer_that_is_not_stored(serve: S
                 said = (Message("user", f"Question {number}?"),)
                 await run(served, request(model="assistant", messages=said, caching=Caching(only_if_cached=True)))
             await answered(served, number)
-        await served.gateway.turns._pipeline._canaries.flush()  # type: ignore[attr-defined]
+        await served.gateway.canaries.flush()
         (standing,) = (await read(served.gateway.redis, route)).standings
         failures = standing.failures[CanarySignal.ERROR]
         assert (standing.turns + standing.stable_turns, failures.canary + failures.stable) == (8, 0)
@@ -159,7 +159,7 @@ async def test_a_target_that_is_gone_is_a_canary_that_fails(serve: Serve, engine
                 assert "gone" not in str(error)
                 failed += 1
         assert failed >= 5
-        await served.gateway.turns._pipeline._canaries.flush()  # type: ignore[attr-defined]
+        await served.gateway.canaries.flush()
         await served.gateway.view.refresh()
         after = served.gateway.view.route("assistant")
         assert after is not None and after != route
@@ -205,7 +205,7 @@ async def test_without_redis_a_route_leads_where_it_did(serve: Serve, engine: En
         await make_route(served)
         before = {number: (await answered(served, number))[0] for number in range(4)}
         dead = redis.asyncio.Redis.from_url("redis://127.0.0.1:1")
-        canaries = served.gateway.turns._pipeline._canaries  # type: ignore[attr-defined]
+        canaries = served.gateway.canaries
         canaries._redis = dead
         assert {number: (await answered(served, number))[0] for number in range(4)} == before
         await canaries.flush()

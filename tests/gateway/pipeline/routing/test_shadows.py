@@ -39,7 +39,7 @@ async def frames(tmp_path: Path) -> AsyncIterator[FrameEngine]:
 
 
 def canaries(served: Served) -> Canaries:
-    return served.gateway.turns._pipeline._canaries  # type: ignore[attr-defined,no-any-return]
+    return served.gateway.canaries
 
 
 async def make_route(served: Served) -> Route:

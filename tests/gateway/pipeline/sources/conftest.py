@@ -139,5 +139,5 @@ def end_of(events: list[Any]) -> Finished:
 
 async def counted(served: Served, tenant: str = "demo") -> dict[str, int]:
     """The tenant's counters, all of them written."""
-    await served.gateway.turns._pipeline._answers._statistics.flush()  # type: ignore[attr-defined]
+    await served.gateway.statistics.flush()
     return dict((await statistics.read(served.gateway.redis, tenant=tenant))[tenant])
