@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -51,7 +52,7 @@ from gateway.pipeline.run import Pipeline
 from gateway.pipeline.services import Services
 from gateway.pipeline.sources.semantic_parts import semantic_cache
 from gateway.pipeline.sources.single_flight import Flights
-from gateway.pipeline.tracing import TraceRequests
+from gateway.pipeline.tracing import TraceRequests, Tracing
 from gateway.registration.job_store import JobStore
 from gateway.registration.registrar import Registrar
 from gateway.registration.upload_room import UploadRoom
@@ -143,91 +144,54 @@ async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
         yield await _start(configuration, stack)
 
 
-async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack) -> Gateway:
-    """Make and start all parts in such an order that each may use those before it; the stack ends them in reverse."""
+class _Starter:
+    """Starts parts, and has a stack end them in reverse."""
 
-    async def started(part: _P) -> _P:
-        stack.push_async_callback(part.aclose)
+    def __init__(self, stack: contextlib.AsyncExitStack) -> None:
+        self._stack = stack
+
+    async def start(self, part: _P) -> _P:
+        self._stack.push_async_callback(part.aclose)
         await part.start()
         return part
 
-    settings = configuration.settings
-    secret, tls = installation_secret(settings), settings.engine_tls.files()
+    async def repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
+        """Do some work every so many seconds, and once more at the end."""
+        await self.start(Periodic(name, work, seconds, at_end=work))
+
+
+async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack) -> Gateway:
+    """Make and start all parts in such an order that each may use those before it; the stack ends them in reverse."""
+    settings, starter = configuration.settings, _Starter(stack)
+    secret = installation_secret(settings)
     redis, reader = await _connected(settings, secret, stack)
-    metrics = Metrics()
-    observe_failure.set(metrics.background.failed)
-    redis.observe = metrics.redis.answered
     presence = Presence(redis)
     logs.identify(gateway=presence.id)
     tracer = tracing.create(settings.telemetry, presence.id)
     if tracer is not None:
         stack.push_async_callback(tracer.aclose)
-
-    statistics, violations, anomalies = CacheCounter(redis), Violations(redis), Anomalies()
-    await started(Periodic("cache statistics", statistics.flush, 1.0, at_end=statistics.flush))
-    await started(Periodic("violations", violations.flush, 0.2, at_end=violations.flush))
-    ledger = await started(Ledger(redis, settings.usage, Path(settings.redis.data, "usage")))
-    metrics.redis.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
-    engines = await started(await asyncio.to_thread(Engines, settings.pools, settings.router, tls))
-    adapters = await started(
-        AdapterNames(AdapterRegistry(registry_url(settings)), engines.pools, settings.adapters.poll)
-    )
     directory = Directory(redis, configured=configured(settings), secret=secret)
-    view = await started(View(directory))
-    limiter = await started(Limiter(redis, settings, gateways=lambda: presence.gateways))
-    cache = ResponseCache(redis, **settings.cache.bounds)
-    flights = await started(Flights(cache))
-    at = settings.embedder.address if settings.embedder.enabled else None
-    embedder = None if at is None else await started(_embedder(at))
+    services = await _services(settings, directory, (redis, reader), presence, tracer, starter)
 
-    shadows = await started(Shadows(engines, adapters, view, embedder, metrics))
-    canaries = Canaries(redis, directory, view, metrics, shadows)
-    await started(Periodic("canaries", canaries.flush, 1.0, at_end=canaries.flush))
-    decisions = DecisionLog(redis)
-    await started(Periodic("decisions", decisions.flush, 1.0, at_end=decisions.flush))
-    memory = TierMemory(decisions)
-    metrics.budgets.watch(memory.spent)
-    similar = await semantic_cache(settings, embedder, redis, reader, statistics, metrics.semantic, secret)
-    if similar is not None:
-        await started(similar)
-
-    services = Services(
-        secret=secret,
-        view=view,
-        engines=engines,
-        adapters=adapters,
-        limiter=limiter,
-        response_cache=cache,
-        flights=flights,
-        statistics=statistics,
-        ledger=ledger,
-        metrics=metrics,
-        canaries=canaries,
-        tracing=tracer,
-        similar=similar,
-    )
-
-    async def make_pipeline(settings: Settings) -> Pipeline:
-        """Turns stay on the one that they began on: it has the settings of that moment."""
-        guard = await asyncio.to_thread(Guard, settings.safety, secret, violations, metrics, anomalies)
-        tiers = await asyncio.to_thread(Tiers, settings, memory, embedder)
-        return Pipeline(settings, guard, tiers, services=services)
-
+    view, limiter, metrics = services.view, services.limiter, services.metrics
+    make_pipeline = partial(_pipeline, services)
     turns = Turns(await make_pipeline(settings), settings.turns, presence.id)
-    flights.find = turns.look
-    last_used, issuers = await started(LastUsed(redis)), await started(Issuers(settings.identity.issuers))
+    services.flights.find = turns.look
+    last_used, issuers = await starter.start(LastUsed(redis)), await starter.start(Issuers(settings.identity.issuers))
     identity = Identity(view, secret, Guesses(settings.server.failed_keys_per_minute), last_used, issuers)
     tickets = Tickets(redis)
     connections = SocketConnections(settings, identity, tickets, turns, metrics, limiter, view)
-    heartbeat = Heartbeat(presence.id, engines, metrics.activity)
+    heartbeat = Heartbeat(presence.id, services.engines, metrics.activity)
     presence.facts = lambda: heartbeat.facts(turns.running, connections.open, draining=turns.draining)
-    await started(presence)
+    await starter.start(presence)
     stack.push_async_callback(turns.aclose)
     await turns.share(redis, reader, presence, derive(secret, "turns"))
     stack.push_async_callback(connections.shut)
     jobs, limits = JobStore(redis), settings.adapters
     room = UploadRoom(Path(settings.redis.data) / "uploads", max_tenant_bytes=limits.max_upload_bytes_per_tenant)
-    registrar = await started(Registrar(adapters, directory, jobs, room, max_bytes=limits.max_upload_bytes))
+    registrar = await starter.start(
+        Registrar(services.adapters, directory, jobs, room, max_bytes=limits.max_upload_bytes)
+    )
     gateway = Gateway(
         **vars(services),
         configuration=configuration,
@@ -240,13 +204,74 @@ async def _start(configuration: Configuration, stack: contextlib.AsyncExitStack)
         directory=directory,
         jobs=jobs,
         registrar=registrar,
-        decisions=decisions,
-        embedder=embedder,
     )
     configuration.add(_preparing(gateway, make_pipeline))
     configuration.observe = metrics.configuration.read
-    await started(Periodic("configuration", configuration.look, WATCH_SECONDS))
+    await starter.start(Periodic("configuration", configuration.look, WATCH_SECONDS))
     return gateway
+
+
+async def _services(
+    settings: Settings,
+    directory: Directory,
+    clients: tuple[BatchingRedis, BatchingRedis],
+    presence: Presence,
+    tracer: Tracing | None,
+    starter: _Starter,
+) -> Services:
+    """What turns share. `clients`: of Redis, the second for reads that wait."""
+    redis, reader = clients
+    secret, start = installation_secret(settings), starter.start
+    metrics = Metrics()
+    observe_failure.set(metrics.background.failed)
+    redis.observe = metrics.redis.answered
+    statistics, violations, decisions = CacheCounter(redis), Violations(redis), DecisionLog(redis)
+    await starter.repeat("cache statistics", statistics.flush, 1.0)
+    await starter.repeat("violations", violations.flush, 0.2)
+    ledger = await start(Ledger(redis, settings.usage, Path(settings.redis.data, "usage")))
+    metrics.redis.watch_ledger(lambda: ledger.lag, lambda: ledger.dropped)
+    tls = settings.engine_tls.files()
+    engines = await start(await asyncio.to_thread(Engines, settings.pools, settings.router, tls))
+    adapters = await start(AdapterNames(AdapterRegistry(registry_url(settings)), engines.pools, settings.adapters.poll))
+    view = await start(View(directory))
+    cache = ResponseCache(redis, **settings.cache.bounds)
+    at = settings.embedder.address if settings.embedder.enabled else None
+    embedder = None if at is None else await start(_embedder(at))
+    shadows = await start(Shadows(engines, adapters, view, embedder, metrics))
+    canaries = Canaries(redis, directory, view, metrics, shadows)
+    await starter.repeat("canaries", canaries.flush, 1.0)
+    await starter.repeat("decisions", decisions.flush, 1.0)
+    memory = TierMemory(decisions)
+    metrics.budgets.watch(memory.spent)
+    similar = await semantic_cache(settings, embedder, redis, reader, statistics, metrics.semantic, secret)
+    return Services(
+        secret=secret,
+        view=view,
+        engines=engines,
+        adapters=adapters,
+        limiter=await start(Limiter(redis, settings, gateways=lambda: presence.gateways)),
+        response_cache=cache,
+        flights=await start(Flights(cache)),
+        statistics=statistics,
+        ledger=ledger,
+        metrics=metrics,
+        canaries=canaries,
+        decisions=decisions,
+        memory=memory,
+        violations=violations,
+        anomalies=Anomalies(),
+        tracing=tracer,
+        embedder=embedder,
+        similar=None if similar is None else await start(similar),
+    )
+
+
+async def _pipeline(services: Services, settings: Settings) -> Pipeline:
+    """The one of a configuration. Turns stay on the one that they began on: it has the settings of that moment."""
+    violations, metrics, anomalies = services.violations, services.metrics, services.anomalies
+    guard = await asyncio.to_thread(Guard, settings.safety, services.secret, violations, metrics, anomalies)
+    tiers = await asyncio.to_thread(Tiers, settings, services.memory, services.embedder)
+    return Pipeline(settings, guard, tiers, services=services)
 
 
 def _embedder(address: str) -> EmbedderClient:

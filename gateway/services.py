@@ -9,14 +9,12 @@ from redis.asyncio import Redis
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
 
-from cache.embedding.client import EmbedderClient
 from gateway.access.directory.store import Directory
 from gateway.access.identity import Principal, Scope
 from gateway.access.identity.authenticate import Identity
 from gateway.access.tickets import Tickets
 from gateway.config.configuration import Configuration
 from gateway.config.settings import Settings
-from gateway.pipeline.routing.decisions import DecisionLog
 from gateway.pipeline.services import Services
 from gateway.registration.job_store import JobStore
 from gateway.registration.registrar import Registrar
@@ -55,9 +53,6 @@ class Gateway(Services):
     directory: Directory
     jobs: JobStore
     registrar: Registrar
-    decisions: DecisionLog
-    embedder: EmbedderClient | None
-    """The client of the embedder; None if the configuration has no embedder."""
 
     @property
     def settings(self) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cache.embedding.client import EmbedderClient
 from cache.response import ResponseCache
 from cache.statistics import CacheCounter
 from gateway.access.directory.view import View
@@ -12,9 +13,13 @@ from gateway.engines.adapters import AdapterNames
 from gateway.engines.pools import Engines
 from gateway.limits.limiter import Limiter
 from gateway.pipeline.routing.canaries import Canaries
+from gateway.pipeline.routing.decisions import DecisionLog
+from gateway.pipeline.routing.tiers import TierMemory
 from gateway.pipeline.sources.semantic_cache import SimilarAnswers
 from gateway.pipeline.sources.single_flight import Flights
 from gateway.pipeline.tracing import Tracing
+from gateway.safety.anomaly import Anomalies
+from gateway.safety.violations import Violations
 from gateway.telemetry.metrics.process import Metrics
 
 
@@ -34,7 +39,13 @@ class Services:
     ledger: Ledger
     metrics: Metrics
     canaries: Canaries
+    decisions: DecisionLog
+    memory: TierMemory
+    violations: Violations
+    anomalies: Anomalies
     tracing: Tracing | None
     """None if no spans are exported."""
+    embedder: EmbedderClient | None
+    """The client of the embedder; None if the configuration has no embedder."""
     similar: SimilarAnswers | None
     """The semantic cache; None if there is none."""
