@@ -69,7 +69,7 @@ def copies(model: Path, patch: pytest.MonkeyPatch) -> Begin:
     patch.setattr(Shadows, "_answer", fault)
     copying: Any = Shadows(*[cast(Any, None)] * 5)
     route = SimpleNamespace(name="assistant", shadow=SimpleNamespace(model="tiny"))
-    return lambda: copying.begin(route, None, None, ApiError("failed"), None)
+    return lambda: copying.begin(route, SimpleNamespace(turn=None), None, ApiError("failed"), None)
 
 
 def learning(model: Path, patch: pytest.MonkeyPatch) -> Begin:
