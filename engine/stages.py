@@ -6,7 +6,7 @@ import logging
 import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
@@ -25,6 +25,8 @@ from engine.speculation.speculator import Speculator
 from engine.wire import MAX_RESIDENT_NAMED, Output
 
 logger = logging.getLogger(__name__)
+
+_NO_ROWS = StepPlan()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,7 @@ class CoreStep:
     """When the step began, on the core's clock."""
     outputs: list[Output]
     """What clients are told."""
-    plan: StepPlan = field(default_factory=StepPlan)
+    plan: StepPlan = _NO_ROWS
     masks: FilledMasks | None = None
     """Masks of the rows that sample under a grammar; None if there are none."""
     handle: Handle | None = None
