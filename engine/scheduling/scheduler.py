@@ -22,12 +22,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from engine.adapters.residency import BASE_ONLY, Residency, ResidencyConfig
 from engine.cache.blocks import BLOCK_SIZE, BlockPool, blocks_of
 from engine.cache.host_tier import HostTier
-from engine.plan import Row, Sampled, StepPlan
+from engine.plan import Sampled, StepPlan
 from engine.request import Request, RequestError, State
 from engine.scheduling.adapters import AdapterAdmission
 from engine.scheduling.config import SchedulerConfig
@@ -39,20 +38,9 @@ from engine.scheduling.policy import QueuePolicy, Shortage, Victim, by_rank
 from engine.scheduling.preemption import Preemption
 from engine.scheduling.prefixes import Prefixes
 from engine.scheduling.shares import PromptTokens
+from engine.scheduling.step import PlannedStep
 from engine.scheduling.stopping import accept
 from engine.wire import FinishReason, ModelInfo
-
-
-@dataclass(slots=True)
-class _Step:
-    """A step in the making."""
-
-    now: float
-    decodes: dict[Request, None] = field(default_factory=dict)
-    """The requests that decode, in order."""
-    prompts: PromptTokens | None = None
-    """The requests in their prompts, once the decodes are known."""
-    preempted: list[Request] = field(default_factory=list)
 
 
 class Scheduler:
@@ -143,32 +131,13 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         """Choose the next step's rows and give them the blocks they write to."""
-        step = _Step(now)
+        step = PlannedStep(now, PromptTokens(self.config.step_tokens, self._policy.share))
         if self._has_adapters:
             self._move_adapters(step)
-        decoding: list[Request] = []
-        prefilling: list[Request] = []
-        for request in self._running:
-            (decoding if request.uncomputed == 1 else prefilling).append(request)
-        for request in decoding:
-            if request.state is State.RUNNING and self._make_room(request, step):  # not a victim of this very loop
-                step.decodes[request] = None
-        prompts = PromptTokens(self.config.step_tokens - len(step.decodes), self._policy.share)
-        for request in prefilling:
-            if request.state is State.RUNNING and request.load is None:
-                prompts.add(request)
-        step.prompts = prompts
-        self._admit(step, prompts)
-        rows = [Row(request, request.computed, 1, sample=True) for request in step.decodes]
-        tokens = len(rows)
-        if prompts:
-            chunks = [
-                Row(request, request.computed, count, sample=count == request.uncomputed)
-                for request, count in prompts.counts().items()
-            ]
-            tokens += sum(row.count for row in chunks)
-            rows += sorted(chunks, key=lambda row: row.count > 1)
-        self._forecast.step(now, tokens)
+        self._continue(step)
+        self._admit(step)
+        rows = step.rows()
+        self._forecast.step(now, sum(row.count for row in rows))
         return StepPlan(rows, step.preempted)
 
     def reserve(self, plan: StepPlan, depths: Mapping[str, int]) -> dict[str, int]:
@@ -230,14 +199,25 @@ class Scheduler:
         if self._preemption.reserved != sum(request.reserved_blocks for request in self._running):
             raise RuntimeError("reserved KV blocks are counted wrongly")
 
-    def _admit(self, step: _Step, prompts: PromptTokens) -> None:
+    def _continue(self, step: PlannedStep) -> None:
+        """Let the running requests go on: who decodes takes a token each, what is left is for prompts."""
+        decoding = [request for request in self._running if request.uncomputed == 1]
+        prefilling = [request for request in self._running if request.uncomputed != 1]
+        for request in decoding:
+            if request.state is State.RUNNING and self._make_room(request, step):  # not a victim of this very loop
+                step.decodes[request] = None
+        step.prompts.budget -= len(step.decodes)
+        for request in prefilling:
+            if request.state is State.RUNNING and request.load is None:
+                step.prompts.add(request)
+
+    def _admit(self, step: PlannedStep) -> None:
         """Move requests from the queue into the step while tokens, rows and blocks last."""
         policy = self._policy
         policy.open(step.now)
         passed_over = 0
-        while (request := policy.first()) is not None and prompts.has_room(request):
-            no_row = len(self._running) >= self.config.max_running
-            if no_row and not policy.within_share(request):
+        while (request := policy.first()) is not None and step.prompts.has_room(request):
+            if not self._has_row and not policy.within_share(request):
                 return
             if request.adapter is not None and not self.adapters.admits(request):
                 self._withdraw(self.adapters.close(request.adapter))
@@ -250,40 +230,41 @@ class Scheduler:
                     return
                 continue
             blocks = self._preemption.blocks_at_admission(request) - len(hits)
-            if self._missing(blocks, ()) > 0 and not policy.within_share(request):
-                return  # nobody gives way, whatever its cached blocks add to what is missing
-            missing = self._missing(blocks, hits)
-            if not self._preemption.may_run(request, self._running):
-                return
-            if no_row or missing > 0:
-                if not self._clear(request, Shortage(no_row, missing, blocks + len(hits)), step):
-                    return
-                no_row = len(self._running) >= self.config.max_running
-                missing = self._missing(blocks, hits)
-            if no_row or missing > 0:
+            if not self._find_room(request, hits, blocks, step):
                 return
             on_host = self.loads.found(request, len(hits))
             policy.admit(request, (len(hits) + len(on_host)) * BLOCK_SIZE)
             self._start(request, hits, on_host, blocks, step.now)
             if request.load is None:
-                prompts.add(request)
+                step.prompts.add(request)
 
-    def _missing(self, blocks: int, hits: Sequence[int]) -> int:
-        """How many blocks too few are available for a request that needs `blocks` beside its cached ones."""
-        kept = len(self._running) + self.adapters.reserved
-        return blocks + self.pool.idle(hits) + kept - self.pool.available
-
-    def _clear(self, request: Request, shortage: Shortage, step: _Step) -> bool:
-        """Preempt what has to make room for a waiting request, if the policy has anything that does; whether it had."""
+    def _find_room(self, request: Request, hits: Sequence[int], blocks: int, step: PlannedStep) -> bool:
+        """Whether a waiting request gets a row and `blocks` beside its cached ones, others preempted for it or not."""
+        if self._missing(blocks, ()) > 0 and not self._policy.within_share(request):
+            return False  # nobody gives way, whatever its cached blocks add to what is missing
+        if not self._preemption.may_run(request, self._running):
+            return False
+        missing = self._missing(blocks, hits)
+        if self._has_row and missing <= 0:
+            return True
 
         def victims() -> list[Victim]:
             allowed = self._preemption.victims(self._running, first=self._running[0])
             return [Victim(other, self._preemption.frees(other)) for other in allowed]
 
-        chosen = self._policy.claim(request, shortage, self._running, victims) if self._running else ()
-        for victim in chosen:
+        shortage = Shortage(not self._has_row, missing, blocks + len(hits))
+        for victim in self._policy.claim(request, shortage, self._running, victims) if self._running else ():
             self._preempt(victim, step)
-        return len(chosen) > 0
+        return self._has_row and self._missing(blocks, hits) <= 0
+
+    @property
+    def _has_row(self) -> bool:
+        return len(self._running) < self.config.max_running
+
+    def _missing(self, blocks: int, hits: Sequence[int]) -> int:
+        """How many blocks too few are available for a request that needs `blocks` beside its cached ones."""
+        kept = len(self._running) + self.adapters.reserved
+        return blocks + self.pool.idle(hits) + kept - self.pool.available
 
     def _start(self, request: Request, hits: list[int], on_host: list[bytes], blocks: int, now: float) -> None:
         self._waiting_tokens -= request.length
@@ -305,7 +286,7 @@ class Scheduler:
         insort(self._running, request, key=by_rank)
         self._prefixes.begin(request)
 
-    def _make_room(self, request: Request, step: _Step) -> bool:
+    def _make_room(self, request: Request, step: PlannedStep) -> bool:
         """Extend a decoding request's block table over its next token, at the cost of others if need be.
 
         Only who decodes can be in need: a prompt gets all its blocks at admission.
@@ -330,10 +311,9 @@ class Scheduler:
         request.block_table += self.pool.allocate(missing, request.holder)
         return True
 
-    def _preempt(self, victim: Request, step: _Step) -> None:
+    def _preempt(self, victim: Request, step: PlannedStep) -> None:
         step.decodes.pop(victim, None)
-        if step.prompts is not None:
-            step.prompts.discard(victim)
+        step.prompts.discard(victim)
         self._release(victim)
         victim.move_to(State.WAITING)
         victim.work = self._forecast.work(victim)
@@ -346,7 +326,7 @@ class Scheduler:
         victim.preemptions += 1
         self.preemptions += 1
 
-    def _move_adapters(self, step: _Step) -> None:
+    def _move_adapters(self, step: PlannedStep) -> None:
         """Let requests into the line whose adapters can take them, and others out of it or of the running set."""
         changes = self.adapters.relieve(step.now, len(self._running))
         self._withdraw(changes.leaving)
@@ -395,5 +375,4 @@ class Scheduler:
 
     def _queue_seconds(self, ahead: int) -> float:
         """Predicted time until a request starts that `ahead` tokens of others go before; 0 if nothing is known."""
-        full = len(self._running) >= self.config.max_running
-        return self._forecast.queue_seconds(ahead, self._running, full=full)
+        return self._forecast.queue_seconds(ahead, self._running, full=not self._has_row)

@@ -48,19 +48,17 @@ class PromptTokens:
     """
 
     def __init__(self, budget: int, share: Callable[[Request], PromptShare]) -> None:
-        self._budget = budget
+        self.budget = budget
+        """Tokens that the step has for prompts."""
         self._share = share
         self._demand = 0
         self._groups: dict[Hashable, list[Request]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._groups)
-
     def has_room(self, request: Request) -> bool:
         """Whether one more prompt would get tokens: some are left, or its group has none of its own yet."""
-        if self._demand < self._budget:
+        if self._demand < self.budget:
             return True
-        return self._share(request).key not in self._groups and len(self._groups) < self._budget
+        return self._share(request).key not in self._groups and len(self._groups) < self.budget
 
     def add(self, request: Request) -> None:
         self._groups.setdefault(self._share(request).key, []).append(request)
@@ -80,13 +78,13 @@ class PromptTokens:
         """Tokens of the requests that get any."""
         groups = list(self._groups.values())
         given = [sum(request.uncomputed for request in group) for group in groups]
-        if self._demand > self._budget > 0:
+        if self._demand > self.budget > 0:
             # Whoever is first of all must not have to wait, however far ahead its group is.
             given = [demand - (index == 0) for index, demand in enumerate(given)]
             shares = [self._share(group[0]) for group in groups]
             weights = [share.weight for share in shares]
             starts = [share.paid - demand / share.weight for share, demand in zip(shares, given, strict=True)]
-            given = fair_shares(given, weights, starts, self._budget - 1)
+            given = fair_shares(given, weights, starts, self.budget - 1)
             given[0] += 1
         counts: dict[Request, int] = {}
         for group, left in zip(groups, given, strict=True):
