@@ -10,7 +10,7 @@ import torch
 
 from kernels.attention.groups import Groups, group_rows
 
-Ints = npt.NDArray[np.int32]
+Int32s = npt.NDArray[np.int32]
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class AttentionPlan:
     """[rows, width] int32, the numbers of each row's blocks in a layer's caches; those past its length mean nothing."""
     window: int | None
     """How many positions a query sees, itself included; None is all."""
-    _host: tuple[Ints, Ints, Ints] | None
+    _host: tuple[Int32s, Int32s, Int32s] | None
     """The three tensors on the host; None if they change on the device, within the limits."""
     _limits: tuple[int, int] | None = None
     _groups: Groups | None = None
@@ -52,7 +52,7 @@ class AttentionPlan:
             self._groups = group_rows(starts, counts, tables, self.window, key_cache, dtype)
         return self._groups
 
-    def _known(self) -> tuple[Ints, Ints, Ints]:
+    def _known(self) -> tuple[Int32s, Int32s, Int32s]:
         """
         Raises:
             RuntimeError: it is a fixed plan, which only a built body can follow.
@@ -63,7 +63,7 @@ class AttentionPlan:
 
 
 def plan_attention(
-    starts: Ints, counts: Ints, tables: Ints, *, window: int | None, device: torch.device
+    starts: Int32s, counts: Int32s, tables: Int32s, *, window: int | None, device: torch.device
 ) -> AttentionPlan:
     """The plan of a batch from int32 arrays on the host, which must stay as they are: on the CPU they are not copied.
 

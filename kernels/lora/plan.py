@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from kernels import library
 from kernels.lora.layout import LoraAdapter
 from kernels.lora.reference import Segments
-from kernels.lora.tables import LoraTables, TablePlan, plan_rows
-
-Ints = npt.NDArray[np.int64]
+from kernels.lora.tables import Ints, LoraTables, TablePlan, plan_rows
 
 
 @dataclass(frozen=True, slots=True)
