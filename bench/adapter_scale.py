@@ -31,11 +31,10 @@ import msgspec
 from tqdm import tqdm
 
 from bench.measure import ResidentMemory, prompts, quantile
-from bench.report import Environment, publish
+from bench.report import Environment, options, publish, table
 from engine.client.engine_client import EngineClient, RequestFailed
 from engine.wire import SamplingParams
 
-_RESULTS = Path(__file__).parent / "results"
 _MEDIUM = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"
 _TRAFFIC = ("none", "one", "many")
 
@@ -233,42 +232,42 @@ async def _run(
 
 def markdown(report: Report, environment: Environment) -> str:
     """A row per kind of traffic, medians of the repeats, and how memory went."""
-    lines = [
-        f"### {report.model}, {report.dtype}: {report.adapters:,} registered adapters of rank {report.rank}, "
-        f"{report.active} active",
-        "",
-        "| adapters in the traffic | asked for | loads | errors | output tokens/s | TTFT p50 (ms) | TTFT p99 (ms) "
-        "| ITL p50 (ms) | peak memory (MB) |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+    rows = []
     for traffic in _TRAFFIC:
         runs = [run for run in report.runs if run.traffic == traffic]
 
         def median(name: str, runs: list[TrafficRun] = runs) -> float:
             return float(statistics.median(getattr(run, name) for run in runs))
 
-        lines.append(
-            f"| {traffic} | {median('distinct'):.0f} | {median('loads'):.0f} | {sum(run.errors for run in runs)} "
-            f"| {median('tokens_per_second'):,.0f} | {1e3 * median('ttft_p50'):.0f} | {1e3 * median('ttft_p99'):.0f} "
-            f"| {1e3 * median('itl_p50'):.1f} | {max(run.peak_memory for run in runs) / 1e6:,.0f} |"
+        rows.append(
+            f"{traffic} | {median('distinct'):.0f} | {median('loads'):.0f} | {sum(run.errors for run in runs)} | "
+            f"{median('tokens_per_second'):,.0f} | {1e3 * median('ttft_p50'):.0f} | {1e3 * median('ttft_p99'):.0f} | "
+            f"{1e3 * median('itl_p50'):.1f} | {max(run.peak_memory for run in runs) / 1e6:,.0f}"
         )
     many = [run.end_memory / 1e6 for run in report.runs if run.traffic == "many"]
-    lines += [
+    lines = [
+        f"### {report.model}, {report.dtype}: {report.adapters:,} registered adapters of rank {report.rank}, "
+        f"{report.active} active",
+        "",
+        *table(
+            "adapters in the traffic | asked for | loads | errors | output tokens/s | TTFT p50 (ms) | TTFT p99 (ms) | "
+            "ITL p50 (ms) | peak memory (MB)",
+            rows,
+        ),
         "",
         f"- {report.concurrency} clients, {report.requests:,} requests per run, {report.prompt_tokens} tokens in and "
         f"{report.new_tokens} out; adapters by Zipf's law with exponent {report.zipf:g}",
         f"- {report.kv_tokens:,} tokens of KV and adapters; {report.host_bytes / 1e6:,.0f} MB for prepared adapters",
         f"- memory of the engine: {report.start_memory / 1e6:,.0f} MB before the first request, "
         f"{', '.join(f'{size:,.0f}' for size in many)} MB after the runs with many adapters",
-        f"- {environment.date}, revision {environment.revision}, torch {environment.torch}, {environment.cpu}, "
-        f"{environment.cores} cores; the client shares them",
+        f"- {environment}; the client shares them",
         "",
     ]
     return "\n".join(lines)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.adapter_scale", description=__doc__.partition("\n")[0])
+    parser = options(__doc__)
     parser.add_argument("--model", type=Path, default=_MEDIUM, help="directory of a dense checkpoint")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--adapters", type=int, default=1000, help="registered")
@@ -284,7 +283,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-tokens", type=int, default=65536)
     parser.add_argument("--host-bytes", type=int, default=128 << 20, help="memory for prepared adapters")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of the engine")
-    parser.add_argument("--output", type=Path, default=_RESULTS)
     parser.add_argument("--quick", action="store_true", help="a smoke run")
     return parser
 

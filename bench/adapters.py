@@ -25,13 +25,12 @@ import msgspec
 from tqdm import tqdm
 
 from bench.measure import MachineLimits, mean, probe
-from bench.report import Environment, publish
+from bench.report import Environment, options, picture, publish, table
 
 if TYPE_CHECKING:
     from engine.checkpoint.config import ModelConfig
     from engine.execution.runner import ModelRunner
 
-_RESULTS = Path(__file__).parent / "results"
 _MEDIUM = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"
 _WARM_STEPS = 3
 
@@ -180,19 +179,19 @@ def markdown(curve: Curve, environment: Environment) -> str:
         f"### {curve.model}, {curve.dtype}: {curve.batch} requests decode, adapters of rank {curve.rank} on all linear "
         "layers",
         "",
-        "| distinct adapters | output tokens/s | of the base's | step (ms) | read per step (MB) | roofline (ms) |",
-        "|--:|--:|--:|--:|--:|--:|",
-        *(
-            f"| {point.adapters or 'none'} | {point.tokens_per_second:,.0f} | {point.tokens_per_second / base:.0%} "
-            f"| {1e3 * point.step_seconds:.2f} | {point.step_bytes / 1e6:.1f} | {1e3 * point.roofline_seconds:.2f} |"
-            for point in curve.points
+        *table(
+            "distinct adapters | output tokens/s | of the base's | step (ms) | read per step (MB) | roofline (ms)",
+            (
+                f"{point.adapters or 'none'} | {point.tokens_per_second:,.0f} | {point.tokens_per_second / base:.0%} | "
+                f"{1e3 * point.step_seconds:.2f} | {point.step_bytes / 1e6:.1f} | {1e3 * point.roofline_seconds:.2f}"
+                for point in curve.points
+            ),
+            words=0,
         ),
         "",
         f"- one adapter is {curve.adapter_bytes / 1e6:.2f} MB on the device; {curve.context} tokens of context",
-        f"- {environment.date}, revision {environment.revision}, torch {environment.torch}, {environment.cpu}, "
-        f"{environment.cores} cores, {curve.threads} of them used; measured around the runs: "
-        f"reading {curve.machine.read_bandwidth / 1e9:.1f} GB/s; "
-        f"medians of {curve.repeats}",
+        f"- {environment}, {curve.threads} of them used; measured around the runs: reading "
+        f"{curve.machine.read_bandwidth / 1e9:.1f} GB/s; medians of {curve.repeats}",
         "",
     ]
     return "\n".join(lines)
@@ -200,30 +199,25 @@ def markdown(curve: Curve, environment: Environment) -> str:
 
 def plot(curve: Curve, path: Path) -> None:
     """Throughput over distinct adapters, with the base's and the roofline's."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     base, *points = curve.points
     counts = [point.adapters for point in points]
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
-    axes.plot(counts, [curve.batch / point.roofline_seconds for point in points], "--", color="#999", label="roofline")
-    axes.axhline(base.tokens_per_second, color="#4477aa", linestyle=":", label="base model, no adapters")
-    axes.plot(counts, [point.tokens_per_second for point in points], "o-", color="#cc5544", label="measured")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [str(count) for count in counts])
-    axes.set_yscale("log")
-    axes.set_xlabel(f"distinct adapters among {curve.batch} requests (rank {curve.rank})")
-    axes.set_ylabel("output tokens per second")
-    axes.grid(alpha=0.3, which="both")
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    with picture(path, figsize=(7, 4.2)) as axes:
+        axes.plot(
+            counts, [curve.batch / point.roofline_seconds for point in points], "--", color="#999", label="roofline"
+        )
+        axes.axhline(base.tokens_per_second, color="#4477aa", linestyle=":", label="base model, no adapters")
+        axes.plot(counts, [point.tokens_per_second for point in points], "o-", color="#cc5544", label="measured")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.set_yscale("log")
+        axes.set_xlabel(f"distinct adapters among {curve.batch} requests (rank {curve.rank})")
+        axes.set_ylabel("output tokens per second")
+        axes.grid(alpha=0.3, which="both")
+        axes.legend(frameon=False)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.adapters", description=__doc__.partition("\n")[0])
+    parser = options(__doc__)
     parser.add_argument("--model", type=Path, default=_MEDIUM, help="directory of a dense checkpoint")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--rank", type=int, default=16)
@@ -234,7 +228,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--probe-bytes", type=int, default=1 << 29, help="how much the bandwidth's probe reads")
     parser.add_argument("--threads", type=int, default=1, help="of torch; the demo's engines have one each")
-    parser.add_argument("--output", type=Path, default=_RESULTS)
     parser.add_argument("--quick", action="store_true", help="a smoke run")
     return parser
 

@@ -31,11 +31,11 @@ from bench.engine_report import markdown, plot
 from bench.measure import mean, probe
 from bench.peers import folder
 from bench.process import SubjectFailed, SubjectProcess, convert, interpreter
+from bench.report import options
 from bench.subjects.interface import PRECISIONS, SubjectSetup
 from bench.subjects.registry import SUBJECTS
 from bench.worker import RunCommand
 
-_RESULTS = Path(__file__).parent / "results"
 _PROBE_BYTES = 1 << 29
 _WARM_UP_TOKENS = 4
 _RANK = 8
@@ -154,9 +154,7 @@ def _setup(entry: MeasuredSubject, cells: Sequence[Cell], arguments: argparse.Na
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.engine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--model", action="append", choices=list(SHAPES), help="repeatable; both S and L by default")
     parser.add_argument("--subject", action="append", choices=list(SUBJECTS), help="repeatable; all by default")
     parser.add_argument(
@@ -177,7 +175,6 @@ def _parser() -> argparse.ArgumentParser:
         "--probe-bytes", type=int, default=_PROBE_BYTES, metavar="N", help="more than the CPU caches hold"
     )
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="where checkpoints and peers are kept")
-    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder for the results")
     parser.add_argument(
         "--merge", action="store_true", help="keep what the results' file has of what is not measured now"
     )

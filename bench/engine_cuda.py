@@ -22,7 +22,7 @@ from bench.kernel_cases_cuda import FULL, QUICK
 from bench.kernels_cuda import CudaBench
 from bench.measure import MachineLimits, mean, summarise
 from bench.process import SubjectFailed, SubjectProcess
-from bench.report import Environment, publish
+from bench.report import Environment, publish, table
 from bench.subjects.interface import Precision, SubjectSetup
 from bench.worker import RunCommand
 
@@ -180,44 +180,36 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def markdown(results: CudaResults) -> str:
+    limits, here = results.limits, results.environment
     lines = [
         "### The engine on CUDA",
         "",
-        "| model | cell | subject | on the device | tokens/s | over transformers | TTFT p50, ms | ITL p50, ms | p95 "
-        "| decode roofline | matmul limit for prompts |",
-        "|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    lines += ["| " + " | ".join(_line(row, results.rows)) + " |" for row in results.rows]
-    limits = results.limits
-    lines += [
+        *table(
+            "model | cell | subject | on the device | tokens/s | over transformers | TTFT p50, ms | ITL p50, ms | p95 "
+            "| decode roofline | matmul limit for prompts",
+            (_line(row, results.rows) for row in results.rows),
+            words=4,
+        ),
         "",
         f"- measured before and after: copying {limits.read_bandwidth / 1e9:,.0f} GB/s, products in bf16 "
         f"{limits.matmul / 1e12:,.1f} TFLOP/s",
         f"- aim: {AIM:.0%} of the decode roofline for 7B and one request; ahead of transformers in every cell",
-        f"- {results.environment.date}, revision {results.environment.revision}, {results.device}, torch "
-        f"{results.environment.torch}, transformers {results.environment.transformers}",
+        f"- {here.date}, revision {here.revision}, {results.device}, torch {here.torch}, transformers "
+        f"{here.transformers}",
     ]
     lines += [f"- not measured: {one.model}, {one.subject}, {one.company}: {one.reason}" for one in results.failures]
     return "\n".join([*lines, ""])
 
 
-def _line(row: CudaRow, rows: Sequence[CudaRow]) -> list[str]:
+def _line(row: CudaRow, rows: Sequence[CudaRow]) -> str:
     peers = [
         each.tokens_per_second
         for each in rows
         if each.subject == PEER and (each.model, each.precision, each.cell) == (row.model, row.precision, row.cell)
     ]
     ahead = f"{row.tokens_per_second / peers[0]:.2f}" if peers and row.subject == OURS and row.company == ALONE else ""
-    return [
-        f"{row.model} {row.precision}",
-        row.cell,
-        row.subject,
-        row.company,
-        f"{row.tokens_per_second:,.0f}",
-        ahead,
-        f"{row.ttft_p50 * 1e3:,.1f}",
-        f"{row.itl_p50 * 1e3:,.2f}",
-        f"{row.itl_p95 * 1e3:,.2f}",
-        f"{row.roofline:.0%}",
-        f"{row.prefill:.0%}",
-    ]
+    return (
+        f"{row.model} {row.precision} | {row.cell} | {row.subject} | {row.company} | {row.tokens_per_second:,.0f} | "
+        f"{ahead} | {row.ttft_p50 * 1e3:,.1f} | {row.itl_p50 * 1e3:,.2f} | {row.itl_p95 * 1e3:,.2f} | "
+        f"{row.roofline:.0%} | {row.prefill:.0%}"
+    )

@@ -12,6 +12,7 @@ from bench.cells import ADAPTERS, AIMS, CELLS, Aim, Cell
 from bench.checkpoints import SHAPES
 from bench.engine_record import EngineResults, MeasuredSubject
 from bench.measure import Measurement
+from bench.report import picture, table
 from bench.subjects.interface import PRECISIONS
 from bench.subjects.registry import OURS
 
@@ -85,12 +86,12 @@ def markdown(results: EngineResults) -> str:
     lines = ["# The engine beside its peers", "", _conditions(results), ""]
     found = verdicts(results.rows)
     if found:
-        lines += [
-            "| model | precision | load | best peer | ours | ratio | aim | reached | ours, of the decode roofline |",
-            "|---|---|---|---|---|--:|--:|---|--:|",
-            *(_verdict(each, results.rows) for each in found),
-            "",
-        ]
+        lines += table(
+            "model | precision | load | best peer | ours | ratio | aim | reached | ours, of the decode roofline",
+            (_verdict(each, results.rows) for each in found),
+            words=5,
+        )
+        lines += [""]
     for model in dict.fromkeys(row.model for row in results.rows):
         lines += _matrix(model, results)
     if results.missing:
@@ -115,7 +116,7 @@ def _verdict(verdict: AimVerdict, rows: Sequence[Measurement]) -> str:
         "**yes**" if verdict.reached else "no",
         f"{ours.roofline:.0%}",
     )
-    return f"| {' | '.join(cells)} |"
+    return " | ".join(cells)
 
 
 def _of_roofline(aim: Aim) -> str:
@@ -144,22 +145,23 @@ def _matrix(model: str, results: EngineResults) -> list[str]:
     loads = dict(results.load_seconds)
     agreement = {each.entry: each for each in results.agreement}
     head = [_label(cell) for cell in results.cells]
-    lines = [
-        f"## {model}",
-        "",
-        "Output tokens/s (TTFT p50 / ITL p50 in ms; share of the decode roofline, of the matmul limit for prompts).",
-        "",
-        f"| precision | subject | {' | '.join(head)} | memory (MiB) | load (s) | first tokens as transformers |",
-        f"|---|---|{'---|' * len(head)}--:|--:|--:|",
-    ]
+    lines = []
     for entry in entries:
         found = [rows.get((model, entry.precision, cell.name, entry.subject)) for cell in results.cells]
         memory = max(row.peak_memory for row in found if row is not None)
         name = f"**{entry.subject}**" if entry.subject.startswith(OURS) else entry.subject
         cells = [entry.precision, name, *map(_cell, found), f"{memory / 2**20:,.0f}", f"{loads[entry]:.1f}"]
         cells.append(f"{agreement[entry].first_tokens:.0%}" if entry in agreement else "")
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
+        lines.append(" | ".join(cells))
+    columns = ["precision", "subject", *head, "memory (MiB)", "load (s)", "first tokens as transformers"]
+    return [
+        f"## {model}",
+        "",
+        "Output tokens/s (TTFT p50 / ITL p50 in ms; share of the decode roofline, of the matmul limit for prompts).",
+        "",
+        *table(" | ".join(columns), lines, words=2 + len(head)),
+        "",
+    ]
 
 
 def _cell(row: Measurement | None) -> str:
@@ -193,53 +195,45 @@ def _conditions(results: EngineResults) -> str:
         f"{_label(cell)}: {cell.prompt_tokens} {'own ' if cell.shared_tokens else ''}tokens in, {cell.new_tokens} out"
         for cell in results.cells
     )
-    machine = f"{place.cpu}, {place.cores} cores, {results.threads} threads"
+    machine = f"transformers {place.transformers}, {results.threads} threads"
     machine += "" if results.kv_dtype == "auto" else f", our KV cache in {results.kv_dtype}"
     reading = f"{min(bandwidths):.1f}-{max(bandwidths):.1f} GB/s"
     limits = f"{reading}, {min(products):.2f}-{max(products):.2f} TFLOP/s in a square product"
     return (
-        f"{place.date}, revision {place.revision}, torch {place.torch}, transformers {place.transformers}, {machine}. "
-        f"Requests at once, greedy, the same token ids for all ({loads}). Medians of {results.repeats}, subjects take "
-        f"turns. The machine's limits, measured around the runs: {limits}."
+        f"{place}, {machine}. Requests at once, greedy, the same token ids for all ({loads}). Medians of "
+        f"{results.repeats}, subjects take turns. The machine's limits, measured around the runs: {limits}."
     )
 
 
 def plot(results: EngineResults, path: Path) -> None:
     """Every subject's throughput over the best peer's, cell by cell; cells without a peer are left out."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     groups = _groups(results.rows)
     places = {group: place for place, group in enumerate(sorted(groups, key=_order))}
     bounds = {(aim.model, aim.precision or _ANY, aim.cell): aim.bound for aim in AIMS if aim.quantity == "tokens/s"}
-    figure, axes = pyplot.subplots(figsize=(8, 1.5 + 0.32 * len(groups)), layout="constrained")
-    for number, subject in enumerate(dict.fromkeys(row.subject for rows in groups.values() for row in rows)):
-        points = [
-            (row.tokens_per_second / _best_peer(rows), places[group])
-            for group, rows in groups.items()
-            for row in rows
-            if row.subject == subject
-        ]
-        ratios, heights = zip(*points, strict=True)
-        marker, size = ("D", 60) if subject.startswith(OURS) else ("o", 26)
-        axes.scatter(ratios, heights, label=subject, color=f"C{number}", marker=marker, s=size)
-    for group, place in places.items():
-        if group in bounds:
-            axes.plot([bounds[group]] * 2, [place - 0.35, place + 0.35], color="black", linewidth=1.5)
-    axes.axvline(1, color="#999", linewidth=0.8)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("{x:g}")
-    axes.set_yticks(list(places.values()), [" ".join(group) for group in places])
-    axes.invert_yaxis()
-    axes.set_xlabel("output tokens/s over the best peer's; black: the aim")
-    axes.grid(alpha=0.3, which="both", axis="x")
-    if groups:
-        axes.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    with picture(path, figsize=(8, 1.5 + 0.32 * len(groups))) as axes:
+        for number, subject in enumerate(dict.fromkeys(row.subject for rows in groups.values() for row in rows)):
+            points = [
+                (row.tokens_per_second / _best_peer(rows), places[group])
+                for group, rows in groups.items()
+                for row in rows
+                if row.subject == subject
+            ]
+            ratios, heights = zip(*points, strict=True)
+            marker, size = ("D", 60) if subject.startswith(OURS) else ("o", 26)
+            axes.scatter(ratios, heights, label=subject, color=f"C{number}", marker=marker, s=size)
+        for group, place in places.items():
+            if group in bounds:
+                axes.plot([bounds[group]] * 2, [place - 0.35, place + 0.35], color="black", linewidth=1.5)
+        axes.axvline(1, color="#999", linewidth=0.8)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("{x:g}")
+        axes.set_yticks(list(places.values()), [" ".join(group) for group in places])
+        axes.invert_yaxis()
+        axes.set_xlabel("output tokens/s over the best peer's; black: the aim")
+        axes.grid(alpha=0.3, which="both", axis="x")
+        if groups:
+            axes.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def _groups(rows: Sequence[Measurement]) -> dict[tuple[str, str, str], list[Measurement]]:

@@ -11,11 +11,9 @@ which sends what it has for every few minutes at once. One of the polite tenants
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import gzip
 import hashlib
-import math
 import os
 import statistics
 from collections.abc import Iterable, Sequence
@@ -24,7 +22,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench.report import publish
+from bench.measure import quantile
+from bench.report import options, picture, publish, table
 from bench.simulation import Arrival, Simulation, StepCost, simulate
 from engine.scheduling.config import POLICIES, SchedulerConfig
 from engine.wire import PolicyName, ServiceClass
@@ -40,7 +39,6 @@ CONFIG = SchedulerConfig(blocks=2048, step_tokens=512, max_running=32, max_waiti
 _HASHED_TOKENS = 512
 _SCALE = 16
 _BLOCK = _HASHED_TOKENS // _SCALE
-_RESULTS = Path(__file__).parent / "results"
 
 
 class TraceRequest(msgspec.Struct):
@@ -138,13 +136,13 @@ def summarise(runs: dict[str, Simulation], load: float) -> FairnessResult:
         for tenant in (GREEDY, *POLITE):
             ttfts = run.ttfts(tenant)
             if ttfts:
-                rows.append(FairnessRow(policy, tenant, len(ttfts), statistics.median(ttfts), p99(ttfts)))
+                rows.append(FairnessRow(policy, tenant, len(ttfts), statistics.median(ttfts), quantile(ttfts, 0.99)))
         prompts = sum(len(outcome.arrival.prompt) for outcome in run.outcomes)
         tokens = prompts + sum(outcome.arrival.output for outcome in run.outcomes)
         totals.append(
             Total(
                 policy=policy,
-                polite_p99=p99([ttft for tenant in POLITE[:5] for ttft in run.ttfts(tenant)] or [0.0]),
+                polite_p99=quantile([ttft for tenant in POLITE[:5] for ttft in run.ttfts(tenant)] or [0.0], 0.99),
                 jain=run.jain,
                 windows=run.contended,
                 tokens_per_second=tokens / run.seconds,
@@ -155,13 +153,14 @@ def summarise(runs: dict[str, Simulation], load: float) -> FairnessResult:
     return FairnessResult(len(next(iter(runs.values())).outcomes), load, rows, totals)
 
 
-def p99(values: Sequence[float]) -> float:
-    return sorted(values)[math.ceil(0.99 * len(values)) - 1]
-
-
 def markdown(result: FairnessResult) -> str:
     """The tables, with what they show."""
     policies = [total.policy for total in result.totals]
+    tenants = []
+    for tenant, group in groupby(sorted(result.rows, key=lambda row: row.tenant), key=lambda row: row.tenant):
+        found = {row.policy: row for row in group}
+        cells = [f"{found[policy].ttft_p50:.2f} / {found[policy].ttft_p99:.2f}" for policy in policies]
+        tenants.append(" | ".join([tenant, str(found[policies[0]].requests), *cells]))
     lines = [
         "# Fairness: a recorded load under each policy",
         "",
@@ -173,24 +172,16 @@ def markdown(result: FairnessResult) -> str:
         "",
         "TTFT p50 / p99 in seconds:",
         "",
-        "| tenant | requests | " + " | ".join(policies) + " |",
-        "|---|--:|" + "--:|" * len(policies),
-    ]
-    for tenant, group in groupby(sorted(result.rows, key=lambda row: row.tenant), key=lambda row: row.tenant):
-        found = {row.policy: row for row in group}
-        cells = [f"{found[policy].ttft_p50:.2f} / {found[policy].ttft_p99:.2f}" for policy in policies]
-        lines.append(f"| {tenant} | {found[policies[0]].requests} | " + " | ".join(cells) + " |")
-    lines += [
+        *table(" | ".join(["tenant", "requests", *policies]), tenants),
         "",
-        "| policy | TTFT p99, polite and standard (s) | Jain index (windows) | tokens/s | prefix hits | preemptions |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    lines += [
-        f"| {total.policy} | {total.polite_p99:.2f} | {total.jain:.3f} ({total.windows}) "
-        f"| {total.tokens_per_second:,.0f} | {total.cached:.0%} | {total.preemptions} |"
-        for total in result.totals
-    ]
-    lines += [
+        *table(
+            "policy | TTFT p99, polite and standard (s) | Jain index (windows) | tokens/s | prefix hits | preemptions",
+            (
+                f"{total.policy} | {total.polite_p99:.2f} | {total.jain:.3f} ({total.windows}) | "
+                f"{total.tokens_per_second:,.0f} | {total.cached:.0%} | {total.preemptions}"
+                for total in result.totals
+            ),
+        ),
         "",
         "The Jain index compares, in windows of a second, the services of the standard tenants that had somebody "
         "waiting all the time: 1 is equal, 1/n is one of n having everything.",
@@ -202,26 +193,18 @@ def markdown(result: FairnessResult) -> str:
 
 def plot(runs: dict[str, Simulation], path: Path) -> None:
     """How many requests had their first token after how long, polite ones and greedy ones."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True)
-    for policy, run in runs.items():
-        for axis, tenants in zip(axes, (POLITE[:5], (GREEDY,)), strict=True):
-            ttfts = sorted(ttft for tenant in tenants for ttft in run.ttfts(tenant))
-            shares = [(index + 1) / len(ttfts) for index in range(len(ttfts))]
-            # Where classes are few, fcfs and priority are nearly the same: dashes let both be seen.
-            axis.plot(ttfts, shares, label=policy, linestyle="--" if policy == "priority" else "-")
-    for axis, title in zip(axes, ("polite tenants (standard)", "the greedy tenant"), strict=True):
-        axis.set(title=title, xlabel="time to first token (s)", xscale="log")
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("share of requests")
-    axes[0].legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    pyplot.close(figure)
+    with picture(path, columns=2, figsize=(10, 4), sharey=True) as axes:
+        for policy, run in runs.items():
+            for axis, tenants in zip(axes, (POLITE[:5], (GREEDY,)), strict=True):
+                ttfts = sorted(ttft for tenant in tenants for ttft in run.ttfts(tenant))
+                shares = [(index + 1) / len(ttfts) for index in range(len(ttfts))]
+                # Where classes are few, fcfs and priority are nearly the same: dashes let both be seen.
+                axis.plot(ttfts, shares, label=policy, linestyle="--" if policy == "priority" else "-")
+        for axis, title in zip(axes, ("polite tenants (standard)", "the greedy tenant"), strict=True):
+            axis.set(title=title, xlabel="time to first token (s)", xscale="log")
+            axis.grid(alpha=0.3)
+        axes[0].set_ylabel("share of requests")
+        axes[0].legend()
 
 
 def _config(policy: PolicyName) -> SchedulerConfig:
@@ -229,11 +212,10 @@ def _config(policy: PolicyName) -> SchedulerConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--trace", type=Path, help=f"a trace instead of {FILE} in ROUNDHOUSE_BENCH_DATA")
     parser.add_argument("--requests", type=int, default=3000, help="how many of its first requests")
     parser.add_argument("--load", type=float, default=0.9, help="work offered per work that can be done")
-    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder of the results")
     arguments = parser.parse_args(argv)
     trace: Path = arguments.trace or Path(os.environ.get("ROUNDHOUSE_BENCH_DATA", ""), FILE)
     if not trace.is_file():

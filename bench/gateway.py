@@ -11,7 +11,6 @@ first token takes beyond the stub's own in the same run, without a gateway.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import os
@@ -29,17 +28,16 @@ import msgspec
 from rich.console import Console
 from rich.progress import track
 
-from bench.gateway_report import FRAMES, KEY, STUB, SUBJECTS, GatewayRow, GatewaySubject, plot, table
+from bench.gateway_report import FRAMES, KEY, STUB, SUBJECTS, GatewayRow, GatewaySubject, markdown, plot
 from bench.load import LoadOutcome
 from bench.measure import quantile
-from bench.report import Environment, publish
+from bench.report import Environment, options, publish
 from bench.stub import TIERS, WORD
 from engine.text.processor import TextProcessor
 from gateway.config.settings import DEMO
 from gateway.processes.redis_server import binary
 
 ROOT = Path(__file__).parent.parent
-RESULTS = Path(__file__).parent / "results"
 PEERS = Path("~/.cache/roundhouse/bench").expanduser()
 CHUNKS = 32
 START_SECONDS = 90.0
@@ -254,14 +252,11 @@ def wait_for(port: int, ready: str | None = None) -> None:
 
 def conditions() -> str:
     """One line: where, when, which versions."""
-    here = Environment.here()
-    return f"- {here.date}, revision {here.revision}, {here.cpu}, {here.cores} cores, which clients and stub share"
+    return f"- {Environment.here()}, which clients and stub share"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.gateway", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--subject", choices=list(SUBJECTS), action="append", help="repeatable; all by default")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64, 256])
     parser.add_argument("--turns", type=int, default=3000, help="in each run")
@@ -270,7 +265,6 @@ def main() -> None:
         "--rate", type=float, help="turns per second by a Poisson process, instead of as many as can be"
     )
     parser.add_argument("--quick", action="store_true", help="a smoke run")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for table and JSON")
     arguments = parser.parse_args()
     names = arguments.subject or list(SUBJECTS)
     behind = {SUBJECTS[name].behind for name in names}
@@ -288,7 +282,7 @@ def main() -> None:
             rows += measure(stage, subject, clients, many, arguments.rate)
     title = f"# Gateways, {CHUNKS} chunks a turn" + (f", {arguments.rate:g} turns/s" if arguments.rate else "")
     stem: Path = arguments.output / ("gateway" + ("-rate" if arguments.rate else ""))
-    publish(stem, "\n".join([title, "", *table(rows), "", conditions()]) + "\n", rows)
+    publish(stem, "\n".join([title, "", *markdown(rows), "", conditions()]) + "\n", rows)
     plot(rows, stem.with_suffix(".png"))
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from bench.report import picture, table
+
 KEY = "roundhouse-bench"
 
 
@@ -64,58 +66,48 @@ class GatewayRow(msgspec.Struct, frozen=True):
     errors: int
 
 
-def table(rows: Sequence[GatewayRow]) -> list[str]:
+def markdown(rows: Sequence[GatewayRow]) -> list[str]:
     """Markdown: what each adds to the stub's own latency, and what it costs."""
-    lines = [
-        "| clients | subject | first token p50 / p95 / p99 (ms) | added p50 (ms) | turns/s | events/s | "
-        "CPU per turn (ms) | turns/s per core | errors |",
-        "|--:|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
     by_place = {(row.subject, row.clients): row for row in rows}
+    lines = []
     for row in sorted(rows, key=lambda each: (each.clients, list(SUBJECTS).index(each.subject))):
         base = by_place.get((SUBJECTS[row.subject].behind or "", row.clients))
         added = "" if base is None else f"{row.ttft_p50 - base.ttft_p50:.2f}"
-        if row.subject.startswith(STUB):
-            lines.append(
-                f"| {row.clients} | {row.subject} | {row.ttft_p50:.2f} / {row.ttft_p95:.2f} / {row.ttft_p99:.2f} | | "
-                f"{row.turns_per_second:,.0f} | {row.events_per_second:,.0f} | | | {row.errors} |"
-            )
-            continue
         name = f"**{row.subject}**" if row.subject.startswith("roundhouse") else row.subject
         lines.append(
-            f"| {row.clients} | {name} | {row.ttft_p50:.2f} / {row.ttft_p95:.2f} / {row.ttft_p99:.2f} | {added} | "
-            f"{row.turns_per_second:,.0f} | {row.events_per_second:,.0f} | {row.cpu_per_turn or 0:.2f} | "
-            f"{row.turns_per_core or 0:,.0f} | {row.errors} |"
+            f"{row.clients} | {name} | {row.ttft_p50:.2f} / {row.ttft_p95:.2f} / {row.ttft_p99:.2f} | {added} | "
+            f"{row.turns_per_second:,.0f} | {row.events_per_second:,.0f} | {_figure(row.cpu_per_turn, '.2f')} | "
+            f"{_figure(row.turns_per_core, ',.0f')} | {row.errors}"
         )
-    return lines
+    return table(
+        "clients | subject | first token p50 / p95 / p99 (ms) | added p50 (ms) | turns/s | events/s | "
+        "CPU per turn (ms) | turns/s per core | errors",
+        lines,
+        words=2,
+    )
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def plot(rows: Sequence[GatewayRow], path: Path) -> None:
     """First tokens over the number of clients, and turns per second of one core."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, (latency, rate) = pyplot.subplots(1, 2, figsize=(11, 4.2))
-    for subject in SUBJECTS.values():
-        mine = sorted((row for row in rows if row.subject == subject.name), key=lambda row: row.clients)
-        if not mine:
-            continue
-        clients = [row.clients for row in mine]
-        style = "-" if subject.name.startswith("roundhouse") else "--"
-        (line,) = latency.plot(clients, [row.ttft_p50 for row in mine], style, marker="o", label=subject.name)
-        latency.fill_between(
-            clients, [row.ttft_p50 for row in mine], [row.ttft_p99 for row in mine], color=line.get_color(), alpha=0.1
-        )
-        if not subject.name.startswith(STUB):
-            rate.plot(clients, [row.turns_per_core or 0 for row in mine], style, marker="o", color=line.get_color())
-    latency.set(title="first token, p50 to p99 (ms)", xlabel="clients, always busy", yscale="log")
-    rate.set(title="streamed turns per second of CPU", xlabel="clients, always busy", yscale="log")
-    for axis in (latency, rate):
-        axis.set_xscale("log", base=2)
-        axis.grid(alpha=0.3)
-    latency.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    pyplot.close(figure)
+    with picture(path, columns=2, figsize=(11, 4.2)) as (latency, rate):
+        for subject in SUBJECTS.values():
+            mine = sorted((row for row in rows if row.subject == subject.name), key=lambda row: row.clients)
+            if not mine:
+                continue
+            clients = [row.clients for row in mine]
+            style = "-" if subject.name.startswith("roundhouse") else "--"
+            p50, p99 = [row.ttft_p50 for row in mine], [row.ttft_p99 for row in mine]
+            (line,) = latency.plot(clients, p50, style, marker="o", label=subject.name)
+            latency.fill_between(clients, p50, p99, color=line.get_color(), alpha=0.1)
+            if not subject.name.startswith(STUB):
+                rate.plot(clients, [row.turns_per_core or 0 for row in mine], style, marker="o", color=line.get_color())
+        latency.set(title="first token, p50 to p99 (ms)", xlabel="clients, always busy", yscale="log")
+        rate.set(title="streamed turns per second of CPU", xlabel="clients, always busy", yscale="log")
+        for axis in (latency, rate):
+            axis.set_xscale("log", base=2)
+            axis.grid(alpha=0.3)
+        latency.legend(fontsize=8)

@@ -26,7 +26,7 @@ import numpy as np
 from tqdm import tqdm
 
 from bench.measure import prompts
-from bench.report import Environment, publish
+from bench.report import Environment, options, publish, table
 from deploy.demo.corpus import HERE
 from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 from engine.execution.precision import Precision
@@ -35,7 +35,6 @@ from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.constraints import Constraints
 from engine.wire import Generate, Grammar, ModelInfo, SamplingParams
 
-_RESULTS = Path(__file__).parent / "results"
 _BLOCKS = 4096
 _PROMPT_TOKENS = 32
 _TIMEOUT = 120.0
@@ -276,30 +275,35 @@ def markdown(record: GrammarRecord, arguments: argparse.Namespace) -> str:
     lines = [
         f"# Grammars, {environment.date}",
         "",
-        f"`python -m bench.grammar`: {environment.cpu}, {environment.cores} cores, revision {environment.revision}. A "
-        f"vocabulary of {record.vocabulary:,}; the first grammar of an engine takes {record.first_seconds:.2f} s.",
+        f"`python -m bench.grammar`: {environment}. A vocabulary of {record.vocabulary:,}; the first grammar of an "
+        f"engine takes {record.first_seconds:.2f} s.",
         "",
-        "| grammar | compiled in | at most | tokens | mask p50 | mask p99 | consumed in |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-    ]
-    for row in record.grammars:
-        compiled = f"{row.compile_p50 * 1e3:.1f} ms | {row.compile_max * 1e3:.1f} ms"
-        masks = f"{row.mask_p50 * 1e6:.0f} µs | {row.mask_p99 * 1e6:.0f} µs | {row.consume_p50 * 1e6:.0f} µs"
-        lines.append(f"| {row.name} | {compiled} | {row.tokens} | {masks} |")
-    lines += [
+        *table(
+            "grammar | compiled in | at most | tokens | mask p50 | mask p99 | consumed in",
+            (
+                f"{row.name} | {row.compile_p50 * 1e3:.1f} ms | {row.compile_max * 1e3:.1f} ms | {row.tokens} | "
+                f"{row.mask_p50 * 1e6:.0f} µs | {row.mask_p99 * 1e6:.0f} µs | {row.consume_p50 * 1e6:.0f} µs"
+                for row in record.grammars
+            ),
+        ),
         "",
         f"Decode steps of the demo's {arguments.model} model, a long list of objects as the grammar, one thread:",
         "",
-        "| requests | with a grammar | step p50 | over none |",
-        "|--:|---|--:|--:|",
+        *table(
+            "requests | with a grammar | step p50 | over none",
+            (
+                f"{step.concurrency} | {step.way} | {step.step_p50 * 1e3:.2f} ms | {step.ratio:.2f}"
+                for step in record.steps
+            ),
+            words=2,
+        ),
+        "",
     ]
-    for step in record.steps:
-        lines.append(f"| {step.concurrency} | {step.way} | {step.step_p50 * 1e3:.2f} ms | {step.ratio:.2f} |")
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.grammar", description=(__doc__ or "").split("\n")[0])
+    parser = options(__doc__)
     parser.add_argument("--model", choices=["small", "medium", "large"], default="medium", help="of the demo")
     parser.add_argument("--tokenizer", type=Path, help="folder of another tokenizer.json, for masks and compilation")
     parser.add_argument("--vocabulary", type=int, default=128_256, help="of the model that --tokenizer belongs to")
@@ -310,7 +314,6 @@ def _parser() -> argparse.ArgumentParser:
         "--repeats", type=int, default=8, help="answers per grammar, and runs of steps beside the first"
     )
     parser.add_argument("--quick", action="store_true", help="a smoke run")
-    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder for the tables and their JSON")
     return parser
 
 

@@ -11,7 +11,6 @@ beside over the p99 alone.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -26,14 +25,13 @@ from pathlib import Path
 
 import msgspec
 
-from bench.fairness import p99
-from bench.report import Environment, publish
+from bench.measure import quantile
+from bench.report import Environment, options, publish, table
 from engine.client.engine_client import EngineClient
 from engine.scheduling.config import POLICIES
 from engine.wire import SamplingParams
 
 MODEL = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"
-_RESULTS = Path(__file__).parent / "results"
 _START_SECONDS = 120.0
 
 
@@ -133,11 +131,11 @@ async def measure(model: Path, policy: str, sizes: GreedySizes, threads: int) ->
     return GreedyRow(
         policy=policy,
         alone_p50=statistics.median(alone),
-        alone_p99=p99(alone),
+        alone_p99=quantile(alone, 0.99),
         beside_p50=statistics.median(beside),
-        beside_p99=p99(beside),
+        beside_p99=quantile(beside, 0.99),
         greedy_p50=statistics.median(greedy),
-        ratio=p99(beside) / p99(alone),
+        ratio=quantile(beside, 0.99) / quantile(alone, 0.99),
     )
 
 
@@ -174,33 +172,32 @@ def markdown(rows: Sequence[GreedyRow], sizes: GreedySizes, model: str, environm
     lines = [
         "# A greedy tenant beside a polite one",
         "",
-        f"The demo's {model} model in an engine process on {environment.cpu} ({environment.cores} cores), "
-        f"{environment.date}, revision {environment.revision}: {sizes.greedy} requests of {sizes.greedy_prompt} + "
-        f"{sizes.greedy_output} tokens and {sizes.polite} of {sizes.polite_prompt} + {sizes.polite_output}, "
-        f"{sizes.rounds} rounds; {sizes.max_running} rows, {sizes.step_tokens} tokens per step. Made by "
-        "`python -m bench.greedy`.",
+        f"The demo's {model} model in an engine process, {environment}: {sizes.greedy} requests of "
+        f"{sizes.greedy_prompt} + {sizes.greedy_output} tokens and {sizes.polite} of {sizes.polite_prompt} + "
+        f"{sizes.polite_output}, {sizes.rounds} rounds; {sizes.max_running} rows, {sizes.step_tokens} tokens per step. "
+        "Made by `python -m bench.greedy`.",
         "",
         "TTFT in milliseconds:",
         "",
-        "| policy | polite, alone p50 / p99 | polite, beside p50 / p99 | p99 beside / alone | greedy p50 |",
-        "|---|--:|--:|--:|--:|",
-    ]
-    lines += [
-        f"| {row.policy} | {1e3 * row.alone_p50:.0f} / {1e3 * row.alone_p99:.0f} "
-        f"| {1e3 * row.beside_p50:.0f} / {1e3 * row.beside_p99:.0f} | {row.ratio:.2f} | {1e3 * row.greedy_p50:.0f} |"
-        for row in rows
+        *table(
+            "policy | polite, alone p50 / p99 | polite, beside p50 / p99 | p99 beside / alone | greedy p50",
+            (
+                f"{row.policy} | {1e3 * row.alone_p50:.0f} / {1e3 * row.alone_p99:.0f} | {1e3 * row.beside_p50:.0f} / "
+                f"{1e3 * row.beside_p99:.0f} | {row.ratio:.2f} | {1e3 * row.greedy_p50:.0f}"
+                for row in rows
+            ),
+        ),
     ]
     return "\n".join(lines) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--model", type=Path, default=MODEL, help="directory of a checkpoint")
     parser.add_argument("--policy", choices=POLICIES, action="append", help="only this one; may be repeated")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=GreedySizes().rounds)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder of the results")
     arguments = parser.parse_args(argv)
     sizes = GreedySizes(rounds=arguments.rounds)
     if arguments.quick:

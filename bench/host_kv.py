@@ -32,7 +32,7 @@ import msgspec
 from tqdm import tqdm
 
 from bench.host_kv_report import Copies, HostKvComparison, HostKvLine, Known, markdown, plot
-from bench.report import Environment, publish
+from bench.report import Environment, options, publish
 from engine.cache.blocks import BLOCK_SIZE
 from engine.wire import Generate, Output, SamplingParams
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from engine.core import EngineCore
     from engine.execution.runner import ModelRunner
 
-_RESULTS = Path(__file__).parent / "results"
 _LARGE = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "large"
 _TIMEOUT = 60
 """Seconds after which a load is lost."""
@@ -312,7 +311,7 @@ def _line(name: str, setup: tuple[int, int], runs: Sequence[HostKvRun], full: Se
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.host_kv", description=(__doc__ or "").partition("\n")[0])
+    parser = options(__doc__)
     parser.add_argument("--model", type=Path, default=_LARGE, help="directory of a checkpoint")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="the demo's is float32")
@@ -328,7 +327,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-tokens", type=int, default=6144, help="of the small KV cache")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="a smoke run")
-    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder for the table, its JSON and the plot")
     return parser
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from bench.report import Environment
+from bench.measure import quantile
+from bench.report import Environment, picture, table
 from engine.cache.blocks import BLOCK_SIZE
 
 
@@ -83,11 +83,6 @@ def block_seconds(known: Sequence[Known]) -> tuple[float, float]:
     return (last.computed - first.computed) / count, (last.loaded - first.loaded) / count
 
 
-def percentile(ascending: Sequence[float], share: float) -> float:
-    """The smallest value that is not below so much of all."""
-    return ascending[max(0, math.ceil(share * len(ascending)) - 1)]
-
-
 def markdown(comparison: HostKvComparison, environment: Environment) -> str:
     """The tables, and what they were measured on."""
     lines = [
@@ -104,16 +99,16 @@ def markdown(comparison: HostKvComparison, environment: Environment) -> str:
         f"{comparison.lines[0].prompt_tokens / comparison.turns:,.0f} prompt tokens in the mean. "
         f"The KV cache holds {comparison.kv_tokens:,} tokens, host memory as much as all conversations have.",
         "",
-        "| setup | prompt tokens cached | of these from the host | computed again | TTFT p50 (ms) | TTFT p99 (ms) "
-        "| output tokens/s | saved, loaded (MB) | same answers |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-        *(_line(line) for line in comparison.lines),
+        *table(
+            "setup | prompt tokens cached | of these from the host | computed again | TTFT p50 (ms) | TTFT p99 (ms) | "
+            "output tokens/s | saved, loaded (MB) | same answers",
+            map(_line, comparison.lines),
+        ),
         "",
         _gain(*comparison.lines),
         "",
-        f"{environment.date}, revision {environment.revision}, torch {environment.torch}, {environment.cpu}, "
-        f"{environment.cores} cores, one thread; {comparison.repeats} repeats, shares and times over all of them, "
-        "tokens/s their median.",
+        f"{environment}, one thread; {comparison.repeats} repeats, shares and times over all of them, tokens/s their "
+        "median.",
         "",
     ]
     return "\n".join(lines)
@@ -133,12 +128,14 @@ def _prefixes(comparison: HostKvComparison) -> list[str]:
     return [
         "## A prefix alone",
         "",
-        "| known blocks | tokens | computed (ms) | loaded (ms) | in the KV cache (ms) |",
-        "|--:|--:|--:|--:|--:|",
-        *(
-            f"| {one.blocks} | {one.blocks * BLOCK_SIZE:,} | {_ms(one.computed)} | {_ms(one.loaded)} "
-            f"| {_ms(one.found)} |"
-            for one in comparison.known
+        *table(
+            "known blocks | tokens | computed (ms) | loaded (ms) | in the KV cache (ms)",
+            (
+                f"{one.blocks} | {one.blocks * BLOCK_SIZE:,} | {_ms(one.computed)} | {_ms(one.loaded)} | "
+                f"{_ms(one.found)}"
+                for one in comparison.known
+            ),
+            words=0,
         ),
         "",
         f"**Break-even.** {pays} A block of {BLOCK_SIZE} tokens is {copies.block_bytes / 1024:,.0f} KiB; computing it "
@@ -152,28 +149,21 @@ def _prefixes(comparison: HostKvComparison) -> list[str]:
 
 def _line(line: HostKvLine) -> str:
     from_host = line.host_share / line.hit_share if line.hit_share else 0.0
-    cells = (
-        line.setup,
-        f"{line.hit_share:.1%}",
-        f"{from_host:.1%}",
-        f"{line.again_tokens:,}",
-        _ms(percentile(line.ttfts, 0.5)),
-        _ms(percentile(line.ttfts, 0.99)),
-        f"{line.tokens_per_second:,.0f}",
-        f"{line.saved_bytes / 1e6:,.0f}, {line.loaded_bytes / 1e6:,.0f}",
-        f"{line.same:.0%}",
+    return (
+        f"{line.setup} | {line.hit_share:.1%} | {from_host:.1%} | {line.again_tokens:,} | "
+        f"{_ms(quantile(line.ttfts, 0.5))} | {_ms(quantile(line.ttfts, 0.99))} | {line.tokens_per_second:,.0f} | "
+        f"{line.saved_bytes / 1e6:,.0f}, {line.loaded_bytes / 1e6:,.0f} | {line.same:.0%}"
     )
-    return f"| {' | '.join(cells)} |"
 
 
 def _gain(alone: HostKvLine, host: HostKvLine, full: HostKvLine) -> str:
-    ratio = percentile(alone.ttfts, 0.5) / percentile(host.ttfts, 0.5)
+    ratio = quantile(alone.ttfts, 0.5) / quantile(host.ttfts, 0.5)
     speed = host.tokens_per_second / alone.tokens_per_second
     return (
-        f"Host memory takes the median TTFT from {_ms(percentile(alone.ttfts, 0.5))} to "
-        f"{_ms(percentile(host.ttfts, 0.5))} ms ({ratio:.1f} times) and output from {alone.tokens_per_second:,.0f} to "
+        f"Host memory takes the median TTFT from {_ms(quantile(alone.ttfts, 0.5))} to "
+        f"{_ms(quantile(host.ttfts, 0.5))} ms ({ratio:.1f} times) and output from {alone.tokens_per_second:,.0f} to "
         f"{host.tokens_per_second:,.0f} tokens/s ({speed:.2f} times); a KV cache that holds all has "
-        f"{_ms(percentile(full.ttfts, 0.5))} ms and {full.tokens_per_second:,.0f} tokens/s. Where both memories "
+        f"{_ms(quantile(full.ttfts, 0.5))} ms and {full.tokens_per_second:,.0f} tokens/s. Where both memories "
         "are one, as on a CPU, a larger KV cache is the better use of it."
     )
 
@@ -184,38 +174,33 @@ def _ms(seconds: float) -> str:
 
 def plot(comparison: HostKvComparison, path: Path) -> None:
     """A prefix computed and loaded, and what the turns of the setups waited."""
-    import matplotlib
+    from matplotlib import ticker
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot, ticker
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    tokens = [one.blocks * BLOCK_SIZE for one in comparison.known]
-    for field, label, style in (
-        ("computed", "computed", "o-"),
-        ("loaded", "from host memory", "s-"),
-        ("found", "in the KV cache", "^:"),
-    ):
-        left.plot(tokens, [1e3 * getattr(one, field) for one in comparison.known], style, label=label)
-    left.set(xscale="log", yscale="log", xlabel="known prefix (tokens)", ylabel="time to first token (ms)")
-    left.set_xticks(tokens, [str(count) for count in tokens])
-    left.set_title("A prefix alone")
-    for line, style in zip(comparison.lines, ("-", "-", ":"), strict=True):
-        shares = [(at + 1) / len(line.ttfts) for at in range(len(line.ttfts))]
-        right.plot(
-            [1e3 * ttft for ttft in line.ttfts],
-            shares,
-            style,
-            label=f"{line.setup}, median {_ms(percentile(line.ttfts, 0.5))} ms",
-        )
-    right.set(xscale="log", xlabel="time to first token (ms)", ylabel="share of turns", ylim=(0, 1))
-    right.set_title(f"{comparison.conversations} conversations, {comparison.at_once} turns at once")
-    for axis in (left.yaxis, right.xaxis):
-        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter("{x:,.0f}")
-        axis.set_minor_formatter(ticker.NullFormatter())
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    with picture(path, columns=2, figsize=(10, 4)) as (left, right):
+        tokens = [one.blocks * BLOCK_SIZE for one in comparison.known]
+        for field, label, style in (
+            ("computed", "computed", "o-"),
+            ("loaded", "from host memory", "s-"),
+            ("found", "in the KV cache", "^:"),
+        ):
+            left.plot(tokens, [1e3 * getattr(one, field) for one in comparison.known], style, label=label)
+        left.set(xscale="log", yscale="log", xlabel="known prefix (tokens)", ylabel="time to first token (ms)")
+        left.set_xticks(tokens, [str(count) for count in tokens])
+        left.set_title("A prefix alone")
+        for line, style in zip(comparison.lines, ("-", "-", ":"), strict=True):
+            shares = [(at + 1) / len(line.ttfts) for at in range(len(line.ttfts))]
+            right.plot(
+                [1e3 * ttft for ttft in line.ttfts],
+                shares,
+                style,
+                label=f"{line.setup}, median {_ms(quantile(line.ttfts, 0.5))} ms",
+            )
+        right.set(xscale="log", xlabel="time to first token (ms)", ylabel="share of turns", ylim=(0, 1))
+        right.set_title(f"{comparison.conversations} conversations, {comparison.at_once} turns at once")
+        for axis in (left.yaxis, right.xaxis):
+            axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter("{x:,.0f}")
+            axis.set_minor_formatter(ticker.NullFormatter())
+        for axes in (left, right):
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize=8)

@@ -27,8 +27,9 @@ from pathlib import Path
 
 import msgspec
 
-from bench.gateway import RESULTS, ROOT, GatewayStage, conditions, console
+from bench.gateway import ROOT, GatewayStage, conditions, console
 from bench.gateway_report import SUBJECTS, GatewaySubject
+from bench.report import options, publish, table
 
 LIMIT_MB = 150.0
 """What 5,000 idle sockets may take."""
@@ -142,30 +143,26 @@ def ask(opened: socket.socket) -> None:
         seen = seen[-64:] + received
 
 
-def table(rows: Sequence[SocketRow]) -> list[str]:
+def markdown(rows: Sequence[SocketRow]) -> list[str]:
     """Markdown."""
-    lines = [
-        "| subject | idle sockets | process before (MB) | gained, opened (MB) | KB per socket | "
-        "gained, each answered once (MB) | KB per socket |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-    ]
+    lines = []
     for row in rows:
         answered = "" if row.answered is None else f"{row.answered:.1f}"
         per_answered = "" if row.answered is None else f"{1000 * row.answered / row.sockets:.1f}"
-        per = 1000 * row.opened / row.sockets
         lines.append(
-            f"| {row.subject} | {row.sockets:,} | {row.before:.1f} | {row.opened:.1f} | {per:.1f} | "
-            f"{answered} | {per_answered} |"
+            f"{row.subject} | {row.sockets:,} | {row.before:.1f} | {row.opened:.1f} | "
+            f"{1000 * row.opened / row.sockets:.1f} | {answered} | {per_answered}"
         )
-    return lines
+    return table(
+        "subject | idle sockets | process before (MB) | gained, opened (MB) | KB per socket | "
+        "gained, each answered once (MB) | KB per socket",
+        lines,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.idle_sockets", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--sockets", type=int, default=5000)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the table")
     parser.add_argument("--hold", nargs="+", help=argparse.SUPPRESS)
     arguments, headers = parser.parse_known_args()
     if arguments.hold:
@@ -189,11 +186,10 @@ def main() -> None:
         conditions(),
         f"- 5,000 idle sockets: {most:.0f} MB of {LIMIT_MB:.0f} MB that they may take",
         "",
-        *table(rows),
+        *markdown(rows),
+        "",
     ]
-    print("\n".join(lines))
-    if arguments.output.is_dir():
-        (arguments.output / "idle-sockets.md").write_text("\n".join(lines) + "\n")
+    publish(arguments.output / "idle-sockets", "\n".join(lines), rows)
 
 
 if __name__ == "__main__":

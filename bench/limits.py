@@ -38,8 +38,9 @@ from starlette.routing import Route
 from websockets.asyncio.server import ServerConnection, unix_serve
 from websockets.exceptions import ConnectionClosed
 
-from bench.gateway import PEERS, RESULTS, conditions, free_port, process, wait_for
+from bench.gateway import PEERS, conditions, free_port, process, wait_for
 from bench.gateway_report import KEY
+from bench.report import options, publish, table
 from bench.stub import WORD
 from engine.text.processor import TextProcessor
 from engine.wire import PROTOCOL_VERSION, Generate, Load, ModelInfo, Output, Ready, Step, Usage
@@ -243,49 +244,49 @@ def redis_time(path: Path, subjects: int, turns: int) -> float:
         return float(client.info("commandstats")["cmdstat_evalsha"]["usec_per_call"])
 
 
-def table(outcomes: Sequence[LimitsOutcome], clients: int, seconds: float) -> list[str]:
+def markdown(outcomes: Sequence[LimitsOutcome], clients: int, seconds: float) -> list[str]:
     """Markdown."""
-    lines = [
+    return [
         f"# Limits: {clients} clients at once for {seconds:g} s",
         "",
-        "| subject | output limit named | tokens allowed | delivered | overshoot | refused | failed |",
-        "|---|---|--:|--:|--:|--:|--:|",
+        *table(
+            "subject | output limit named | tokens allowed | delivered | overshoot | refused | failed",
+            (
+                f"{f'**{each.subject}**' if each.subject == 'roundhouse' else each.subject} | "
+                f"{'yes' if each.named else 'no'} | {each.allowed:,} | {each.delivered:,} | {each.overshoot:,} "
+                f"({each.overshoot / each.allowed:.0%}) | {each.refused:,} | {each.failed:,}"
+                for each in outcomes
+            ),
+            words=2,
+        ),
+        "",
     ]
-    for each in outcomes:
-        name = f"**{each.subject}**" if each.subject == "roundhouse" else each.subject
-        lines.append(
-            f"| {name} | {'yes' if each.named else 'no'} | {each.allowed:,} | {each.delivered:,} | "
-            f"{each.overshoot:,} ({each.overshoot / each.allowed:.0%}) | {each.refused:,} | {each.failed:,} |"
-        )
-    return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.limits", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--subject", choices=SUBJECTS, action="append", help="repeatable; all by default")
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--limit", type=int, default=1600, help="tokens per minute")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--turns", type=int, default=5000, help="for the time of Redis")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the table")
     parser.add_argument("--upstream", nargs=2, metavar=("PORT", "SOCKET"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.upstream:
-        asyncio.run(serve_upstream(int(options.upstream[0]), options.upstream[1]))
+    chosen = parser.parse_args()
+    if chosen.upstream:
+        asyncio.run(serve_upstream(int(chosen.upstream[0]), chosen.upstream[1]))
         return
     with contextlib.ExitStack() as stack:
-        stage = LimitsStage(Path(stack.enter_context(tempfile.TemporaryDirectory())), stack, options.limit)
-        outcomes = list(run(stage, options.subject or SUBJECTS, options.limit, options.clients, options.seconds))
-        times = {subjects: redis_time(stage.redis, subjects, options.turns) for subjects in (1, 5)}
-    lines = table(outcomes, options.clients, options.seconds)
-    lines += ["", "| subjects | Redis' time per call (µs; reservations and settlements) |", "|--:|--:|"]
-    lines += [f"| {subjects} | {microseconds:.0f} |" for subjects, microseconds in times.items()]
-    text = "\n".join([*lines, "", conditions()])
-    print(text)
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "limits.md").write_text(text + "\n")
+        stage = LimitsStage(Path(stack.enter_context(tempfile.TemporaryDirectory())), stack, chosen.limit)
+        outcomes = list(run(stage, chosen.subject or SUBJECTS, chosen.limit, chosen.clients, chosen.seconds))
+        times = {subjects: redis_time(stage.redis, subjects, chosen.turns) for subjects in (1, 5)}
+    lines = markdown(outcomes, chosen.clients, chosen.seconds)
+    lines += table(
+        "subjects | Redis' time per call (µs; reservations and settlements)",
+        (f"{subjects} | {microseconds:.0f}" for subjects, microseconds in times.items()),
+        words=0,
+    )
+    record = {"outcomes": outcomes, "redis_microseconds": times}
+    publish(chosen.output / "limits", "\n".join([*lines, "", conditions(), ""]), record)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ random model has nothing right to say: there the log-probabilities are compared 
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from tokenizers import Tokenizer
 
 from bench.checkpoints import SHAPES, cache_folder, checkpoint
 from bench.measure import prompts
-from bench.report import Environment, publish
+from bench.report import Environment, options, publish, table
 from deploy.demo.conversations import ExamQuestion, build_exam
 from deploy.demo.corpus import HERE, load_intents, split_corpus
 from deploy.demo.tokenizer import Encoder
@@ -31,7 +30,6 @@ from engine.request import Request
 from engine.wire import SamplingParams
 from kernels import Quantization
 
-RESULTS = Path(__file__).parent / "results"
 _BLOCKS = 256
 _STEP_TOKENS = 2048
 _RANDOM_PROMPTS = (4, 32)
@@ -168,40 +166,39 @@ def markdown(exams: Sequence[Exam], distances: Sequence[Distance], environment: 
             f"The demo's models on {exams[0].asked:,} questions, of which {exams[0].held_back_asked:,} are on facts "
             "that they saw in other words only. An answer is right if it is word for word what the corpus says.",
             "",
-            "| model | weights | KV | right, held back | right, all | loss per token (nats) |",
-            "|---|---|---|--:|--:|--:|",
+            *table(
+                "model | weights | KV | right, held back | right, all | loss per token (nats)",
+                (
+                    f"{exam.model} | {exam.variant.cells} | {exam.held_back_right / exam.held_back_asked:.1%} | "
+                    f"{exam.right / exam.asked:.1%} | {exam.loss:.4f}"
+                    for exam in exams
+                ),
+                words=3,
+            ),
+            "",
         ]
-    for exam in exams:
-        shares = exam.held_back_right / exam.held_back_asked, exam.right / exam.asked
-        right = " | ".join(f"{share:.1%}" for share in shares)
-        lines.append(f"| {exam.model} | {exam.variant.cells} | {right} | {exam.loss:.4f} |")
     if distances:
         lines += [
-            "",
             "Random models, whose logits are at the mercy of every weight, from their own in fp32:",
             "",
-            "| model | weights | KV | relative error of the logits | divergence (nats per token) |",
-            "|---|---|---|--:|--:|",
+            *table(
+                "model | weights | KV | relative error of the logits | divergence (nats per token)",
+                (f"{one.model} | {one.variant.cells} | {one.relative:.2%} | {one.divergence:.2g}" for one in distances),
+                words=3,
+            ),
+            "",
         ]
-    for one in distances:
-        lines.append(f"| {one.model} | {one.variant.cells} | {one.relative:.2%} | {one.divergence:.2g} |")
-    lines += [
-        "",
-        f"- {environment.date}, revision {environment.revision}, torch {environment.torch}, {environment.cpu}",
-        "",
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"- {environment}", ""])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.quantization", description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--models", type=Path, default=HERE / "models", help="folder of the demo's models")
     parser.add_argument("--sizes", default="small,medium,large", help="which, separated by commas (%(default)s)")
     parser.add_argument("--questions", type=int, help="only about so many, evenly spread over the exam")
     parser.add_argument("--random", default="S,L", help=f"which random models, of {', '.join(SHAPES)} (%(default)s)")
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="where random checkpoints are kept")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the table and its JSON")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(chosen.threads)
     questions = build_exam(split_corpus(load_intents()))
@@ -218,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             distances.append(one)
             print(one, flush=True)
     text = markdown(exams, distances, Environment.here())
-    publish(chosen.out / "quantization", text, {"exams": exams, "distances": distances})
+    publish(chosen.output / "quantization", text, {"exams": exams, "distances": distances})
 
 
 if __name__ == "__main__":

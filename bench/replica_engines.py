@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import os
 import random
 import statistics
@@ -22,8 +21,10 @@ from time import monotonic
 
 import msgspec
 
+from bench.measure import quantile
 from bench.replica_simulation import Node, ReplicaArrival, ReplicaPool, Rule, ceiling
 from bench.replica_workload import Service, made_up
+from bench.report import table
 from cache.prefix import PrefixIndex
 from engine.cache.prefix_keys import BLOCK_SIZE, block_numbers, chain_root, unpack_numbers
 from engine.client.engine_client import EngineClient
@@ -75,21 +76,20 @@ class Measured(msgspec.Struct):
             f"hold {self.ceiling:.1%} of the blocks. Medians of three runs, the rules in turn. Times are "
             "those of a small and busy machine: what is found is sure, how long it takes is not.",
             "",
-            *table(self.lines),
+            *rule_table(self.lines),
         ]
 
 
-def table(lines: Sequence[RuleLine]) -> list[str]:
+def rule_table(lines: Sequence[RuleLine]) -> list[str]:
     """In Markdown."""
-    return [
-        "| rule | prompt tokens cached | imbalance | TTFT p50 (ms) | TTFT p99 (ms) |",
-        "|---|--:|--:|--:|--:|",
-        *(
-            f"| {line.rule} | {line.cached:.1%} | {line.imbalance:.2f} | {line.ttft_p50 * 1000:,.0f} "
-            f"| {line.ttft_p99 * 1000:,.0f} |"
+    return table(
+        "rule | prompt tokens cached | imbalance | TTFT p50 (ms) | TTFT p99 (ms)",
+        (
+            f"{line.rule} | {line.cached:.1%} | {line.imbalance:.2f} | {line.ttft_p50 * 1000:,.0f} | "
+            f"{line.ttft_p99 * 1000:,.0f}"
             for line in lines
         ),
-    ]
+    )
 
 
 @contextlib.asynccontextmanager
@@ -191,8 +191,8 @@ async def _run(
         rule=name,
         cached=cached_tokens / prompt_tokens,
         imbalance=max(sent) * len(sent) / sum(sent),
-        ttft_p50=statistics.median(ttfts),
-        ttft_p99=sorted(ttfts)[math.ceil(0.99 * len(ttfts)) - 1],
+        ttft_p50=quantile(ttfts, 0.5),
+        ttft_p99=quantile(ttfts, 0.99),
     )
 
 

@@ -24,7 +24,7 @@ import msgspec
 
 from bench.gateway import free_port, process, wait_for
 from bench.measure import quantile
-from bench.replica_engines import KV_TOKENS, MODEL, RuleLine, engine_process, median, table
+from bench.replica_engines import KV_TOKENS, MODEL, RuleLine, engine_process, median, rule_table
 from bench.replica_simulation import ReplicaArrival, ceiling
 from bench.replica_workload import TRACE_BLOCK
 from engine.cache.prefix_keys import BLOCK_SIZE
@@ -65,7 +65,7 @@ class ServedReplicas(msgspec.Struct):
             "alone* and *by prefix alone* are the gateway's rule with other settings. Two busy cores for all engines: "
             "times differ from run to run, and what load alone finds differs with them.",
             "",
-            *table(self.lines),
+            *rule_table(self.lines),
         ]
 
 

@@ -11,10 +11,8 @@ before; how the figures depend on them is a table of its own.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
-import math
 import os
 import statistics
 from collections.abc import Callable, Sequence
@@ -23,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from bench import replica_gateway
+from bench.measure import quantile
 from bench.replica_engines import Measured, measure
 from bench.replica_gateway import ServedReplicas, scaled
 from bench.replica_simulation import (
@@ -39,7 +38,7 @@ from bench.replica_simulation import (
     simulate,
 )
 from bench.replica_workload import TRACE_BLOCK, Service, made_up, trace
-from bench.report import publish
+from bench.report import options, picture, publish, table
 from router.replica import ReplicaPolicy
 
 FILE = "mooncake_conversation_trace.jsonl.gz"
@@ -56,7 +55,6 @@ RULES: dict[str, Callable[[], Rule]] = {
     "longest prefix": lambda: longest_prefix,
     OURS: lambda: by_score(ReplicaPolicy()),
 }
-_RESULTS = Path(__file__).parent / "results"
 
 
 class Figure(msgspec.Struct):
@@ -167,12 +165,8 @@ def _row(name: str, runs: Sequence[ReplicaRun]) -> ReplicaRow:
         work_imbalance=figure(lambda run: run.work_imbalance),
         computed=figure(lambda run: run.computed),
         ttft_p50=figure(lambda run: statistics.median(run.ttfts)),
-        ttft_p99=figure(lambda run: p99(run.ttfts)),
+        ttft_p99=figure(lambda run: quantile(run.ttfts, 0.99)),
     )
-
-
-def p99(values: Sequence[float]) -> float:
-    return sorted(values)[math.ceil(0.99 * len(values)) - 1]
 
 
 def markdown(result: ReplicaResult) -> str:
@@ -197,39 +191,40 @@ def markdown(result: ReplicaResult) -> str:
             f"{workload.requests:,} requests. One cache without end that all replicas share would hold "
             f"{workload.ceiling:.1%} of the blocks.",
             "",
-            "| rule | blocks found | imbalance | of work | prompt tokens computed (M) | TTFT p50 (s) | TTFT p99 (s) |",
-            "|---|--:|--:|--:|--:|--:|--:|",
-            *(_line(row) for row in workload.rows),
+            *table(
+                "rule | blocks found | imbalance | of work | prompt tokens computed (M) | TTFT p50 (s) | TTFT p99 (s)",
+                map(_line, workload.rows),
+            ),
         ]
     lines += ["", "![Time to first token by rule](replicas.png)", "", "## How much beta and the window matter", ""]
     for name, cells in result.sensitivity.items():
+        by_beta = [
+            " | ".join(
+                [f"{beta:g}"]
+                + [
+                    f"{row.hit_ratio.mean:.1%} / {row.imbalance.mean:.2f} / {row.ttft_p99.mean:.2f}"
+                    for row in (row for at, _, row in cells if at == beta)
+                ]
+            )
+            for beta in BETAS
+        ]
         lines += [
             f"{name.capitalize()}: blocks found / imbalance / TTFT p99 in seconds, by beta (rows) and window.",
             "",
-            "| beta | " + " | ".join(f"{window:g}" for window in WINDOWS) + " |",
-            "|--:|" + "--:|" * len(WINDOWS),
+            *table(" | ".join(["beta", *(f"{window:g}" for window in WINDOWS)]), by_beta, words=0),
+            "",
         ]
-        for beta in BETAS:
-            rows = [row for b, _, row in cells if b == beta]
-            lines.append(
-                f"| {beta:g} | "
-                + " | ".join(
-                    f"{row.hit_ratio.mean:.1%} / {row.imbalance.mean:.2f} / {row.ttft_p99.mean:.2f}" for row in rows
-                )
-                + " |"
-            )
-        lines.append("")
     lines += [
         "## How much the load matters",
         "",
         "Requests so many times as often as above: blocks found / TTFT p50 / p99 in seconds.",
     ]
     for name, at_speeds in result.speeds.items():
-        rules = [row.rule for row in at_speeds[0][1]]
-        lines += ["", f"| {name} | " + " | ".join(rules) + " |", "|--:|" + "--:|" * len(rules)]
+        by_speed = []
         for speed, rows in at_speeds:
             figures = [f"{row.hit_ratio.mean:.1%} / {row.ttft_p50.mean:.2f} / {row.ttft_p99.mean:.2f}" for row in rows]
-            lines.append(f"| {speed:g} | " + " | ".join(figures) + " |")
+            by_speed.append(" | ".join([f"{speed:g}", *figures]))
+        lines += ["", *table(" | ".join([name, *(row.rule for row in at_speeds[0][1])]), by_speed, words=0)]
     if result.measured is not None:
         lines += ["", *result.measured.markdown()]
     if result.served is not None:
@@ -240,16 +235,9 @@ def markdown(result: ReplicaResult) -> str:
 def _line(row: ReplicaRow) -> str:
     name = f"**{row.rule}**" if row.rule == OURS else row.rule
     computed = Figure(*(value / 1e6 for value in (row.computed.mean, row.computed.low, row.computed.high)))
-    cells = (
-        name,
-        f"{row.hit_ratio.mean:.1%} ({row.hit_ratio.low:.1%}-{row.hit_ratio.high:.1%})",
-        _figure(row.imbalance),
-        _figure(row.work_imbalance),
-        _figure(computed),
-        _figure(row.ttft_p50),
-        _figure(row.ttft_p99),
-    )
-    return f"| {' | '.join(cells)} |"
+    figures = map(_figure, (row.imbalance, row.work_imbalance, computed, row.ttft_p50, row.ttft_p99))
+    found = f"{row.hit_ratio.mean:.1%} ({row.hit_ratio.low:.1%}-{row.hit_ratio.high:.1%})"
+    return " | ".join([name, found, *figures])
 
 
 def _figure(figure: Figure) -> str:
@@ -258,33 +246,24 @@ def _figure(figure: Figure) -> str:
 
 def plot(times: dict[str, dict[str, list[float]]], path: Path) -> None:
     """How many requests had their first token after how long."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(times), figsize=(10, 4), sharey=True)
-    for axis, (name, by_rule) in zip(axes, times.items(), strict=True):
-        for rule, ttfts in by_rule.items():
-            shares = [(index + 1) / len(ttfts) for index in range(len(ttfts))]
-            axis.plot(sorted(ttfts), shares, label=rule, linewidth=2.5 if rule == OURS else 1.2)
-        axis.set(title=name, xlabel="time to first token (s)", xscale="log")
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("share of requests")
-    axes[0].legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    pyplot.close(figure)
+    with picture(path, columns=len(times), figsize=(10, 4), sharey=True) as axes:
+        for axis, (name, by_rule) in zip(axes, times.items(), strict=True):
+            for rule, ttfts in by_rule.items():
+                shares = [(index + 1) / len(ttfts) for index in range(len(ttfts))]
+                axis.plot(sorted(ttfts), shares, label=rule, linewidth=2.5 if rule == OURS else 1.2)
+            axis.set(title=name, xlabel="time to first token (s)", xscale="log")
+            axis.grid(alpha=0.3)
+        axes[0].set_ylabel("share of requests")
+        axes[0].legend()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--trace", type=Path, help=f"a trace instead of {FILE} in ROUNDHOUSE_BENCH_DATA")
     parser.add_argument("--requests", type=int, default=12_031, help="how many of its first requests")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="runs per row")
     parser.add_argument("--engines", type=int, default=0, help="also measure with so many real engines")
     parser.add_argument("--gateway", type=int, default=0, help="also serve through a gateway with so many real engines")
-    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder of the results")
     arguments = parser.parse_args(argv)
     path: Path = arguments.trace or Path(os.environ.get("ROUNDHOUSE_BENCH_DATA", ""), FILE)
     if not path.is_file():

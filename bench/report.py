@@ -1,15 +1,22 @@
-"""How results are written down, and what they were measured on."""
+"""What benchmarks share that measure and write results down: options, tables, pictures, and what they ran on."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import datetime
 import os
 import platform
 import subprocess
+import sys
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import msgspec
+
+RESULTS = Path(__file__).parent / "results"
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -33,6 +40,41 @@ class Environment(msgspec.Struct, frozen=True):
             transformers=version("transformers"),
             revision=_revision(),
         )
+
+    def __str__(self) -> str:
+        return f"{self.date}, revision {self.revision}, torch {self.torch}, {self.cpu}, {self.cores} cores"
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """A command line for the module with this docstring; it has `--output` already."""
+    spec = sys.modules["__main__"].__spec__
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {spec.name}" if spec else None,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    return parser
+
+
+def table(header: str, rows: Iterable[str], words: int = 1) -> list[str]:
+    """Lines of a Markdown table. Cells are separated by " | "; the first columns hold words, the others numbers."""
+    rule = ["---"] * words + ["--:"] * (header.count(" | ") + 1 - words)
+    return [f"| {header} |", f"|{'|'.join(rule)}|", *(f"| {row} |" for row in rows)]
+
+
+@contextlib.contextmanager
+def picture(path: Path, columns: int = 1, **settings: Any) -> Iterator[Any]:
+    """Axes to plot on, an array of them if there are several columns; the picture is written at the end."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, columns, layout="constrained", **settings)
+    yield axes
+    figure.savefig(path, dpi=120, metadata={"Software": None})
+    pyplot.close(figure)
 
 
 def publish(stem: Path, text: str, record: object) -> None:

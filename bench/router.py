@@ -12,7 +12,6 @@ the mean of the training questions, what counts is the real one. Intervals are p
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import gzip
 import json
@@ -20,19 +19,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import msgspec
 import numpy as np
-from matplotlib import pyplot
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, LeaveOneGroupOut
 
 from bench.questions import FILE, TIERS, Questions, embed, path_of, read
-from bench.report import publish
+from bench.report import options, picture, publish, table
 from bench.spending import BUDGET, COSTS, KNOB, budget_table, budgets, knob, knob_table
 from router import evaluation
 from router.complexity import score
@@ -54,7 +48,6 @@ METHODS = {
     "ours, no embedding": "the features alone",
     OURS: "",
 }
-_RESULTS = Path(__file__).parent / "results"
 Rows = NDArray[np.intp]
 
 
@@ -183,26 +176,30 @@ def judge(questions: Questions, split: Split, drawn: Values) -> tuple[list[Route
     return lines, curves
 
 
-def table(lines: Sequence[RouterLine], outcomes: Values | Array) -> str:
+def markdown(lines: Sequence[RouterLine], outcomes: Values | Array) -> str:
     """One split as Markdown."""
+
+    def row(line: RouterLine) -> str:
+        name = f"**{line.method}**" if line.method == OURS else line.method
+        brier = str(line.brier), " / ".join(f"{error:.3f}" for error in line.calibration_error)
+        judged = ("", "") if line.method == "random" else brier
+        return " | ".join([name, str(line.area), str(line.behind or ""), *map(str, line.apgr), *judged])
+
     text = [
-        "| method | area | ours less it | APGR small→large | small→medium | medium→large | Brier | ECE s/m/l |",
-        "|---|---|---|---|---|---|---|---|",
+        *table(
+            "method | area | ours less it | APGR small→large | small→medium | medium→large | Brier | ECE s/m/l",
+            map(row, lines),
+            words=8,
+        ),
+        "",
+        "Cost of a part of the gap between all-small and all-large quality, as a share of all-large cost:",
+        "",
+        *table(
+            "method | 100 % | 95 % | 90 %",
+            (f"{line.method} | {' | '.join(map(str, line.cost_of_quality))}" for line in lines),
+            words=4,
+        ),
     ]
-    for line in lines:
-        calibrated = "" if line.method == "random" else " / ".join(f"{error:.3f}" for error in line.calibration_error)
-        cells = [
-            f"**{line.method}**" if line.method == OURS else line.method,
-            str(line.area),
-            str(line.behind or ""),
-            *map(str, line.apgr),
-            "" if line.method == "random" else str(line.brier),
-            calibrated,
-        ]
-        text.append(f"| {' | '.join(cells)} |")
-    text += ["", "Cost of a part of the gap between all-small and all-large quality, as a share of all-large cost:", ""]
-    text += ["| method | 100 % | 95 % | 90 % |", "|---|---|---|---|"]
-    text += [f"| {line.method} | {' | '.join(map(str, line.cost_of_quality))} |" for line in lines]
     means = ", ".join(f"{tier} {value:.3f}" for tier, value in zip(TIERS, outcomes.mean(axis=0), strict=True))
     return "\n".join([f"{len(outcomes)} questions; right answers: {means}.", "", *text])
 
@@ -213,12 +210,17 @@ def notes(lines: Sequence[RouterLine]) -> str:
 
 def familiarity(questions: Questions, splits: Sequence[Split]) -> str:
     """How often the model takes requests for its own."""
-    rows = ["| requests | with an embedding | without |", "|---|---|---|"]
-    rows += [f"| MMLU-Pro, {split.name} | {_pair(split.familiar.mean(axis=0))} |" for split in splits]
+    rows = [f"MMLU-Pro, {split.name} | {_pair(split.familiar.mean(axis=0))}" for split in splits]
+    rows += _chat_familiarity()
+    return "\n".join(table("requests | with an embedding | without", rows, words=3))
+
+
+def _chat_familiarity() -> list[str]:
+    """The row of questions as people ask them in a chat; none without their file."""
     try:
         path = path_of(CHAT)
     except SystemExit:
-        return "\n".join(rows)
+        return []
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         texts = [json.loads(line)["a"] for _, line in zip(range(CHAT_QUESTIONS), lines, strict=False)]
     vectors = np.stack([vector(extract([PromptMessage("user", text)])) for text in texts])
@@ -227,8 +229,7 @@ def familiarity(questions: Questions, splits: Sequence[Split]) -> str:
         float(np.mean([each.probabilities is not None for each in model.predict_all(vectors, embeddings)]))
         for embeddings in (embed(texts), None)
     ]
-    rows.append(f"| Quora questions, as people ask in a chat | {_pair(shares)} |")
-    return "\n".join(rows)
+    return [f"Quora questions, as people ask in a chat | {_pair(shares)}"]
 
 
 CHAT, CHAT_QUESTIONS = "qqp_pairs.jsonl.gz", 1000
@@ -240,23 +241,20 @@ def _pair(shares: Sequence[float] | Values) -> str:
 
 def plot(curves: Mapping[str, RoutingCurve], believed: Values, outcomes: Values, title: str, path: Path) -> None:
     """Quality over cost, and reliability."""
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 5.5))
-    for name, curve in curves.items():
-        if name != "oracle":
-            cost = curve.cost.mean(axis=1) / curve.cost[-1].mean()
-            width = 2.5 if name == OURS else 1.0
-            left.plot(cost, curve.quality.mean(axis=1), label=name, linewidth=width)
-    left.set(xlabel="share of all-large cost", ylabel="right answers", title=title)
-    left.legend()
-    for tier, name in enumerate(TIERS):
-        bins = evaluation.reliability(believed[:, tier], outcomes[:, tier])
-        right.plot([each.expected for each in bins], [each.observed for each in bins], marker="o", label=name)
-    right.plot([0, 1], [0, 1], color="grey", linestyle=":")
-    right.set(xlabel="probability", ylabel="right answers", title="reliability of ours, ten bins of equal size")
-    right.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with picture(path, columns=2, figsize=(13, 5.5)) as (left, right):
+        for name, curve in curves.items():
+            if name != "oracle":
+                cost = curve.cost.mean(axis=1) / curve.cost[-1].mean()
+                width = 2.5 if name == OURS else 1.0
+                left.plot(cost, curve.quality.mean(axis=1), label=name, linewidth=width)
+        left.set(xlabel="share of all-large cost", ylabel="right answers", title=title)
+        left.legend()
+        for tier, name in enumerate(TIERS):
+            bins = evaluation.reliability(believed[:, tier], outcomes[:, tier])
+            right.plot([each.expected for each in bins], [each.observed for each in bins], marker="o", label=name)
+        right.plot([0, 1], [0, 1], color="grey", linestyle=":")
+        right.set(xlabel="probability", ylabel="right answers", title="reliability of ours, ten bins of equal size")
+        right.legend()
 
 
 def held_out(questions: Questions) -> Split:
@@ -275,21 +273,20 @@ def held_out(questions: Questions) -> Split:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--held-out", type=Path, help="other questions for the model file of this release")
     parser.add_argument("--resamples", type=int, default=RESAMPLES)
-    parser.add_argument("--output", type=Path, default=_RESULTS)
-    options = parser.parse_args(arguments)
-    if options.held_out:
-        others = read(options.held_out)
-        lines, _ = judge(others, held_out(others), evaluation.resamples(len(others), options.resamples))
-        print(table(lines, others.examples.outcomes))
+    chosen = parser.parse_args(arguments)
+    if chosen.held_out:
+        others = read(chosen.held_out)
+        lines, _ = judge(others, held_out(others), evaluation.resamples(len(others), chosen.resamples))
+        print(markdown(lines, others.examples.outcomes))
         return
     questions = read(path_of(FILE))
     outcomes = questions.examples.outcomes.astype(np.float64)
-    drawn = evaluation.resamples(len(questions), options.resamples)
+    drawn = evaluation.resamples(len(questions), chosen.resamples)
     suite = np.flatnonzero(questions.frozen)
-    drawn_suite = evaluation.resamples(len(suite), options.resamples)
+    drawn_suite = evaluation.resamples(len(suite), chosen.resamples)
     rows = np.arange(len(questions))
     splits = [
         probabilities(questions, KFold(FOLDS, shuffle=True, random_state=0).split(rows), "by question"),
@@ -300,21 +297,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for split in splits:
         lines, curves = judge(questions, split, drawn)
         record[split.name] = msgspec.to_builtins(lines)
-        page += ["", f"## Kept apart {split.name}", "", table(lines, outcomes)]
+        page += ["", f"## Kept apart {split.name}", "", markdown(lines, outcomes)]
         picture = f"router-{split.name.replace(' ', '-')}.png"
-        plot(curves, split.methods[OURS].probabilities, outcomes, f"kept apart {split.name}", options.output / picture)
+        plot(curves, split.methods[OURS].probabilities, outcomes, f"kept apart {split.name}", chosen.output / picture)
         page += ["", f"![quality over cost, and reliability]({picture})"]
     page += ["", "## What the methods are", "", notes(lines)]
     turned = knob(questions.take(suite), drawn_suite)
-    spent = budgets(questions, splits[0].methods[OURS].probabilities, max(2, options.resamples // 10))
+    spent = budgets(questions, splits[0].methods[OURS].probabilities, max(2, chosen.resamples // 10))
     record["knob"], record["budgets"] = msgspec.to_builtins(turned), msgspec.to_builtins(spent)
     page += ["", "## The knob", "", KNOB, "", knob_table(turned), "", "## Budgets", "", BUDGET, "", budget_table(spent)]
     page += ["", "## What is taken for familiar", "", _FAMILIAR, "", familiarity(questions, splits)]
     frozen = questions.take(suite)
     lines, _ = judge(frozen, held_out(frozen), drawn_suite)
     record["frozen suite"] = msgspec.to_builtins(lines)
-    page += ["", "## The model file of this release on the frozen suite", "", table(lines, frozen.examples.outcomes)]
-    publish(options.output / "router", "\n".join(page) + "\n", record)
+    page += ["", "## The model file of this release on the frozen suite", "", markdown(lines, frozen.examples.outcomes)]
+    publish(chosen.output / "router", "\n".join(page) + "\n", record)
 
 
 _ABOUT = """`python -m bench.router`: MMLU-Pro questions with the outcomes of Llama-2 7B (small), 13B (medium) and 70B

@@ -9,7 +9,6 @@ methods meet the same requests. Embeddings take minutes the first time.
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 from bench import question_pairs
 from bench.question_edits import KINDS, edits
 from bench.question_pairs import QuestionPool, QuestionStream, Vectors
-from bench.report import publish
+from bench.report import options, publish
 from bench.semantic_audit import Audit, known
 from bench.semantic_model import DELTAS, upper
 from bench.semantic_policies import (
@@ -59,7 +58,6 @@ VARIANTS = {
 }
 EDITED = 0.05
 """Share of edited questions in the stream with edits."""
-_RESULTS = Path(__file__).parent / "results"
 _TRUSTED = tuple(Observation(1.0, True) for _ in range(20))
 
 
@@ -276,12 +274,11 @@ def _share(outcomes: Sequence[SemanticOutcome], what: str) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--pairs", type=Path, help=f"instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
     parser.add_argument("--seeds", type=int, default=5, help="streams of each kind")
     parser.add_argument("--requests", type=int, default=20_000, help="of each stream")
     parser.add_argument("--edits", type=int, default=500, help="edited questions of each kind")
-    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder of the results")
     arguments = parser.parse_args(argv)
     model = shipped()
     pairs = question_pairs.read(question_pairs.find(arguments.pairs))

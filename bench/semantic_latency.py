@@ -11,7 +11,6 @@ machine.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import re
@@ -29,9 +28,8 @@ import numpy as np
 from bench import question_pairs
 from bench.gateway import conditions, free_port, process, wait_for
 from bench.measure import quantile
-from bench.report import publish
+from bench.report import options, publish, table
 
-RESULTS = Path(__file__).parent / "results"
 METRIC = "roundhouse_semantic_cache_seconds"
 KEY = "roundhouse-demo"
 _EMBEDDER_SECONDS = 120.0
@@ -195,9 +193,10 @@ def markdown(result: LatencyResult, where: str) -> str:
         "- the embedded demo's small model (2 million parameters: there is no faster one), one client, questions of "
         "real users; made by `python -m bench.semantic_latency`",
         "",
-        "| | turns | p50, ms | p99, ms |",
-        "|---|--:|--:|--:|",
-        *(f"| {name} | {count} | {p50:.1f} | {p99:.1f} |" for name, count, p50, p99 in rows),
+        *table(
+            " | turns | p50, ms | p99, ms",
+            (f"{name} | {count} | {p50:.1f} | {p99:.1f}" for name, count, p50, p99 in rows),
+        ),
         "",
         f"At the median the look-up is {share:.0%} of the time to the first token of this tiny model; of a model that "
         f"takes 300 ms it would be {slower:.0%}. {result.late} of the turns did not look up: they are not eligible, or "
@@ -207,11 +206,10 @@ def markdown(result: LatencyResult, where: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--pairs", type=Path, help=f"instead of {question_pairs.FILE} in ROUNDHOUSE_BENCH_DATA")
     parser.add_argument("--turns", type=int, default=400)
     parser.add_argument("--pause", type=float, default=0.25, help="seconds between two turns")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     arguments = parser.parse_args(argv)
     pairs = question_pairs.read(question_pairs.find(arguments.pairs))
     first, then = questions(pairs, arguments.turns, 0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.report import picture, table
 from bench.semantic_policies import SemanticOutcome
 
 Interval = tuple[float, float]
@@ -180,9 +181,11 @@ def markdown(result: SemanticResult) -> str:
 
 def _table(rows: Sequence[SemanticRow]) -> list[str]:
     return [
-        "| delta | method | threshold | hits | wrong per request | wrong per hit | of the wrong: unlabelled |",
-        "|--:|---|--:|--:|--:|--:|--:|",
-        *(_line(row) for row in rows),
+        *table(
+            "delta | method | threshold | hits | wrong per request | wrong per hit | of the wrong: unlabelled",
+            map(_line, rows),
+            words=2,
+        ),
         "",
         _ratios(rows),
         "",
@@ -196,11 +199,12 @@ def _edited_alone(adversarial: Sequence[Adversarial], deltas: Sequence[float]) -
         "Each is asked when only its source is stored, at the loosest bound, and the source has been found right "
         "twenty times. `word` exchanges any longer word, also one that is not content.",
         "",
-        "| edit | questions | ours | " + " | ".join(f"threshold at {_percent(delta)}" for delta in deltas) + " |",
-        "|---|--:|--:|" + "--:|" * len(deltas),
-        *(
-            f"| {row.kind} | {row.questions} | {row.ours} | " + " | ".join(map(str, row.thresholds.values())) + " |"
-            for row in adversarial
+        *table(
+            " | ".join(["edit", "questions", "ours", *(f"threshold at {_percent(delta)}" for delta in deltas)]),
+            (
+                " | ".join([row.kind, *map(str, (row.questions, row.ours, *row.thresholds.values()))])
+                for row in adversarial
+            ),
         ),
         "",
     ]
@@ -212,12 +216,13 @@ def _other_traffic(variants: Sequence[TrafficVariant]) -> list[str]:
         "",
         "At delta 1 %, with the same model, cutoff and threshold.",
         "",
-        "| traffic | hits, ours | wrong, ours | hits, threshold | wrong, threshold |",
-        "|---|--:|--:|--:|--:|",
-        *(
-            f"| {variant.name} | {_percent(variant.ours.hit_rate)} | {_percent(variant.ours.error)} "
-            f"| {_percent(variant.threshold.hit_rate)} | {_percent(variant.threshold.error)} |"
-            for variant in variants
+        *table(
+            "traffic | hits, ours | wrong, ours | hits, threshold | wrong, threshold",
+            (
+                f"{variant.name} | {_percent(variant.ours.hit_rate)} | {_percent(variant.ours.error)} | "
+                f"{_percent(variant.threshold.hit_rate)} | {_percent(variant.threshold.error)}"
+                for variant in variants
+            ),
         ),
         "",
     ]
@@ -255,23 +260,27 @@ def _reading(rows: Sequence[SemanticRow], verdicts: Sequence[ReaderVerdict]) -> 
         "method and asked whether the answer to the one question serves the other. By their label, and by whether our "
         "guards let them pass (a threshold also serves those that they refuse), so many were found wrong:",
         "",
-        "| label | guards | wrong, cosine 0.92 and more | wrong, below |",
-        "|---|---|--:|--:|",
-        *(
-            f"| {name} | {guards} | {found(label, guards)} |"
-            for label, name in (("other", "another, or none"), ("same", "the same"))
-            for guards in ("passed", "refused")
+        *table(
+            "label | guards | wrong, cosine 0.92 and more | wrong, below",
+            (
+                f"{name} | {guards} | {found(label, guards)}"
+                for label, name in (("other", "another, or none"), ("same", "the same"))
+                for guards in ("passed", "refused")
+            ),
+            words=2,
         ),
         "",
         "Weighted back to what was served:",
         "",
-        "| delta | hits, ours | wrong by label | wrong by reading | hits of a threshold with that error by reading |",
-        "|--:|--:|--:|--:|--:|",
-        *(
-            f"| {_percent(row.delta)} | {_percent(row.hit_rate)} | {_percent(row.error)} "
-            f"| {_percent(row.truth.error)} {_between((row.truth.low, row.truth.high))} | {_percent(row.true_rival)} |"
-            for row in rows
-            if row.truth is not None and row.true_rival is not None
+        *table(
+            "delta | hits, ours | wrong by label | wrong by reading | hits of a threshold with that error by reading",
+            (
+                f"{_percent(row.delta)} | {_percent(row.hit_rate)} | {_percent(row.error)} | "
+                f"{_percent(row.truth.error)} {_between((row.truth.low, row.truth.high))} | {_percent(row.true_rival)}"
+                for row in rows
+                if row.truth is not None and row.true_rival is not None
+            ),
+            words=0,
         ),
         "",
     ]
@@ -285,10 +294,9 @@ def _ratios(rows: Sequence[SemanticRow]) -> str:
 def _line(row: SemanticRow) -> str:
     setting = "" if row.setting is None else "none" if row.setting > 1 else f"{row.setting:.4g}"
     return (
-        f"| {_percent(row.delta)} | {row.method} | {setting} | {_percent(row.hit_rate)} {_between(row.hit_interval)} "
-        f"| {_percent(row.error)} {_between(row.error_interval)} "
-        f"| {_percent(row.error_per_hit)} {_between(row.error_per_hit_interval)} "
-        f"| {row.unlabelled / max(1, row.wrong):.0%} |"
+        f"{_percent(row.delta)} | {row.method} | {setting} | {_percent(row.hit_rate)} {_between(row.hit_interval)} | "
+        f"{_percent(row.error)} {_between(row.error_interval)} | {_percent(row.error_per_hit)} "
+        f"{_between(row.error_per_hit_interval)} | {row.unlabelled / max(1, row.wrong):.0%}"
     )
 
 
@@ -302,32 +310,24 @@ def _between(interval: Interval) -> str:
 
 def plot(result: SemanticResult, path: Path) -> None:
     """Hits over wrong answers, with and without edited questions."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True)
-    methods = dict.fromkeys(row.method for row in (*result.rows, *result.edited))
-    colours = {method: f"C{place}" for place, method in enumerate(methods)}
-    for axis, rows, title in zip(
-        axes, (result.rows, result.edited), ("as labelled", "with 5 % edited questions"), strict=True
-    ):
-        for method in dict.fromkeys(row.method for row in rows):
-            mine = [row for row in rows if row.method == method]
-            axis.plot(
-                [100 * row.error for row in mine],
-                [100 * row.hit_rate for row in mine],
-                "o-",
-                label=method,
-                color=colours[method],
-                markersize=4,
-            )
-        axis.set(title=title, xlabel="wrong answers per request (%)")
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("hits per request (%)")
-    for axis in axes:
-        axis.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    pyplot.close(figure)
+    with picture(path, columns=2, figsize=(10, 4), sharey=True) as axes:
+        methods = dict.fromkeys(row.method for row in (*result.rows, *result.edited))
+        colours = {method: f"C{place}" for place, method in enumerate(methods)}
+        for axis, rows, title in zip(
+            axes, (result.rows, result.edited), ("as labelled", "with 5 % edited questions"), strict=True
+        ):
+            for method in dict.fromkeys(row.method for row in rows):
+                mine = [row for row in rows if row.method == method]
+                axis.plot(
+                    [100 * row.error for row in mine],
+                    [100 * row.hit_rate for row in mine],
+                    "o-",
+                    label=method,
+                    color=colours[method],
+                    markersize=4,
+                )
+            axis.set(title=title, xlabel="wrong answers per request (%)")
+            axis.grid(alpha=0.3)
+        axes[0].set_ylabel("hits per request (%)")
+        for axis in axes:
+            axis.legend(fontsize=7)

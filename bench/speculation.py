@@ -20,12 +20,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 
 import msgspec
 from tqdm import tqdm
 
-from bench.report import Environment, publish
+from bench.report import Environment, options, publish, table
 from deploy.demo.conversations import ExamQuestion, build_exam
 from deploy.demo.corpus import HERE, load_intents, split_corpus
 from engine.core import EngineCore, EngineFeatures, SchedulerConfig
@@ -36,7 +35,6 @@ from engine.speculation.speculator import Speculator
 from engine.text.processor import TextProcessor
 from engine.wire import Generate, SamplingParams
 
-_RESULTS = Path(__file__).parent / "results"
 _BLOCKS = 2048
 _SHORTEST = 80
 """Characters of a question's canonical answer: one word is no workload."""
@@ -202,26 +200,30 @@ def markdown(rows: Sequence[SpeculationRow], arguments: argparse.Namespace, envi
         f"# Speculative decoding, {arguments.dtype}, {environment.date}",
         "",
         f"`python -m bench.speculation`: {arguments.requests} requests, at most {arguments.new_tokens} tokens each, "
-        f"{arguments.repeats} repeats, up to {arguments.tokens} drafted tokens; {environment.cpu}, "
-        f"{environment.cores} cores, one thread, torch {environment.torch}, revision {environment.revision}.",
+        f"{arguments.repeats} repeats, up to {arguments.tokens} drafted tokens; {environment}, one thread.",
         "",
-        "| model | workload | at once | speculation | draft model | tokens/s | speed-up | accepted | drafted per token "
-        "| same answers |",
-        "|---|---|--:|---|---|--:|--:|--:|--:|--:|",
+        *table(
+            "model | workload | speculation | draft model | at once | tokens/s | speed-up | accepted | "
+            "drafted per token | same answers",
+            map(_line, rows),
+            words=4,
+        ),
+        "",
     ]
-    for row in rows:
-        accepted = "-" if row.acceptance is None else f"{row.acceptance:.0%}"
-        speedup = f"**{row.speedup:.2f}**" if row.speedup > 1.02 else f"{row.speedup:.2f}"
-        cells = (
-            *(row.target, row.workload, str(row.concurrency), row.way, row.draft),
-            *(f"{row.tokens_per_second:,.0f}", speedup, accepted, f"{row.drafted:.2f}", f"{row.same:.0%}"),
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
+
+
+def _line(row: SpeculationRow) -> str:
+    accepted = "-" if row.acceptance is None else f"{row.acceptance:.0%}"
+    speedup = f"**{row.speedup:.2f}**" if row.speedup > 1.02 else f"{row.speedup:.2f}"
+    return (
+        f"{row.target} | {row.workload} | {row.way} | {row.draft} | {row.concurrency} | {row.tokens_per_second:,.0f} | "
+        f"{speedup} | {accepted} | {row.drafted:.2f} | {row.same:.0%}"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.speculation", description=(__doc__ or "").split("\n")[0])
+    parser = options(__doc__)
     parser.add_argument("--target", action="append", choices=["medium", "large"], help="both unless given")
     parser.add_argument("--draft", action="append", choices=["small", "medium"], help="all smaller ones unless given")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16], help="requests at once")
@@ -231,7 +233,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=int, default=8, help="most drafted tokens per request and step")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="the demo's is float32")
     parser.add_argument("--quick", action="store_true", help="a smoke run")
-    parser.add_argument("--output", type=Path, default=_RESULTS, help="folder for the table and its JSON")
     return parser
 
 

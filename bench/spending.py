@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.questions import TIERS, Questions
+from bench.report import table
 from router.budget import Budget, charge
 from router.evaluation import Interval, Values, choices, interval
 from router.success import shipped
@@ -57,11 +58,11 @@ def knob(questions: Questions, drawn: Values) -> list[Position]:
 
 def knob_table(positions: Sequence[Position]) -> str:
     """As Markdown."""
-    lines = ["| quality | spent | right answers | small | medium | large |", "|---|---|---|---|---|---|"]
-    for each in positions:
-        shares = " | ".join(f"{share:.0%}" for share in each.tiers)
-        lines.append(f"| {each.quality} | {_percent(each.spent)} | {each.right} | {shares} |")
-    return "\n".join(lines)
+    rows = (
+        f"{each.quality} | {_percent(each.spent)} | {each.right} | {' | '.join(f'{share:.0%}' for share in each.tiers)}"
+        for each in positions
+    )
+    return "\n".join(table("quality | spent | right answers | small | medium | large", rows, words=6))
 
 
 class Spent(msgspec.Struct):
@@ -132,11 +133,11 @@ def cheapest_best(probabilities: Sequence[float], price: float) -> int:
 
 def budget_table(spent: Sequence[Spent]) -> str:
     """As Markdown."""
-    lines = ["| budget | order | spent | right answers | spent at a fixed price |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {each.budget:.0%} | {each.order} | {_percent(each.realised)} | {each.quality} | {_percent(each.fixed)} |"
+    rows = (
+        f"{each.budget:.0%} | {each.order} | {_percent(each.realised)} | {each.quality} | {_percent(each.fixed)}"
         for each in spent
-    ]
+    )
+    lines = table("budget | order | spent | right answers | spent at a fixed price", rows, words=5)
     furthest = max(abs(end / each.budget - 1) for each in spent for end in (each.realised.low, each.realised.high))
     lines += ["", f"The furthest end of an interval of what was spent is {furthest:.1%} of its budget away from it."]
     return "\n".join(lines)
