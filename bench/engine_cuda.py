@@ -18,8 +18,8 @@ import torch
 
 from bench.cells import Cell
 from bench.checkpoints import LLAMA_2, SHAPES, LlamaSizes, config_alone
-from bench.kernel_cases_cuda import FULL, QUICK
-from bench.kernels_cuda import CudaBench
+from bench.kernel_sizes import CUDA, QUICK
+from bench.kernels import measure_limits
 from bench.measure import MachineLimits, mean, summarise
 from bench.process import SubjectFailed, SubjectProcess
 from bench.report import Environment, publish, table
@@ -138,10 +138,10 @@ class Measurements:
             self.failures.append(CudaFailure("all", OURS, TOGETHER, str(failure)))
 
     def _probe(self) -> MachineLimits:
-        limits = CudaBench(self._device, QUICK if self._arguments.quick else FULL).limits()
+        limits = measure_limits(self._device, QUICK if self._arguments.quick else CUDA)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()  # the subjects' now
-        return MachineLimits(limits.copy_bandwidth, limits.matmul)
+        return MachineLimits(limits.bandwidth, limits.rates["bfloat16"])
 
     def _process(self, model: CudaModel, subject: str) -> SubjectProcess:
         setup = SubjectSetup(

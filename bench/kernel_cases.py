@@ -1,10 +1,12 @@
-"""What `bench.kernels` measures on the CPU: the kernels at the sizes of models, and the fastest way there in torch.
+"""What `bench.kernels` measures: the kernels at the sizes of models, and the fastest way there in torch.
 
-Weights that would lie in memory in a running model are read from there: calls go round enough copies of them.
+Weights that would lie in memory in a running model are read from there: calls go round as many copies as exceed the
+caches. On a CUDA device inputs come from memory too.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -18,113 +20,265 @@ import torch
 import torch.nn.functional as F
 
 import kernels
+from bench.kernel_sizes import AttentionShape, KernelSizes, LoraShape
 from kernels import reference
 from kernels.memory import empty_in_huge_pages
-from kernels.ops.moe import SeparateExperts, StackedExperts
-from kernels.registry import OPS
+from kernels.ops.moe import SeparateExperts
+from kernels.registry import OPS, Cost
 
-READ_BYTES = 1 << 29
-"""More than caches hold."""
-_CACHED_BYTES = 1 << 24
-"""What stays in caches from one call to the next."""
+_NAMES = {None: "bf16", "int8": "W8A8", "w8a16": "W8A16", "int4": "W4A16"}
+_STORED = {"float32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+_DRAWS = {"greedy": (0, 0, 1, 0), "all": (1, 0, 1, 0), "top-k 50": (1, 50, 1, 0), "top-p 0.9": (1, 0, 0.9, 0)}
+_FLOAT32 = "float32"
 
 
-class CpuCase(msgspec.Struct, frozen=True):
+class KernelCase(msgspec.Struct, frozen=True):
     """One op at one size."""
 
     op: str
     shape: str
-    bytes: int
-    """That it must at least move; none where caches hold everything."""
-    flops: int
-    """That it must at least do."""
-    run: Callable[[], object]
-    peer: Callable[[], object] | None = None
+    cost: Cost
+    """What it must at least move and do; no bytes where caches hold everything."""
+    calls: Sequence[Callable[[], object]]
+    """The same work on other memory."""
+    peers: Sequence[Callable[[], object]] = ()
     """The fastest way to the same result in torch."""
+    aim: float | None = None
+    """What the share of the limit should be."""
     rate: str = "bfloat16"
     """What its FLOPs are limited by: the products of a type."""
 
 
-Cases = Callable[[], Iterator[CpuCase]]
+class KernelCases:
+    """Cases on one device."""
 
+    def __init__(self, device: torch.device, sizes: KernelSizes) -> None:
+        self._device = device
+        self._sizes = sizes
 
-def linear() -> Iterator[CpuCase]:
-    """Products with weights: the layers of TinyLlama's shape from memory, and those of the small model from caches."""
-    large = [(2560, 2048), (11264, 2048), (2048, 5632), (32000, 2048)]
-    small = [(864, 288), (288, 288), (3072, 288), (288, 1536), (8192, 288)]
-    for outputs, inputs in large + small:
-        weight = torch.randn(outputs, inputs).bfloat16()
-        from_memory = (outputs, inputs) in large
-        many = [512] if outputs < 32000 and from_memory else []
+    def by_op(self) -> dict[str, Callable[[], Iterator[KernelCase]]]:
+        return {
+            "norm": self.norm,
+            "activation": self.activation,
+            "rotary": self.rotary,
+            "attention": self.attention,
+            "linear": self.linear,
+            "lora": self.lora,
+            "moe": self.moe,
+            "sampling": self.sampling,
+        }
+
+    def _random(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.randn(shape, device=self._device).to(dtype)
+
+    def _inputs(self, size: int) -> range:
+        """Numbers of as many inputs of `size` bytes as should be in memory."""
+        return range(-(-self._sizes.input_bytes // size))
+
+    def _moved(self, cost: Cost) -> Cost:
+        """A cost without the bytes that caches hold."""
+        return cost if cost.bytes > self._sizes.caches else Cost(0, cost.flops)
+
+    def _aim(self, share: float, aimed: bool = True) -> float | None:
+        return share if aimed and self._sizes.aims else None
+
+    def norm(self) -> Iterator[KernelCase]:
+        for tokens, width in self._sizes.norms:
+            weight, cost = self._random(width), OPS["rms_norm"].cost(tokens, width, 2)
+            xs = [self._random(tokens, width) for _ in self._inputs(cost.bytes)]
+            ours = [partial(kernels.rms_norm, x, weight, 1e-5) for x in xs]
+            theirs = [partial(F.rms_norm, x, (width,), weight, 1e-5) for x in xs]
+            yield KernelCase("rms_norm", f"{tokens} x {width}", cost, ours, theirs, self._aim(0.85))
+            cost = OPS["add_rms_norm"].cost(tokens, width, 2)
+            residual = self._random(tokens, width)
+            ours = [partial(kernels.add_rms_norm, x, residual, weight, 1e-5) for x in xs]
+            yield KernelCase("add_rms_norm", f"{tokens} x {width}", cost, ours, (), self._aim(0.85))
+
+    def activation(self) -> Iterator[KernelCase]:
+        """The gate between the two products of a feed-forward layer, and the embedding of a step's tokens."""
+        for tokens, width in self._sizes.gates:
+            cost = OPS["silu_and_mul"].cost(tokens, width, 2)
+            xs = [self._random(tokens, 2 * width) for _ in self._inputs(cost.bytes)]
+            ours, theirs = ([partial(body.silu_and_mul, x) for x in xs] for body in (kernels, reference))
+            shape, aim = f"{tokens} x {width}", self._aim(0.85)
+            yield KernelCase("silu_and_mul", shape, self._moved(cost), ours, theirs, aim, _FLOAT32)
+        for tokens in self._sizes.embeddings:
+            table = self._random(32000, 2048)
+            ids = torch.randint(len(table), (tokens,), device=self._device)
+            cost = Cost(0, OPS["embedding"].cost(tokens, 2048, 2).flops)
+            ours, theirs = ([partial(body.embedding, ids, table)] for body in (kernels, reference))
+            yield KernelCase("embedding", f"{tokens} of 32000 x 2048", cost, ours, theirs)
+
+    def _cache(self, blocks: int, kv_heads: int, dim: int, stored: torch.dtype) -> kernels.LayerCache:
+        """Keys and values as the engine lays them out."""
+        shape = (blocks, kv_heads, 16, dim)
+        pair = []
+        for _ in range(2):
+            memory = self._empty(math.prod(shape) * stored.itemsize).view(stored).view(shape)
+            block = torch.randint(-127, 128, shape[1:]) if stored == torch.int8 else torch.randn(shape[1:])
+            pair.append(memory.copy_(block.to(stored)).transpose(1, 2))
+        scales = [torch.full(shape[:3], 0.02, device=self._device).transpose(1, 2) for _ in range(2)]
+        return kernels.LayerCache(*pair, *(scales if stored == torch.int8 else ()))
+
+    def _empty(self, size: int) -> torch.Tensor:
+        if self._device.type == "cpu":
+            return empty_in_huge_pages(size)
+        return torch.empty(size, dtype=torch.uint8, device=self._device)
+
+    def rotary(self) -> Iterator[KernelCase]:
+        """The rotation of queries and keys, and the way of keys and values into the cache."""
+        for (tokens, heads, kv_heads, dim), name in itertools.product(self._sizes.rotary, self._sizes.stored):
+            stored, dtype = _STORED[name], _computed_in(name)
+            cache = self._cache(-(-tokens // 16), kv_heads, dim, stored)
+            table = self._random(tokens, dim, dtype=torch.float32)
+            places = torch.arange(tokens, device=self._device)
+            cost = OPS["rope_and_store"].cost(tokens, heads, kv_heads, dim, dtype.itemsize)
+            # Keys and values are written as they are stored, and scales with them.
+            scale = 4 if stored == torch.int8 else 0
+            smaller = 2 * tokens * kv_heads * (dim * (dtype.itemsize - stored.itemsize) - scale)
+            cost = self._moved(Cost(cost.bytes - smaller, cost.flops))
+            calls = []
+            for _ in self._inputs(max(1, cost.bytes)):
+                x = self._random(tokens, heads + 2 * kv_heads, dim, dtype=dtype)
+                query, key, value = torch.split(x, [heads, kv_heads, kv_heads], 1)
+                calls.append(partial(kernels.rope_and_store, query, key, value, table, places, cache, places))
+            shape, aim = f"{tokens} x {heads}/{kv_heads} heads of {dim}", self._aim(0.85, name == "bf16")
+            yield KernelCase(f"rope_and_store {name}", shape, cost, calls, (), aim, _FLOAT32)
+
+    def attention(self) -> Iterator[KernelCase]:
+        """Decodes, prompts and chunks over a paged cache, beside torch's attention over keys that lie side by side."""
+        for one, name in itertools.product(self._sizes.attention, self._sizes.stored):
+            stored, dtype, length = _STORED[name], _computed_in(name), one.start + one.count
+            width = -(-length // 16)
+            blocks = one.rows * width + 3
+            order = np.random.default_rng(0).permutation(blocks)[: one.rows * width]
+            starts, counts = np.full(one.rows, one.start, np.int32), np.full(one.rows, one.count, np.int32)
+            tables = order.astype(np.int32).reshape(one.rows, width)
+            plan = kernels.plan_attention(starts, counts, tables, window=None, device=self._device)
+            query = self._random(one.rows * one.count, one.heads, one.dim, dtype=dtype)
+            pairs = [(one.start, one.count)] * one.rows
+            cost = OPS["paged_attention"].cost(
+                pairs, one.heads, one.kv_heads, one.dim, dtype.itemsize, None, stored.itemsize
+            )
+            copies = range(1) if one.kind == "prompt" else self._inputs(cost.bytes)
+            caches = [self._cache(blocks, one.kv_heads, one.dim, stored) for _ in copies]
+            yield KernelCase(
+                f"attention {name}",
+                f"{one.kind} {one.rows} x {length}, {one.heads}/{one.kv_heads} heads of {one.dim}",
+                cost,
+                [partial(kernels.paged_attention, query, cache, plan) for cache in caches],
+                [self._torch_attention(query, one) for _ in copies] if stored == dtype else [],
+                self._aim(0.85, one.kind == "decode"),
+                _FLOAT32 if dtype == torch.float32 else "bfloat16",
+            )
+
+    def _torch_attention(self, query: torch.Tensor, one: AttentionShape) -> Callable[[], object]:
+        length, group = one.start + one.count, one.heads // one.kv_heads
+        keys, values = (self._random(one.rows, one.kv_heads, length, one.dim, dtype=query.dtype) for _ in range(2))
+        if one.count == 1:  # faster than enable_gqa: the heads that share keys become queries
+            shared = query.view(one.rows, one.kv_heads, group, one.dim)
+            return partial(F.scaled_dot_product_attention, shared, keys, values)
+        by_head = query.view(one.rows, one.count, one.heads, one.dim).transpose(1, 2).contiguous()
+        if one.start == 0:
+            return partial(F.scaled_dot_product_attention, by_head, keys, values, is_causal=True, enable_gqa=group > 1)
+        mask = torch.ones(one.count, length, dtype=torch.bool, device=self._device).tril(one.start)
+        return partial(F.scaled_dot_product_attention, by_head, keys, values, attn_mask=mask, enable_gqa=group > 1)
+
+    def linear(self) -> Iterator[KernelCase]:
+        """Products with weights, quantised and as they are, beside torch's product in bf16."""
+        for outputs, inputs in self._sizes.weights + self._sizes.cached_weights:
+            weight = self._random(outputs, inputs)
+            from_memory = (outputs, inputs) in self._sizes.weights
+            plain = [_reordered(weight) for _ in self._weights(weight.nbytes, from_memory)]
+            for quantize in (None, *get_args(kernels.Quantization)):
+                first = kernels.pack_weight(weight, quantize)
+                copies = self._weights(first.data.nbytes, from_memory)
+                packed = [first, *(self._copy(first) for _ in copies[1:])]
+                for rows in self._sizes.linear_rows:
+                    x = self._random(rows, inputs)
+                    cost = first.cost(rows)
+                    yield KernelCase(
+                        f"linear {_NAMES[quantize]}",
+                        f"{rows} x {inputs} -> {outputs}",
+                        cost if from_memory else Cost(0, cost.flops),
+                        [partial(each, x) for each in packed],
+                        [partial(_torch_linear, x, each) for each in plain],
+                        self._aim(0.7, quantize == "int4" and rows <= 16),
+                        "int8" if quantize == "int8" else "bfloat16",
+                    )
+
+    def _weights(self, size: int, from_memory: bool = True) -> range:
+        """Numbers of as many weights of `size` bytes as caches do not hold."""
+        return range(-(-self._sizes.weight_bytes // size) if from_memory else 1)
+
+    def _copy(self, weight: kernels.PackedWeight) -> kernels.PackedWeight:
+        data = self._empty(weight.data.nbytes).view(weight.data.dtype).view(weight.data.shape)
+        return dataclasses.replace(weight, data=data.copy_(weight.data))
+
+    def lora(self) -> Iterator[KernelCase]:
+        """A step's rows through adapters for q, k and v, read from memory, beside torch's batched products."""
+        one, width, sizes = self._sizes.lora, self._sizes.lora.width, self._sizes.lora.parts
+        layout = stacked_layout(width, sizes, one.rank)
+        count = max(one.rows, -(-self._sizes.weight_bytes // (2 * layout.elements)))
+        arena = self._random(count, layout.elements)
+        adapters = [kernels.LoraAdapter(layout, torch.tensor([sector], device=self._device)) for sector in range(count)]
+        workspace = kernels.LoraWorkspace(arena)
+        x, out = self._random(one.rows, width), self._random(one.rows, sum(sizes))
+        for distinct in one.distinct:
+            cost = OPS["adapt_linear"].cost(
+                distinct, one.rows, len(sizes) * one.rank, width, one.rank * sum(sizes), sum(sizes), 2
+            )
+            ours, theirs = [], []
+            for first in range(0, count - distinct + 1, distinct):
+                people = [adapters[first + row * distinct // one.rows] for row in range(one.rows)]
+                workspace.hold(people)
+                plan = workspace.plan(people, np.ones(one.rows, np.int64))
+                assert plan is not None
+                ours.append(partial(kernels.adapt_linear, x, out, plan, "qkv"))
+                theirs.append(partial(_torch_lora, x, out, arena[first : first + distinct], one))
+            shape = f"{one.rows} x {width} -> {' + '.join(map(str, sizes))}, {distinct} adapters"
+            yield KernelCase("adapt_linear", shape, cost, ours, theirs, rate=_FLOAT32)
+
+    def moe(self) -> Iterator[KernelCase]:
+        """A layer of eight experts, two for each token, with weights from memory."""
+        experts, chosen, (width, inner) = 8, 2, self._sizes.experts
+        router = self._random(experts, width) / width**0.5
+        gate_up = self._random(experts, 2 * inner, width) / width**0.5
+        down = self._random(experts, width, inner) / inner**0.5
+        packed_router = kernels.pack_weight(router)
         for quantize in (None, *get_args(kernels.Quantization)):
-            first = kernels.pack_weight(weight, quantize)
-            copies = -(-READ_BYTES // first.data.nbytes) if from_memory else 1
-            ours = itertools.cycle([first, *(_copy(first) for _ in range(copies - 1))])
-            theirs = itertools.cycle([_reorder(weight) for _ in range(copies)]) if quantize is None else None
-            for rows in (1, 8, 32, *many):
-                x = torch.randn(rows, inputs).bfloat16()
-                cost = first.cost(rows)
-                yield CpuCase(
-                    f"linear {quantize or 'bf16'}",
-                    f"{rows} x {inputs} -> {outputs}",
-                    cost.bytes if from_memory else 0,
-                    cost.flops,
-                    partial(_ours, x, ours),
-                    None if theirs is None else partial(_theirs, x, theirs),
-                    quantize if quantize == "int8" else "bfloat16",
+            first = kernels.pack_experts(gate_up, quantize), kernels.pack_experts(down, quantize)
+            nbytes = sum(kernels.pack_weight(one[0], quantize).cost(0).bytes for one in (gate_up, down))
+            copies = self._weights(chosen * nbytes)[1:]
+            layers = [first, *((self._copy_experts(first[0]), self._copy_experts(first[1])) for _ in copies)]
+            for rows in self._sizes.expert_rows:
+                x = self._random(rows, width)
+                hit = len(set(reference.route_tokens(F.linear(x, router), chosen).experts.flatten().tolist()))
+                yield KernelCase(
+                    f"experts {_NAMES[quantize]}",
+                    f"{rows} x {width} -> {inner}, {hit} of {experts}",
+                    Cost(hit * nbytes + 4 * rows * width, 6 * rows * chosen * width * inner),
+                    [partial(kernels.moe, x, packed_router, *layer, chosen) for layer in layers],
+                    [partial(reference.moe, x, router, gate_up, down, chosen)] if quantize is None else [],
+                    rate="int8" if quantize == "int8" else "bfloat16",
                 )
 
+    def _copy_experts(self, experts: kernels.PackedExperts) -> kernels.PackedExperts:
+        if isinstance(experts, SeparateExperts):
+            return SeparateExperts(tuple(map(self._copy, experts.weights)))
+        return copy.deepcopy(experts)
 
-def _ours(x: torch.Tensor, weights: Iterator[kernels.PackedWeight]) -> torch.Tensor:
-    return next(weights)(x)
-
-
-def _copy(weight: kernels.PackedWeight) -> kernels.PackedWeight:
-    return dataclasses.replace(weight, data=empty_in_huge_pages(weight.data.nbytes).copy_(weight.data))
-
-
-def _reorder(weight: torch.Tensor) -> torch.Tensor:
-    """A weight as oneDNN likes it best, where it has bf16."""
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return weight
-    reordered: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, 32)
-    return reordered
-
-
-def _theirs(x: torch.Tensor, weights: Iterator[torch.Tensor]) -> torch.Tensor:
-    weight = next(weights)
-    if not weight.is_mkldnn:
-        return F.linear(x, weight)
-    result: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, None, "none", [], "")
-    return result
-
-
-def activation() -> Iterator[CpuCase]:
-    """The gate between the two products of a feed-forward layer, and the embedding of a step's tokens."""
-    for rows, width in ((1, 5632), (32, 5632), (2048, 5632), (32, 1536)):
-        x = torch.randn(rows, 2 * width).bfloat16()
-        cost = OPS["silu_and_mul"].cost(rows, width, 2)
-        memory = cost.bytes if cost.bytes > _CACHED_BYTES else 0
-        run, peer = partial(kernels.silu_and_mul, x), partial(reference.silu_and_mul, x)
-        yield CpuCase("silu_and_mul", f"{rows} x {width}", memory, cost.flops, run, peer, "float32")
-    table = torch.randn(32000, 2048).bfloat16()
-    for rows in (1, 32, 2048):
-        tokens = torch.randint(len(table), (rows,))
-        cost = OPS["embedding"].cost(rows, 2048, 2)
-        run, peer = partial(kernels.embedding, tokens, table), partial(reference.embedding, tokens, table)
-        yield CpuCase("embedding", f"{rows} of 32000 x 2048", 0, cost.flops, run, peer)
-
-
-def sampling() -> Iterator[CpuCase]:
-    """From logits to tokens. Logits have just been computed, so that they are in caches."""
-    draws = {"greedy": (0, 0, 1, 0), "all": (1, 0, 1, 0), "top-k 50": (1, 50, 1, 0), "top-p 0.9": (1, 0, 0.9, 0)}
-    for vocabulary in (8192, 32000, 128256):
-        logits = (4 * torch.randn(32, vocabulary)).bfloat16()
-        cost = OPS["sample"].cost(32, vocabulary, 2)
-        for name, draw in draws.items():
-            table = torch.tensor([(*draw, 0.3)] * 32, dtype=torch.float64)
-            run, peer = partial(kernels.sample, logits, table), partial(reference.sample, logits, table)
-            yield CpuCase(f"sample, {name}", f"32 x {vocabulary}", 0, cost.flops, run, peer, "float32")
+    def sampling(self) -> Iterator[KernelCase]:
+        """From a step's logits to tokens."""
+        for (rows, vocabulary), (name, draw) in itertools.product(self._sizes.sampling, _DRAWS.items()):
+            cost = OPS["sample"].cost(rows, vocabulary, 2)
+            # On the device already: a graph cannot be told to copy other numbers, nor hold torch's way.
+            draws = torch.tensor([(*draw, 0.3)] * rows, dtype=torch.float64, device=self._device)
+            logits = [4 * self._random(rows, vocabulary) for _ in self._inputs(cost.bytes)]
+            calls = [partial(kernels.sample, each, draws) for each in logits]
+            peers = [partial(reference.sample, each, draws) for each in logits] if self._device.type == "cpu" else []
+            shape = f"{rows} x {vocabulary}"
+            yield KernelCase(f"sample, {name}", shape, self._moved(cost), calls, peers, rate=_FLOAT32)
 
 
 def stacked_layout(width: int, sizes: Sequence[int], rank: int) -> kernels.LoraLayout:
@@ -139,170 +293,36 @@ def stacked_layout(width: int, sizes: Sequence[int], rank: int) -> kernels.LoraL
     return kernels.LoraLayout({"qkv": kernels.LoraSite(width, sum(sizes), parts)}, elements, 0, None, elements)
 
 
-def lora() -> Iterator[CpuCase]:
-    """A decode step's 32 rows through adapters of rank 8 for q, k and v of TinyLlama's shape, read from memory."""
-    width, sizes, rank = 2048, (2048, 256, 256), 8
-    layout = stacked_layout(width, sizes, rank)
-    arena = torch.randn(READ_BYTES // 2 // layout.elements, layout.elements).bfloat16()
-    adapters = [kernels.LoraAdapter(layout, torch.tensor([sector])) for sector in range(len(arena))]
-    x, out = torch.randn(32, width).bfloat16(), torch.randn(32, sum(sizes)).bfloat16()
-    workspace = kernels.LoraWorkspace(arena)
-    for distinct in (1, 16, 32):
-        plans = []
-        for first in range(0, len(adapters) - distinct, distinct):
-            people = [adapters[first + row % distinct] for row in range(32)]
-            workspace.hold(people)
-            plans.append(workspace.plan(people, np.ones(32, np.int64)))
-        calls = itertools.cycle([partial(kernels.adapt_linear, x, out, plan, "qkv") for plan in plans if plan])
-        cost = OPS["adapt_linear"].cost(distinct, 32, 3 * rank, width, rank * sum(sizes), sum(sizes), 2)
-        yield CpuCase(
-            "adapt_linear", f"{distinct} adapters", cost.bytes, cost.flops, partial(_call_next, calls), rate="float32"
-        )
+def _computed_in(stored: str) -> torch.dtype:
+    return torch.float32 if stored == "float32" else torch.bfloat16
 
 
-def _call_next(calls: Iterator[Callable[[], object]]) -> None:
-    next(calls)()
+def _reordered(weight: torch.Tensor) -> torch.Tensor:
+    """A copy of a weight; on a CPU with bf16 as oneDNN likes it best."""
+    if weight.is_cuda or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return weight.clone()
+    reordered: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, 32)
+    return reordered
 
 
-def moe() -> Iterator[CpuCase]:
-    """A layer of eight experts, two for each token, with a quarter of Mixtral's weights, from memory."""
-    experts, chosen, width, inner = 8, 2, 2048, 7168
-    router = torch.randn(experts, width).bfloat16() / width**0.5
-    gate_up = torch.randn(experts, 2 * inner, width).bfloat16() / width**0.5
-    down = torch.randn(experts, width, inner).bfloat16() / inner**0.5
-    for quantize in (None, *get_args(kernels.Quantization)):
-        first = kernels.pack_experts(gate_up, quantize), kernels.pack_experts(down, quantize)
-        nbytes = sum(map(_bytes, first))
-        copies = -(-READ_BYTES * experts // (chosen * nbytes))
-        layers = [first, *((_copy_experts(first[0]), _copy_experts(first[1])) for _ in range(copies - 1))]
-        packed = kernels.pack_weight(router)
-        for rows in (1, 8, 32, 512):
-            x = torch.randn(rows, width).bfloat16()
-            hit = len(set(reference.route_tokens(F.linear(x, router), chosen).experts.flatten().tolist()))
-            calls = itertools.cycle([partial(kernels.moe, x, packed, *layer, chosen) for layer in layers])
-            yield CpuCase(
-                f"experts {quantize or 'bf16'}",
-                f"{rows} x {width} -> {inner}, {hit} of {experts}",
-                nbytes * hit // experts + 4 * rows * width,
-                6 * rows * chosen * width * inner,
-                partial(_call_next, calls),
-                partial(reference.moe, x, router, gate_up, down, chosen) if quantize is None else None,
-                quantize if quantize == "int8" else "bfloat16",
-            )
+def _torch_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    if not weight.is_mkldnn:
+        return F.linear(x, weight)
+    result: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, None, "none", [], "")
+    return result
 
 
-def _copy_experts(experts: kernels.PackedExperts) -> kernels.PackedExperts:
-    if isinstance(experts, StackedExperts):
-        return StackedExperts(experts.weights.clone())
-    assert isinstance(experts, SeparateExperts)
-    return SeparateExperts(tuple(map(_copy, experts.weights)))
-
-
-def _bytes(experts: kernels.PackedExperts) -> int:
-    if isinstance(experts, StackedExperts):
-        return experts.weights.nbytes
-    assert isinstance(experts, SeparateExperts)
-    return sum(one.data.nbytes for one in experts.weights)
-
-
-_STORED = {"float32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
-
-
-def _cache(tokens: int, kv_heads: int, dim: int, stored: torch.dtype) -> kernels.LayerCache:
-    """Keys and values of so many tokens as the engine lays them out."""
-    shape = (-(-tokens // 16), kv_heads, 16, dim)
-    pair = []
-    for _ in range(2):
-        memory = empty_in_huge_pages(math.prod(shape) * stored.itemsize).view(stored).view(shape)
-        numbers = torch.randint(-127, 128, shape[1:]) if stored == torch.int8 else torch.randn(shape[1:])
-        pair.append(memory.copy_(numbers.to(stored)).transpose(1, 2))
-    scales = [torch.full(shape[:3], 0.02).transpose(1, 2) for _ in range(2)] if stored == torch.int8 else []
-    return kernels.LayerCache(*pair, *scales)
-
-
-def attention() -> Iterator[CpuCase]:
-    """Decodes, prompts and chunks over a paged cache, beside torch's attention over keys that lie side by side."""
-    shapes = [
-        ("decode", 32, 2047, 1, 32, 4, 64),
-        ("decode", 8, 4095, 1, 32, 8, 128),
-        ("decode", 1, 16383, 1, 32, 8, 128),
-        ("decode", 4, 4095, 1, 32, 32, 64),
-        ("decode", 32, 159, 1, 6, 6, 48),
-        ("draft", 8, 1019, 5, 32, 4, 64),
-        ("prompt", 1, 0, 2048, 32, 4, 64),
-        ("chunk", 1, 8192, 512, 32, 8, 128),
-    ]
-    for kind, rows, start, count, heads, kv_heads, dim in shapes:
-        for name, stored in _STORED.items():
-            dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
-            cache = _cache(rows * (start + count + 15), kv_heads, dim, stored)
-            width = -(-(start + count) // 16)
-            tables = (
-                np.random.default_rng(0)
-                .permutation(len(cache.keys))[: rows * width]
-                .astype(np.int32)
-                .reshape(rows, width)
-            )
-            starts, counts = np.full(rows, start, np.int32), np.full(rows, count, np.int32)
-            plan = kernels.plan_attention(starts, counts, tables, window=None, device=torch.device("cpu"))
-            query = torch.randn(rows * count, heads, dim).to(dtype)
-            cost = OPS["paged_attention"].cost(
-                [(start, count)] * rows, heads, kv_heads, dim, dtype.itemsize, None, stored.itemsize
-            )
-            yield CpuCase(
-                f"attention {name}",
-                f"{kind} {rows} x {start + count}, {heads}/{kv_heads} heads of {dim}",
-                cost.bytes,
-                cost.flops,
-                partial(kernels.paged_attention, query, cache, plan),
-                _torch_attention(query, rows, start, kv_heads) if stored == dtype else None,
-                "float32" if dtype == torch.float32 else "bfloat16",
-            )
-
-
-def _torch_attention(query: torch.Tensor, rows: int, start: int, kv_heads: int) -> Callable[[], object]:
-    tokens, heads, dim = query.shape
-    count = tokens // rows
-    keys, values = (torch.randn(rows, kv_heads, start + count, dim).to(query.dtype) for _ in range(2))
-    if count == 1:  # faster than enable_gqa: the heads that share keys become queries
-        return partial(F.scaled_dot_product_attention, query.view(rows, kv_heads, heads // kv_heads, dim), keys, values)
-    by_head = query.view(rows, count, heads, dim).transpose(1, 2).contiguous()
-    grouped = heads != kv_heads
-    if start == 0:
-        return partial(F.scaled_dot_product_attention, by_head, keys, values, is_causal=True, enable_gqa=grouped)
-    mask = torch.ones(count, start + count, dtype=torch.bool).tril(start)
-    return partial(F.scaled_dot_product_attention, by_head, keys, values, attn_mask=mask, enable_gqa=grouped)
-
-
-def rotary() -> Iterator[CpuCase]:
-    """The rotation of queries and keys, and the way of keys and values into the cache."""
-    heads, kv_heads, dim = 32, 4, 64
-    for tokens in (1, 32, 512):
-        for name, stored in _STORED.items():
-            dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
-            cache = _cache(tokens, kv_heads, dim, stored)
-            x = torch.randn(tokens, heads + 2 * kv_heads, dim).to(dtype)
-            parts = (x[:, :heads], x[:, heads : heads + kv_heads], x[:, heads + kv_heads :])
-            angles = torch.outer(torch.arange(tokens), 10000 ** (-torch.arange(dim // 2) * 2 / dim))
-            table = torch.cat([angles.cos(), angles.sin()], -1)
-            places = torch.arange(tokens)
-            cost = OPS["rope_and_store"].cost(tokens, heads, kv_heads, dim, dtype.itemsize)
-            yield CpuCase(
-                f"rope_and_store {name}",
-                f"{tokens} x {heads}/{kv_heads} heads of {dim}",
-                0,
-                cost.flops,
-                partial(kernels.rope_and_store, *parts, table, places, cache, places),
-                rate="float32",
-            )
-
-
-CASES: dict[str, Cases] = {
-    "attention": attention,
-    "rotary": rotary,
-    "linear": linear,
-    "activation": activation,
-    "sampling": sampling,
-    "lora": lora,
-    "moe": moe,
-}
+def _torch_lora(x: torch.Tensor, out: torch.Tensor, adapters: torch.Tensor, shape: LoraShape) -> None:
+    """Rows by adapter, each with as many: x [rows, width], out [rows, sizes of all parts], adapters [n, elements]."""
+    by_adapter = x.view(len(adapters), -1, shape.width)
+    size = shape.rank * shape.width
+    downs, ups = adapters.tensor_split([len(shape.parts) * size], 1)
+    parts = zip(
+        torch.split(out, list(shape.parts), 1),
+        torch.split(downs, size, 1),
+        torch.split(ups, [shape.rank * part for part in shape.parts], 1),
+        strict=True,
+    )
+    for part, down, up in parts:
+        middle = torch.bmm(by_adapter, down.view(len(adapters), shape.width, shape.rank))
+        part += torch.bmm(middle, up.view(len(adapters), shape.rank, -1)).flatten(0, 1)

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
-from bench.kernel_cases_cuda import FULL, QUICK, CudaCase
-from bench.kernels import main
-from bench.kernels_cuda import CudaBench, CudaKernelRow, CudaLimits, markdown
-from bench.report import Environment
+from bench.kernel_cases import KernelCase
+from bench.kernel_sizes import CUDA
+from bench.kernels import KernelLimits, KernelRow, main, markdown, measure
 from kernels.registry import Cost
 
 
@@ -32,28 +30,30 @@ def test_one_op_can_be_chosen(tmp_path: Path) -> None:
     assert {row["op"] for row in rows} == {"rms_norm", "add_rms_norm"}
 
 
-def test_the_share_is_of_the_longer_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = CudaBench(torch.device("cpu"), QUICK)
-    monkeypatch.setattr(bench, "time", lambda calls: 0.5 * len(calls))
-    limits = CudaLimits(copy_bandwidth=1000.0, matmul=100.0)
-    case = CudaCase("op", "shape", Cost(bytes=100, flops=30), [bool], [bool, bool], 0.7)
-    assert bench.measure(case, limits) == CudaKernelRow("op", "shape", 0.5, 100, 30, 0.6, 1.0, 0.7)
-    case = CudaCase("op", "shape", Cost(bytes=400, flops=30), [bool], [], None)
-    assert bench.measure(case, limits) == CudaKernelRow("op", "shape", 0.5, 400, 30, 0.8, None, None)
+def test_the_share_is_of_the_longer_limit() -> None:
+    limits = KernelLimits(1000.0, {"bfloat16": 100.0})
+    case = KernelCase("op", "shape", Cost(bytes=100, flops=30), [bool], [bool, bool], 0.7)
+    row = measure(case, limits, lambda calls: 0.5 * len(calls))
+    assert row == KernelRow("op", "shape", 0.5, 100, 30, 0.6, 1.0, 0.7)
+    case = KernelCase("op", "shape", Cost(bytes=400, flops=30), [bool], [], None)
+    row = measure(case, limits, lambda calls: 0.5 * len(calls))
+    assert row == KernelRow("op", "shape", 0.5, 400, 30, 0.8, None, None)
 
 
 def test_the_table_says_what_reaches_its_aim() -> None:
     rows = [
-        CudaKernelRow("norm", "a", 1e-5, 40_000_000, 10**9, 0.9, 2e-5, 0.85),
-        CudaKernelRow("attention", "b", 1e-3, 10**9, 10**12, 0.5, None, 0.85),
+        KernelRow("norm", "a", 1e-5, 40_000_000, 10**9, 0.9, 2e-5, 0.85),
+        KernelRow("attention", "b", 1e-3, 10**9, 10**12, 0.5, None, 0.85),
     ]
-    text = markdown(rows, CudaLimits(4e12, 8e14), Environment.here(), "some GPU", "cuda")
+    text = markdown(rows, KernelLimits(4e12, {"bfloat16": 8e14}), "CUDA", ["some GPU"])
     assert "| norm | a | 10.0 | 4,000 | 100.0 | 90% | 85% ✓ | 20.0 | 2.00 |" in text
     assert "| attention | b | 1,000.0 | 1,000 | 1,000.0 | 50% | 85% ✗ |  |  |" in text
-    assert "copying 4,000 GB/s" in text and "800.0 TFLOP/s" in text and "some GPU" in text
+    assert "4,000 GB/s" in text and "800.00 TFLOP/s" in text and "some GPU" in text
 
 
 def test_decodes_read_more_than_caches_hold() -> None:
-    assert FULL.cached >= 100 << 20
-    for rows, length, kv_heads, dim in ((32, 1, 8, 128), (8, 1, 32, 128), (1, 16, 8, 128), (32, 1, 8, 64)):
-        assert 2 * rows * length * FULL.context * kv_heads * dim * 2 >= 100 << 20
+    assert min(CUDA.input_bytes, CUDA.weight_bytes) >= 100 << 20
+    decodes = [one for one in CUDA.attention if one.kind == "decode"]
+    assert len(decodes) == 4
+    for one in decodes:
+        assert 2 * one.rows * (one.start + one.count) * one.kv_heads * one.dim * 2 >= 100 << 20
