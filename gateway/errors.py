@@ -135,3 +135,23 @@ class EngineFailed(ApiError):
     """An engine died after its first token: the turn fails, the next request is served by another one."""
 
     status, type, code = 502, "server_error", "engine_failed"
+
+
+def invalid_value(param: str, reason: str) -> InvalidRequest:
+    """The error for a field, header or parameter that holds something wrong; the message begins with its name."""
+    return InvalidRequest(f"{param}: {reason}", param=param, code="invalid_value")
+
+
+def unsupported_parameter(param: str, reason: str) -> InvalidRequest:
+    """The error for what is part of OpenAI's API, and not served here; the message begins with its name."""
+    return InvalidRequest(f"{param}: {reason}", param=param, code="unsupported_parameter")
+
+
+def unknown_parameter(param: str) -> InvalidRequest:
+    """The error for a field that no request has."""
+    return InvalidRequest(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
+
+
+def missing_parameter(param: str) -> InvalidRequest:
+    """The error for a field that is needed and not there."""
+    return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")

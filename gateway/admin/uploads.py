@@ -11,7 +11,7 @@ from typing import BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from gateway.errors import InvalidRequest, TooLarge
+from gateway.errors import InvalidRequest, TooLarge, invalid_value
 
 _FLUSH = 1024 * 1024
 """Bytes gathered before they are written, in a thread."""
@@ -146,7 +146,7 @@ class Form:
                 f"{name[:64]}: no such part; the form has {known}", param=name[:64], code="unknown_parameter"
             )
         if name in self._sizes:
-            raise InvalidRequest(f"{name}: given twice", param=name, code="invalid_value")
+            raise invalid_value(name, "given twice")
         self._part = name
         self._sizes[name] = 0
         self.values[name] = bytearray()

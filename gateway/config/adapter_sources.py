@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gateway.errors import Forbidden, InvalidRequest
+from gateway.errors import Forbidden, invalid_value
 
 MAX_LENGTH = 1024
 _NAME = "[A-Za-z0-9_@=+,-][A-Za-z0-9_.@=+,-]*"
@@ -42,7 +42,7 @@ def allowed(address: str, sources: Sequence[str]) -> str:
     try:
         normal = normalise(address)
     except ValueError as error:
-        raise InvalidRequest(f"source: {error}", param="source", code="invalid_value") from None
+        raise invalid_value("source", f"{error}") from None
     for source in sources:
         if normal == (root := normalise(source)) or normal.startswith(root.rstrip("/") + "/"):
             return normal

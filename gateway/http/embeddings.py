@@ -20,7 +20,7 @@ from cache.embedding.wire import MAX_CHARACTERS, MAX_TEXTS, EmbedderInfo
 from gateway.access.identity import Principal
 from gateway.billing.cost import cost, picodollars
 from gateway.billing.entry import LedgerEntry, Outcome
-from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, ModelNotFound, Unavailable
+from gateway.errors import ApiError, ContextLengthExceeded, ModelNotFound, Unavailable, invalid_value
 from gateway.http.exchange import JsonResponse, read_object, while_connected
 from gateway.limits.counters import Amounts
 from gateway.limits.readings import headers as limit_headers
@@ -132,11 +132,9 @@ def _dimensions(gateway: Gateway, hello: EmbedderInfo, asked: int | None) -> int
         {hello.dimensions, *(each for each in gateway.settings.embedder.dimensions if each < hello.dimensions)}
     )
     if asked is not None and asked not in allowed:
-        raise InvalidRequest(
-            f"dimensions: vectors of {hello.model} have {', '.join(map(str, allowed))} dimensions, not {asked}; leave "
-            "it out",
-            param="dimensions",
-            code="invalid_value",
+        raise invalid_value(
+            "dimensions",
+            f"vectors of {hello.model} have {', '.join(map(str, allowed))} dimensions, not {asked}; leave it out",
         )
     return asked or hello.dimensions
 

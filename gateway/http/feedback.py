@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from gateway.http.exchange import JsonResponse, read_object
-from gateway.protocol.requests import invalid_body
+from gateway.protocol.requests import converted
 from gateway.services import gateway_of
 from gateway.turns.ids import response_id
 
@@ -29,10 +28,7 @@ async def create(request: Request) -> Response:
     """Note an opinion about a response of the caller's tenant; the last one of a response counts."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
-    try:
-        body = msgspec.convert(await read_object(request), FeedbackCreate)
-    except msgspec.ValidationError as error:
-        raise invalid_body(error) from None
+    body = converted(await read_object(request), FeedbackCreate)
     turn = await gateway.turns.find(response_id(request.path_params["id"]), principal)
     gateway.decisions.think(principal.tenant, turn.id, body.rating)
     if body.rating == "down" and gateway.similar is not None:

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive
 from starlette.websockets import WebSocket
 
-from gateway.errors import InvalidRequest
+from gateway.errors import invalid_value
 from gateway.http.exchange import (
     JsonResponse,
     ServerSentEvents,
@@ -140,14 +140,12 @@ async def _events(viewer: Viewer, coalesce: float) -> AsyncIterator[bytes]:
 def _streamed(request: Request) -> bool:
     value = request.query_params.get("stream", "false").lower()
     if value not in ("true", "1", "false", "0"):
-        raise InvalidRequest("stream: expected true or false", param="stream", code="invalid_value")
+        raise invalid_value("stream", "expected true or false")
     return value in ("true", "1")
 
 
 def _starting_after(request: Request) -> int:
     value = request.query_params.get("starting_after", "-1")
     if not re.fullmatch(r"-1|[0-9]{1,15}", value):
-        raise InvalidRequest(
-            "starting_after: expected the sequence_number of an event", param="starting_after", code="invalid_value"
-        )
+        raise invalid_value("starting_after", "expected the sequence_number of an event")
     return int(value)

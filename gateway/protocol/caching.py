@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from gateway.errors import InvalidRequest
+from gateway.errors import invalid_value
 
 TAGS_HEADER = "x-roundhouse-cache-tags"
 MAX_TAGS = 8
@@ -108,11 +108,7 @@ def _made(control: str, tags: list[str], *, param: str, strict: bool) -> Caching
         elif directive == "only-if-cached":
             only_if_cached = True
         elif strict and directive not in ("", "default"):
-            raise InvalidRequest(
-                f"roundhouse.cache: unknown directive; it may hold {_DIRECTIVES}",
-                param="roundhouse.cache",
-                code="invalid_value",
-            )
+            raise invalid_value("roundhouse.cache", f"unknown directive; it may hold {_DIRECTIVES}")
         elif directive.startswith("max-age"):
             refresh = True
     return Caching(
@@ -132,10 +128,8 @@ def checked_tags(tags: Iterable[str], param: str) -> tuple[str, ...]:
     """
     named = sorted(set(tags))
     if len(named) > MAX_TAGS:
-        raise InvalidRequest(f"{param}: at most {MAX_TAGS} tags; send fewer", param=param, code="invalid_value")
+        raise invalid_value(param, f"at most {MAX_TAGS} tags; send fewer")
     for tag in named:
         if not _TAG.fullmatch(tag):
-            raise InvalidRequest(
-                f"{param}: a tag has 1 to {MAX_TAG} letters, digits and _ . : / -", param=param, code="invalid_value"
-            )
+            raise invalid_value(param, f"a tag has 1 to {MAX_TAG} letters, digits and _ . : / -")
     return tuple(named)

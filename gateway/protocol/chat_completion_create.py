@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
-from gateway.errors import InvalidRequest
+from gateway.errors import invalid_value
 from gateway.protocol.caching import NOTHING, Caching
 from gateway.protocol.choices import ChoicesRequest, Count, StreamOptions, request_choices
 from gateway.protocol.messages import Dialect, parse_messages
@@ -23,7 +22,7 @@ from gateway.protocol.requests import (
     ServiceTier,
     TurnRequest,
     check_together,
-    invalid_body,
+    converted,
     refuse_unsupported,
 )
 from gateway.protocol.response_create import Metadata
@@ -107,14 +106,11 @@ def parse_chat_completion_create(body: Mapping[str, Any], given: Caching = NOTHI
         InvalidRequest: a parameter is missing, unknown, of the wrong type, out of range or not served; `param` names
             it.
     """
-    try:
-        create = msgspec.convert(body, ChatCompletionCreate)
-    except msgspec.ValidationError as error:
-        raise invalid_body(error) from None
+    create = converted(body, ChatCompletionCreate)
     refuse_unsupported(create, _NEUTRAL)
     messages = parse_messages(create.messages, _DIALECT)
     if not messages:
-        raise InvalidRequest("messages: empty; send at least one message", param="messages", code="invalid_value")
+        raise invalid_value("messages", "empty; send at least one message")
     format = one_format(
         parse_response_format(create.response_format), parse_structured_outputs(create.structured_outputs)
     )
@@ -141,7 +137,7 @@ def _logprobs(create: ChatCompletionCreate) -> int | None:
     if create.logprobs:
         return create.top_logprobs or 0
     if create.top_logprobs:
-        raise InvalidRequest("top_logprobs: needs logprobs=true", param="top_logprobs", code="invalid_value")
+        raise invalid_value("top_logprobs", "needs logprobs=true")
     return None
 
 
@@ -149,7 +145,5 @@ def _output_limit(create: ChatCompletionCreate) -> int | None:
     """`max_tokens` is the older name of `max_completion_tokens`."""
     limits = {create.max_completion_tokens, create.max_tokens} - {None}
     if len(limits) > 1:
-        raise InvalidRequest(
-            "max_tokens: differs from max_completion_tokens; send one of them", param="max_tokens", code="invalid_value"
-        )
+        raise invalid_value("max_tokens", "differs from max_completion_tokens; send one of them")
     return limits.pop() if limits else None

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, invalid_value
 from gateway.protocol.requests import TurnRequest
 from gateway.protocol.stream import TokenUsage
 
@@ -65,9 +65,7 @@ def request_choices(
             code="invalid_value",
         )
     if stream_options is not None and not stream:
-        raise InvalidRequest(
-            "stream_options: only allowed with stream=true", param="stream_options", code="invalid_value"
-        )
+        raise invalid_value("stream_options", "only allowed with stream=true")
     options = stream_options or StreamOptions()
 
     def each(prompt: TurnRequest) -> TurnRequest:

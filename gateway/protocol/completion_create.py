@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from gateway.errors import InvalidRequest
+from gateway.errors import invalid_value
 from gateway.protocol.caching import NOTHING, Caching
 from gateway.protocol.choices import ChoicesRequest, Count, StreamOptions, request_choices
 from gateway.protocol.output_format import parse_structured_outputs
@@ -22,7 +21,7 @@ from gateway.protocol.requests import (
     Sampling,
     SamplingFields,
     TurnRequest,
-    invalid_body,
+    converted,
     refuse_unsupported,
 )
 
@@ -81,16 +80,13 @@ def parse_completion_create(body: Mapping[str, Any], given: Caching = NOTHING) -
         InvalidRequest: a parameter is missing, unknown, of the wrong type, out of range or not served; `param` names
             it.
     """
-    try:
-        create = msgspec.convert(body, CompletionCreate)
-        prompts = _prompts(create.prompt)
-    except msgspec.ValidationError as error:
-        raise invalid_body(error) from None
+    create = converted(body, CompletionCreate)
+    prompts = _prompts(create.prompt)
     # As many candidates as answers is no search for the best one.
     refuse_unsupported(create, {**_NEUTRAL, "best_of": (create.n or 1,)})
     limit = DEFAULT_MAX_TOKENS if create.max_tokens is None else create.max_tokens
     if limit == 0 and not create.echo:
-        raise InvalidRequest("max_tokens: 0 only makes sense with echo=true", param="max_tokens", code="invalid_value")
+        raise invalid_value("max_tokens", "0 only makes sense with echo=true")
     common = TurnRequest(
         model=create.model or "auto",
         sampling=_sampling(create, limit),
@@ -126,14 +122,12 @@ def _prompts(prompt: Any) -> list[str | tuple[int, ...]]:
     if isinstance(prompt, str):
         return [prompt]
     if not isinstance(prompt, list) or not prompt:
-        raise InvalidRequest(
-            "prompt: expected a text, a list of texts, a list of token ids or a list of lists of token ids",
-            param="prompt",
-            code="invalid_value",
+        raise invalid_value(
+            "prompt", "expected a text, a list of texts, a list of token ids or a list of lists of token ids"
         )
     body = {"prompt": prompt}
     if isinstance(prompt[0], str):
-        return [*msgspec.convert(body, _Texts).prompt]
+        return [*converted(body, _Texts).prompt]
     if isinstance(prompt[0], list):
-        return [tuple(ids) for ids in msgspec.convert(body, _TokenBatch).prompt]
-    return [tuple(msgspec.convert(body, _Tokens).prompt)]
+        return [tuple(ids) for ids in converted(body, _TokenBatch).prompt]
+    return [tuple(converted(body, _Tokens).prompt)]

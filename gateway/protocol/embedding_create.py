@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.requests import invalid_body
+from gateway.protocol.requests import converted
 
 MAX_INPUTS = 2048
 """Texts of one request; OpenAI's limit."""
@@ -42,10 +41,7 @@ def parse_embedding_create(body: Mapping[str, Any]) -> EmbeddingRequest:
         InvalidRequest: a parameter is missing, unknown, of the wrong type, out of range or not served; `param` names
             it.
     """
-    try:
-        create = msgspec.convert(body, EmbeddingCreate)
-    except msgspec.ValidationError as error:
-        raise invalid_body(error) from None
+    create = converted(body, EmbeddingCreate)
     base64 = create.encoding_format == "base64"
     return EmbeddingRequest(_texts(create.input), create.model, base64, create.dimensions)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
-from gateway.errors import InvalidRequest
+from gateway.errors import invalid_value
 from gateway.protocol.events import Event
-from gateway.protocol.requests import Message, invalid_body
+from gateway.protocol.requests import Message, converted
 
 
 class ItemsPage(Struct, forbid_unknown_fields=True):
@@ -29,10 +28,7 @@ def parse_page(query: dict[str, str]) -> ItemsPage:
         InvalidRequest: a parameter is unknown or out of range.
     """
     given = {name: value for name, value in query.items() if name.rstrip("[]") != "include"}  # there is nothing to add
-    try:
-        return msgspec.convert(given, ItemsPage, strict=False)
-    except msgspec.ValidationError as error:
-        raise invalid_body(error) from None
+    return converted(given, ItemsPage, strict=False)
 
 
 def input_items(response_id: str, conversation: Sequence[Message], page: ItemsPage) -> Event:
@@ -48,7 +44,7 @@ def input_items(response_id: str, conversation: Sequence[Message], page: ItemsPa
     if page.after is not None:
         places = [index for index, item in enumerate(items) if item["id"] == page.after]
         if not places:
-            raise InvalidRequest(f"after: no item {page.after!r} here", param="after", code="invalid_value")
+            raise invalid_value("after", f"no item {page.after!r} here")
         first = places[0] + 1
     shown = items[first : first + page.limit]
     return {

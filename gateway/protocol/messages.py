@@ -12,9 +12,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.errors import InvalidRequest
-from gateway.protocol.output_format import checked_name
-from gateway.protocol.output_format import type_name as _name
+from gateway.errors import InvalidRequest, invalid_value, unknown_parameter, unsupported_parameter
+from gateway.protocol.output_format import checked_name, checked_type, type_name
 from gateway.protocol.requests import Message, Role, ToolCall
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
@@ -76,17 +75,11 @@ def check_answers(messages: Iterable[Message], history: Iterable[Message]) -> No
 
 
 def _message(item: Any, path: str, dialect: Dialect) -> Message:
-    if not isinstance(item, dict):
-        raise InvalidRequest(f"{path}: expected an object, got {_name(item)}", param=path, code="invalid_value")
-    kind = item.get("type", "message")
+    kind = checked_type(item, dict, path).get("type", "message")
     if dialect.items and isinstance(kind, str) and kind in _ITEMS:
         return _ITEMS[kind](item, path, dialect)
     if kind != "message":
-        raise InvalidRequest(
-            f"{path}.type: {_quote(kind)} items are not supported; send messages",
-            param=f"{path}.type",
-            code="unsupported_parameter",
-        )
+        raise unsupported_parameter(f"{path}.type", f"{_quote(kind)} items are not supported; send messages")
     if not dialect.items and item.get("role") == "tool":
         _check_keys(item, path, dialect, ("role", "content", "tool_call_id"))
         text = _text(item.get("content"), f"{path}.content", dialect)
@@ -95,9 +88,7 @@ def _message(item: Any, path: str, dialect: Dialect) -> Message:
     _check_keys(item, path, dialect, ("role", "content", "type", *(("tool_calls",) if calls else ())))
     role = item.get("role")
     if not isinstance(role, str) or role not in _ROLES:
-        raise InvalidRequest(
-            f"{path}.role: {_quote(role)} is not one of {', '.join(_ROLES)}", param=f"{path}.role", code="invalid_value"
-        )
+        raise invalid_value(f"{path}.role", f"{_quote(role)} is not one of {', '.join(_ROLES)}")
     content = item.get("content")
     if calls and content is None:
         return Message("assistant", "", calls)
@@ -109,19 +100,18 @@ def _tool_calls(value: Any, path: str) -> tuple[ToolCall, ...]:
     if value is None:
         return ()
     path = f"{path}.tool_calls"
-    if not isinstance(value, list):
-        raise InvalidRequest(f"{path}: expected a list, got {_name(value)}", param=path, code="invalid_value")
-    return tuple(_tool_call(call, f"{path}[{index}]") for index, call in enumerate(value))
+    calls = enumerate(checked_type(value, list, path))
+    return tuple(_tool_call(call, f"{path}[{index}]") for index, call in calls)
 
 
 def _tool_call(value: Any, path: str) -> ToolCall:
     function = value.get("function") if isinstance(value, dict) else None
     if not isinstance(function, dict) or value.get("type", "function") != "function":
-        raise InvalidRequest(f"{path}: expected the call of a function", param=path, code="invalid_value")
+        raise invalid_value(path, "expected the call of a function")
     return ToolCall(
         _call_id(value.get("id"), f"{path}.id"),
         checked_name(function.get("name"), f"{path}.function.name"),
-        _string(function.get("arguments"), f"{path}.function.arguments"),
+        checked_type(function.get("arguments"), str, f"{path}.function.arguments"),
     )
 
 
@@ -130,7 +120,7 @@ def _function_call(item: dict[str, Any], path: str, dialect: Dialect) -> Message
     call = ToolCall(
         _call_id(item.get("call_id"), f"{path}.call_id"),
         checked_name(item.get("name"), f"{path}.name"),
-        _string(item.get("arguments"), f"{path}.arguments"),
+        checked_type(item.get("arguments"), str, f"{path}.arguments"),
     )
     return Message("assistant", "", (call,))
 
@@ -153,54 +143,36 @@ def _check_keys(item: dict[str, Any], path: str, dialect: Dialect, known: tuple[
         if key in known or key in dialect.keys:
             continue
         if key not in dialect.unserved:
-            raise InvalidRequest(f"Unknown parameter: '{where}'.", param=where, code="unknown_parameter")
+            raise unknown_parameter(where)
         if value not in (None, []):
-            raise InvalidRequest(
-                f"{where}: not supported by this server. Leave it out.", param=where, code="unsupported_parameter"
-            )
+            raise unsupported_parameter(where, "not supported by this server. Leave it out.")
 
 
 def _text(content: Any, path: str, dialect: Dialect) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise InvalidRequest(
-            f"{path}: expected a string or a list of parts, got {_name(content)}", param=path, code="invalid_value"
-        )
+        raise invalid_value(path, f"expected a string or a list of parts, got {type_name(content)}")
     return "\n".join(_part(part, f"{path}[{index}]", dialect) for index, part in enumerate(content))
 
 
 def _part(part: Any, path: str, dialect: Dialect) -> str:
-    if not isinstance(part, dict):
-        raise InvalidRequest(f"{path}: expected an object, got {_name(part)}", param=path, code="invalid_value")
-    kind = part.get("type")
+    kind = checked_type(part, dict, path).get("type")
     if kind not in dialect.parts:
-        raise InvalidRequest(
-            f"{path}.type: {_quote(kind)} parts are not supported; send {' or '.join(dialect.parts)}",
-            param=f"{path}.type",
-            code="unsupported_parameter",
+        raise unsupported_parameter(
+            f"{path}.type", f"{_quote(kind)} parts are not supported; send {' or '.join(dialect.parts)}"
         )
-    return _string(part.get("text"), f"{path}.text")
-
-
-def _string(value: Any, path: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{path}: expected a string, got {_name(value)}", param=path, code="invalid_value")
-    return value
+    return checked_type(part.get("text"), str, f"{path}.text")
 
 
 def _call_id(value: Any, path: str) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_CALL_ID:
-        raise InvalidRequest(
-            f"{path}: expected the id of a call, 1 to {MAX_CALL_ID} characters", param=path, code="invalid_value"
-        )
+        raise invalid_value(path, f"expected the id of a call, 1 to {MAX_CALL_ID} characters")
     return value
 
 
 def _unknown_call(call_id: str, path: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"{path}: no call with id {_quote(call_id)} comes before this output", param=path, code="invalid_value"
-    )
+    return invalid_value(path, f"no call with id {_quote(call_id)} comes before this output")
 
 
 def _quote(value: Any) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from msgspec import Struct
 
 from engine.wire import Grammar
-from gateway.errors import InvalidRequest
+from gateway.errors import invalid_value, missing_parameter, unknown_parameter, unsupported_parameter
 from gateway.protocol.nesting import json_depth
 
 MAX_SOURCE_BYTES = 131_072
@@ -28,6 +28,9 @@ MAX_DEPTH = 64
 MAX_CHOICES = 1_000
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+_TYPES: Mapping[type, str] = {dict: "an object", list: "a list", str: "a string"}
+T = TypeVar("T")
 
 TEXT: dict[str, Any] = {"type": "text"}
 
@@ -66,11 +69,7 @@ def parse_text_config(value: Any) -> OutputFormat | None:
         return None
     text = _object(value, "text", ("format", "verbosity"))
     if text.get("verbosity") not in (None, "medium"):
-        raise InvalidRequest(
-            "text.verbosity: not supported by this server; it may be 'medium'. Leave it out.",
-            param="text.verbosity",
-            code="unsupported_parameter",
-        )
+        raise unsupported_parameter("text.verbosity", "not supported by this server; it may be 'medium'. Leave it out.")
     return _format(text.get("format"), "text.format", schema_in=None)
 
 
@@ -97,7 +96,7 @@ def parse_structured_outputs(value: Any) -> OutputFormat | None:
         key: item for key, item in _object(value, "structured_outputs", known).items() if item not in (None, False)
     }
     if len(given) != 1:
-        raise _invalid("structured_outputs", f"set exactly one of {', '.join(known)}")
+        raise invalid_value("structured_outputs", f"set exactly one of {', '.join(known)}")
     ((key, item),) = given.items()
     path = f"structured_outputs.{key}"
     match key:
@@ -126,7 +125,7 @@ def one_format(*formats: OutputFormat | None) -> OutputFormat | None:
     given = [format for format in formats if format is not None]
     if len(given) > 1:
         first, second = (format.param.partition(".")[0] for format in given[:2])
-        raise _invalid(second, f"{first} sets a format already; send one of them")
+        raise invalid_value(second, f"{first} sets a format already; send one of them")
     return given[0] if given else None
 
 
@@ -137,9 +136,9 @@ def checked_schema(value: Any, path: str) -> str:
         InvalidRequest: it is no object, too large or too deep.
     """
     if not isinstance(value, dict):
-        raise _invalid(path, f"expected a JSON schema (an object), got {type_name(value)}")
+        raise invalid_value(path, f"expected a JSON schema (an object), got {type_name(value)}")
     if json_depth(value, MAX_DEPTH) > MAX_DEPTH:
-        raise _invalid(path, f"nested deeper than {MAX_DEPTH} levels; use $defs and $ref")
+        raise invalid_value(path, f"nested deeper than {MAX_DEPTH} levels; use $defs and $ref")
     return _source(msgspec.json.encode(value).decode(), path)
 
 
@@ -150,9 +149,20 @@ def checked_name(value: Any, path: str) -> str:
         InvalidRequest: it is missing, or has other characters or more of them.
     """
     if value is None:
-        raise InvalidRequest(f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter")
+        raise missing_parameter(path)
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise _invalid(path, "expected 1 to 64 letters, digits, underscores and dashes")
+        raise invalid_value(path, "expected 1 to 64 letters, digits, underscores and dashes")
+    return value
+
+
+def checked_type(value: Any, kind: type[T], path: str) -> T:
+    """A value that must have this type.
+
+    Raises:
+        InvalidRequest: it has another one.
+    """
+    if not isinstance(value, kind):
+        raise invalid_value(path, f"expected {_TYPES[kind]}, got {type_name(value)}")
     return value
 
 
@@ -165,9 +175,7 @@ def _format(value: Any, path: str, *, schema_in: str | None) -> OutputFormat | N
     """`schema_in`: the key under which this spelling nests what belongs to a schema."""
     if value is None:
         return None
-    if not isinstance(value, dict):
-        raise _invalid(path, f"expected an object, got {type_name(value)}")
-    match value.get("type"):
+    match checked_type(value, dict, path).get("type"):
         case "text":
             _object(value, path, ("type",))
             return None
@@ -190,15 +198,13 @@ def _format(value: Any, path: str, *, schema_in: str | None) -> OutputFormat | N
             definition = _required(_object(value, path, ("type", "syntax", "definition")), "definition", path)
             syntax = value.get("syntax", "lark")
             if not isinstance(syntax, str) or syntax not in _SYNTAXES:
-                raise _invalid(f"{path}.syntax", f"expected {', '.join(_SYNTAXES)}")
+                raise invalid_value(f"{path}.syntax", f"expected {', '.join(_SYNTAXES)}")
             where = f"{path}.definition"
             return OutputFormat(_SYNTAXES[syntax](_source(definition, where), where), where, value)
         case None:
-            raise InvalidRequest(
-                f"Missing required parameter: '{path}.type'.", param=f"{path}.type", code="missing_required_parameter"
-            )
+            raise missing_parameter(f"{path}.type")
         case other:
-            raise _invalid(
+            raise invalid_value(
                 f"{path}.type", f"{other!r:.80} is none of text, json_object, json_schema, regex, choice, grammar"
             )
 
@@ -208,7 +214,7 @@ def _named_schema(value: Any, path: str, extra: tuple[str, ...]) -> OutputFormat
     name = checked_name(fields.get("name"), f"{path}.name")
     for key, type_ in (("strict", bool), ("description", str)):
         if not isinstance(fields.get(key), type_ | None):
-            raise _invalid(f"{path}.{key}", f"expected {type_.__name__}, got {type_name(fields[key])}")
+            raise invalid_value(f"{path}.{key}", f"expected {type_.__name__}, got {type_name(fields[key])}")
     schema = _required(fields, "schema", path)
     shown = {"type": "json_schema", "name": name, "schema": schema}
     shown |= {key: fields[key] for key in ("strict", "description") if fields.get(key) is not None}
@@ -222,21 +228,21 @@ def _schema(value: Any, path: str, *, lenient: bool) -> Grammar:
 
 def _choices(value: Any, path: str) -> Grammar:
     if not isinstance(value, list) or not all(isinstance(choice, str) for choice in value):
-        raise _invalid(path, "expected a list of strings")
+        raise invalid_value(path, "expected a list of strings")
     if not 1 <= len(value) <= MAX_CHOICES:
-        raise _invalid(path, f"expected 1 to {MAX_CHOICES} choices, got {len(value)}")
+        raise invalid_value(path, f"expected 1 to {MAX_CHOICES} choices, got {len(value)}")
     if not all(value):
-        raise _invalid(path, "a choice is empty; remove it")
+        raise invalid_value(path, "a choice is empty; remove it")
     return Grammar("choice", _source(msgspec.json.encode(value).decode(), path))
 
 
 def _gbnf(source: str, path: str) -> Grammar:
     if len(source.encode()) > MAX_GBNF_BYTES:
-        raise _invalid(path, f"a GBNF grammar may have {MAX_GBNF_BYTES} bytes; shorten it or use Lark's notation")
+        raise invalid_value(path, f"a GBNF grammar may have {MAX_GBNF_BYTES} bytes; shorten it or use Lark's notation")
     try:
         lark: str = gbnf_to_lark(source)
     except (Exception, RecursionError) as error:  # a translator of somebody else's, fed with anything at all
-        raise _invalid(path, f"not a GBNF grammar: {str(error)[:200]}") from None
+        raise invalid_value(path, f"not a GBNF grammar: {str(error)[:200]}") from None
     return Grammar("lark", _source(lark, path))
 
 
@@ -248,38 +254,30 @@ _SYNTAXES: Mapping[str, Callable[[str, str], Grammar]] = {
 
 
 def _source(value: Any, path: str) -> str:
-    if not isinstance(value, str):
-        raise _invalid(path, f"expected a string, got {type_name(value)}")
-    if not value:
-        raise _invalid(path, "empty")
-    if len(value.encode()) > MAX_SOURCE_BYTES:
-        raise _invalid(path, f"larger than {MAX_SOURCE_BYTES} bytes; shorten it")
-    return value
+    source = checked_type(value, str, path)
+    if not source:
+        raise invalid_value(path, "empty")
+    if len(source.encode()) > MAX_SOURCE_BYTES:
+        raise invalid_value(path, f"larger than {MAX_SOURCE_BYTES} bytes; shorten it")
+    return source
 
 
 def _decoded(source: str, path: str) -> Any:
     try:
         return msgspec.json.decode(_source(source, path))
     except (msgspec.DecodeError, RecursionError) as error:
-        raise _invalid(path, f"not valid JSON: {error}") from None
+        raise invalid_value(path, f"not valid JSON: {error}") from None
 
 
 def _required(fields: Mapping[str, Any], key: str, path: str) -> Any:
     if fields.get(key) is None:
-        name = f"{path}.{key}"
-        raise InvalidRequest(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
+        raise missing_parameter(f"{path}.{key}")
     return fields[key]
 
 
 def _object(value: Any, path: str, known: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _invalid(path, f"expected an object, got {type_name(value)}")
-    for key in value:
+    fields = checked_type(value, dict, path)
+    for key in fields:
         if key not in known:
-            name = f"{path}.{key}"
-            raise InvalidRequest(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
-    return value
-
-
-def _invalid(path: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"{path}: {reason}", param=path, code="invalid_value")
+            raise unknown_parameter(f"{path}.{key}")
+    return fields

@@ -8,14 +8,15 @@ bodies share, with their ranges, so that a value refused by one endpoint is refu
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from engine.text.processor import SamplingDefaults
 from engine.wire import SamplingParams
-from gateway.errors import ApiError, InvalidRequest
+from gateway.errors import ApiError, InvalidRequest, missing_parameter, unknown_parameter, unsupported_parameter
 from gateway.protocol.caching import NOTHING, Caching, Directives, Tags, from_body, stricter
 from gateway.protocol.output_format import OutputFormat
 from gateway.protocol.tools import ToolUse
@@ -148,6 +149,7 @@ class RoundhouseOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """The router's knob for this request, where the server lets requests turn it."""
 
 
+_T = TypeVar("_T")
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
@@ -237,9 +239,7 @@ def refuse_unsupported(body: Struct, neutral: dict[str, tuple[Any, ...]]) -> Non
         if value is None or value in harmless:
             continue
         allowed = f"; it may be {' or '.join(map(repr, harmless))}" if harmless else ""
-        raise InvalidRequest(
-            f"{name}: not supported by this server{allowed}. Leave it out.", param=name, code="unsupported_parameter"
-        )
+        raise unsupported_parameter(name, f"not supported by this server{allowed}. Leave it out.")
 
 
 def check_together(format: OutputFormat | None, tools: ToolUse | None, logprobs: str | None) -> None:
@@ -254,10 +254,8 @@ def check_together(format: OutputFormat | None, tools: ToolUse | None, logprobs:
     if tools is None or not tools.active:
         return
     if logprobs is not None:
-        raise InvalidRequest(
-            f"{logprobs}: not available together with tools; leave out one of them or send tool_choice 'none'",
-            param=logprobs,
-            code="unsupported_parameter",
+        raise unsupported_parameter(
+            logprobs, "not available together with tools; leave out one of them or send tool_choice 'none'"
         )
     if format is not None and format.grammar.kind == "lark":
         raise InvalidRequest(
@@ -271,8 +269,22 @@ _AT_PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")
 _UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
 
 
-def invalid_body(error: msgspec.ValidationError) -> ApiError:
-    """The API error for what msgspec found wrong in a body: names the field, says what it may hold."""
+def converted(body: Mapping[str, Any], type_: type[_T], *, strict: bool = True) -> _T:
+    """A body as a struct.
+
+    Args:
+        strict: False: texts may stand for numbers and booleans, as they do in a query.
+
+    Raises:
+        InvalidRequest: a field is missing, unknown or wrong; names it, says what it may hold.
+    """
+    try:
+        return msgspec.convert(body, type_, strict=strict)
+    except msgspec.ValidationError as error:
+        raise _invalid_body(error) from None
+
+
+def _invalid_body(error: msgspec.ValidationError) -> ApiError:
     text = str(error)
     where = _AT_PATH.search(text)
     path = where["path"].lstrip(".") if where else ""
@@ -280,11 +292,11 @@ def invalid_body(error: msgspec.ValidationError) -> ApiError:
     unknown = _UNKNOWN_FIELD.match(reason)
     if unknown:
         name = f"{path}.{unknown['name']}" if path else unknown["name"]
-        return InvalidRequest(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
+        return unknown_parameter(name)
     missing = re.match(r"^Object missing required field `([^`]*)`", reason)
     if missing:
         name = f"{path}.{missing[1]}" if path else missing[1]
-        return InvalidRequest(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
+        return missing_parameter(name)
     return InvalidRequest(f"{path or 'body'}: {reason}", param=path or None, code="invalid_value")
 
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
-from gateway.errors import InvalidRequest
+from gateway.errors import missing_parameter
 from gateway.protocol.caching import NOTHING, Caching
 from gateway.protocol.messages import Dialect, parse_messages
 from gateway.protocol.output_format import parse_text_config
@@ -24,7 +23,7 @@ from gateway.protocol.requests import (
     ServiceTier,
     TurnRequest,
     check_together,
-    invalid_body,
+    converted,
     refuse_unsupported,
 )
 from gateway.protocol.tools import ToolUse, parse_tools
@@ -122,16 +121,13 @@ def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> 
     Raises:
         InvalidRequest: a parameter is unknown, of the wrong type, out of range or not served; `param` names it.
     """
-    try:
-        create = msgspec.convert(body, ResponseCreate)
-    except msgspec.ValidationError as error:
-        raise invalid_body(error) from None
+    create = converted(body, ResponseCreate)
     refuse_unsupported(create, _NEUTRAL)
     messages = _messages(create.input, continues=create.previous_response_id is not None)
     format, tools = parse_text_config(create.text), _tools(create)
     check_together(format, tools, _logprobs_field(create))
     if not messages and create.previous_response_id is None:
-        raise InvalidRequest("Missing required parameter: 'input'.", param="input", code="missing_required_parameter")
+        raise missing_parameter("input")
     prewarm = create.prompt_cache_options is not None and bool(create.prompt_cache_options.prewarm)
     request = TurnRequest(
         model=create.model or "auto",

@@ -14,15 +14,15 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.errors import ApiError, InvalidRequest, RateLimited, Unavailable
+from gateway.errors import ApiError, InvalidRequest, RateLimited, Unavailable, invalid_value, missing_parameter
 from gateway.protocol.codec import Codec
 from gateway.protocol.events import ClientEventType, CloseCode, Event, ServerEventType, error_event
-from gateway.protocol.requests import TurnRequest, invalid_body
+from gateway.protocol.requests import TurnRequest, converted
 from gateway.protocol.response_create import parse_response_create
 
 MAX_MALFORMED = 8
@@ -105,9 +105,6 @@ class _Cancel(Struct, forbid_unknown_fields=True):
 class _Resume(Struct, forbid_unknown_fields=True):
     response_id: ResponseId
     starting_after: Annotated[int, Meta(ge=-1)] = -1
-
-
-_Body = TypeVar("_Body", _Cancel, _Resume)
 
 
 class _Active(Struct):
@@ -251,9 +248,7 @@ class Session:
             case ClientEventType.RESUME:
                 return self._resume
             case None:
-                raise InvalidRequest(
-                    "Missing required parameter: 'type'.", param="type", code="missing_required_parameter"
-                )
+                raise missing_parameter("type")
             case _:
                 known = ", ".join(ClientEventType)
                 raise InvalidRequest(
@@ -275,10 +270,10 @@ class Session:
         return [self._start(lane, request, key)]
 
     def _cancel(self, body: dict[str, Any], lane: str | None) -> list[Effect]:
-        return [CancelTurn(_convert(body, _Cancel).response_id, lane)]
+        return [CancelTurn(converted(body, _Cancel).response_id, lane)]
 
     def _resume(self, body: dict[str, Any], lane: str | None) -> list[Effect]:
-        resume = _convert(body, _Resume)
+        resume = converted(body, _Resume)
         if any(active.response_id == resume.response_id for active in self._active.values()):
             # Its events are on their way already: repeating them would double the text of a client that asks twice.
             return []
@@ -336,19 +331,12 @@ def _stream_id(body: dict[str, Any]) -> str | None:
     try:
         return msgspec.convert(body.pop("stream_id", None), StreamId | None)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"stream_id: {error}", param="stream_id", code="invalid_value") from None
+        raise invalid_value("stream_id", f"{error}") from None
 
 
 def _idempotency_key(body: dict[str, Any]) -> str | None:
     """The client's own name for a turn, taken out of its message: over HTTP it is a header."""
     key = body.pop("idempotency_key", None)
     if key is not None and not isinstance(key, str):
-        raise InvalidRequest("idempotency_key: expected a string", param="idempotency_key", code="invalid_value")
+        raise invalid_value("idempotency_key", "expected a string")
     return key
-
-
-def _convert(body: dict[str, Any], type_: type[_Body]) -> _Body:
-    try:
-        return msgspec.convert(body, type_)
-    except msgspec.ValidationError as error:
-        raise invalid_body(error) from None

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from gateway.errors import InvalidRequest
-from gateway.protocol.output_format import checked_name, checked_schema, type_name
+from gateway.errors import invalid_value, unknown_parameter, unsupported_parameter
+from gateway.protocol.output_format import checked_name, checked_schema, checked_type, type_name
 
 MAX_TOOLS = 128
 MAX_DESCRIPTION = 8_192
@@ -83,20 +83,18 @@ def parse_tools(tools: Any, choice: Any, parallel: bool | None, *, nested: bool)
     Raises:
         InvalidRequest: `param` is the path of what is wrong or not served.
     """
-    if tools is not None and not isinstance(tools, list):
-        raise _invalid("tools", f"expected a list, got {type_name(tools)}")
-    if not tools:
+    if tools is None or not checked_type(tools, list, "tools"):
         if choice not in (None, "auto", "none"):
-            raise _invalid("tool_choice", "there are no tools; send `tools` or leave it out")
+            raise invalid_value("tool_choice", "there are no tools; send `tools` or leave it out")
         return None
     if len(tools) > MAX_TOOLS:
-        raise _invalid("tools", f"expected at most {MAX_TOOLS}, got {len(tools)}")
+        raise invalid_value("tools", f"expected at most {MAX_TOOLS}, got {len(tools)}")
     functions = tuple(_tool(tool, f"tools[{index}]", nested) for index, tool in enumerate(tools))
     names = [function.name for function in functions]
     for index, name in enumerate(names):
         if name in names[:index]:
             where = f"tools[{index}]." + ("function.name" if nested else "name")
-            raise _invalid(where, f"{name!r} is the name of an earlier tool")
+            raise invalid_value(where, f"{name!r} is the name of an earlier tool")
     mode, allowed, shown = _choice(choice, names, nested)
     # A function that is named is called once.
     named = isinstance(choice, dict) and choice.get("type") == "function"
@@ -110,31 +108,26 @@ def parse_tools(tools: Any, choice: Any, parallel: bool | None, *, nested: bool)
 
 
 def _tool(value: Any, path: str, nested: bool) -> Tool:
-    if not isinstance(value, dict):
-        raise _invalid(path, f"expected an object, got {type_name(value)}")
-    if value.get("type") != "function":
-        raise InvalidRequest(
-            f"{path}.type: {value.get('type')!r:.80} tools are not supported; send function tools",
-            param=f"{path}.type",
-            code="unsupported_parameter",
+    if checked_type(value, dict, path).get("type") != "function":
+        raise unsupported_parameter(
+            f"{path}.type", f"{value.get('type')!r:.80} tools are not supported; send function tools"
         )
     fields: Any = {key: item for key, item in value.items() if key != "type"}
     if nested:
         _known(fields, path, ("function",))
-        path, fields = f"{path}.function", fields.get("function")
-        if not isinstance(fields, dict):
-            raise _invalid(path, f"expected an object, got {type_name(fields)}")
+        path = f"{path}.function"
+        fields = checked_type(fields.get("function"), dict, path)
     _known(fields, path, ("name", "description", "parameters", "strict"))
     description, parameters, strict = (fields.get(key) for key in ("description", "parameters", "strict"))
     name = checked_name(fields.get("name"), f"{path}.name")
     if not isinstance(description, str | None) or len(description or "") > MAX_DESCRIPTION:
-        raise _invalid(f"{path}.description", f"expected a string of at most {MAX_DESCRIPTION} characters")
+        raise invalid_value(f"{path}.description", f"expected a string of at most {MAX_DESCRIPTION} characters")
     if not isinstance(strict, bool | None):
-        raise _invalid(f"{path}.strict", f"expected a boolean, got {type_name(strict)}")
+        raise invalid_value(f"{path}.strict", f"expected a boolean, got {type_name(strict)}")
     if parameters is not None:
         checked_schema(parameters, f"{path}.parameters")
         if parameters.get("type", "object") != "object":
-            raise _invalid(f"{path}.parameters.type", "arguments are an object; expected 'object'")
+            raise invalid_value(f"{path}.parameters.type", "arguments are an object; expected 'object'")
     return Tool(name, description, parameters, bool(strict), f"{path}.parameters")
 
 
@@ -145,7 +138,7 @@ def _choice(choice: Any, names: list[str], nested: bool) -> tuple[Mode, list[str
     if choice in ("auto", "none", "required"):
         return choice, names, choice
     if not isinstance(choice, dict):
-        raise _invalid("tool_choice", "expected 'auto', 'none', 'required', a function or allowed_tools")
+        raise invalid_value("tool_choice", "expected 'auto', 'none', 'required', a function or allowed_tools")
     match choice.get("type"):
         case "function":
             name = _name(choice, "tool_choice", names, nested)
@@ -154,34 +147,31 @@ def _choice(choice: Any, names: list[str], nested: bool) -> tuple[Mode, list[str
             path = "tool_choice.allowed_tools" if nested else "tool_choice"
             fields = choice.get("allowed_tools") if nested else choice
             if not isinstance(fields, dict) or not isinstance(fields.get("tools"), list) or not fields["tools"]:
-                raise _invalid(f"{path}.tools", "expected a list of at least one function")
+                raise invalid_value(f"{path}.tools", "expected a list of at least one function")
             mode = fields.get("mode")
             if mode not in ("auto", "required"):
-                raise _invalid(f"{path}.mode", "expected 'auto' or 'required'")
+                raise invalid_value(f"{path}.mode", "expected 'auto' or 'required'")
             allowed = [
                 _name(tool, f"{path}.tools[{index}]", names, nested) for index, tool in enumerate(fields["tools"])
             ]
             tools = [{"type": "function", "name": name} for name in allowed]
             return mode, allowed, {"type": "allowed_tools", "mode": mode, "tools": tools}
         case other:
-            raise InvalidRequest(
-                f"tool_choice.type: {other!r:.80} is not supported; send function or allowed_tools",
-                param="tool_choice.type",
-                code="unsupported_parameter",
+            raise unsupported_parameter(
+                "tool_choice.type", f"{other!r:.80} is not supported; send function or allowed_tools"
             )
 
 
 def _name(value: Any, path: str, names: list[str], nested: bool) -> str:
     """The name in `{"type": "function", ...}`, which must be that of a tool."""
     if not isinstance(value, dict) or value.get("type") != "function":
-        raise _invalid(path, "expected {'type': 'function', ...} with the name of a tool")
+        raise invalid_value(path, "expected {'type': 'function', ...} with the name of a tool")
     if nested:
-        path, value = f"{path}.function", value.get("function")
-        if not isinstance(value, dict):
-            raise _invalid(path, f"expected an object, got {type_name(value)}")
+        path = f"{path}.function"
+        value = checked_type(value.get("function"), dict, path)
     name = checked_name(value.get("name"), f"{path}.name")
     if name not in names:
-        raise _invalid(f"{path}.name", f"{name!r} is not among the tools")
+        raise invalid_value(f"{path}.name", f"{name!r} is not among the tools")
     return name
 
 
@@ -192,12 +182,8 @@ def _known(fields: dict[str, Any], path: str, known: tuple[str, ...]) -> None:
         # OpenAI's for tools that run elsewhere or later; without effect while they are off.
         if key in ("allowed_callers", "async", "defer_loading", "output_schema") and value in (None, False, ["direct"]):
             continue
-        raise InvalidRequest(f"Unknown parameter: '{path}.{key}'.", param=f"{path}.{key}", code="unknown_parameter")
+        raise unknown_parameter(f"{path}.{key}")
 
 
 def _length(schema: dict[str, Any] | None) -> int:
     return len(msgspec.json.encode(schema)) if schema else 0
-
-
-def _invalid(path: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"{path}: {reason}", param=path, code="invalid_value")

@@ -10,7 +10,7 @@ from typing import Final
 from gateway.access.identity import Principal
 from gateway.access.identity.secret import derive
 from gateway.config.safety import BUILT_IN, SafetyPolicy, SafetySettings, read_phrases
-from gateway.errors import ContentBlocked, InvalidRequest, RateLimited
+from gateway.errors import ContentBlocked, RateLimited, unsupported_parameter
 from gateway.protocol.requests import TurnRequest
 from gateway.safety.anomaly import PERIOD, Anomalies
 from gateway.safety.answer import AnswerFilter
@@ -81,10 +81,8 @@ class Guard:
         self._check_proportions(turn)
         rules = self._rules[self._name(tenant)]
         if rules.changes_output and (request.sampling.logprobs, request.sampling.prompt_logprobs) != (None, None):
-            raise InvalidRequest(
-                "logprobs: not available while answers are filtered, as they hold the text of tokens; leave it out",
-                param="logprobs",
-                code="unsupported_parameter",
+            raise unsupported_parameter(
+                "logprobs", "not available while answers are filtered, as they hold the text of tokens; leave it out"
             )
         hooks: list[Hook] = [rules] if rules.checks_input else []
         if self._presidio is not None:
@@ -92,11 +90,7 @@ class Guard:
         if not hooks:
             return
         if isinstance(request.prompt, tuple):
-            raise InvalidRequest(
-                "prompt: token ids cannot be checked by the rules of this server; send text",
-                param="prompt",
-                code="unsupported_parameter",
-            )
+            raise unsupported_parameter("prompt", "token ids cannot be checked by the rules of this server; send text")
         # What came before was checked when it came.
         if self._presidio is not None or _size(request) >= LONG_TEXT:
             asked, found = await asyncio.to_thread(_check, hooks, turn)

@@ -27,7 +27,7 @@ from gateway.access.directory.schema import (
     records_key,
     unique,
 )
-from gateway.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
+from gateway.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed, invalid_value
 from gateway.records.directory import KINDS, Key, Kind, Record, User, decode, encode
 
 ONCE_SECONDS = 24 * 3600
@@ -268,17 +268,13 @@ class _Rules:
             return
         known = record.tenant in self._configured.tenants
         if not known and not self._seen.answers["HEXISTS", records_key("tenant"), record.tenant]:
-            raise InvalidRequest(f"tenant: no tenant {record.tenant!r}", param="tenant", code="invalid_value")
+            raise invalid_value("tenant", f"no tenant {record.tenant!r}")
         if before is not None and before.belongs_to != record.tenant:
-            raise InvalidRequest(
-                f"tenant: a {record.KIND} stays with its tenant; make a new one", param="tenant", code="invalid_value"
-            )
+            raise invalid_value("tenant", f"a {record.KIND} stays with its tenant; make a new one")
         if isinstance(record, Key) and record.user is not None:
             user = self._stored("user", record.user)
             if user is None or user.belongs_to != record.tenant:
-                raise InvalidRequest(
-                    f"user: the tenant has no user {record.user!r}", param="user", code="invalid_value"
-                )
+                raise invalid_value("user", f"the tenant has no user {record.user!r}")
 
     def _check_unique(self, record: Record) -> None:
         if (found_by := unique(record)) is None:

@@ -45,7 +45,7 @@ from gateway.admin.kit.endpoints import Answer, Endpoints
 from gateway.admin.uploads import Form
 from gateway.config.adapter_sources import allowed
 from gateway.engines.pools import Pool
-from gateway.errors import ApiError, Conflict, Forbidden, InvalidRequest
+from gateway.errors import ApiError, Conflict, Forbidden, InvalidRequest, invalid_value
 from gateway.registration.job_state import RegistrationJob
 from gateway.registration.registrar import MAX_CONFIG_BYTES, Registration
 from gateway.registration.upload_room import Upload
@@ -225,7 +225,7 @@ async def _receive(call: Call, upload: Upload) -> tuple[AdapterUpload, str]:
     try:
         return msgspec.json.decode(form.values["request"], type=AdapterUpload), form.digest
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise InvalidRequest(f"request: {error}", param="request", code="invalid_value") from None
+        raise invalid_value("request", f"{error}") from None
 
 
 def _source(call: Call, body: AdapterRegistration) -> str:
@@ -261,7 +261,7 @@ async def _permitted(call: Call, body: AdapterUpload) -> AdapterUpload:
             raise Conflict(f"there are {_MOST_OF_TENANT} adapters already; delete some", code="too_many_adapters")
         body = msgspec.structs.replace(body, tenants=[tenant])
     if body.name in RESERVED or any(pool.name == body.name for pool in call.gateway.engines.pools):
-        raise InvalidRequest("name: a model or tier is named so", param="name", code="invalid_value")
+        raise invalid_value("name", "a model or tier is named so")
     if pointer is not None and not body.replace:
         raise Conflict(
             f"an adapter is named {body.name!r} already; set replace to have the name lead to this one",
@@ -276,7 +276,7 @@ def _base(call: Call, body: AdapterUpload) -> Pool:
     found = [pool for pool in pools if body.model in (None, pool.name)]
     if len(found) != 1:
         known = ", ".join(pool.name for pool in pools)
-        raise InvalidRequest(f"model: name the base model, one of {known}", param="model", code="invalid_value")
+        raise invalid_value("model", f"name the base model, one of {known}")
     return found[0]
 
 
@@ -288,11 +288,7 @@ def _job_id(call: Call) -> str:
 
 
 def _no_such_version() -> InvalidRequest:
-    return InvalidRequest(
-        "version: no adapter that you may use leads to it; register its files again",
-        param="version",
-        code="invalid_value",
-    )
+    return invalid_value("version", "no adapter that you may use leads to it; register its files again")
 
 
 async def _fitting(call: Call, version: str, pointer: Pointer) -> Manifest:
@@ -309,10 +305,8 @@ async def _fitting(call: Call, version: str, pointer: Pointer) -> Manifest:
     if version != pointer.version and pools:
         revision = await asyncio.to_thread(revision_digest, pools[0].directory)
         if revision not in manifest.bases:
-            raise InvalidRequest(
-                f"version: it was not checked against {pointer.model} as it is now; register its files again",
-                param="version",
-                code="invalid_value",
+            raise invalid_value(
+                "version", f"it was not checked against {pointer.model} as it is now; register its files again"
             )
     return manifest
 

@@ -13,7 +13,7 @@ from gateway.admin.call import Access, Call
 from gateway.admin.endpoints import records, shapes
 from gateway.admin.endpoints.shapes import Page, PublicNamePath
 from gateway.admin.kit.endpoints import Answer, Endpoints
-from gateway.errors import Conflict, InvalidRequest
+from gateway.errors import Conflict, InvalidRequest, invalid_value
 from gateway.pipeline.routing.canaries import Standing, TakenOut, read
 from gateway.pipeline.routing.shadows import Comparison
 from gateway.records.directory import Route
@@ -173,9 +173,7 @@ def _check(call: Call, route: Route) -> None:
     known = [AUTO, *dict.fromkeys(pools), *sorted(gateway.adapters.names)]
     models = [target.model for target in route.targets]
     if len(set(models)) < len(models):
-        raise InvalidRequest(
-            "targets: a model is named twice; add up its weights", param="targets", code="invalid_value"
-        )
+        raise invalid_value("targets", "a model is named twice; add up its weights")
     wanted = {f"targets[{index}].model": model for index, model in enumerate(models)}
     if route.shadow is not None:
         wanted["shadow.model"] = route.shadow.model

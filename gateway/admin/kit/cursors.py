@@ -11,7 +11,7 @@ import binascii
 
 import msgspec
 
-from gateway.errors import InvalidRequest
+from gateway.errors import invalid_value
 
 MAX_LENGTH = 512
 
@@ -35,9 +35,5 @@ def decode(listing: str, cursor: str | None) -> str:
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         of, position = "", ""
     if of != listing:
-        raise InvalidRequest(
-            "cursor: not one of this list; pass `next` of the page before, or leave it out to begin",
-            param="cursor",
-            code="invalid_value",
-        )
+        raise invalid_value("cursor", "not one of this list; pass `next` of the page before, or leave it out to begin")
     return position

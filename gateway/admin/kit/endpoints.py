@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.admin.kit.conditions import IfMatch, parse_if_match
-from gateway.errors import ApiError, InvalidRequest
+from gateway.errors import ApiError, invalid_value
 
 T = TypeVar("T")
 
@@ -66,11 +66,7 @@ class EndpointCall:
         if self.request.method != "POST" or key is None:
             return None
         if not _IDEMPOTENCY_KEY.fullmatch(key):
-            raise InvalidRequest(
-                "Idempotency-Key: expected 1 to 128 visible ASCII characters, such as a UUID",
-                param="Idempotency-Key",
-                code="invalid_value",
-            )
+            raise invalid_value("Idempotency-Key", "expected 1 to 128 visible ASCII characters, such as a UUID")
         return key
 
     def match(self) -> IfMatch:
