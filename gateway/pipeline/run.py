@@ -74,7 +74,7 @@ class Pipeline:
         """Asked in this order after the exact cache."""
 
     async def run(self, turn: Turn) -> None:
-        """See `gateway.turns.Road`. Measures what `_drive` does."""
+        """See `gateway.turns.TurnPipeline`. Measures what `_drive` does."""
         tier, outcome = "", "failed"
         self._metrics.turns.started()
         self._metrics.activity.started(turn.principal.tenant, monotonic())

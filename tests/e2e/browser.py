@@ -148,7 +148,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class ScriptedPipeline:
-    """A `gateway.turns.Road` that answers from `answers` by the text of the last message."""
+    """A `gateway.turns.TurnPipeline` that answers from `answers` by the text of the last message."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}

@@ -1,4 +1,4 @@
-"""The choice of a tier on a turn's road: gathers what `router.tier` decides by, and remembers what follows from it.
+"""The choice of a tier for a turn: gathers what `router.tier` decides by, and remembers what follows from it.
 
 `Tiers` has the settings of one configuration. `TierMemory` outlives them: the budget's price, and which tier each
 conversation has used. Both memories are this gateway's own. Budgets need no more (`router.budget`); a conversation that

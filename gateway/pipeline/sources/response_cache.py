@@ -1,5 +1,5 @@
-"""The exact response cache on a turn's road: which turns may use it, replaying what it has, following who makes it,
-admitting what is new."""
+"""The exact response cache as a source of answers: which turns may use it, replaying what it has, following the turn
+that makes an answer, storing what is new."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class StoredAnswers:
         if isinstance(streamed, TakeOver):
             return streamed
         if turn.log.routed is None:
-            return TakeOver.AGAIN  # cancelled before there was anything to show; the engine's road tells it
+            return TakeOver.AGAIN  # cancelled before there was anything to show; the engine's answer says so
         if repetition.diverged or (streamed.reason != "cancelled" and not repetition.whole):
             return _hit(progress, diverged(turn))
         self._statistics.add(turn.principal.tenant, "exact_join")

@@ -1,4 +1,4 @@
-"""The semantic cache on a turn's road: may the answer to an earlier question be given, though its wording differs?
+"""The semantic cache as a source: may the answer to an earlier question be given, though its wording differs?
 
 `cache.semantic` decides, after the exact cache has found nothing. Here are the embedding, the hints, the entry that is
 read again, the replay, and what is learnt at the turn's end. What is missing or late is a miss; no turn fails by it.

@@ -1,4 +1,4 @@
-"""The road of a turn, with real engines and a real Redis: limits, cache, routing, fallback, failure, settlement."""
+"""Turns from request to answer, with real engines and a real Redis: cache, routing, fallback, failure."""
 
 from __future__ import annotations
 

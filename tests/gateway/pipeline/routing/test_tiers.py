@@ -1,4 +1,4 @@
-"""The choice of a tier on a turn's road: knob, budget, conversations, and the learnt model, with real engines."""
+"""The choice of a tier for a turn: knob, budget, conversations, and the learnt model, with real engines."""
 
 from __future__ import annotations
 

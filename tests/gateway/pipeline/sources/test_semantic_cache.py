@@ -1,4 +1,4 @@
-"""The semantic cache on a turn's road: real gateways, Redis and embedder, and an engine whose answers are known."""
+"""The semantic cache as a source: real gateways, Redis and embedder, and an engine whose answers are known."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RESET, CAKE = "You open the settings.", "You take two bananas."
 
 @pytest.fixture(autouse=True)
 def similarity_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decision that goes by similarity: what is tested is the road."""
+    """A decision that goes by similarity: what is tested is what follows."""
     monkeypatch.setattr(semantic_parts, "shipped", lambda: MODEL)
 
 
