@@ -15,28 +15,28 @@ from msgspec import Struct
 RATE = 0.05
 LOWEST, HIGHEST = 1e-4, 1e3
 HEAVY = 4.0
-"""Times the mean tokens beyond which a single request moves the price no further."""
+"""A single request moves the price as if it had at most so many times the mean tokens."""
 
 
 class Budget(Struct, frozen=True):
-    """State after some requests."""
+    """The price of cost, and what was spent so far."""
 
     share: float
-    """Wanted, of the dearest tier's cost; above 0, up to 1."""
+    """Share of the dearest tier's cost that may be spent: above 0, up to 1."""
     price: float
     requests: int = 0
     spent: float = 0.0
-    """Tokens, each weighted with its tier's relative cost."""
+    """Tokens so far, each weighted with its tier's relative cost."""
     tokens: float = 0.0
 
     @property
     def realised(self) -> float | None:
-        """Share spent so far."""
+        """Share of the dearest tier's cost that was spent so far."""
         return self.spent / self.tokens if self.tokens else None
 
 
 def charge(budget: Budget, cost: float, tokens: float) -> Budget:
-    """The state after a request.
+    """Return the state after a request.
 
     Args:
         cost: of a token at the tier that answered, relative to the dearest.

@@ -26,58 +26,58 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 RATIOS = (1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
-"""How many times as often a bad canary may fail: what the test looks for."""
+"""Failure ratios between a bad canary and the stable target that the test looks for."""
 
 
 class CanarySignal(enum.StrEnum):
-    """What may be wrong with an answer."""
+    """A way in which an answer can fail."""
 
     ERROR = "error"
-    """There was none."""
+    """No answer came."""
     SLOW = "slow"
-    """Its first token came too late."""
+    """The first token came too late."""
     POOR = "poor"
-    """It was empty."""
+    """The answer was empty."""
 
 
 class WeightedTarget(Struct, frozen=True):
-    """A target and its weight."""
+    """A target of a route and its weight."""
 
     model: str
     weight: int
 
 
 class Failures(Struct, frozen=True):
-    """How many conversations had a failure of one kind."""
+    """Number of conversations with a failure of one kind, at the canary and at the stable target."""
 
     stable: int = 0
     canary: int = 0
 
 
 class CanaryRule(Struct, frozen=True, kw_only=True):
-    """When a canary is taken out."""
+    """The conditions under which a canary is taken out."""
 
     alpha: float = 0.01
-    """Chance that a canary that is no worse is ever taken out, all signals together."""
+    """Probability that a canary that is no worse is ever taken out, over all signals together."""
     tolerance: float = 1.0
-    """How many times as often it may fail."""
+    """Ratio of failures up to which a canary is not worse than the stable target."""
     least: int = 5
-    """Failures of the canary before anything is decided."""
+    """Failures of the canary that must have happened before anything is decided."""
 
 
 class CanaryVerdict(Struct, frozen=True):
-    """What is known of a canary."""
+    """Whether a canary is taken out, and the evidence."""
 
     out: bool
     signal: CanarySignal | None
-    """The one with most evidence against it."""
+    """The signal with the most evidence against the canary."""
     evidence: float
-    """How many times likelier the failures are if it is worse; `threshold` takes it out."""
+    """Likelihood ratio of the failures if the canary is worse; at `threshold` it is taken out."""
     threshold: float
 
 
 def split(route: str, tenant: str, conversation: bytes, shares: Sequence[WeightedTarget]) -> str | None:
-    """The target of a conversation; None if no target has a weight."""
+    """Choose the target of a conversation; None if no target has a weight."""
     total = sum(share.weight for share in shares)
     if total == 0:
         return None
@@ -94,7 +94,7 @@ def split(route: str, tenant: str, conversation: bytes, shares: Sequence[Weighte
 
 
 def judge(canary: int, stable: int, failures: Mapping[CanarySignal, Failures], rule: CanaryRule) -> CanaryVerdict:
-    """Whether a canary is taken out.
+    """Decide whether a canary is taken out.
 
     Args:
         canary, stable: the weights that the two have had all the time. Both are above 0 if there are failures.
@@ -110,7 +110,7 @@ def judge(canary: int, stable: int, failures: Mapping[CanarySignal, Failures], r
 
 
 def evidence(share: float, failures: Failures, tolerance: float = 1.0) -> float:
-    """How many times likelier these failures are if the canary is worse.
+    """Return the likelihood ratio of these failures if the canary is worse.
 
     Args:
         share: of the requests to both that are the canary's.
@@ -128,5 +128,5 @@ def evidence(share: float, failures: Failures, tolerance: float = 1.0) -> float:
 
 
 def _share_of_failures(share: float, ratio: float) -> float:
-    """The canary's part of all failures if it fails `ratio` times as often."""
+    """The canary's share of all failures if it fails `ratio` times as often."""
     return share * ratio / (share * ratio + 1 - share)

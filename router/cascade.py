@@ -25,52 +25,53 @@ On the frozen suite 0.38 [0.26, 0.50] from small to medium, 0.37 [0.25, 0.50] fr
 
 
 class CascadeSignal(enum.StrEnum):
-    """What looks bad about an answer."""
+    """A sign that an answer is bad."""
 
     EMPTY = "empty"
-    """Neither text nor a call."""
+    """The answer has neither text nor a call."""
     SCHEMA = "schema"
-    """Not in the format that was asked for, or a call that is cut off."""
+    """The answer is not in the requested format, or a call is cut off."""
     REFUSAL = "refusal"
-    """It begins as refusals do."""
+    """The answer begins like a refusal."""
     DOUBT = "doubt"
-    """The mean log-probability of its tokens is low."""
+    """The mean log-probability of the answer's tokens is low."""
 
 
 LEFT = {CascadeSignal.EMPTY: 0.0, CascadeSignal.SCHEMA: 0.0, CascadeSignal.REFUSAL: 0.25, CascadeSignal.DOUBT: 0.5}
-"""Part of the probability of a good answer that each signal leaves. Judgement: no data with such signals is at hand."""
+"""Share of the probability of a good answer that each signal leaves. Chosen by judgement: no data with such signals is
+at hand."""
 OF_FORM = (CascadeSignal.EMPTY, CascadeSignal.SCHEMA)
 
 
 class AnswerEvidence(Struct, frozen=True, kw_only=True):
-    """What is seen of a whole answer."""
+    """What was observed of a whole answer."""
 
     empty: bool
     valid: bool
-    """In the format that was asked for, if one was."""
+    """Whether the answer is in the requested format; true if none was requested."""
     refusal: bool
     logprob: float | None
-    """Mean log-probability of its tokens; None if it is not known."""
+    """Mean log-probability of the answer's tokens; None if it is not known."""
 
 
 class Escalation(Struct, frozen=True, kw_only=True):
-    """A decision, and everything it was made from."""
+    """The decision whether to ask the next tier, and everything it was made from."""
 
     signal: CascadeSignal
     tier: str
-    """That has answered."""
+    """The tier that has answered."""
     next: str
     success: tuple[float, float]
-    """Probability that each of the two answers well, before the signal was seen."""
+    """Probability that each of the two tiers answers well, before the signal was seen."""
     price: float
-    """See `router.tier.Terms`; of the next two as well."""
+    """Price of cost, as in `router.tier.Terms`; `cost` and `delay_price` are as there too."""
     cost: float
     delay_price: float
     delay: float
     gain: float
-    """In probability of a good answer."""
+    """Gain in probability of a good answer."""
     paid: float
-    """For it, in the same unit."""
+    """What the gain costs, in the same unit."""
 
     @property
     def pays(self) -> bool:
@@ -78,7 +79,7 @@ class Escalation(Struct, frozen=True, kw_only=True):
 
 
 def signal(seen: AnswerEvidence, doubt_below: float | None) -> CascadeSignal | None:
-    """The strongest signal. Args: doubt_below: mean log-probability; None: that is no signal."""
+    """Return the strongest signal of an answer, if it has any."""
     if seen.empty:
         return CascadeSignal.EMPTY
     if not seen.valid:
@@ -91,7 +92,8 @@ def signal(seen: AnswerEvidence, doubt_below: float | None) -> CascadeSignal | N
 
 
 def next_tier(choice: TierChoice) -> str | None:
-    """The tier above the chosen one. None if there is none, or if the choice was drawn to see how its tier does."""
+    """Return the tier above the chosen one; None if there is none, or if the choice was drawn to see how its tier
+    does."""
     if choice.draw < choice.terms.explore:
         return None
     above = [tier for tier in TIERS[TIERS.index(choice.tier) + 1 :] if tier in choice.offered]
@@ -99,7 +101,7 @@ def next_tier(choice: TierChoice) -> str | None:
 
 
 def escalate(choice: TierChoice, next: str, found: CascadeSignal, typical: tuple[float, float, float]) -> Escalation:
-    """Whether to ask the tier `next`, too.
+    """Decide whether to ask the tier `next` too.
 
     Args:
         typical: probability that each tier answers well, of requests of which nothing is known.
@@ -129,7 +131,7 @@ def decide(
     delay_price: float = 0.0,
     delay: float = 0.0,
 ) -> Escalation:
-    """See `Escalation`."""
+    """Make the decision; for the arguments see `Escalation`."""
     left = success[0] * LEFT[found]
     return Escalation(
         signal=found,
@@ -146,7 +148,7 @@ def decide(
 
 
 def again(escalation: Escalation) -> Escalation:
-    """The same decision, made anew from what it holds."""
+    """Make the same decision again from the values that it holds."""
     return decide(
         escalation.signal,
         (escalation.tier, escalation.next),
@@ -159,7 +161,7 @@ def again(escalation: Escalation) -> Escalation:
 
 
 def sentence(escalation: Escalation) -> str:
-    """Why the larger tier was asked, for people."""
+    """Say for people why the larger tier was asked."""
     return (
         f"the {escalation.tier} tier's answer {_SAID[escalation.signal]}: the {escalation.next} tier is expected to do "
         f"better by {escalation.gain:.0%}, and {escalation.paid:.0%} would have been enough at this price of quality"

@@ -16,7 +16,7 @@ from router.features import Features
 
 
 class Reason(Struct, frozen=True):
-    """One sign that was seen, and what it added to the score."""
+    """One sign of difficulty, and what it added to the score."""
 
     sign: str
     contribution: float
@@ -24,7 +24,7 @@ class Reason(Struct, frozen=True):
 
 
 class Complexity(Struct, frozen=True):
-    """Score in [0, 1] and its reasons, largest contribution first."""
+    """A score in [0, 1] and its reasons, largest contribution first."""
 
     score: float
     reasons: tuple[Reason, ...]
@@ -36,7 +36,8 @@ def _saturating(half: float) -> Callable[[float], float]:
 
 
 def _arithmetic(features: Features) -> float:
-    """Numbers alone are data; with operators they are a calculation, and each further number another step."""
+    """Arithmetic as a sign: numbers alone are data; with operators they are a calculation, and each further number
+    another step."""
     if features.operators == 0 or features.numbers < 2:
         return 0.0
     return min(1.0, 0.45 + 0.2 * (features.numbers - 2) + 0.1 * (features.operators - 1))
@@ -59,7 +60,7 @@ _SIGNS: tuple[tuple[str, float, Callable[[Features], float], str], ...] = (
 
 
 def score(features: Features) -> Complexity:
-    """Complexity of a conversation with these features."""
+    """Compute the complexity of a conversation with these features."""
     remaining = 1.0
     reasons = []
     for sign, weight, value, sentence in _SIGNS:

@@ -32,27 +32,27 @@ class Interval(Struct, frozen=True):
 
 
 class RoutingCurve(Struct, frozen=True):
-    """What each request gets at each price, cheapest routing first; arrays of shape (prices, requests)."""
+    """Quality and cost of each request at each price, cheapest routing first; arrays of shape (prices, requests)."""
 
     quality: Values
     cost: Values
 
 
 def resamples(requests: int, number: int, seed: int = 0) -> Values:
-    """How often each request was drawn in each of `number` bootstrap samples."""
+    """Draw `number` bootstrap samples: how often each request is in each."""
     generator = np.random.default_rng(seed)
     drawn = generator.integers(0, requests, (number, requests))
     return np.stack([np.bincount(row, minlength=requests) for row in drawn]).astype(np.float64)
 
 
 def choices(probabilities: Values, costs: Values, price: float) -> NDArray[np.intp]:
-    """The tier of each request: the largest `probability - price * cost`, of equals the cheaper one."""
+    """Choose the tier of each request: the largest `probability - price * cost`, of equals the cheaper one."""
     utility = probabilities - price * costs
     return np.asarray(np.argmax(utility, axis=1))
 
 
 def prices(probabilities: Values, costs: Values, steps: int = STEPS) -> Values:
-    """Prices from dear to free at which about equally many requests change their tier, for these requests.
+    """Return prices, from dear to free, at which about equally many of these requests change their tier.
 
     A request's tier changes only at `(p_b - p_a) / (c_b - c_a)` of two tiers, so quantiles of these cover the curve.
     """
@@ -79,7 +79,7 @@ def route_all(probabilities: Values, outcomes: Values, expected: Values, costs: 
 
 
 def random_mixture(outcomes: Values, costs: Values) -> RoutingCurve:
-    """Requests sent to small or large by the toss of a coin: its expectation is the straight line between both."""
+    """Send each request to small or large by the toss of a coin; the expectation is the straight line between both."""
     ends = [0, outcomes.shape[1] - 1]
     return RoutingCurve(outcomes.T[ends], costs.T[ends])
 
@@ -148,9 +148,9 @@ class Bin(Struct, frozen=True):
     """One bin of a reliability diagram."""
 
     expected: float
-    """Mean probability."""
+    """Mean probability of the bin's requests."""
     observed: float
-    """Share that was right."""
+    """Share of the bin's requests that were answered right."""
     requests: int
 
 
@@ -171,6 +171,6 @@ def calibration_error(bins: Sequence[Bin]) -> float:
 
 
 def interval(values: Values, samples: Values) -> Interval:
-    """Args: values: the figure itself, one value; samples: the figure of each resample."""
+    """Return a figure with the interval that its resamples give."""
     low, high = np.quantile(samples, [0.025, 0.975])
     return Interval(float(values[0]), float(low), float(high))

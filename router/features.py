@@ -14,7 +14,8 @@ from statistics import median
 from msgspec import Struct
 
 HEAD, TAIL = 1_200, 400
-"""Characters that are read of a longer message: its beginning, and its end, where the question about a text stands."""
+"""Characters that are read of a longer message, from its beginning and from its end, where the question about a text
+stands."""
 
 _WORD = re.compile(r"\w+(?:[-'.]\w+)*")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]")
@@ -68,56 +69,56 @@ class PromptMessage(Struct, frozen=True):
 
 
 class Features(Struct, frozen=True):
-    """What the newest user message shows (all but the last two) and what the conversation does."""
+    """Features of the newest user message, and (the last two) of the conversation."""
 
     words: int = 0
     lines: int = 0
     questions: int = 0
-    """Question marks."""
+    """Number of question marks."""
     asks: bool = False
-    """It asks for information, and not about the assistant itself ("how are you")."""
+    """Whether the message asks for information, other than about the assistant itself ("how are you")."""
     reasons: int = 0
-    """Signs that an explanation, comparison or proof is wanted."""
+    """Number of signs that an explanation, comparison or proof is wanted."""
     procedure: int = 0
-    """Signs that a way of doing something is wanted."""
+    """Number of signs that a way of doing something is wanted."""
     produces: int = 0
-    """Signs that a text, program or result is to be made."""
+    """Number of signs that a text, program or result is to be made."""
     constraints: int = 0
     parts: int = 0
-    """Enumerations and sub-questions."""
+    """Number of enumerations and sub-questions."""
     numbers: int = 0
     operators: int = 0
-    """Arithmetic signs and words."""
+    """Number of arithmetic signs and words."""
     code: int = 0
     terms: int = 0
-    """Technical terms: identifiers, acronyms, long words."""
+    """Number of technical terms: identifiers, acronyms, long words."""
     characters: int = 0
-    """Of all of it."""
+    """Length of the whole message in characters."""
     digits: float = 0.0
-    """Share of the characters read that are digits; likewise the next three."""
+    """Share of the characters read that are digits; the next three are shares too."""
     symbols: float = 0.0
-    """Of formulas and mark-up: `\\ ^ _ { } $`."""
+    """Share of symbols of formulas and mark-up: `\ ^ _ { } $`."""
     signs: float = 0.0
-    """Of arithmetic and brackets."""
+    """Share of arithmetic signs and brackets."""
     capitals: float = 0.0
     first_line: int = 0
-    """Characters of the first line."""
+    """Length of the first line in characters."""
     middle_line: float = 0.0
-    """Characters of the median line."""
+    """Length of the median line in characters."""
     numeric_lines: float = 0.0
     """Share of lines that begin like a number."""
     distinct: float = 0.0
     """Share of the words, split at blanks, that are not repetitions."""
     word_length: float = 0.0
-    """Mean characters of such a word."""
+    """Mean length of such a word in characters."""
     turns: int = 0
-    """User messages before the newest."""
+    """Number of user messages before the newest."""
     history_words: int = 0
-    """Estimated from the number of characters."""
+    """Words of the history, estimated from its number of characters."""
 
 
 def extract(messages: Sequence[PromptMessage]) -> Features:
-    """Features of a conversation; all zero if it holds no user message."""
+    """Compute the features of a conversation; all are zero if it holds no user message."""
     newest = next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "user"), None)
     if newest is None:
         return Features()
@@ -162,7 +163,7 @@ def _share(text: str, characters: str, size: int) -> float:
 
 
 def count_words(text: str) -> int:
-    """Words of a text in any script."""
+    """Count the words of a text in any script."""
     unspaced = len(_UNSPACED.findall(text))
     spaced = _UNSPACED.sub(" ", text) if unspaced else text
     return len(_WORD.findall(spaced)) + (unspaced + 1) // 2

@@ -32,24 +32,24 @@ from router.success import (
 
 COMPONENTS = 64
 DIFFERENCE = 0.3
-"""How freely a tier's weights leave the common ones: 0 not at all, 1 as freely as these move."""
+"""How far a tier's weights may leave the common ones: 0 not at all, 1 as far as these move."""
 FEATURE_STRENGTH, EMBEDDING_STRENGTH = 0.1, 0.003
 """Inverse regularisation of the linear model without and with the embedding."""
 FOLDS = 4
 RARE = 0.001
-"""Share of what was learnt from that may lie beyond either bound of a feature."""
+"""Share of the learning set that may lie beyond either bound of a feature."""
 FAMILIAR = 0.99
-"""Share of what was learnt from that counts as familiar, by shape and by topic."""
+"""Share of the learning set that counts as familiar, by shape and by topic."""
 
 
 class Examples(Struct, frozen=True):
-    """Requests by rows."""
+    """Requests with known outcomes, one per row."""
 
     vectors: Array
-    """Of `router.success.vector`."""
+    """Feature vectors, as `router.success.vector` makes them."""
     embeddings: Array
     outcomes: Array
-    """1 where a tier's answer was right, (requests, tiers)."""
+    """1 where a tier's answer was right; shape (requests, tiers)."""
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -59,7 +59,7 @@ class Examples(Struct, frozen=True):
 
 
 def fit(examples: Examples, *, trained_on: str, embedding: str) -> bytes:
-    """A model file.
+    """Fit a model and return its file.
 
     Args:
         trained_on: name of the requests, for people.
@@ -156,5 +156,5 @@ def _shape(arrays: dict[str, Array], vectors: Array) -> Array:
 
 
 def trained(examples: Examples) -> SuccessModel:
-    """A model for an evaluation."""
+    """Fit a model for an evaluation."""
     return SuccessModel.read(fit(examples, trained_on="an evaluation", embedding="that of the examples"))

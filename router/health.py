@@ -12,7 +12,7 @@ import enum
 
 
 class Circuit(enum.Enum):
-    """CLOSED -> OPEN -> HALF_OPEN -> CLOSED or OPEN; anything else raises."""
+    """States of a breaker: CLOSED -> OPEN -> HALF_OPEN -> CLOSED or OPEN; any other transition raises."""
 
     CLOSED = "closed"
     """Requests pass."""
@@ -42,30 +42,31 @@ class Breaker:
         self.circuit = Circuit.CLOSED
 
     def configure(self, *, failures: int, pause: float) -> None:
-        """Judge by other numbers from now on."""
+        """Use other limits from now on."""
         self._limit = failures
         self._pause = pause
 
     def allows(self, now: float) -> bool:
-        """Whether a request may be sent. Asking changes nothing; `attempt` says that one is sent."""
+        """Return whether a request may be sent. Asking changes nothing; `attempt` says that one is sent."""
         return self.circuit is Circuit.CLOSED or now >= self._until
 
     def attempt(self, now: float) -> None:
-        """A request is sent. After the pause it becomes the trial; others wait for its outcome or another pause."""
+        """Record that a request is sent. After the pause it becomes the trial; others wait for its outcome or another
+        pause."""
         if self.circuit is not Circuit.CLOSED:
             if self.circuit is Circuit.OPEN:
                 self._move_to(Circuit.HALF_OPEN)
             self._until = now + self._pause
 
     def succeeded(self) -> None:
-        """The engine answered. A success that was sent before the circuit opened does not close it."""
+        """Record an answer. A success that was sent before the circuit opened does not close it."""
         if self.circuit is Circuit.HALF_OPEN:
             self._move_to(Circuit.CLOSED)
         if self.circuit is Circuit.CLOSED:
             self._failures = 0
 
     def failed(self, now: float) -> None:
-        """The engine did not answer, or broke off."""
+        """Record that the engine did not answer, or broke off."""
         self._failures += 1
         if self.circuit is Circuit.HALF_OPEN or (self.circuit is Circuit.CLOSED and self._failures >= self._limit):
             self._move_to(Circuit.OPEN)
@@ -78,13 +79,13 @@ class Breaker:
 
 
 class ErrorRate:
-    """The share of failed requests, of which late ones count most: one that is `half_life` seconds old counts half.
+    """The share of failed requests, late ones weighted most: one that is `half_life` seconds old counts half.
 
     It begins, and after a long silence ends, at 0: a few requests that went well are assumed.
     """
 
     ASSUMED = 4.0
-    """Requests that are assumed to have gone well."""
+    """Successful requests that are assumed."""
 
     def __init__(self, *, half_life: float = 30.0) -> None:
         self._half_life = half_life
@@ -92,13 +93,13 @@ class ErrorRate:
         self._requests = self._failures = 0.0
 
     def observe(self, failed: bool, now: float) -> None:
-        """A request has ended."""
+        """Record that a request has ended."""
         self._fade(now)
         self._requests += 1
         self._failures += failed
 
     def rate(self, now: float) -> float:
-        """In [0, 1]."""
+        """Return the error rate, in [0, 1]."""
         self._fade(now)
         return self._failures / (self._requests + self.ASSUMED)
 

@@ -1,4 +1,4 @@
-"""What a replica still has to compute for this gateway: counted when a request is sent, released exactly once.
+"""Counts the tokens that a replica still has to compute for this gateway, from sending a request until its end.
 
 The engine's own report may be a second old; of what was sent a moment ago only the sender knows.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 
 class InFlightLoad:
-    """The requests that one replica has from us."""
+    """The requests of this gateway that one replica has."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -33,7 +33,7 @@ class InFlightLoad:
 
 
 class InFlightRequest:
-    """One request in flight. Made by `InFlightLoad.carry`, which also ends it."""
+    """One request in flight. `InFlightLoad.carry` makes and ends it."""
 
     __slots__ = ("_answer", "_in_flight", "_prompt", "computed")
 
@@ -47,7 +47,7 @@ class InFlightRequest:
         in_flight.requests += 1
 
     def prefilled(self) -> None:
-        """Its first token has come: the prompt has been computed."""
+        """Record the first token: the prompt has been computed."""
         self._in_flight.tokens -= self._prompt
         self._prompt = 0
         self.computed = True

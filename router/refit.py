@@ -32,23 +32,23 @@ RESAMPLES = 1000
 
 
 class Opinion(Struct, frozen=True):
-    """What somebody thought of one answer of a tier."""
+    """Feedback of a person on one answer of a tier."""
 
     tier: str
     probability: float
-    """That the tier answers well, as the model said then."""
+    """Probability that the tier answers well, as the model said at the time."""
     propensity: float
     good: bool
 
 
 class Suite(Struct, frozen=True):
-    """Questions by rows that nothing is learnt from."""
+    """The frozen suite: questions that no model learns from, one per row."""
 
     vectors: Array
     projected: Array
     outcomes: Values
     tokens: Values
-    """Of prompt and answer at each tier."""
+    """Tokens of prompt and answer at each tier."""
 
     @classmethod
     def read(cls, content: bytes, model: SuccessModel) -> Suite:
@@ -70,12 +70,12 @@ class Suite(Struct, frozen=True):
 
 
 class RefitVerdict(Struct, frozen=True):
-    """A new model beside the one in use, on the frozen suite."""
+    """A comparison of a new model with the one in use, on the frozen suite."""
 
     area: Interval
-    """The new one's less the old one's: more is better."""
+    """Difference in area, new less old: more is better."""
     brier: Interval
-    """Likewise: less is better."""
+    """Difference in Brier score, new less old: less is better."""
 
     @property
     def worse(self) -> bool:
@@ -84,7 +84,7 @@ class RefitVerdict(Struct, frozen=True):
 
 
 def refit(model: SuccessModel, opinions: Sequence[Opinion]) -> bytes:
-    """The file of a model whose sigmoids fit the opinions better."""
+    """Return the file of a model whose sigmoids fit the opinions better."""
     arrays = dict(model.arrays)
     moves = [_moved([each for each in opinions if each.tier == tier]) for tier in TIERS]
     for name in ("feature_calibration", "embedding_calibration"):
@@ -122,7 +122,7 @@ def _moved(opinions: Sequence[Opinion], steps: int = 50) -> tuple[float, float]:
 
 
 def judge(new: SuccessModel, old: SuccessModel, suite: Suite) -> RefitVerdict:
-    """Both models on the same resamples of the suite."""
+    """Compare both models on the same resamples of the suite."""
     costs = suite.tokens * np.array(relative(NOMINAL))
     drawn = resamples(len(suite.outcomes), RESAMPLES)
     areas, errors = [], []
@@ -135,5 +135,5 @@ def judge(new: SuccessModel, old: SuccessModel, suite: Suite) -> RefitVerdict:
 
 
 def read_suite(model: SuccessModel, path: Path = SUITE) -> Suite:
-    """The suite of this release. Raises: ValueError: see `Suite.read`."""
+    """Read the suite of this release."""
     return Suite.read(path.read_bytes(), model)

@@ -24,45 +24,45 @@ class Replica(Struct, frozen=True, kw_only=True):
 
     name: str
     load: int = 0
-    """Tokens it still has to compute for others, predicted."""
+    """Predicted tokens that the replica still has to compute for others."""
     weight: float = 1.0
-    """Its share beside other replicas, above 0."""
+    """Weight beside other replicas, above 0."""
     matched_tokens: int = 0
-    """Of the prompt's first tokens: how many its prefix cache holds."""
+    """Tokens at the start of the prompt that the replica's prefix cache holds."""
     resident: bool = False
-    """The request's adapter is loaded there."""
+    """Whether the request's adapter is loaded on the replica."""
     error_rate: float = 0.0
-    """Share of its latest requests that failed, in [0, 1]."""
+    """Share of the replica's latest requests that failed, in [0, 1]."""
     sticky: bool = False
-    """It answered this conversation's last turn."""
+    """Whether the replica answered this conversation's last turn."""
 
 
 class ReplicaPolicy(Struct, frozen=True, kw_only=True):
-    """How a replica is chosen."""
+    """Weights of the score by which a replica is chosen."""
 
     beta: float = 1.0
-    """What load costs: 0 goes by prefix alone, a large value by load alone."""
+    """Weight of load: with 0 only prefixes count, with a large value only load."""
     gamma: float = 1.0
-    """What failures cost."""
+    """Weight of the error rate."""
     window: float = 2.0
     """Largest distance from the least loaded replica, in units of the mean load."""
     sticky: float = 0.05
-    """What it is worth to stay, in parts of a prompt."""
+    """Value of staying with a conversation's last replica, as a share of a prompt."""
     adapter_tokens: int = 256
-    """What it is worth that an adapter is loaded already, in prompt tokens."""
+    """Value of an adapter that is loaded already, in prompt tokens."""
     eject_from: float = 0.5
-    """Error rate from which a replica gets nothing while there is another one."""
+    """Error rate from which a replica gets no requests while there is another one."""
 
 
 class ReplicaReason(enum.StrEnum):
-    """How a replica was chosen, in one word."""
+    """The reason of a choice, in one word."""
 
     ONLY = "only"
-    """There is no other one."""
+    """There is only one replica."""
     PREFIX = "prefix"
-    """By score: some replica knows a part of the prompt, or has the adapter."""
+    """By score: some replica knows a part of the prompt, has the adapter, or answered the last turn."""
     LOAD = "load"
-    """Nobody knows anything of it: the better of two that were drawn."""
+    """No replica knows any of the prompt: the less loaded of two that were drawn."""
 
 
 class Score(Struct, frozen=True):
@@ -71,7 +71,7 @@ class Score(Struct, frozen=True):
     match: float
     """Share of the prompt that need not be computed, in [0, 1]."""
     load: float
-    """Its load relative to the mean: 0 is the mean, 1 twice as much."""
+    """The replica's load relative to the mean: 0 is the mean, 1 twice as much."""
     error_rate: float
     sticky: float
     total: float
@@ -83,7 +83,7 @@ class ReplicaChoice(Struct, frozen=True):
     order: tuple[str, ...]
     how: ReplicaReason
     scores: dict[str, Score]
-    """By replica."""
+    """Score of each replica by name."""
 
 
 def choose(
@@ -129,7 +129,7 @@ def choose(
 
 
 def explain(choice: ReplicaChoice, prompt_tokens: int) -> str:
-    """The grounds of a choice, for people."""
+    """Say for people what a choice was based on."""
     chosen = choice.order[0]
     if choice.how is ReplicaReason.ONLY:
         return f"{chosen} is the only replica"
@@ -153,7 +153,7 @@ def _score(each: Replica, load: float, prompt_tokens: int, policy: ReplicaPolicy
 
 
 def _two(replicas: Sequence[Replica], draw: int) -> list[Replica]:
-    """Two different ones, drawn by weight."""
+    """Draw two different replicas by weight."""
     rest, drawn = list(replicas), []
     for part in (draw & 0xFFFF_FFFF, draw >> 32 & 0xFFFF_FFFF):
         if rest:

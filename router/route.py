@@ -31,29 +31,29 @@ class RouteCandidate(Struct, frozen=True, kw_only=True):
     model: str
     """Public name of its model."""
     context: int
-    """Tokens of prompt and output it can hold."""
+    """Tokens of prompt and output that the replica can hold."""
     prompt_tokens: int
     """Tokens of this request's prompt in its model's tokenizer."""
     load: int
-    """Tokens it still has to compute for others, predicted."""
+    """Predicted tokens that the replica still has to compute for others."""
     connected: bool = True
     tripped: bool = False
-    """Its breaker is open."""
+    """Whether its circuit breaker is open."""
     drained: bool = False
-    """An operator wants it to get no new requests."""
+    """Whether an operator wants it to get no new requests."""
     full: bool = False
-    """Its pool has as many turns as it may have."""
+    """Whether its pool has as many turns as it may have."""
     weight: float = 1.0
-    """Its share beside other replicas, above 0: one of weight 2 is given twice the load."""
+    """Weight beside other replicas, above 0: one of weight 2 is given twice the load."""
 
     @property
     def pressure(self) -> float:
-        """Its load for its weight, with this request counted, so that of idle replicas the heaviest comes first."""
+        """Load divided by weight, with this request counted, so that of idle replicas the heaviest comes first."""
         return (self.load + self.prompt_tokens) / self.weight
 
 
 class RouteRequest(Struct, frozen=True, kw_only=True):
-    """What the router must know of a request."""
+    """The part of a request that the router reads."""
 
     model: str
     """`auto`, a tier or a model's public name."""
@@ -61,7 +61,7 @@ class RouteRequest(Struct, frozen=True, kw_only=True):
     """Public name of an adapter of that model, if the request names one."""
     complexity: Complexity
     choice: TierChoice | None = None
-    """The tier chosen for `auto`; None: by the policy's thresholds of complexity."""
+    """The tier chosen for `auto`; None leaves it to the policy's thresholds of complexity."""
     output_tokens: int = 1
     """Output tokens that must fit beside the prompt."""
 
@@ -88,29 +88,29 @@ class RoutingPolicy(Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """Changes whenever the policy may decide otherwise; part of the response cache's keys."""
+        """A digest that changes whenever the policy may decide otherwise; part of the response cache's keys."""
         return hashlib.blake2b(msgspec.json.encode(self), digest_size=8).hexdigest()
 
 
 class RouteReason(enum.StrEnum):
-    """Why this tier, in one word."""
+    """Why a tier was chosen, in one word."""
 
     REQUESTED = "requested"
     COMPLEXITY = "complexity"
     LEARNT = "learnt"
-    """What tiers are expected to answer well."""
+    """The learnt model expects this tier to be worth its cost."""
     UNCERTAIN = "uncertain"
-    """Nothing is known of such requests."""
+    """The learnt model does not know such requests."""
     CONTEXT = "context"
-    """The tier wanted cannot hold the prompt."""
+    """The wanted tier cannot hold the prompt."""
     FALLBACK = "fallback"
-    """The tier wanted is down."""
+    """The wanted tier is down."""
     ESCALATED = "escalated"
-    """The tier wanted has answered, and that looked bad."""
+    """The wanted tier has answered, and the answer looked bad."""
 
 
 class RouteDecision(Struct, frozen=True, kw_only=True):
-    """Where a request goes."""
+    """The replica that a request goes to, and why."""
 
     tier: str
     model: str
@@ -119,21 +119,21 @@ class RouteDecision(Struct, frozen=True, kw_only=True):
     complexity: float
     choice: TierChoice | None = None
     reasons: tuple[str, ...]
-    """The grounds, for people."""
+    """The grounds of the decision, in sentences for people."""
     fallbacks: tuple[str, ...]
     """Replicas to try next, in order, if this one fails before its first token."""
     scores: Mapping[str, Score] = {}
-    """Of the replicas among which this one was chosen, by name."""
+    """Scores of the replicas among which this one was chosen, by name."""
 
 
 class Refusal(enum.Enum):
-    """Why no engine can answer."""
+    """The kind of a refusal, where no engine can answer."""
 
     UNKNOWN_MODEL = "unknown_model"
     CONTEXT = "context"
     UNAVAILABLE = "unavailable"
     FULL = "full"
-    """All that could answer have as many turns as they may have."""
+    """All pools that could answer have as many turns as they may have."""
 
 
 class NoRoute(Exception):

@@ -36,17 +36,17 @@ COUNTS = (
     *("operators", "code", "terms", "characters", "first_line", "middle_line"),
 )
 SHARES = ("digits", "symbols", "signs", "capitals", "numeric_lines", "distinct", "word_length")
-"""What is read of `Features`: counts as logarithms, shares as they are. What was learnt from has no history."""
+"""Fields of `Features` that are read as they are; counts are read as logarithms. The learning set has no history."""
 
 _READ = attrgetter(*COUNTS, *SHARES)
 _ODDS = math.log((1 - 1e-6) / 1e-6)
-"""As far as log-odds count, either way."""
+"""Bound on log-odds, either way."""
 
 Array = NDArray[np.float32]
 
 
 class Basis(enum.StrEnum):
-    """What probabilities rest on."""
+    """The inputs that probabilities are based on."""
 
     EMBEDDING = "embedding"
     """The features, the embedding and the outcomes of similar requests."""
@@ -60,21 +60,21 @@ class Prediction(Struct, frozen=True):
     probabilities: tuple[float, float, float] | None
     basis: Basis
     strangeness: float
-    """How unlike what was learnt from; up to 1 is familiar."""
+    """Distance from the learning set; up to 1 is familiar."""
     similarity: float | None = None
-    """Mean cosine with the most similar requests learnt from, after projection; None without an embedding."""
+    """Mean cosine with the most similar requests of the learning set, after projection; None without an embedding."""
 
 
 class Metadata(Struct, frozen=True):
-    """What the file says of itself."""
+    """What a model file says about itself."""
 
     format: str
     trained_on: str
     requests: int
     embedding: str
-    """Model that made the embeddings."""
+    """Name of the model that made the embeddings."""
     corrected_by: int = 0
-    """Opinions by which the last refit has corrected it."""
+    """Number of opinions by which the last refit has corrected it."""
 
 
 class SuccessModel:
@@ -85,14 +85,14 @@ class SuccessModel:
         """Digest of the file."""
         self.metadata = metadata
         self.types = {name: value.dtype for name, value in arrays.items()}
-        """Of the arrays in the file."""
+        """Types of the arrays in the file."""
         self.arrays = {name: np.asarray(value, dtype=np.float32) for name, value in arrays.items()}
         self._points = unit(self.arrays["points"])
         self._by_features = FeatureModel(self.arrays)
 
     @classmethod
     def read(cls, content: bytes) -> SuccessModel:
-        """The model in a file's content.
+        """Read a model from a file's content.
 
         Raises:
             ValueError: it is no such file, or of another format.
@@ -110,7 +110,7 @@ class SuccessModel:
 
     @property
     def basis(self) -> str:
-        """Digest of how it projects embeddings."""
+        """Digest of the projection of embeddings."""
         digest = hashlib.blake2b(digest_size=6)
         for name in ("center", "components"):
             digest.update(np.ascontiguousarray(self.arrays[name]).tobytes())
@@ -118,7 +118,7 @@ class SuccessModel:
 
     @property
     def calibration(self) -> NDArray[np.float64]:
-        """Probabilities of requests that no estimate had seen, (requests, tiers): what typical traffic is judged by."""
+        """Probabilities of requests that no estimate had seen, (requests, tiers), as a sample of typical traffic."""
         return self.arrays["calibration"].astype(np.float64)
 
     def predict(self, features: Features, embedding: Array | None = None) -> Prediction:
@@ -143,12 +143,12 @@ class SuccessModel:
         ]
 
     def project(self, embeddings: Array | None) -> Array | None:
-        """Embeddings in the few directions in which those learnt from differ most."""
+        """Project embeddings to the few directions in which those of the learning set differ most."""
         arrays = self.arrays
         return None if embeddings is None else np.asarray((embeddings - arrays["center"]) @ arrays["components"].T)
 
     def estimate(self, vectors: Array, projected: Array | None) -> tuple[Array, Array, Array | None]:
-        """Probabilities whether familiar or not, strangeness, and similarity; all by rows."""
+        """Return probabilities whether familiar or not, strangeness, and similarity; all by rows."""
         arrays = self.arrays
         seen = standard(vectors, arrays)
         shape = np.maximum(
@@ -190,7 +190,7 @@ class FeatureModel:
         ]
 
     def judge(self, features: Features) -> tuple[tuple[float, float, float], float]:
-        """Probabilities whether familiar or not, and strangeness."""
+        """Return probabilities whether familiar or not, and strangeness."""
         read = np.array(_READ(features), dtype=np.float64)
         np.log1p(read[: len(COUNTS)], out=read[: len(COUNTS)])
         read -= self._mean
@@ -216,7 +216,7 @@ def shipped() -> SuccessModel:
 
 
 def write(arrays: Mapping[str, NDArray[np.generic]], metadata: Metadata) -> bytes:
-    """A model file, the same for the same model."""
+    """Write a model file; the same model always gives the same bytes."""
     # safetensors writes the bytes as they lie.
     rows = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
     # Of several texts it would keep no order, and the file would not always be the same.
@@ -224,14 +224,14 @@ def write(arrays: Mapping[str, NDArray[np.generic]], metadata: Metadata) -> byte
 
 
 def vector(features: Features) -> Array:
-    """What the model reads of a request's features."""
+    """Return the features of a request as the model's input."""
     read = np.array(_READ(features), dtype=np.float32)
     read[: len(COUNTS)] = np.log1p(read[: len(COUNTS)])
     return read
 
 
 def standard(vectors: Array, arrays: Mapping[str, Array]) -> Array:
-    """Vectors in units of how much they vary; one far outside counts as one far outside, however far it is."""
+    """Scale vectors by their spread; beyond a bound they are cut off."""
     scaled = (vectors - arrays["feature_mean"]) / arrays["feature_scale"]
     return np.asarray(np.clip(scaled, -FAR, FAR))
 
@@ -247,7 +247,8 @@ CLOSEST = 10
 
 
 def neighbours(points: Array, outcomes: Array, queries: Array) -> tuple[Array, Array]:
-    """Mean outcomes of the requests most like each query, the nearer the more, and the similarity of the nearest.
+    """Return mean outcomes of the requests most like each query, weighted by similarity, and the similarity of the
+    nearest.
 
     Args:
         points, queries: of length 1, by rows.
@@ -263,7 +264,8 @@ def neighbours(points: Array, outcomes: Array, queries: Array) -> tuple[Array, A
 
 
 def calibrated(probabilities: Array, lines: Array) -> Array:
-    """A sigmoid for each tier on the log-odds, (slope, offset) by rows of `lines`; then made monotone over tiers."""
+    """Apply each tier's sigmoid to the log-odds, (slope, offset) by rows of `lines`; then make the result monotone over
+    tiers."""
     odds = np.log(np.clip(probabilities, 1e-6, 1 - 1e-6) / np.clip(1 - probabilities, 1e-6, 1))
     return np.maximum.accumulate(sigmoid(odds * lines[:, 0] + lines[:, 1]), axis=1)
 

@@ -24,23 +24,24 @@ from router.success import Prediction
 TIERS = ("small", "medium", "large")
 
 CERTAIN = 4.0
-"""Times the middle price up to which medium is worth its cost for a request that nothing is known of; below a part of
-it as small, large is."""
+"""Multiple of the middle price up to which medium is worth its cost for an unknown request; large is worth it only
+below the price divided by a multiple as large."""
 
 
 class ValueSource(enum.StrEnum):
-    """What the values of tiers rest on."""
+    """The source of the values of tiers."""
 
     LEARNT = "learnt"
     """Probabilities of `router.success`."""
     COMPLEXITY = "complexity"
-    """The request is unlike what was learnt from, and a chat message as the complexity score was made for."""
+    """The complexity score: the request is unlike the learning set, and a chat message, for which the score was
+    made."""
     UNCERTAIN = "uncertain"
-    """Neither."""
+    """No source knows such requests."""
 
 
 class Outlook(Struct, frozen=True):
-    """What is believed of a request before a price is known."""
+    """The belief about a request before a price is known."""
 
     source: ValueSource
     complexity: float
@@ -51,22 +52,22 @@ class Outlook(Struct, frozen=True):
 
 
 class Terms(Struct, frozen=True):
-    """What is paid for what."""
+    """Prices of cost and delay."""
 
     price: float
-    """Of cost, in probability of a good answer."""
+    """Price of cost, in probability of a good answer."""
     middle: float
     """The price at the middle of the knob."""
     costs: tuple[float, float, float]
-    """Of a token at each tier, as a part of the dearest tier's."""
+    """Cost of a token at each tier, relative to the dearest tier's."""
     delay_price: float = 0.0
-    """Of a thousand tokens that others are still waiting for, in probability of a good answer."""
+    """Price of a thousand tokens that others are still waiting for, in probability of a good answer."""
     explore: float = 0.0
-    """Share of requests whose tier is drawn, so that outcomes of other choices are seen."""
+    """Share of requests whose tier is drawn at random, so that outcomes of other choices are seen."""
 
 
 class TierChoice(Struct, frozen=True, kw_only=True):
-    """A tier, and everything it was chosen by."""
+    """A tier, and all values that it was chosen by."""
 
     tier: str
     outlook: Outlook
@@ -74,11 +75,11 @@ class TierChoice(Struct, frozen=True, kw_only=True):
     delays: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Thousands of tokens that each tier has to compute for others first."""
     offered: tuple[str, ...] = TIERS
-    """Tiers that there are."""
+    """Tiers that may be chosen."""
     floor: str | None = None
     """The tier below which this conversation must not fall."""
     draw: float = 1.0
-    """What chance said, from 0 to below 1; 1 where it was not asked."""
+    """The random number used, from 0 to below 1; 1 where none was drawn."""
     values: tuple[float, float, float]
     utilities: tuple[float, float, float]
     propensity: float
@@ -125,7 +126,7 @@ def choose(
 
 
 def again(choice: TierChoice) -> TierChoice:
-    """The same choice, made anew from what it holds."""
+    """Make the same choice again from the values that it holds."""
     return choose(
         choice.outlook,
         choice.terms,
@@ -137,7 +138,7 @@ def again(choice: TierChoice) -> TierChoice:
 
 
 def sentences(choice: TierChoice) -> tuple[str, ...]:
-    """Why this tier, for people: what its worth asks for, then what has changed that."""
+    """Say for people why a tier was chosen: what its worth asks for, then what has changed that."""
     outlook, terms, prediction = choice.outlook, choice.terms, choice.outlook.prediction
     worth = [value - terms.price * cost for value, cost in zip(choice.values, terms.costs, strict=True)]
     wanted, possible = _best(TIERS, worth), _best(choice.offered, worth)
@@ -171,7 +172,7 @@ def _best(tiers: Sequence[str], utilities: Sequence[float]) -> str:
 
 
 def values(outlook: Outlook, terms: Terms) -> tuple[float, float, float]:
-    """What each tier is worth, in probability of a good answer; only differences count."""
+    """Return the value of each tier, in probability of a good answer; only differences count."""
     prediction = outlook.prediction
     if outlook.source is ValueSource.LEARNT and prediction is not None and prediction.probabilities is not None:
         return prediction.probabilities
@@ -188,7 +189,7 @@ def values(outlook: Outlook, terms: Terms) -> tuple[float, float, float]:
 
 
 def price_table(calibration: NDArray[np.float64], costs: tuple[float, float, float]) -> tuple[float, ...]:
-    """The price at each position of the quality knob, 0 to 100.
+    """Return the price at each position of the quality knob, 0 to 100.
 
     At position q the requests of the calibration set cost all-small plus q % of what all-large costs more: the knob is
     linear in money. 0 is all-small, 100 all-large.
@@ -208,14 +209,15 @@ def price_table(calibration: NDArray[np.float64], costs: tuple[float, float, flo
 
 
 NEVER = 1e9
-"""A price at which nothing but the cheapest tier is taken."""
+"""A price at which only the cheapest tier is taken."""
 
 
 def relative(costs: Sequence[float]) -> tuple[float, float, float]:
-    """Costs of three tiers as parts of the dearest; those of 7B, 13B and 70B models unless they rise with the tier."""
+    """Return the costs of three tiers relative to the dearest; those of 7B, 13B and 70B models unless they rise with
+    the tier."""
     small, medium, large = costs if list(costs) == sorted(set(costs)) and len(costs) == 3 else NOMINAL
     return small / large, medium / large, 1.0
 
 
 NOMINAL = (7.0, 13.0, 70.0)
-"""Billions of parameters, to which the work for a token is about proportional."""
+"""Billions of parameters of models of three sizes; the work for a token is about proportional to them."""
