@@ -1,4 +1,4 @@
-"""What an operator sees of the response cache: lists of stored answers, and single ones."""
+"""Lists what the response cache has stored, for operators."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ class StoredAnswerInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str
     tier: str
     scope: str
-    """`user` or `tenant`: who may be given it."""
+    """Who may be given the answer: `user` or `tenant`."""
     tags: tuple[str, ...]
     input_tokens: int
     output_tokens: int
     bytes: int
     created: float
-    """Seconds since 1970."""
+    """Time when it was stored, in seconds since 1970."""
     expires: float
-    """Seconds since 1970."""
+    """Time when it expires, in seconds since 1970."""
     valid: bool
-    """False: invalidated, and nobody is given it any more."""
+    """False once it was invalidated: nobody is given it any more."""
     text: str | None = None
-    """Only of a single answer."""
+    """The answer's text, only where a single answer was asked for."""
 
 
 class Holding(Struct, frozen=True):
-    """What one tenant has stored."""
+    """The answers that one tenant has stored."""
 
     entries: int
     bytes: int
-    """As counted for the cap: fields of answers, without Redis' own overhead."""
+    """Bytes that count towards the cap: fields of answers, without Redis' own overhead."""
     data: list[StoredAnswerInfo]
-    """The newest of them."""
+    """The newest answers."""
 
 
 async def holding(redis: Redis, tenant: str, *, limit: int) -> Holding:
-    """What a tenant has stored, and the `limit` newest answers.
+    """Read what a tenant has stored, and the `limit` newest answers.
 
     Raises:
         RedisError: Redis does not answer.
@@ -72,7 +72,7 @@ async def holding(redis: Redis, tenant: str, *, limit: int) -> Holding:
 
 
 async def stored(redis: Redis, tenant: str, digest: str) -> StoredAnswerInfo | None:
-    """One stored answer with its text; None if there is none.
+    """Read one stored answer with its text; None if there is none.
 
     Raises:
         RedisError: Redis does not answer.

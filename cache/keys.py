@@ -57,7 +57,7 @@ _canonical = msgspec.msgpack.Encoder(order="sorted").encode
 
 
 def response_digest(parts: dict[str, Any], secret: bytes) -> str:
-    """Identity of a request: 32 hexadecimal characters.
+    """Return the identity of a request: 32 hexadecimal characters.
 
     Args:
         parts: everything that may change the answer, by name; the order of dictionary keys does not matter, that of

@@ -1,4 +1,4 @@
-"""Which requests may be answered from the response cache, for whom, and which answers may be stored. Pure.
+"""Decides which requests may be answered from the response cache, for whom, and which answers may be stored. Pure.
 
 The rule in one sentence: only an answer that a fresh run would repeat, that came whole from the model that the router
 wanted, that says the same tomorrow, and that the client does not mind being stored.
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 
 class Bypass(enum.StrEnum):
-    """Why the cache was not asked; the word is a counter's name in the statistics."""
+    """Why the cache was not asked. The value is a counter's name in the statistics."""
 
     DISABLED = "disabled"
     NO_STORE = "no_store"
@@ -24,39 +24,39 @@ class Bypass(enum.StrEnum):
     SEVERAL = "several"
     """Several answers to one prompt are asked for: they are meant to differ."""
     TOOLS = "tools"
-    """It goes on from what a function has returned."""
+    """The request continues from what a function has returned."""
     RANDOM = "random"
-    """Temperature above 0 without a seed."""
+    """The temperature is above 0 and there is no seed."""
     CHANCE = "chance"
-    """It asks for something else every time."""
+    """The request wants a different answer every time."""
     TIME = "time"
-    """What is right depends on when it is asked."""
+    """The right answer depends on the time of asking."""
     TRIAL = "trial"
-    """Models are compared under the name that it asks for: answers that cannot fail would tell nothing of them."""
+    """The requested name compares models, and answers that cannot fail would tell nothing of them."""
 
 
 class Reject(enum.StrEnum):
-    """Why an answer was not stored; the word is a counter's name in the statistics."""
+    """Why an answer was not stored. The value is a counter's name in the statistics."""
 
     UNFINISHED = "unfinished"
-    """Cut off, cancelled or failed."""
+    """The answer was cut off, cancelled or failed."""
     BLOCKED = "blocked"
-    """A safety rule has ended it."""
+    """A safety rule has ended the answer."""
     TOOLS = "tools"
-    """It calls functions."""
+    """The answer calls functions."""
     INVALID = "invalid"
-    """It does not keep to the format that the client asked for."""
+    """The answer is not in the requested format."""
     REFUSAL = "refusal"
     """The model declines to answer."""
     FALLBACK = "fallback"
-    """Another tier than the wanted one stood in."""
+    """Another tier than the wanted one has answered."""
     CANARY = "canary"
-    """A model on trial gave it."""
+    """A model on trial has answered."""
     PERSONAL = "personal"
-    """It would be shared among users, and holds personal data."""
+    """The answer would be shared among users, and holds personal data."""
     TOO_LARGE = "too_large"
     OUTDATED = "outdated"
-    """It was invalidated or deleted while it was made."""
+    """The answer was invalidated or deleted while it was made."""
     UNAVAILABLE = "unavailable"
     """Redis did not answer."""
 
@@ -65,13 +65,13 @@ class Scope(enum.StrEnum):
     """Who may be given a stored answer."""
 
     USER = "user"
-    """Whoever asked first: the user, or the API key where no user is known."""
+    """The user who asked first; the API key where no user is known."""
     TENANT = "tenant"
     """Everybody of the tenant."""
 
 
 class RequestTraits(Struct, frozen=True, kw_only=True):
-    """What the policy must know of a request."""
+    """The traits of a request that the policy reads."""
 
     deterministic: bool
     no_store: bool = False
@@ -79,37 +79,38 @@ class RequestTraits(Struct, frozen=True, kw_only=True):
     generate: bool = True
     several: bool = False
     outputs: bool = False
-    """It goes on from what functions have returned."""
+    """Whether the request continues from what functions have returned."""
     chance: bool = False
-    """See `cache.wording`."""
+    """Whether a different answer is wanted every time; see `cache.wording`."""
     time: bool = False
-    """See `cache.wording`."""
+    """Whether the right answer depends on the time; see `cache.wording`."""
     trial: bool = False
 
 
 class AnswerTraits(Struct, frozen=True, kw_only=True):
-    """What the policy must know of an answer."""
+    """The traits of an answer that the policy reads."""
 
     finished: bool
-    """It ended of itself: by a stop token or stop string."""
+    """Whether the answer ended of itself: by a stop token or stop string."""
     blocked: bool = False
     calls: bool = False
-    """It calls functions."""
+    """Whether the answer calls functions."""
     valid: bool = True
-    """It keeps to the output format that was asked for, if one was."""
+    """Whether the answer is in the requested format; true if none was requested."""
     refusal: bool = False
-    """See `cache.wording`."""
+    """Whether the model declines to answer; see `cache.wording`."""
     fallback: bool
     canary: bool = False
     personal: bool = False
-    """Personal data was found in the question or in it."""
+    """Whether personal data was found in the question or in the answer."""
     scope: Scope = Scope.USER
     size: int
-    """Bytes of what would be stored."""
+    """Bytes that would be stored."""
 
 
 def may_look_up(question: RequestTraits, *, enabled: bool = True) -> Bypass | None:
-    """None if the cache may be asked for this request (and its answer perhaps stored), else the reason why not."""
+    """Return None if the cache may be asked for this request (and its answer perhaps stored), else the reason why
+    not."""
     if not enabled:
         return Bypass.DISABLED
     obstacles = (
@@ -127,7 +128,7 @@ def may_look_up(question: RequestTraits, *, enabled: bool = True) -> Bypass | No
 
 
 def may_store(answer: AnswerTraits, *, max_bytes: int) -> Reject | None:
-    """None if the answer to a request that was looked up may be stored, else the reason why not."""
+    """Return None if the answer to a request that was looked up may be stored, else the reason why not."""
     obstacles = (
         (answer.blocked, Reject.BLOCKED),
         (not answer.finished, Reject.UNFINISHED),
@@ -143,5 +144,5 @@ def may_store(answer: AnswerTraits, *, max_bytes: int) -> Reject | None:
 
 
 def scope_of(configured: Scope, *, personal: bool) -> Scope:
-    """Who may be given the answer to a request. What is personal is never shared, whatever is configured."""
+    """Return who may be given the answer to a request. Personal answers are never shared, whatever is configured."""
     return Scope.USER if personal else configured

@@ -1,4 +1,4 @@
-"""Which replica holds which prefix blocks: what the engines' block events say, and what is on its way to them.
+"""Tracks which replica holds which prefix blocks: from the engines' block events, and from requests on their way.
 
 A block is known by a number of 64 bits, the beginning of the engine's own key for it. Such keys are chains: a block's
 key stands for everything before it, and for model, adapter and tenant. The index is a hint. Wrong entries, or two
@@ -24,20 +24,20 @@ class PrefixIndex:
     def __init__(self, *, blocks: int = BLOCKS) -> None:
         self._most = blocks
         self._holders: dict[int, int] = {}
-        """Which replicas have a block, or will have it soon: one bit for each."""
+        """Replicas that have a block or will have it soon, one bit for each."""
         self._replicas: dict[str, _Holdings] = {}
 
     def __len__(self) -> int:
-        """Blocks that some replica is known to hold."""
+        """Number of blocks that some replica is known to hold."""
         return len(self._holders)
 
     def blocks(self, replica: str) -> int:
-        """Blocks that a replica has stored, as far as they are known."""
+        """Number of blocks that a replica is known to hold."""
         holdings = self._replicas.get(replica)
         return 0 if holdings is None else len(holdings.stored)
 
     def stored(self, replica: str, blocks: Sequence[int]) -> None:
-        """A replica holds these blocks of a chain, in its order."""
+        """Record that a replica holds these blocks of a chain, in its order."""
         holdings = self._holdings(replica)
         for block in reversed(blocks):  # a chain is forgotten from its end, where fewer need it
             holdings.stored[block] = None
@@ -48,7 +48,7 @@ class PrefixIndex:
             self._drop(holdings, oldest)
 
     def removed(self, replica: str, blocks: Iterable[int]) -> None:
-        """A replica holds these blocks no more."""
+        """Record that a replica holds these blocks no more."""
         holdings = self._holdings(replica)
         for block in blocks:
             if block in holdings.stored:
@@ -56,21 +56,21 @@ class PrefixIndex:
                 self._drop(holdings, block)
 
     def cleared(self, replica: str) -> None:
-        """A replica holds nothing any more, or nobody knows what."""
+        """Record that nothing is known of a replica's blocks any more."""
         holdings = self._holdings(replica)
         stored, holdings.stored = holdings.stored, OrderedDict()
         for block in stored:
             self._drop(holdings, block)
 
     def forget(self, replica: str) -> None:
-        """A replica is gone."""
+        """Forget a replica that is gone."""
         holdings = self._replicas.pop(replica, None)
         if holdings is not None:
             for block in {*holdings.stored, *holdings.expected}:
                 self._lose(block, holdings.bit)
 
     def expect(self, replica: str, blocks: Sequence[int]) -> Sequence[int]:
-        """A request that has been sent to a replica makes it store these blocks; to be taken back by `settle`.
+        """Record blocks that a request on its way to a replica will store; `settle` takes them back.
 
         So do others that begin alike and come before it has answered find each other. Returns those that `settle` is
         to be given: not all if the index is full.

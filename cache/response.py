@@ -24,7 +24,7 @@ from cache.shape import DeltaShape, decode, encode
 log = logging.getLogger("roundhouse.cache")
 
 FORMAT = "2"
-"""Of an entry's fields; entries of another format are misses."""
+"""Format of an entry's fields; entries of another format are misses."""
 MAX_TTL = 30 * 24 * 3600
 """Seconds that an answer may live at most."""
 EPOCHS_LIFE = 2 * MAX_TTL
@@ -32,22 +32,22 @@ EPOCHS_LIFE = 2 * MAX_TTL
 MAX_TAGS = 10_000
 """Invalidated tags that are remembered per tenant; with more, all of its answers are invalidated."""
 LEASE = 30.0
-"""Seconds after which a flight ends whose gateway does not renew it."""
+"""Seconds after which a flight ends unless its gateway renews it."""
 ALL = "*"
-"""What `invalidate` takes for all answers of a tenant; no tag."""
+"""Argument of `invalidate` that means all answers of a tenant; no tag has this name."""
 
 
 class LookupOutcome(enum.StrEnum):
-    """What a look-up found."""
+    """The result of a look-up."""
 
     HIT = "hit"
-    """A stored answer."""
+    """There is a stored answer."""
     JOIN = "join"
-    """Nothing stored, but another turn is making the answer."""
+    """There is no stored answer, but another turn is making it."""
     LEAD = "lead"
-    """Nothing; others wait for this turn's answer from now on. `put` or `release` must follow."""
+    """There is none, and others wait for this turn's answer from now on. `put` or `release` must follow."""
     MISS = "miss"
-    """Nothing, and nobody waits."""
+    """There is none, and nobody waits for this turn's answer."""
 
 
 class CachedAnswer(Struct, frozen=True, kw_only=True):
@@ -55,21 +55,21 @@ class CachedAnswer(Struct, frozen=True, kw_only=True):
 
     text: str
     shape: DeltaShape
-    """How it was streamed."""
+    """The shape in which it was streamed."""
     model: str
     """Public name of the model that answered."""
     tier: str
     input_tokens: int
     output_tokens: int
     scope: str = "user"
-    """See `cache.policy.Scope`."""
+    """Who may be given it; see `cache.policy.Scope`."""
     tags: tuple[str, ...] = ()
     created: float = 0.0
     """Seconds since the epoch, by Redis' clock; set when it is stored."""
 
     @property
     def fields(self) -> dict[str, str | int]:
-        """As Redis holds them, beside those that the script adds."""
+        """Fields of the answer's HASH in Redis, except for those that the script adds."""
         return {
             "format": FORMAT,
             "text": self.text,
@@ -84,31 +84,32 @@ class CachedAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Lookup(Struct, frozen=True):
-    """What a look-up found, and why not more."""
+    """The result of a look-up, with its reason."""
 
     outcome: LookupOutcome
     reason: str
-    """`stored`, `joined`; of a miss: `absent`, `refresh`, `stale`, `invalidated`, `unreadable`, `unavailable`."""
+    """`stored` or `joined`; for a miss `absent`, `refresh`, `stale`, `invalidated`, `unreadable` or `unavailable`."""
     epochs: str = ""
-    """Goes back into `put`, so that an invalidation in between wins; empty: nothing may be stored."""
+    """Epochs at the time of the look-up, for `put`, so that an invalidation in between wins; empty if nothing may be
+    stored."""
     entry: CachedAnswer | None = None
     leader: str | None = None
     """Id of the turn that is making the answer."""
 
 
 class Wish(Struct, frozen=True, kw_only=True):
-    """What a request wants of the cache."""
+    """The terms on which a request uses the cache."""
 
     turn: str = ""
-    """Id of the turn that would lead; empty: it does not, and nobody may follow it."""
+    """Id of the turn that would lead; empty if nobody may follow it."""
     refresh: bool = False
-    """Neither a stored answer nor another turn's will do."""
+    """Whether neither a stored answer nor another turn's will do."""
     max_age: int | None = None
-    """Seconds since a stored answer was made."""
+    """Greatest age of a stored answer in seconds."""
     follow: bool = True
-    """Another turn's answer will do."""
+    """Whether another turn's answer will do."""
     failed: str = ""
-    """Turn that was followed in vain: its place is free."""
+    """Id of a turn that was followed in vain: its place is free."""
     tags: tuple[str, ...] = ()
 
 
@@ -132,13 +133,14 @@ class ResponseCache:
         self._release = redis.register_script(_RELEASE)
 
     def configure(self, *, ttl: float, max_entries: int, max_bytes: int) -> None:
-        """Store by other bounds from now on."""
+        """Use other bounds from now on."""
         self._ttl = int(1000 * min(ttl, MAX_TTL))
         self._max_entries = max_entries
         self._max_bytes = max_bytes
 
     async def get(self, tenant: str, digest: str, wish: Wish = Wish()) -> Lookup:  # noqa: B008  it is frozen
-        """The stored answer for a request, or who is making it. Never raises: without Redis it is a miss."""
+        """Look up the stored answer of a request, or the turn that is making it. Never raises: without Redis it is a
+        miss."""
         keys = [epochs_key(tenant), response_key(tenant, digest), flight_key(tenant, digest)]
         age = "" if wish.max_age is None else 1000 * wish.max_age
         arguments: list[str | int] = [
@@ -171,8 +173,8 @@ class ResponseCache:
                 return Lookup(other, reason, epochs)
 
     async def put(self, tenant: str, digest: str, entry: CachedAnswer, found: Lookup, turn: str = "") -> int | Reject:
-        """Store an answer, and let those who wait for turn `turn`, if it leads, find it; returns how many old answers
-        it pushed out.
+        """Store an answer and show it to those who wait for turn `turn`, if that leads. Return how many old answers it
+        pushed out.
 
         `OUTDATED` or `UNAVAILABLE` if nothing was stored: it was invalidated or deleted since it was looked up, or
         Redis did not answer, then or now.
@@ -203,14 +205,14 @@ class ResponseCache:
         return evicted if evicted >= 0 else Reject.OUTDATED
 
     async def release(self, tenant: str, digest: str, turn: str) -> None:
-        """Wait for the answer of `turn` no more. Never raises: the lease ends too."""
+        """End the flight of `turn`. Never raises: the lease ends too."""
         try:
             await self._release(keys=[flight_key(tenant, digest)], args=[turn])
         except (RedisError, OSError) as error:
             log.warning("response cache: flight not ended", extra={"error": type(error).__name__})
 
     async def renew(self, flights: Iterable[tuple[str, str]]) -> None:
-        """Let the leases of flights (tenant and digest) begin anew. Never raises."""
+        """Renew the leases of flights (tenant and digest). Never raises."""
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for tenant, digest in flights:
@@ -228,7 +230,7 @@ class ResponseCache:
         await self._invalidate(keys=[epochs_key(tenant)], args=[tag, 1000 * EPOCHS_LIFE, MAX_TAGS])
 
     async def remove(self, tenant: str, digest: str) -> bool:
-        """Forget one answer, at once and on every gateway, also one in the making; whether one was stored.
+        """Forget one answer, at once and on every gateway, also one in the making; return whether one was stored.
 
         Raises:
             RedisError: it could not be done.
@@ -238,7 +240,7 @@ class ResponseCache:
 
 
 def size_of(entry: CachedAnswer) -> int:
-    """Bytes of an answer's fields."""
+    """Return the bytes of an answer's fields."""
     return sum(len(str(value).encode()) for value in entry.fields.values())
 
 
@@ -255,7 +257,7 @@ def _script(name: str) -> str:
 
 
 def read_entry(flat: Sequence[bytes]) -> CachedAnswer | None:
-    """A stored answer from the fields and values of its hash; None if something else has written them."""
+    """Decode a stored answer from the fields and values of its hash; None if something else has written them."""
     try:
         fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
         if fields["format"] != FORMAT:

@@ -1,4 +1,5 @@
-"""How an answer was streamed: where its deltas ended and which tokens came with each. A replay looks the same. Pure."""
+"""The shape of an answer's stream: where its deltas ended and which tokens came with each, so that a replay looks the
+same. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +9,16 @@ import msgspec
 from msgspec import Struct
 
 MAX_DELTAS = 256
-"""Of one answer; neighbours of longer ones are merged."""
+"""Most deltas of one answer; neighbours of longer ones are merged."""
 
 
 class DeltaShape(Struct, array_like=True, frozen=True):
     """The deltas of one answer."""
 
     lengths: tuple[int, ...]
-    """Characters per delta."""
+    """Number of characters of each delta."""
     token_counts: tuple[int, ...]
-    """Tokens per delta."""
+    """Number of tokens of each delta."""
     token_ids: tuple[int, ...]
 
 
@@ -32,12 +33,12 @@ def shape_of(lengths: Sequence[int], token_counts: Sequence[int], token_ids: Seq
 
 
 def encode(shape: DeltaShape) -> str:
-    """As JSON."""
+    """Encode a shape as JSON."""
     return msgspec.json.encode(shape).decode()
 
 
 def decode(data: str, text: str) -> DeltaShape:
-    """The shape of `text`, as `encode` wrote it.
+    """Decode the shape of `text` from JSON that `encode` wrote.
 
     Raises:
         ValueError: it is another text's, or none.

@@ -58,25 +58,25 @@ REASONS = {
 
 
 def meaning(counter: str) -> str:
-    """What a counter counts, for people."""
+    """Explain a counter for people."""
     kind, point, _ = counter.partition(".")
     return (REASONS.get(kind) if point else COUNTERS.get(counter)) or "not known to this version"
 
 
 class CacheCounter:
-    """Counts per tenant and hour, until `flush`."""
+    """Counts per tenant and hour in memory, until `flush` writes them."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._pending: dict[tuple[str, str], Counter[str]] = {}
         self._writing: dict[tuple[str, str], Counter[str]] = {}
-        """Sent, and perhaps written: sent again as the same batch, which Redis takes once."""
+        """A batch that was sent and perhaps written: it is sent again under its number, which Redis takes once."""
         self._writer = secrets.token_hex(8)
         self._batch = 0
         self._count = redis.register_script(resources.files("cache").joinpath("count.lua").read_text("utf-8"))
 
     def add(self, tenant: str, counter: str, amount: int = 1) -> None:
-        """Count. Never waits, never fails."""
+        """Add to a counter. Never waits, never fails."""
         hour = time.strftime("%Y%m%d%H", time.gmtime())
         self._pending.setdefault((tenant, hour), Counter())[counter] += amount
 
@@ -113,7 +113,7 @@ class CacheCounter:
 
 
 async def read(redis: Redis, *, hours: int = 24, tenant: str | None = None) -> dict[str, Counter[str]]:
-    """Sums per tenant over the last hours (this one included).
+    """Read the sums per tenant over the last hours (this one included).
 
     Raises:
         RedisError: the statistics cannot be read.

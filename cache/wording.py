@@ -1,4 +1,4 @@
-"""What can be told of a request or an answer by its words: that it depends on the time, asks for chance, is personal.
+"""Detects by its words whether a request or an answer depends on the time, asks for chance, is personal or a refusal.
 
 Word lists in English, German, French and Spanish. They err on the safe side: a word too many costs a miss, one too few
 may serve what was right yesterday. RE2 keeps the time linear in the length of the text. Pure.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import re2
 
 MAX_LENGTH = 65_536
-"""Characters that are looked at; what is longer counts as time-bound and personal without a look."""
+"""Longest text that is searched; a longer one counts as time-bound and personal without a search."""
 
 
 def _words(*alternatives: str) -> Callable[[str], object | None]:
@@ -65,22 +65,22 @@ _REFUSAL = re2.compile(
 
 
 def depends_on_time(text: str) -> bool:
-    """Whether what is right may be wrong tomorrow."""
+    """Whether an answer that is right today may be wrong tomorrow."""
     return _found(_TIME, text)
 
 
 def asks_for_chance(text: str) -> bool:
-    """Whether the same answer again is not what is wanted."""
+    """Whether a different answer is wanted every time."""
     return _found(_CHANCE, text)
 
 
 def is_personal(text: str) -> bool:
-    """Whether somebody speaks of themselves."""
+    """Whether a text speaks of its author."""
     return _found(_PERSONAL, text)
 
 
 def refuses(answer: str) -> bool:
-    """Whether an answer begins as refusals do."""
+    """Whether an answer begins like a refusal."""
     return _REFUSAL.search(_plain(answer[:200])) is not None
 
 

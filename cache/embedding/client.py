@@ -1,4 +1,4 @@
-"""What a gateway asks the embedder with: connects again by itself, and never waits longer than it was told to.
+"""Asks the embedder for vectors: connects again by itself, and never waits longer than it was told to.
 
 An embedder that is away, starting, busy or slow is a refusal, which every caller can do without. After some failures in
 a row nobody asks for a while, so that one that hangs does not cost each turn its deadline.
@@ -25,13 +25,13 @@ from cache.embedding.wire import MAX_TEXTS, EmbedderInfo, EmbedReply, EmbedReque
 log = logging.getLogger("roundhouse.embedder")
 
 _RECONNECT = 0.25, 5.0
-"""Seconds until the next attempt to connect: first, longest."""
+"""Seconds until the next attempt to connect: the first wait, and the longest."""
 _HELLO = 10.0
-"""Seconds the embedder may take to say who it is."""
+"""Seconds within which the embedder must introduce itself."""
 _EXPECTED = (OSError, ValueError, asyncio.IncompleteReadError)
-"""What ends a connection without a fault of this client's."""
+"""Errors that end a connection without a fault of this client's."""
 FAILURES, PAUSE = 3, 5.0
-"""Deadlines missed in a row after which turns do not ask for so many seconds."""
+"""After so many missed deadlines in a row, turns do not ask for so many seconds."""
 
 
 class EmbeddedTexts(Struct, frozen=True):
@@ -42,7 +42,7 @@ class EmbeddedTexts(Struct, frozen=True):
 
 
 class EmbedRefused(Exception):
-    """There are no vectors.
+    """The embedder gives no vectors.
 
     Args:
         reason: the embedder's, or `away`.
@@ -74,25 +74,25 @@ class EmbedderClient:
         self.ready = asyncio.Event()
         """Set while connected."""
         self.hello: EmbedderInfo | None = None
-        """Who answered last; stays while the embedder is away."""
+        """Description of the embedder that answered last; it stays while the embedder is away."""
 
     @property
     def available(self) -> bool:
-        """Whether it is worth a turn's time to ask."""
+        """Whether asking is likely to be worth a turn's time."""
         return self._writer is not None and monotonic() >= self._paused_until
 
     async def start(self) -> None:
-        """Begin to connect."""
+        """Start connecting in the background."""
         self._task = asyncio.create_task(self._run(), name="embedder")
 
     async def aclose(self) -> None:
-        """Close the connection; what waits is refused."""
+        """Close the connection; waiting requests are refused."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def embed(self, texts: Sequence[str], *, seconds: float, urgent: bool = True) -> EmbeddedTexts:
-        """The vectors of up to 64 texts, within so many seconds.
+        """Embed up to 64 texts within so many seconds.
 
         Raises:
             EmbedRefused: there are none.
@@ -106,7 +106,7 @@ class EmbedderClient:
         return EmbeddedTexts(vectors, answer.tokens)
 
     async def count(self, texts: Sequence[str], *, seconds: float) -> list[int]:
-        """Tokens of each text, however many the model would read.
+        """Count the tokens of each text, however many the model would read.
 
         Raises:
             EmbedRefused: they could not be counted.

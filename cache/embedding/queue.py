@@ -1,4 +1,4 @@
-"""Which texts the embedder computes next. Pure: time comes in as an argument.
+"""Decides which texts the embedder computes next. Pure: time comes in as an argument.
 
 There is no waiting for company: while one batch is computed the next one gathers. What a turn waits for goes first, and
 what nobody waits for goes in small batches, so that a question never waits for more than one of those.
@@ -11,26 +11,26 @@ from collections import deque
 from msgspec import Struct
 
 URGENT_BATCH = 32
-"""Texts of one batch that turns wait for."""
+"""Most texts in one batch that turns wait for."""
 BULK_BATCH = 8
-"""Texts of any other batch."""
+"""Most texts in any other batch."""
 
 
 class Pending(Struct, eq=False):
-    """One text of one request. `owner` says whose: the queue does not look at it."""
+    """One text of one request. `owner` identifies the request; the queue does not look at it."""
 
     owner: object
     index: int
-    """Of the text in its request."""
+    """Position of the text in its request."""
     text: str
     deadline: float
-    """Seconds, by the clock that `take` is given."""
+    """Time by which the vector must be there, in seconds by the clock that `take` is given."""
     cancelled: bool = False
-    """Nobody waits for it any more."""
+    """Whether nobody waits for the text any more."""
 
 
 class EmbedQueue:
-    """Two lines of texts with one bound.
+    """Two queues of texts, urgent and not, with one bound.
 
     Args:
         limit: most texts in both.
@@ -45,14 +45,14 @@ class EmbedQueue:
         return len(self._urgent) + len(self._bulk)
 
     def add(self, texts: list[Pending], *, urgent: bool) -> bool:
-        """Line up all or none of them; False if there is no room."""
+        """Queue all of the texts or none; False if there is no room."""
         if len(self) + len(texts) > self._limit:
             return False
         (self._urgent if urgent else self._bulk).extend(texts)
         return True
 
     def take(self, now: float) -> tuple[list[Pending], list[Pending]]:
-        """The next batch, and what was passed over because its deadline has passed. Cancelled texts just vanish."""
+        """Take the next batch, and the texts whose deadline has passed. Cancelled texts are dropped."""
         batch: list[Pending] = []
         late: list[Pending] = []
         for line, most in ((self._urgent, URGENT_BATCH), (self._bulk, BULK_BATCH)):

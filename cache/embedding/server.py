@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class EmbeddingModel(Protocol):
-    """What computes; `cache.embedding.model.SentenceModel` is one."""
+    """The interface of a model, which `cache.embedding.model.SentenceModel` implements."""
 
     @property
     def max_tokens(self) -> int: ...
@@ -40,7 +40,7 @@ class EmbeddingModel(Protocol):
 
 
 class _Request:
-    """One `EmbedRequest` on its way: collects what its texts become."""
+    """An `EmbedRequest` in progress: collects the vectors of its texts."""
 
     def __init__(self, ask: EmbedRequest, writer: asyncio.StreamWriter) -> None:
         self.id = ask.id
@@ -63,7 +63,7 @@ class _Request:
             self._send(EmbedReply(self.id, b"", tokens))
 
     def refuse(self, refusal: Refusal, index: int = 0) -> None:
-        """Ends the request, unless it has been."""
+        """End the request with a refusal, unless it has ended."""
         if self.missing:
             self.missing = 0
             self.cancel()
@@ -83,7 +83,7 @@ class _Request:
 
 
 class EmbedderServer:
-    """Batches what all connections ask for.
+    """Serves embeddings to all connections, in common batches.
 
     Args:
         hello: told to everyone who connects.

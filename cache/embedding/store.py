@@ -1,4 +1,4 @@
-"""Embeddings of questions that were asked before: in the process, in Redis, else from the embedder.
+"""Finds embeddings of questions: in this process, in Redis, else by the embedder.
 
 Whatever its source, an embedding has been rounded to 16 bits, so that the same question always has the same one. Redis
 holds keyed digests of texts, never a text. What cannot be had in time is None.
@@ -30,7 +30,7 @@ Vector = NDArray[np.float32]
 log = logging.getLogger("roundhouse.cache")
 
 MAX_WRITING = 256
-"""Writes to Redis under way; more are left out."""
+"""Most writes to Redis under way; further ones are dropped."""
 
 
 class Embeddings:
@@ -63,15 +63,16 @@ class Embeddings:
         self._near: OrderedDict[tuple[str, str], Vector] = OrderedDict()
         self._writing: set[asyncio.Task[None]] = set()
         self.sources: Counter[str] = Counter()
-        """How often one came from the `process`, from `redis`, from the `embedder`, or `none` was to be had."""
+        """How many embeddings came from `process`, `redis` and `embedder`, and how many from `none`."""
 
     @property
     def hello(self) -> EmbedderInfo | None:
-        """Who computes them; None while it is not known. Embeddings of different revisions cannot be compared."""
+        """Description of the embedder; None while it is not known. Embeddings of different revisions cannot be
+        compared."""
         return self._client.hello
 
     async def similarity(self, one: str, other: str, *, seconds: float) -> float | None:
-        """Cosine of two texts' embeddings, in time that nobody waits for; None if there is none."""
+        """Cosine of two texts' embeddings, computed when nobody waits for it; None if there is none."""
         try:
             first, second = (await self._client.embed([one, other], seconds=seconds, urgent=False)).vectors
         except EmbedRefused:
@@ -79,7 +80,7 @@ class Embeddings:
         return float(first @ second)
 
     async def of(self, tenant: str, text: str, *, secret: bytes, seconds: float) -> Vector | None:
-        """The embedding of a text within so many seconds.
+        """Return the embedding of a text within so many seconds; None if it cannot be had in time.
 
         Args:
             secret: the tenant's, at most 64 bytes.
@@ -112,7 +113,7 @@ class Embeddings:
         return vector
 
     async def aclose(self) -> None:
-        """Wait a second at most for what is being written."""
+        """Wait up to a second for writes under way."""
         if self._writing:
             await asyncio.wait(self._writing, timeout=1)
         for task in self._writing:

@@ -13,11 +13,11 @@ import msgspec
 from msgspec import Struct
 
 MAX_FRAME = 8 * 1024 * 1024
-"""Bytes. A longer frame ends the connection."""
+"""Longest frame in bytes. A longer one ends the connection."""
 MAX_TEXTS = 64
-"""Texts of one `EmbedRequest`."""
+"""Most texts of one `EmbedRequest`."""
 MAX_CHARACTERS = 65_536
-"""Of one text. A longer one is refused before it is tokenised."""
+"""Longest text in characters. A longer one is refused before it is tokenised."""
 
 Refusal = Literal["busy", "late", "too_long", "failed"]
 """Why there are no vectors: the queue is full, the deadline has passed, a text is longer than the model reads, or the
@@ -25,28 +25,28 @@ model failed on it."""
 
 
 class EmbedderInfo(Struct, frozen=True, array_like=True):
-    """What answers here."""
+    """Description of the embedder and its model."""
 
     model: str
-    """Public name."""
+    """Public name of the model."""
     revision: str
     """Digest of weights, tokenizer and pooling. Vectors of different revisions cannot be compared."""
     dimensions: int
     max_tokens: int
-    """Of one text, special tokens included."""
+    """Most tokens of one text, special tokens included."""
 
 
 class EmbedRequest(Struct, frozen=True, array_like=True):
-    """Embed texts."""
+    """Asks for the embeddings of texts."""
 
     id: int
     texts: list[str]
     urgent: bool
-    """A turn waits for it: goes before everything that is not urgent."""
+    """Whether a turn waits for the answer: it goes before everything that is not urgent."""
     seconds: float
-    """How long the answer is wanted."""
+    """Seconds after which nobody waits for the answer."""
     count: bool = False
-    """Only the numbers of tokens are asked for."""
+    """Whether only the numbers of tokens are asked for."""
 
 
 class EmbedReply(Struct, frozen=True, array_like=True):
@@ -57,7 +57,7 @@ class EmbedReply(Struct, frozen=True, array_like=True):
     tokens: list[int] = []
     refusal: Refusal | None = None
     index: int = 0
-    """Of the text that is too long."""
+    """Index of the text that is too long."""
 
 
 T = TypeVar("T")
@@ -66,13 +66,13 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def frame(message: EmbedderInfo | EmbedRequest | EmbedReply) -> bytes:
-    """The bytes of one message."""
+    """Encode one message as a frame."""
     body = _encode(message)
     return len(body).to_bytes(4, "big") + body
 
 
 async def read(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[T]) -> T:
-    """The next message.
+    """Read the next message.
 
     Raises:
         asyncio.IncompleteReadError: the other side has gone.

@@ -1,4 +1,4 @@
-"""What people say of answers that were given to similar questions: an operator takes one back, a user dislikes it.
+"""Corrections by people of answers that were given to similar questions: an operator revokes one, a user dislikes it.
 
 An answer is named by its digest in the exact cache, or by a response that it was given in: which that was is kept for
 a day.
@@ -19,7 +19,7 @@ from cache.statistics import CacheCounter
 log = logging.getLogger("roundhouse.cache")
 
 GIVEN_LIFE = 24 * 3600
-"""Seconds for which it is known what a response was answered with."""
+"""Seconds for which the answer that a response was given is remembered."""
 _CORRECT = """
 local state = redis.call('HGET', KEYS[1], 'state')
 if not state or state == ARGV[1] or state == 'revoked' then
@@ -34,7 +34,7 @@ return 1
 
 
 class Corrections:
-    """Takes answers of all tenants back.
+    """Revokes and doubts answers of all tenants.
 
     Args:
         redis: a client with `decode_responses=False`.
@@ -45,14 +45,15 @@ class Corrections:
         self._correct = redis.register_script(_CORRECT)
 
     async def note(self, tenant: str, response: str, answer: str) -> None:
-        """A response was answered with this answer. Never raises: at worst nobody can name it by its response."""
+        """Remember that a response was answered with this answer. Never raises: at worst nobody can name it by its
+        response."""
         try:
             await self._redis.set(given_key(tenant, response), answer, ex=GIVEN_LIFE)
         except (RedisError, OSError) as error:
             log.warning("a similar answer was given unnoted", extra={"error": type(error).__name__})
 
     async def revoke(self, tenant: str, named: str) -> bool:
-        """Never give this answer to another question again, on any gateway, from now on; whether it was known.
+        """Stop giving this answer to other questions, on every gateway, from now on; return whether it was known.
 
         Args:
             named: the answer's digest, or a response's id.
@@ -63,8 +64,8 @@ class Corrections:
         return await self._change(tenant, named, EntryState.REVOKED)
 
     async def doubt(self, tenant: str, response: str) -> bool:
-        """A user dislikes a response: if it was answered from a similar question, that answer is given to no other
-        question until fresh checks have found it right. Whether it was.
+        """Record that a user dislikes a response: if a similar question's answer was given, no other question gets it
+        until fresh checks have found it right. Return whether one was.
 
         Raises:
             RedisError: it could not be done.

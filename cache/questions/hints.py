@@ -1,4 +1,4 @@
-"""Where a look-up gets its hints from: this process's index, kept in step with other gateways by a stream, or vector
+"""Hints to stored questions: from this process's index, kept in step with other gateways by a stream, or from vector
 sets of a Redis that has them."""
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cache.semantic.keys import SEQUENCE_KEY, STREAM_KEY, partition_key, phrasin
 log = logging.getLogger("roundhouse.cache")
 
 MAX_LOG = 10_000
-"""Messages that the stream keeps, about."""
+"""Number of messages that the stream keeps, approximately."""
 STREAM_LIFE = 7 * 24 * 3600
 """Seconds that the stream is kept after its last message."""
 _READ = 500
-"""Questions or messages read at once."""
+"""Questions or messages that are read at once."""
 _SWEPT = 4
-"""Members of a vector set that are looked at whenever one is added."""
+"""Members of a vector set that are checked whenever one is added."""
 _BLOCK, _PAUSE = 5000, 1.0
 """Milliseconds to wait for a message; seconds to wait for Redis to come back."""
 
@@ -39,23 +39,23 @@ return number
 
 
 class Hints(Protocol):
-    """What finds stored questions that may be near."""
+    """The interface of what finds stored questions that may be near."""
 
     async def start(self) -> None: ...
 
     async def aclose(self) -> None: ...
 
     async def prepare(self, name: Name, dimensions: int) -> None:
-        """Have a partition ready; called while the question is embedded."""
+        """Make a partition ready; called while the question is embedded."""
 
     async def nearest(self, name: Name, vector: Vector, count: int) -> list[Hint]:
-        """The nearest stored questions, nearest first, as far as they are known. Never raises."""
+        """Return the nearest stored questions that are known, nearest first. Never raises."""
 
     async def added(self, name: Name, phrasing: str, answer: str, vector: Vector) -> None:
-        """A question was stored."""
+        """Record that a question was stored."""
 
     async def gone(self, name: Name, hints: Sequence[Hint]) -> None:
-        """What was hinted at is not there."""
+        """Record that a hint led nowhere."""
 
 
 async def has_vector_sets(redis: Redis) -> bool:
@@ -102,9 +102,9 @@ class IndexedHints:
         self.following = False
         """Whether the stream is being read."""
         self.followed = 0
-        """Messages read."""
+        """Number of messages read."""
         self.rebuilds = 0
-        """How often messages were missed."""
+        """Number of times that messages were missed and everything was read anew."""
 
     @property
     def vectors(self) -> int:

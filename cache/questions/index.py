@@ -1,4 +1,4 @@
-"""The nearest stored questions of a partition, as far as this process knows them: a hint, never the truth.
+"""Index of the stored questions that this process knows, by partition: it gives hints, Redis the truth.
 
 One usearch index (HNSW over cosines, 16-bit floats) per partition; the partitions used longest ago go when all of them
 together hold too many vectors.
@@ -16,7 +16,7 @@ from usearch.index import Index
 
 Vector = NDArray[np.float32]
 Name = tuple[str, str]
-"""Tenant and partition."""
+"""Name of a partition: tenant and partition."""
 
 
 class Hint(Struct, frozen=True):
@@ -25,7 +25,7 @@ class Hint(Struct, frozen=True):
     phrasing: str
     answer: str
     similarity: float
-    """Cosine."""
+    """Cosine of the two embeddings."""
 
 
 class PartitionIndex:
@@ -37,13 +37,13 @@ class PartitionIndex:
         self._keys: dict[str, int] = {}
         self._known: dict[int, tuple[str, str]] = {}
         self.loading: set[str] | None = set()
-        """While it is being read from Redis: what was removed meanwhile. None: it is complete."""
+        """Questions that were removed while the partition is read from Redis; None once it is complete."""
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def add(self, phrasing: str, answer: str, vector: Vector) -> None:
-        """Add a question, or let one lead to another answer.
+        """Add a question, or make a known one lead to another answer.
 
         Raises:
             ValueError: the vector has another length.
@@ -56,7 +56,7 @@ class PartitionIndex:
         self._index.add(key, vector)
 
     def load(self, questions: Iterable[tuple[str, str, Vector]]) -> None:
-        """Add what Redis held when it was read; what has happened here since then is newer."""
+        """Add what was read from Redis, except for what has changed here since."""
         for phrasing, answer, vector in questions:
             if phrasing not in self._keys and not (self.loading and phrasing in self.loading):
                 self.add(phrasing, answer, vector)
@@ -71,7 +71,7 @@ class PartitionIndex:
             self._index.remove(key)
 
     def nearest(self, vector: Vector, count: int) -> list[Hint]:
-        """The nearest ones, nearest first."""
+        """Return the nearest questions, nearest first."""
         if not self._keys:
             return []
         found = self._index.search(vector, count)
@@ -103,20 +103,20 @@ class VectorIndex:
         return len(self._partitions)
 
     def get(self, name: Name) -> PartitionIndex | None:
-        """A partition, if it is known; using it keeps it."""
+        """Return a partition, if it is known; using it keeps it."""
         found = self._partitions.get(name)
         if found is not None:
             self._partitions.move_to_end(name)
         return found
 
     def begin(self, name: Name, dimensions: int) -> PartitionIndex:
-        """A new, empty partition, which is about to be read."""
+        """Return a new, empty partition, which is about to be read."""
         made = self._partitions[name] = PartitionIndex(dimensions)
         self._shrink(name)
         return made
 
     def add(self, name: Name, phrasing: str, answer: str, vector: Vector) -> None:
-        """Add a question to a partition that is known; of others Redis knows."""
+        """Add a question to a partition, if that is known; Redis knows of all others."""
         partition = self._partitions.get(name)
         if partition is not None:
             partition.add(phrasing, answer, vector)
@@ -127,7 +127,7 @@ class VectorIndex:
         self._partitions.pop(name, None)
 
     def clear(self) -> None:
-        """Forget everything: all partitions are read anew when they are used."""
+        """Forget all partitions; they are read anew when they are used."""
         self._partitions.clear()
 
     def _shrink(self, keep: Name) -> None:

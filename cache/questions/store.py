@@ -1,4 +1,4 @@
-"""Stored questions, what is known of their answers, and the monitor of their error, in Redis. No decisions.
+"""Stores questions, the checks of their answers, and the monitor of their error, in Redis. No decisions.
 
 Redis is the truth: whatever an index hints at is read again before it is used, together with the answer itself. Without
 Redis a look-up finds nothing and a check is lost; neither raises.
@@ -29,7 +29,7 @@ from cache.semantic.profile import Profile
 log = logging.getLogger("roundhouse.cache")
 
 MAX_OBSERVATIONS = 64
-"""Checks that are kept of one answer."""
+"""Most checks that are kept of one answer."""
 MONITOR_LIFE = 30 * 24 * 3600
 """Seconds that a monitor is kept after its last check."""
 _ATTEMPTS = 5
@@ -41,28 +41,29 @@ _monitors = msgspec.json.Decoder(Monitor)
 
 
 class FoundQuestions(Struct, frozen=True):
-    """What is really there of what was hinted at."""
+    """The stored questions that hints led to."""
 
     candidates: tuple[SemanticCandidate, ...] = ()
-    """Nearest first."""
+    """Candidates, nearest first."""
     stored: dict[str, CachedAnswer] = {}
-    """Their answers."""
+    """Answers of the candidates by digest."""
     gone: tuple[Hint, ...] = ()
     """Hints that led nowhere."""
     monitor: Monitor = Monitor()
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """A fresh answer was compared with a stored one."""
+    """The result of comparing a fresh answer with a stored one."""
 
     answer: str
     correct: bool
     logit: float
     """`Judgement.logit` of the pair."""
     propensity: float | None
-    """With what probability it was checked; None: it would not have been served, and says nothing of the error."""
+    """Probability with which the look-up was checked; None if it would not have been served, and so says nothing of the
+    error."""
     look_ups: int = 1
-    """Of the tenant on this gateway since the check before that had a propensity, this one included."""
+    """Look-ups of the tenant on this gateway since the last check that had a propensity, this one included."""
 
 
 class SemanticStore:
@@ -81,11 +82,11 @@ class SemanticStore:
         self._record = redis.register_script(_script("record"))
 
     def configure(self, *, max_questions: int) -> None:
-        """Keep so many from now on."""
+        """Use another bound from now on."""
         self._max_questions = max_questions
 
     async def read(self, name: Name, hints: Sequence[Hint]) -> FoundQuestions | None:
-        """What the hints lead to now, in one round trip; None if Redis does not answer."""
+        """Read what the hints lead to, in one round trip; None if Redis does not answer."""
         tenant, partition = name
         answers = list(dict.fromkeys(hint.answer for hint in hints))
         keys = [epochs_key(tenant), monitor_key(tenant)]
@@ -114,8 +115,8 @@ class SemanticStore:
         return FoundQuestions(tuple(candidates), stored, tuple(gone), _monitor(monitor))
 
     async def admit(self, name: Name, phrasing: str, answer: str, profile: Profile, vector: Vector) -> int | None:
-        """Let a question lead to an answer of the exact cache; returns how many old questions went for it, or None if
-        it was not stored: the answer is not there any more or was revoked, or Redis does not answer.
+        """Make a question lead to an answer of the exact cache. Return how many old questions it pushed out, or None if
+        it was not stored: the answer is gone or was revoked, or Redis does not answer.
 
         Args:
             profile: sealed.
@@ -141,7 +142,7 @@ class SemanticStore:
     async def record(
         self, tenant: str, check: Check, *, delta: float, sigma: float, thresholds: Thresholds, control: Control
     ) -> tuple[EntryState, Monitor] | None:
-        """Write down a check; returns what became of the answer and the monitor, or None if it came to nothing."""
+        """Store a check. Return the new state of the answer and the monitor, or None if nothing was stored."""
         keys = [answer_key(tenant, check.answer), monitor_key(tenant)]
         try:
             for _ in range(_ATTEMPTS):

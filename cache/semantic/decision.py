@@ -1,4 +1,4 @@
-"""Serve, explore or reject: what a look-up in the semantic cache does with what the index found. Pure."""
+"""Decides whether a look-up in the semantic cache serves, explores or rejects what the index found. Pure."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Action(enum.StrEnum):
 
 
 class ExplorationReason(enum.StrEnum):
-    """What an exploration is for."""
+    """Why a look-up is explored."""
 
     UNSURE = "unsure"
     """The bound on P(correct) is too low to serve."""
     SAMPLED = "sampled"
-    """It would have been served; chosen by chance, to measure the error."""
+    """The answer would have been served; it was drawn by chance, to measure the error."""
     QUARANTINED = "quarantined"
     """The entry is being checked."""
     EXACT_ONLY = "exact_only"
-    """It would have been served, had the error not tripped the cache."""
+    """The answer would have been served, had the monitor not tripped."""
 
 
 class SemanticCandidate(Struct, frozen=True, kw_only=True):
@@ -43,22 +43,22 @@ class SemanticCandidate(Struct, frozen=True, kw_only=True):
     own answer is the same as a stored one, it becomes another phrasing of that answer."""
 
     id: str
-    """Of the phrasing."""
+    """Id of the phrasing."""
     answer: str
-    """Of the answer it leads to."""
+    """Digest of the answer that the phrasing leads to."""
     similarity: float
     """Cosine of its embedding and the question's."""
     profile: Profile
     state: EntryState = EntryState.PROBATION
-    """Of the answer."""
+    """State of the answer."""
     offset: Offset | None = None
-    """From the answer's checks (`offset_of`); None before the first."""
+    """Offset from the answer's checks (`offset_of`); None before the first check."""
     support: int = 0
-    """How many checks found the answer right."""
+    """Number of checks that found the answer right."""
 
 
 class Exploration(Struct, frozen=True, kw_only=True):
-    """Share of the look-ups that would be served and are checked instead."""
+    """Share of the look-ups that would be served and are checked instead, by the entry's state."""
 
     probation: float = 0.05
     verified: float = 0.02
@@ -68,31 +68,32 @@ class Exploration(Struct, frozen=True, kw_only=True):
 
 
 class ServingTerms(Struct, frozen=True, kw_only=True):
-    """Under what a stored answer may be served."""
+    """The terms under which a stored answer may be served."""
 
     delta: float
     """The bound on the share of wrong answers."""
     strictness: float = 0.0
-    """What the monitor adds to the bound asked for, in logits, at least 0."""
+    """Logits that the monitor adds to the bound asked for, at least 0."""
     exact_only: bool = False
-    """The monitor has tripped: nothing is served."""
+    """Whether the monitor has tripped: nothing is served."""
     exploration: Exploration = Exploration()
 
 
 class SemanticDecision(Struct, frozen=True, kw_only=True):
-    """What to do, and why."""
+    """The decision on a look-up, and its reason."""
 
     action: Action
     reason: Rejection | ExplorationReason | None = None
     phrasing: str | None = None
-    """The stored question that decided."""
+    """Id of the stored question that decided."""
     answer: str | None = None
-    """Which is served or checked."""
+    """Digest of the answer that is served or checked."""
     judgement: Judgement | None = None
     propensity: float = 0.0
-    """With what probability this look-up was to be explored."""
+    """Probability with which this look-up was to be explored."""
     would_serve: bool = False
-    """Whether chance and the trip aside the answer would have been served: only then a check measures the error."""
+    """Whether the answer would have been served, chance and the monitor's trip aside: only then a check measures the
+    error."""
 
 
 def decide(
@@ -103,7 +104,7 @@ def decide(
     terms: ServingTerms,
     draw: float,
 ) -> SemanticDecision:
-    """The decision on a look-up.
+    """Decide on a look-up.
 
     Args:
         candidates: the nearest stored questions of the partition, nearest first; five, as the model was fitted on.
@@ -143,7 +144,7 @@ def decide(
 def _best(
     question: Profile, near: Sequence[SemanticCandidate], model: CorrectnessModel
 ) -> tuple[Judgement, SemanticCandidate] | Rejection:
-    """The candidate most surely right of those that the guards let pass, or why the nearest did not pass."""
+    """Return the candidate most surely right of those that the guards let pass, or why the nearest did not pass."""
     refused: Rejection | None = None
     best: tuple[Judgement, SemanticCandidate] | None = None
     for candidate in near:
@@ -169,7 +170,7 @@ def _best(
 
 
 def _logit(probability: float) -> float:
-    """Of a bound, which may lie outside (0, 1): then it is passed always or never."""
+    """Logit of a bound, which may lie outside (0, 1): then it is passed always or never."""
     if not 0 < probability < 1:
         return math.copysign(math.inf, probability - 0.5)
     return math.log(probability / (1 - probability))

@@ -1,4 +1,4 @@
-"""Which conversation may ask the semantic cache at all. Pure.
+"""Decides which conversations may use the semantic cache at all. Pure.
 
 Only a last turn that can be understood without the ones before it, short, in English (the language that the guards and
 the model know), whose answer neither time nor person nor chance decides, and that is about neither code nor formulas,
@@ -16,20 +16,20 @@ from cache.wording import asks_for_chance, depends_on_time, is_personal
 
 
 class Ineligible(enum.StrEnum):
-    """Why a turn does not look up; the word is a counter's name in the statistics."""
+    """Why a turn does not look up. The value is a counter's name in the statistics."""
 
     CONTEXT = "context"
-    """It goes on from earlier turns."""
+    """The turn continues earlier turns."""
     LENGTH = "length"
     LANGUAGE = "language"
     CODE = "code"
     MATHEMATICS = "mathematics"
     TIME = "time"
-    """Its answer changes with time."""
+    """The answer changes with time."""
     PERSON = "person"
-    """It is about the one who asks."""
+    """The question is about the one who asks."""
     CHANCE = "chance"
-    """Another answer is wanted each time."""
+    """A different answer is wanted each time."""
 
 
 MAX_WORDS = 60
@@ -67,7 +67,8 @@ _INVENTION = re.compile(
 
 
 def ineligible(question: str, *, earlier_turns: int = 0, private: bool = True) -> Ineligible | None:
-    """None if a conversation's last turn may look up (and its answer be stored as an entry), else the reason why not.
+    """Return None if a conversation's last turn may look up (and its answer be stored as an entry), else the reason why
+    not.
 
     Args:
         question: the last turn's text.
@@ -102,7 +103,7 @@ def standalone(question: str) -> bool:
 
 
 def english(words: list[str]) -> bool:
-    """Whether it looks like English: more of its function words than of other languages'."""
+    """Whether a text looks like English: more of its function words than of other languages'."""
     ours = sum(word in ENGLISH for word in words)
     if ours <= sum(word in FOREIGN for word in words):
         return False

@@ -1,4 +1,4 @@
-"""The life of a stored answer, and what has been learned about it. Pure.
+"""The states of a stored answer, and the checks that move it between them. Pure.
 
 An answer starts on probation and is verified once enough independent checks found it right. Checks that find it wrong
 put it in quarantine, where it is checked but never served; it leaves for probation after a row of right ones, or for
@@ -21,12 +21,12 @@ class EntryState(enum.StrEnum):
 
     @property
     def servable(self) -> bool:
-        """Whether its answer may be given to anybody."""
+        """Whether an answer in this state may be given to anybody."""
         return self in (EntryState.PROBATION, EntryState.VERIFIED)
 
     @property
     def checkable(self) -> bool:
-        """Whether its answer may be compared with a fresh one."""
+        """Whether an answer in this state may be compared with a fresh one."""
         return self is not EntryState.REVOKED
 
 
@@ -46,25 +46,25 @@ class Observation(Struct, frozen=True, array_like=True):
     """One check: another question's own answer was compared with the entry's."""
 
     logit: float
-    """What the pooled model made of the pair, before the entry's own offset."""
+    """Logit of the pooled model for the pair, before the entry's own offset."""
     correct: bool
 
 
 class Thresholds(Struct, frozen=True, kw_only=True):
-    """How many checks move an entry."""
+    """How many checks move an entry to another state."""
 
     verify: int = 3
-    """Right ones, none of the last as many wrong, before it is verified."""
+    """Right checks, none of the last as many wrong, after which an entry is verified."""
     quarantine: int = 1
-    """Wrong ones among the last `window` that put it in quarantine."""
+    """Wrong checks among the last `window` that put an entry in quarantine."""
     revoke: int = 3
-    """Wrong ones among the last `window` that end it."""
+    """Wrong checks among the last `window` that revoke an entry."""
     window: int = 8
-    """Observations looked back on."""
+    """Number of latest observations that count."""
 
 
 def transition(state: EntryState, to: EntryState) -> EntryState:
-    """Move on.
+    """Return the next state of an entry.
 
     Raises:
         IllegalTransition: `to` cannot follow `state`.
@@ -75,7 +75,7 @@ def transition(state: EntryState, to: EntryState) -> EntryState:
 
 
 def after_check(state: EntryState, observations: Sequence[Observation], thresholds: Thresholds) -> EntryState:
-    """The state after the newest observation (the last one; oldest first).
+    """Return the state after the newest observation (the last one; oldest first).
 
     A verified entry survives a wrong check that the model held for unlikely to be right anyway: that check says little
     about the entry.

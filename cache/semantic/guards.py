@@ -1,4 +1,4 @@
-"""Reasons not to give one question's answer to another, whatever a model says. Pure.
+"""Guards: reasons not to give one question's answer to another, whatever a model says. Pure.
 
 Each guard looks at one kind of difference that embeddings barely see and that changes the answer.
 """
@@ -12,7 +12,7 @@ from cache.semantic.profile import Profile, QuestionType
 
 
 class Rejection(enum.StrEnum):
-    """Why a candidate was refused; the word is a counter's name in the statistics."""
+    """Why a candidate was refused. The value is a counter's name in the statistics."""
 
     NUMBERS = "numbers"
     UNITS = "units"
@@ -28,7 +28,7 @@ class Rejection(enum.StrEnum):
 
 
 MIN_LENGTH_RATIO = 0.4
-"""Words of the shorter question per word of the longer one."""
+"""Least ratio of the shorter question's words to the longer one's."""
 
 _SPECIFIC = frozenset(
     {
@@ -44,7 +44,7 @@ _SPECIFIC = frozenset(
 
 
 def guard(question: Profile, entry: Profile) -> Rejection | None:
-    """The first reason to refuse the entry's answer for the question, or None. Symmetric in its arguments."""
+    """Return the first reason to refuse the entry's answer for the question, or None. Symmetric in its arguments."""
     if not question.words or not entry.words:
         return Rejection.EMPTY
     if question.numbers != entry.numbers:
@@ -73,6 +73,6 @@ def guard(question: Profile, entry: Profile) -> Rejection | None:
 
 
 def substituted(question: Profile, entry: Profile) -> bool:
-    """Whether the two are the same but for one content word: "pause my plan" and "cancel my plan"."""
+    """Whether two questions differ in one content word only: "pause my plan" and "cancel my plan"."""
     ours, theirs = Counter(question.words), Counter(entry.words)
     return (ours - theirs).total() == 1 == (theirs - ours).total() and abs(question.length - entry.length) <= 1

@@ -1,4 +1,4 @@
-"""How likely the answer of an entry fits a question: one calibrated logistic model for all entries, an offset for each.
+"""Estimates how likely an entry's answer fits a question: one calibrated logistic model, and an offset for each entry.
 
 The pooled weights come from labelled pairs (`make cache-model`) and are shipped as JSON. What an entry's own checks say
 enters as an offset u ~ N(0, sigma^2), found by Laplace's approximation, so that a new entry is judged by what holds for
@@ -31,7 +31,7 @@ FEATURES = (
 
 
 class InvalidModel(ValueError):
-    """An artefact that cannot be used."""
+    """A model file cannot be used."""
 
 
 class Offset(Struct, frozen=True, array_like=True):
@@ -42,57 +42,57 @@ class Offset(Struct, frozen=True, array_like=True):
 
 
 class Judgement(Struct, frozen=True):
-    """What the model makes of a question and an entry."""
+    """The model's judgement of a question and an entry."""
 
     logit: float
-    """Of the pooled model alone; kept with the observation if the pair is checked."""
+    """Logit of the pooled model alone; kept with the observation if the pair is checked."""
     probability: float
-    """That the entry's answer fits, with the entry's offset."""
+    """Probability that the entry's answer fits, with the entry's offset."""
     lower: float
-    """The lower credible bound of that."""
+    """Lower credible bound of the probability."""
 
 
 class Cutoff(Struct, frozen=True):
-    """What lower bound is asked for, for a bound on wrong answers."""
+    """The lower credible bound that serving asks for, for a bound `delta` on wrong answers."""
 
     delta: float
     lower: float
 
 
 class CorrectnessModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The artefact: small, versioned, JSON."""
+    """A fitted model, as its JSON file holds it."""
 
     version: int
     embedder: str
-    """The embedding model whose similarities it was fitted on."""
+    """Name of the embedding model whose similarities the model was fitted on."""
     features: tuple[str, ...]
     means: tuple[float, ...]
     scales: tuple[float, ...]
     bias: float
     weights: tuple[float, ...]
-    """Of the standardised features."""
+    """Weights of the standardised features."""
     covariance: tuple[tuple[float, ...], ...]
-    """Of bias and weights."""
+    """Covariance of bias and weights."""
     sigma: float
     """Standard deviation of an entry's offset, in logits."""
     z: float
     """Standard deviations below the mean at which the lower credible bound lies."""
     floor: float
-    """Similarity below which a candidate is no candidate."""
+    """Least similarity of a candidate."""
     cutoffs: tuple[Cutoff, ...]
-    """By rising delta."""
+    """Cutoffs by rising delta."""
     pairs: int
-    """How many labelled pairs it was fitted on."""
+    """Number of labelled pairs that the model was fitted on."""
     data: str
-    """SHA-256 of the file they came from."""
+    """SHA-256 of the file with the labelled pairs."""
 
     def cutoff(self, delta: float) -> float:
-        """The lower bound that serving asks for. Between two deltas of the table the stricter one counts; a delta below
-        the smallest serves nothing."""
+        """Return the lower bound that serving asks for. Between two deltas of the table the stricter one counts; a
+        delta below the smallest serves nothing."""
         return next((row.lower for row in reversed(self.cutoffs) if row.delta <= delta), math.inf)
 
     def judge(self, features: Sequence[float], offset: Offset | None = None) -> Judgement:
-        """P(correct) of a candidate with these features (`features_of`) and this record of its answer."""
+        """Judge a candidate with these features (`features_of`) and this offset of its answer."""
         x = [1.0]
         x += ((value - mean) / scale for value, mean, scale in zip(features, self.means, self.scales, strict=True))
         logit = self.bias + sum(value * weight for value, weight in zip(x[1:], self.weights, strict=True))
@@ -106,7 +106,7 @@ class CorrectnessModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def features_of(
     question: Profile, entry: Profile, *, similarity: float, runner_up: float, agreement: int, support: int
 ) -> tuple[float, ...]:
-    """The model's view of a pair, in the order of `FEATURES`.
+    """Return the features of a pair, in the order of `FEATURES`.
 
     Args:
         similarity: cosine of the two embeddings.
@@ -125,7 +125,8 @@ def features_of(
 
 
 def offset_of(observations: Sequence[Observation], sigma: float) -> Offset:
-    """An answer's offset after these checks: Newton's method on a concave posterior, from the prior N(0, sigma^2)."""
+    """Return an answer's offset after these checks: Newton's method on a concave posterior, from the prior N(0,
+    sigma^2)."""
     precision = 1 / sigma**2
     offset = 0.0
     curvature = precision

@@ -1,4 +1,4 @@
-"""The measured error of what is served, and what follows from it. Pure.
+"""Measures the error of served answers, and acts on it. Pure.
 
 Some look-ups that would have been served are answered by the model instead, by chance, and the two answers compared.
 Weighted by the inverse of that chance (Horvitz and Thompson), those checks estimate without bias how many look-ups are
@@ -29,37 +29,39 @@ class Estimate(Struct, frozen=True):
 
 
 class Control(Struct, frozen=True, kw_only=True):
-    """How the monitor acts."""
+    """Constants by which the monitor acts."""
 
     step: float = 0.005
     """Logits of strictness per wrong answer above the bound."""
     most: float = 6.0
     """The highest strictness."""
     memory: float = 20_000.0
-    """Look-ups after which an old one counts 1/e."""
+    """Number of look-ups after which an old one counts 1/e."""
     wrong: int = 3
-    """Wrong checks without which it does not trip: one mistake early on says little."""
+    """Wrong checks that must have happened before it trips: one mistake early on says little."""
     z: float = 3.29
-    """Standard deviations of the limit that trips it: far out, because it is looked at after every check."""
+    """Standard deviations between estimate and limit at which it trips: many, because it is tested after every
+    check."""
     recover: int = 50
     """Checks in exact-only mode before it may serve again."""
 
 
 class Monitor(Struct, frozen=True, kw_only=True):
-    """What is known of a scope (a tenant's partition); kept with it. Sums fade, so that it follows the traffic."""
+    """The measured error of a scope (a tenant's partition). Sums fade, so that it follows the traffic."""
 
     mode: Mode = Mode.ON
     strictness: float = 0.0
     checks: int = 0
-    """Since the last change of mode, as the next one."""
+    """Checks since the last change of mode; the next field counts likewise."""
     wrong_checks: int = 0
     look_ups: float = 0.0
     weight: float = 0.0
     """Sum of 1/propensity over all checks."""
     wrong: float = 0.0
-    """The same over those that found a wrong answer: an estimate of how many were served or would have been."""
+    """Sum of 1/propensity over checks that found a wrong answer: an estimate of how many were or would have been
+    served."""
     squares: float = 0.0
-    """Sum of 1/propensity^2 over those."""
+    """Sum of 1/propensity^2 over checks that found a wrong answer."""
 
     def estimate(self, z: float = 1.96) -> Estimate:
         """The error per look-up, with the score interval of a Poisson count (by default 95 %)."""
@@ -111,5 +113,5 @@ def after_check(
 
 
 def reset(monitor: Monitor) -> Monitor:
-    """Serve again: an operator has found and removed the cause. Strictness stays, checks are forgotten."""
+    """Serve again after an operator has removed the cause. Strictness stays, checks are forgotten."""
     return Monitor(strictness=monitor.strictness)

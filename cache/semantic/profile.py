@@ -1,4 +1,4 @@
-"""What the guards and the model must know of a question, taken from its text once. Pure.
+"""Reduces a question to the profile that guards and model read. Pure.
 
 Everything that is compared is compared for equality only, so that a profile can be sealed: its words replaced by keyed
 digests before it is stored beside an entry.
@@ -48,23 +48,23 @@ class QuestionType(enum.StrEnum):
 
 
 class Profile(Struct, frozen=True, array_like=True):
-    """One question. Words are canonical: small letters, stemmed, common synonyms replaced."""
+    """The profile of one question. Words are canonical: small letters, stemmed, common synonyms replaced."""
 
     kind: QuestionType
     length: int
-    """Words."""
+    """Number of words."""
     words: tuple[str, ...]
-    """Content words in their order."""
+    """Content words in the order of the text."""
     numbers: tuple[str, ...]
-    """In their order: "5 to 10" is not "10 to 5"."""
+    """Numbers in the order of the text: "5 to 10" is not "10 to 5"."""
     units: tuple[str, ...]
-    """Sorted, with currencies."""
+    """Units with currencies, sorted."""
     dates: tuple[str, ...]
-    """Months, weekdays, relative days in their order. Years are numbers."""
+    """Months, weekdays and relative days in the order of the text. Years are numbers."""
     names: tuple[str, ...]
-    """Sorted: content words that are written as names or identifiers."""
+    """Content words that are written as names or identifiers, sorted."""
     opposites: tuple[str, ...]
-    """Sorted: what none of the content words may be exchanged for."""
+    """Words that none of the content words may be exchanged for, sorted."""
     negations: int
 
 
@@ -85,7 +85,7 @@ _NAME = re.compile(r"[A-Z][a-z]*[A-Z]|[A-Z]{2,}|.*[0-9_#+]")
 
 
 def profile(text: str) -> Profile:
-    """What the guards must know of a question.
+    """Return the profile of a question.
 
     Raises:
         ValueError: the text has more than `MAX_CHARACTERS`.
@@ -154,7 +154,7 @@ def _tokens(text: str) -> tuple[list[str], set[int]]:
 
 
 def seal(plain: Profile, key: bytes) -> Profile:
-    """The same with keyed digests for words: profiles sealed with one key compare as the plain ones do."""
+    """Replace the words of a profile by keyed digests: profiles sealed with one key compare as the plain ones do."""
 
     def digests(words: Iterable[str]) -> tuple[str, ...]:
         return tuple(hashlib.blake2b(word.encode(), key=key, digest_size=6).hexdigest() for word in words)
@@ -171,7 +171,7 @@ def seal(plain: Profile, key: bytes) -> Profile:
 
 
 def question_type(tokens: list[str]) -> QuestionType:
-    """What is asked for, by the first question word (or auxiliary verb, where there is none before it)."""
+    """Return what is asked for, by the first question word (or auxiliary verb, where there is none before it)."""
     words = [token.lower() for token in tokens]
     for position, word in enumerate(words):
         after = words[position + 1] if position + 1 < len(words) else ""
