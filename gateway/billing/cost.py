@@ -17,19 +17,19 @@ PICODOLLARS_PER_MICRODOLLAR = 1_000_000
 
 
 class TokenPrices(Protocol):
-    """Micro-dollars per million tokens, as `PriceSettings` and the directory's `TokenPrices` give them."""
+    """Prices in micro-dollars per million tokens, as `PriceSettings` and the directory's `Price` give them."""
 
     @property
     def input(self) -> int:
-        """Of prompt tokens that were computed."""
+        """Price of prompt tokens that were computed."""
 
     @property
     def cached_input(self) -> int | None:
-        """Of prompt tokens found in the prefix cache; None: as `input`."""
+        """Price of prompt tokens found in the prefix cache; None: as `input`."""
 
     @property
     def output(self) -> int:
-        """Of generated tokens."""
+        """Price of generated tokens."""
 
 
 def picodollars(price: TokenPrices, input: int, cached: int, output: int) -> int:
@@ -55,7 +55,7 @@ def cost(price: TokenPrices, input: int, cached: int, output: int) -> int:
 
 
 def most(price: TokenPrices, input: int, output: int) -> int:
-    """The cost of a turn in micro-dollars at most, whatever the prefix cache holds."""
+    """Return the highest cost that a turn may have, in micro-dollars, whatever the prefix cache holds."""
     return max(cost(price, input, 0, output), cost(price, input, input, output))
 
 

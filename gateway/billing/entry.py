@@ -23,7 +23,7 @@ class LedgerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     turn: str
     """Id of the response."""
     at: int
-    """When it ended, in milliseconds since 1970 by the gateway's clock."""
+    """Time when the turn ended, in milliseconds since 1970 by the gateway's clock."""
     tenant: str
     key: str
     user: str | None = None
@@ -65,33 +65,33 @@ COUNTERS = Totals.__struct_fields__
 
 
 def totals(entry: LedgerEntry) -> Totals:
-    """What an entry adds to the counters."""
+    """Return what an entry adds to the counters."""
     if entry.cache == "hit":
         return Totals(turns=1, hits=1)
     return Totals(1, 0, entry.input, entry.cached, entry.output, entry.picodollars or 0)
 
 
 class Group(Struct, frozen=True, order=True):
-    """What counters are kept apart by, within a tenant and an hour or day."""
+    """Names by which counters are kept apart, within a tenant and an hour or day."""
 
     model: str
     adapter: str
-    """Empty: the base model itself."""
+    """Name of the adapter; empty for the base model itself."""
     key: str
 
     @property
     def field(self) -> str:
-        """How the names of the group's fields in a Redis hash begin."""
+        """Prefix of the group's fields in a Redis hash."""
         return "|".join(name.replace("%", "%25").replace("|", "%7C") for name in (self.model, self.adapter, self.key))
 
 
 def group(entry: LedgerEntry) -> Group:
-    """The counters that an entry adds to."""
+    """Return the group of counters that an entry adds to."""
     return Group(entry.model, entry.adapter or "", entry.key)
 
 
 def parse_counters(fields: dict[bytes, bytes]) -> dict[Group, Totals]:
-    """A hash of counters as Redis gives it. Skips the marks of writers, which begin with `#`."""
+    """Parse a hash of counters as Redis gives it. Marks of writers, which begin with `#`, are skipped."""
     found: dict[Group, dict[str, int]] = {}
     for field, amount in fields.items():
         if field.startswith(b"#"):
@@ -103,17 +103,17 @@ def parse_counters(fields: dict[bytes, bytes]) -> dict[Group, Totals]:
 
 
 DAY_DIGITS = 8
-"""Of a day's name, `20261122`; an hour has two more."""
+"""Digits of a day's name, `20261122`; an hour's name has two more."""
 TENANTS_KEY = "rh1:usage-tenants"
 
 
 def hour_of(at: int) -> str:
-    """The hour (UTC) of a time in milliseconds: `2026112214`. Its first eight digits are the day."""
+    """Return the hour (UTC) of a time in milliseconds: `2026112214`. Its first eight digits are the day."""
     return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y%m%d%H")
 
 
 def begin_of(period: str) -> datetime:
-    """When a day (`20261122`) or an hour (`2026112214`) begins."""
+    """Return the time at which a day (`20261122`) or an hour (`2026112214`) begins."""
     return datetime.strptime(period.ljust(10, "0"), "%Y%m%d%H").replace(tzinfo=UTC)
 
 
@@ -122,7 +122,7 @@ def entries_key(tenant: str, day: str) -> str:
 
 
 def counters_key(tenant: str, period: str) -> str:
-    """Of an hour or a day."""
+    """Return the Redis key of the counters of an hour or a day."""
     return f"rh1:usage-{'day' if len(period) == DAY_DIGITS else 'hour'}:{{{tenant}}}:{period}"
 
 

@@ -1,4 +1,4 @@
-"""What a gateway has yet to write to Redis, on its disk: survives the process, and Redis being away.
+"""The journal: entries that a gateway has yet to write to Redis, on its disk, so that they survive the process.
 
 A writer (one gateway process) owns `<writer>.lock`, locked while it lives, and numbered segments of lines. New lines go
 to the newest segment; a segment whose lines are all in Redis is deleted. `<writer>.running` holds what had been
@@ -19,7 +19,7 @@ log = logging.getLogger("roundhouse.billing")
 
 
 class JournalFull(OSError):
-    """Redis has been away for so long that the journal has reached its size."""
+    """The journal has reached its size because Redis has been away for too long."""
 
 
 class Journal:
@@ -32,16 +32,16 @@ class Journal:
         self._limit = limit
         self._newest: int | None = None
         self._file = -1
-        """Of the newest segment, if this process has begun it."""
+        """File of the newest segment, if this process has begun it."""
         self._size = 0
         self._sealed = {number: self._segment(number).stat().st_size for number in sorted(self._numbers())}
-        """Their sizes, oldest first."""
+        """Sizes of the sealed segments, oldest first."""
         self._read: dict[int, int] = {}
-        """By sealed segment: bytes that need not be read again."""
+        """Bytes of each sealed segment that need not be read again."""
 
     @classmethod
     def create(cls, folder: Path, *, limit: int) -> Journal:
-        """A journal of a new writer, which holds `limit` bytes at most.
+        """Create the journal of a new writer, which holds `limit` bytes at most.
 
         Raises:
             OSError: the folder cannot be used.
@@ -56,7 +56,7 @@ class Journal:
 
     @classmethod
     def orphans(cls, folder: Path) -> Iterator[Journal]:
-        """Journals of dead writers, each of which is now ours."""
+        """Take over the journals of dead writers."""
         for path in sorted(folder.glob("*.lock")):
             try:
                 lock = _locked(path, 0)
@@ -67,12 +67,12 @@ class Journal:
 
     @property
     def growing(self) -> bool:
-        """There are lines in a segment that is not sealed."""
+        """Whether a segment that is not sealed has lines."""
         return self._size > 0
 
     @property
     def empty(self) -> bool:
-        """Everything that was appended has been deleted again."""
+        """Whether everything that was appended has been deleted again."""
         return not self._sealed and self._size == 0
 
     def append(self, line: bytes) -> None:
@@ -96,7 +96,7 @@ class Journal:
         self._size += len(data)
 
     def sealed(self) -> list[int]:
-        """Numbers of the segments that do not grow any more, oldest first. If there is none, the newest becomes one."""
+        """Numbers of the sealed segments, oldest first. If there is none, the newest segment is sealed."""
         if not self._sealed and self._size:
             os.close(self._file)
             assert self._newest is not None
@@ -124,13 +124,13 @@ class Journal:
                 self._read[segment] = offset + len(whole) + 1
 
     def delete(self, segment: int) -> None:
-        """Forget a sealed segment: everything in it is in Redis."""
+        """Delete a sealed segment once everything in it is in Redis."""
         self._segment(segment).unlink(missing_ok=True)
         del self._sealed[segment]
         self._read.pop(segment, None)
 
     def sync(self) -> None:
-        """Have the disk hold everything. Blocks: call it in a thread."""
+        """Flush everything to the disk. Blocks: call it in a thread."""
         paths = [self._segment(number) for number in self._sealed]
         if self._size and self._newest is not None:
             paths.append(self._segment(self._newest))
@@ -145,7 +145,7 @@ class Journal:
                 os.close(file)
 
     def checkpoint(self, running: bytes) -> None:
-        """Replace what is known of the running turns.
+        """Replace the checkpoint of the running turns.
 
         Raises:
             OSError: it could not be written; the last one stays.
@@ -159,20 +159,20 @@ class Journal:
             path.unlink(missing_ok=True)
 
     def running(self) -> bytes:
-        """The last checkpoint."""
+        """Read the last checkpoint."""
         try:
             return (self._folder / f"{self.writer}.running").read_bytes()
         except FileNotFoundError:
             return b""
 
     def remove(self) -> None:
-        """Give the journal up for good; everything in it is in Redis."""
+        """Delete the journal once everything in it is in Redis."""
         for name in (".running", ".draft", ".lock"):
             (self._folder / (self.writer + name)).unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Leave the journal to whoever comes next."""
+        """Close the journal; another process may take it over."""
         for file in (self._file, self._lock):
             if file >= 0:
                 os.close(file)
@@ -193,7 +193,7 @@ class Journal:
 
 
 def _locked(path: Path, create: int) -> int | None:
-    """The file, opened and locked; None if another process has it. Children do not inherit the lock."""
+    """Open and lock a file; None if another process has it. Children do not inherit the lock."""
     file = os.open(path, os.O_RDWR | create, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -36,13 +36,13 @@ MAX_IN_MEMORY = 10_000
 """Entries that wait in memory while the journal cannot be written."""
 _BATCH = 200
 UPKEEP = 600.0
-"""Seconds between two looks for dead writers' journals and for what is old enough to be deleted."""
+"""Seconds between two searches for dead writers' journals and for what is old enough to be deleted."""
 
 Snapshot = Callable[[], LedgerEntry | None]
 
 
 class Checkpoint(Struct, frozen=True):
-    """Turns that were running, and the number of the last entry before that."""
+    """The running turns, and the number of the last entry before them."""
 
     number: int
     running: list[LedgerEntry]
@@ -54,7 +54,8 @@ _checkpoints = msgspec.json.Decoder(Checkpoint)
 
 
 class Ledger:
-    """One gateway's pen in the ledger. Nothing on a turn's road waits for it, and nothing of it raises there."""
+    """Appends this gateway's entries to a local journal and flushes them to Redis. No turn waits for that, and nothing
+    of it raises in a turn."""
 
     def __init__(self, redis: Redis, settings: UsageSettings, folder: Path) -> None:
         """Args: folder: of the journals; shared by the gateways of one machine."""
@@ -81,7 +82,7 @@ class Ledger:
 
     @property
     def waiting(self) -> bool:
-        """Something has not reached Redis yet."""
+        """Whether something has not reached Redis yet."""
         return bool(self._memory) or not (self._journal is None or self._journal.empty)
 
     @property
@@ -90,11 +91,11 @@ class Ledger:
         return monotonic() - self._written if self.waiting else 0.0
 
     def open(self, turn: str, snapshot: Snapshot) -> None:
-        """A turn has begun; `snapshot` gives its entry as it would be if it were lost now."""
+        """Record that a turn has begun; `snapshot` gives its entry as it would be if it were lost now."""
         self._running[turn] = snapshot
 
     def close(self, turn: str, entry: LedgerEntry | None) -> None:
-        """A turn has ended; without an entry if it was refused."""
+        """Record that a turn has ended; without an entry if it was refused."""
         self._running.pop(turn, None)
         if entry is None:
             return
@@ -115,11 +116,11 @@ class Ledger:
                 log.error("usage entries were lost: make room on the disk", extra={"entries": self.dropped})
 
     async def start(self) -> None:
-        """Begin to write to Redis, twice a second."""
+        """Start flushing to Redis, twice a second."""
         await self._writing.start()
 
     async def aclose(self) -> None:
-        """Write what has ended, if Redis is there, and leave the rest to the next gateway."""
+        """Flush what has ended, if Redis is there, and leave the rest to the next gateway."""
         await self._writing.aclose()
         self._leave()
 
@@ -132,7 +133,7 @@ class Ledger:
                 await self._store.prune(datetime.now(UTC))
 
     async def flush(self) -> bool:
-        """Write what has ended to Redis, checkpoint what runs. Returns whether Redis has taken everything."""
+        """Write what has ended to Redis and checkpoint what runs. Return whether Redis has taken everything."""
         async with self._flushing:  # two at once would forget the same entries twice
             done = await self._write()
             if self._journal is not None:
@@ -140,7 +141,7 @@ class Ledger:
         return not self._away
 
     async def _write(self) -> list[int]:
-        """What has ended, to Redis; the segments that are in it as a whole."""
+        """Write what has ended to Redis; return the segments that are in it as a whole."""
         done: list[int] = []
         try:
             for segment in self._journal.sealed() if self._journal else ():
@@ -159,7 +160,7 @@ class Ledger:
         return done
 
     async def adopt(self) -> None:
-        """Finish what dead writers have left in the same folder."""
+        """Write to Redis what dead writers have left in the same folder."""
         try:
             for journal in Journal.orphans(self._folder):
                 try:
@@ -193,7 +194,7 @@ class Ledger:
             journal.delete(segment)
 
     async def _keep(self, journal: Journal, done: Iterable[int]) -> None:
-        """Bring the disk up to date."""
+        """Bring the files on disk up to date."""
         try:
             # Before segments go: a turn that has ended must not be found in the last checkpoint only.
             running = [entry for snapshot in self._running.values() if (entry := snapshot()) is not None]

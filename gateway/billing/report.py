@@ -1,4 +1,4 @@
-"""Reads the usage ledger: sums by what one likes, single turns, and whether both agree."""
+"""Reads the usage ledger: sums by any of its names, single turns, and whether both agree."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _decoder = msgspec.json.Decoder(LedgerEntry)
 
 
 class ReportQuery(Struct, frozen=True, kw_only=True):
-    """What a report is about. Times are whole hours of UTC."""
+    """Selection of a report. Times are whole hours of UTC."""
 
     since: datetime
     until: datetime
-    """Not included."""
+    """End of the time, not included."""
     by: tuple[By, ...] = ("day",)
     tenant: str | None = None
     model: str | None = None
@@ -58,7 +58,7 @@ class ReportQuery(Struct, frozen=True, kw_only=True):
             raise ValueError(f"from: too long ago; a report has {MAX_PERIODS} {'hours' if hourly else 'days'} at most")
 
     def holds(self, of: Group) -> bool:
-        """Whether counters of this group are part of it."""
+        """Whether the query selects counters of this group."""
         wanted = ((self.model, of.model), (self.adapter, of.adapter), (self.key, of.key))
         return all(want in (None, has) for want, has in wanted)
 
@@ -67,7 +67,7 @@ class ReportRow(Struct, frozen=True):
     """One line of a report."""
 
     names: tuple[str, ...]
-    """In the order of the query's `by`; times as `2026-11-22` and `2026-11-22T14`."""
+    """Names in the order of the query's `by`; times as `2026-11-22` and `2026-11-22T14`."""
     totals: Totals
 
 
@@ -84,7 +84,7 @@ def periods(since: datetime, until: datetime, *, hourly: bool) -> Iterator[str]:
 
 
 async def report(redis: Redis, query: ReportQuery) -> list[ReportRow]:
-    """Sums over the counters, sorted by their names.
+    """Read the sums over the counters, sorted by their names.
 
     Raises:
         RedisError: they cannot be read.
@@ -114,7 +114,7 @@ def total(rows: Sequence[ReportRow]) -> Totals:
 
 
 def shown(sums: Totals) -> dict[str, int]:
-    """Sums as programs are shown them; the cost in whole micro-dollars, rounded once."""
+    """Convert sums to what programs are shown; the cost is in whole micro-dollars, rounded once."""
     return {
         "turns": sums.turns,
         "cache_hits": sums.hits,
@@ -133,7 +133,7 @@ async def tenants(redis: Redis, only: str | None = None) -> list[str]:
 
 
 async def count_turns(redis: Redis, query: ReportQuery) -> int:
-    """About how many turns `turns` will look at."""
+    """Return about how many turns `turns` will read."""
     async with redis.pipeline(transaction=False) as pipeline:
         for tenant in await tenants(redis, query.tenant):
             for day in _days(query):
@@ -142,7 +142,7 @@ async def count_turns(redis: Redis, query: ReportQuery) -> int:
 
 
 async def turns(redis: Redis, query: ReportQuery, looked_at: Counter[str] | None = None) -> AsyncIterator[LedgerEntry]:
-    """Single turns that are still kept, by tenant and then by when they were counted. `query.by` means nothing here.
+    """Yield single turns that are still kept, by tenant and then by when they were counted. `query.by` is not used.
 
     Args:
         looked_at: counts, under "turns", those that were read, also such that the query does not want.
@@ -161,14 +161,14 @@ async def turns(redis: Redis, query: ReportQuery, looked_at: Counter[str] | None
 
 
 class Verified(Struct, frozen=True):
-    """What was found of a tenant and day."""
+    """The result of verifying one tenant and day."""
 
     tenant: str
     day: str
     turns: int
-    """That were counted."""
+    """Turns that were counted."""
     kept: int
-    """Of them, those whose entry is still there."""
+    """Turns among them whose entry is still there."""
     problems: list[str]
 
 
@@ -266,5 +266,5 @@ def _name(by: By, tenant: str, period: str, own: Group) -> str:
 
 
 def current_hour() -> datetime:
-    """The hour that runs, in UTC."""
+    """Return the current hour, in UTC."""
     return datetime.now(UTC).replace(minute=0, second=0, microsecond=0)

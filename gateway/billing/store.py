@@ -28,14 +28,14 @@ _encoder = msgspec.json.Encoder()
 
 
 class Numbered(Struct, frozen=True):
-    """An entry with its writer's number: writers count up, and send again what may not have arrived."""
+    """An entry with its number: each writer counts up, and sends again what may not have arrived."""
 
     number: int
     entry: LedgerEntry
 
 
 class LedgerStore:
-    """The ledger of all tenants."""
+    """The ledger of all tenants in Redis."""
 
     def __init__(self, redis: Redis, settings: UsageSettings) -> None:
         self._redis = redis
@@ -45,7 +45,8 @@ class LedgerStore:
         )
 
     async def write(self, writer: str, entries: Sequence[Numbered]) -> None:
-        """Count entries of one writer, in the order of their numbers. What was counted before is not counted again.
+        """Count entries of one writer, in the order of their numbers. Entries that were counted before are not counted
+        again.
 
         Raises:
             RedisError: some of them may not have been counted; send them all again.
@@ -69,7 +70,7 @@ class LedgerStore:
             await pipeline.execute()
 
     async def prune(self, now: datetime) -> None:
-        """Delete what is older than the settings say.
+        """Delete entries and counters that are older than the settings say.
 
         Raises:
             RedisError: some of it is still there.
@@ -101,7 +102,7 @@ class LedgerStore:
 
 
 def _runs(entries: Iterable[Numbered]) -> Iterable[tuple[str, str, list[Numbered]]]:
-    """Entries by tenant and hour. Those of a tenant stay in order, also where its clock went back."""
+    """Group entries by tenant and hour. Those of a tenant stay in order, also where its clock went back."""
     runs: dict[str, list[tuple[str, list[Numbered]]]] = {}
     for numbered in entries:
         hour = hour_of(numbered.entry.at)

@@ -1,4 +1,4 @@
-"""The adapters that clients may name as `model`: what the registry said a moment ago.
+"""The adapters that clients may name as `model`, as the registry had them a moment ago.
 
 A request's name is resolved once, when it arrives; from then on it is a version, whatever the name leads to next. The
 registry is asked again and again whether anything has changed, in a thread, so that a slow object store delays no
@@ -22,13 +22,13 @@ from gateway.engines.pools import Pool
 from gateway.errors import Unavailable
 
 _START_SECONDS = 5.0
-"""How long a gateway waits for the names before it starts without them."""
+"""Seconds for which a gateway waits for the names before it starts without them."""
 
 log = logging.getLogger("roundhouse.adapters")
 
 
 class ResolvedAdapter(Struct, frozen=True):
-    """A name, as one request found it."""
+    """The version that an adapter's name meant when a request arrived."""
 
     name: str
     version: str
@@ -37,12 +37,12 @@ class ResolvedAdapter(Struct, frozen=True):
 
 
 def registry_url(settings: Settings) -> str:
-    """The configured registry, or the one in the data folder."""
+    """Return the URL of the configured registry, or of the one in the data folder."""
     return settings.adapters.registry or str((Path(settings.redis.data) / "adapters").absolute())
 
 
 class AdapterNames:
-    """Names of adapters on the models of these pools."""
+    """Public names of the adapters on the models of these pools."""
 
     def __init__(self, registry: AdapterRegistry, pools: Sequence[Pool], poll: float) -> None:
         self.registry = registry
@@ -53,7 +53,7 @@ class AdapterNames:
         self._watching = Periodic("adapters", self.refresh, poll)
 
     async def start(self) -> None:
-        """Read all names, then watch them. A registry that is slow is not waited for."""
+        """Read all names, then watch them. A slow registry does not hold up the start."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_START_SECONDS):
                 await self.refresh()
@@ -63,7 +63,7 @@ class AdapterNames:
         await self._watching.aclose()
 
     def resolve(self, name: str, tenant: str) -> ResolvedAdapter | None:
-        """Where a name leads now, for this tenant; None if it is no adapter's, or not for this tenant.
+        """Return the version that a name means now for this tenant; None if it is no adapter's, or not for this tenant.
 
         Raises:
             Unavailable: it is being taken out of service.
@@ -77,11 +77,11 @@ class AdapterNames:
 
     @property
     def names(self) -> Collection[str]:
-        """All, whosever they are."""
+        """Names of all tenants."""
         return self._names.keys()
 
     def visible(self, tenant: str) -> dict[str, Pointer]:
-        """What this tenant may name, by name."""
+        """Names that this tenant may use."""
         return {name: each for name, each in self._names.items() if each.allows(tenant) and not each.drained}
 
     async def refresh(self) -> None:

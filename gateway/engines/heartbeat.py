@@ -1,4 +1,5 @@
-"""What a gateway tells about itself once a second, and what an operator sees of all gateways together.
+"""Heartbeats: what each gateway reports about itself once a second, and the overview of all gateways that operators
+see.
 
 `Heartbeat` makes the facts that `gateway.storage.presence` writes to Redis: numbers and names, never text of clients.
 `overview` puts the heartbeats of all gateways together; it is pure, and all that `roundhouse top` shows comes from it.
@@ -21,11 +22,11 @@ from gateway.engines.pools import Engine, Engines
 from gateway.telemetry.activity import Activity, Sums, TenantActivity
 
 MAX_TENANTS = 100
-"""Tenants that one heartbeat tells of: those that used most."""
+"""Most tenants in one heartbeat: those that used most."""
 
 
 class ReplicaStatus(Struct):
-    """One engine, as a gateway sees it."""
+    """Status of one engine, as a gateway sees it."""
 
     name: str
     tier: str
@@ -36,24 +37,24 @@ class ReplicaStatus(Struct):
     waiting: int = 0
     predicted_queue_seconds: float = 0.0
     tokens_per_second: float = 0.0
-    """Output tokens, over the last seconds."""
+    """Output tokens per second, over the last few seconds."""
     kv_used: float = 0.0
     """Share of the KV blocks that hold running requests or adapters."""
     kv_cached: float = 0.0
-    """Share that is kept for prefix hits only."""
+    """Share of the KV blocks that is kept for prefix hits only."""
     adapters: int = 0
-    """On the device."""
+    """Number of adapters on the device."""
 
 
 class GatewayState(Struct):
-    """One gateway."""
+    """Status of one gateway."""
 
     id: str
     host: str
     process: int
     version: str
     started: float
-    """Seconds since the epoch."""
+    """Time of its start, in seconds since 1970."""
     turns: int
     connections: int
     minute: Sums
@@ -63,14 +64,14 @@ class GatewayState(Struct):
 
 
 class Overview(Struct):
-    """All gateways together."""
+    """Status of all gateways together."""
 
     gateways: list[GatewayState]
     replicas: list[ReplicaStatus]
     tenants: list[TenantActivity]
     minute: Sums
     unreadable: list[str] = []
-    """Gateways whose heartbeat this version does not understand."""
+    """Ids of gateways whose heartbeat this version does not understand."""
 
     @property
     def turns(self) -> int:
@@ -82,7 +83,7 @@ class Overview(Struct):
 
 
 class Heartbeat:
-    """Makes the facts of one gateway."""
+    """Makes the heartbeats of one gateway."""
 
     def __init__(self, id: str, engines: Engines, activity: Activity) -> None:
         self._id = id
@@ -92,7 +93,7 @@ class Heartbeat:
         self._speeds: defaultdict[str, _Speed] = defaultdict(_Speed)
 
     def facts(self, turns: int, connections: int, *, draining: bool) -> dict[str, str]:
-        """The fields of the next heartbeat."""
+        """Return the fields of the next heartbeat."""
         now = monotonic()
         minute, tenants = self._activity.busiest(now, MAX_TENANTS)
         state = GatewayState(
@@ -144,7 +145,7 @@ class _Speed:
 
 
 def overview(heartbeats: Mapping[str, Mapping[str, str]]) -> Overview:
-    """All gateways together, from the facts of each by id."""
+    """Combine the heartbeats of all gateways, given by id."""
     gateways, unreadable = [], []
     for id, facts in sorted(heartbeats.items()):
         try:

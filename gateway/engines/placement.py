@@ -1,4 +1,4 @@
-"""Which replica of a pool a turn goes to, by what their prefix caches hold, and what is on its way to them.
+"""Chooses the replica of a pool for a turn, by what prefix caches hold and what is on its way to them.
 
 A pool with one replica has none of this. With several, each engine tells which prefix blocks it stores and gives up
 (`engine.wire.Blocks`); what it says is the gateway's prefix index. Every gateway hears every engine itself, so that the
@@ -28,45 +28,45 @@ if TYPE_CHECKING:
     from gateway.engines.pools import Engine
 
 MOST_BLOCKS = 1024
-"""Blocks of a prompt that are looked at: 16,384 tokens. What is behind them makes no difference any more."""
+"""Most blocks of a prompt that are looked up: 16,384 tokens. Blocks behind them make no difference any more."""
 CONVERSATIONS = 10_000
-"""Of which is known where their last turn was answered."""
+"""Most conversations whose last replica is remembered."""
 NO_BLOCKS: Sequence[int] = ()
 
 
 class PlacementQuery(Struct, frozen=True):
-    """What must be known of a turn to place it."""
+    """The part of a turn that its placement depends on."""
 
     prompt: Sequence[int]
     adapter: str | None
-    """Version."""
+    """Version of its adapter, if it has one."""
     tenant: str
     response: str
     """Id of the turn."""
     previous: str | None
-    """Id of the response that it continues."""
+    """Id of the response that the turn continues."""
 
 
 class Placement(Struct, frozen=True):
-    """Where a turn goes, and what is known of its prompt."""
+    """The replicas for a turn in order, and what they hold of its prompt."""
 
     pool: str
     """Public name of the model."""
     choice: ReplicaChoice
     prompt_tokens: int
     blocks: Sequence[int]
-    """The prompt's, by number."""
+    """Numbers of the prompt's blocks."""
     matched: Mapping[str, int]
-    """Tokens that each replica holds, as far as it holds any."""
+    """Tokens of the prompt that each replica holds, if any."""
 
     def known(self, engine: Engine) -> tuple[int, Sequence[int]]:
-        """Tokens of the prompt that an engine holds, and the prompt's blocks if it may store them."""
+        """Return the tokens of the prompt that an engine holds, and the prompt's blocks if it may store them."""
         if engine.pool.name != self.pool:
             return 0, NO_BLOCKS
         return self.matched.get(engine.name, 0), self.blocks
 
     def apply(self, decision: RouteDecision) -> RouteDecision:
-        """The decision with the pool's replicas in this order, before those of other pools, and the reasons."""
+        """Return the decision with the pool's replicas in this order, before those of other pools, and the reasons."""
         order = self.choice.order
         others = [name for name in decision.fallbacks if name not in order]
         return msgspec.structs.replace(
@@ -79,16 +79,16 @@ class Placement(Struct, frozen=True):
 
 
 class Placer:
-    """What is known of one pool's replicas."""
+    """Places turns on one pool's replicas."""
 
     def __init__(self) -> None:
         self.index = PrefixIndex()
         self.policy = ReplicaPolicy()
         self._answered: OrderedDict[str, str] = OrderedDict()
-        """Replica by id of the response."""
+        """Replica that gave each response, by the response's id."""
 
     def told(self, replica: str, news: Blocks) -> None:
-        """An engine stores or gives up blocks, or its connection is lost.
+        """Record that an engine stores or gives up blocks, or that its connection is lost.
 
         Raises:
             ValueError: the frame makes no sense.
@@ -99,7 +99,7 @@ class Placer:
         self.index.stored(replica, unpack_numbers(news.stored))
 
     def forget(self, replica: str) -> None:
-        """A replica is gone."""
+        """Forget a replica that is gone."""
         self.index.forget(replica)
 
     def place(
@@ -151,5 +151,6 @@ class Placer:
 
 
 def salt_of(tenant: str) -> bytes:
-    """Tenants never share KV: how long a prompt takes would tell one of them what another has asked."""
+    """Return the salt of a tenant's block keys. Tenants never share KV: how long a prompt takes would tell one of them
+    what another has asked."""
     return hashlib.blake2b(tenant.encode(), digest_size=16).digest()

@@ -31,9 +31,9 @@ from router.shedding import Turnover
 logger = logging.getLogger("roundhouse.engines")
 
 _USED = ReplicaControl(name="-")
-"""Of a replica for which nothing is set."""
+"""Control of a replica for which nothing is set."""
 RELIEF = 30.0
-"""Seconds that a replica which is named no more is kept for want of a connected one."""
+"""Seconds for which a replica that is no longer configured is kept while no other one is connected."""
 _SMOOTHING = 0.05
 """Weight of the newest answer in the mean length."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
@@ -44,7 +44,7 @@ class Engine:
 
     def __init__(self, name: str, pool: Pool, client: EngineClient, breaker: Breaker) -> None:
         self.name = name
-        """Public: addresses stay inside."""
+        """Public name; addresses stay inside."""
         self.pool = pool
         self.client = client
         self.breaker = breaker
@@ -53,7 +53,7 @@ class Engine:
 
     @property
     def context(self) -> int:
-        """Tokens of prompt and output together: what the checkpoint allows, or less if the engine holds less."""
+        """Most tokens of prompt and output together: what the checkpoint allows, or less if the engine holds less."""
         info = self.client.info
         return min(self.pool.text.context, info.context) if info else self.pool.text.context
 
@@ -67,13 +67,13 @@ class Engine:
         return max(self._in_flight.tokens, report.waiting_tokens if report else 0)
 
     def has(self, adapter: str) -> bool:
-        """Whether this adapter version is on its device, as far as it says."""
+        """Whether the engine says that this adapter version is on its device."""
         report = self.client.load
         return report is not None and adapter in (report.adapters or ())
 
     @property
     def turns(self) -> int:
-        """Turns that it has from this gateway."""
+        """Number of turns that the engine has from this gateway."""
         return self._in_flight.requests
 
     @contextlib.contextmanager
@@ -99,12 +99,12 @@ class Engine:
                 pool.turnover.ended(monotonic() - began)
 
     def succeeded(self) -> None:
-        """It has answered, or was right not to."""
+        """Record that the engine answered, or was right not to."""
         self.breaker.succeeded()
         self.errors.observe(False, monotonic())
 
     def failed(self) -> None:
-        """It did not answer, or broke off."""
+        """Record that the engine did not answer, or broke off."""
         now = monotonic()
         self.breaker.failed(now)
         self.errors.observe(True, now)
@@ -115,32 +115,33 @@ class Pool:
 
     def __init__(self, settings: PoolSettings, router: RouterSettings, tls: Certificate | None = None) -> None:
         self.directory = directory = Path(settings.model)
-        """Of the checkpoint."""
+        """Directory of the checkpoint."""
         self.tier = settings.tier
         self.name = settings.name
         self.text = TextProcessor.from_directory(directory)
         self.tools = tool_format(self.text.template_source(tools=True), settings.tool_parser)
-        """How the model writes calls of functions."""
+        """Format in which the model writes function calls."""
         self.vocabulary = _digest(directory)
-        """Equal for pools whose prompts have the same token ids, so that a prompt is tokenised once for all of them."""
+        """Digest that is equal for pools whose prompts have the same token ids, so that a prompt is tokenised once for
+        all of them."""
         self.engines: list[Engine] = []
         self.leaving: list[Engine] = []
-        """Named no more, but still of use until one of `engines` is connected."""
+        """Replicas that are no longer configured, but still used until one of `engines` is connected."""
         self.placer = Placer()
         self.turnover = Turnover()
         self.max_turns = 0
-        """That this gateway sends to it at the same time; 0: any number."""
+        """Most turns that this gateway sends to the pool at the same time; 0: any number."""
         self._answer_tokens: float | None = None
         self._connect = partial(EngineClient, tls=tls, on_fault=failure_reporter("engine connections"))
         self.configure(settings, router, taken=())
 
     @property
     def routable(self) -> list[Engine]:
-        """Those that new turns may go to."""
+        """Replicas to which new turns may go."""
         return self.engines if any(each.client.connected for each in self.engines) else self.engines + self.leaving
 
     def configure(self, settings: PoolSettings, router: RouterSettings, *, taken: Collection[str]) -> None:
-        """Have the replicas that a new configuration names; those that stay are left alone.
+        """Use the replicas of a new configuration; those that stay are left alone.
 
         Args:
             taken: names that no new replica may have.
@@ -164,20 +165,20 @@ class Pool:
 
     @property
     def turns(self) -> int:
-        """Turns that its engines have from this gateway."""
+        """Number of turns that the pool's engines have from this gateway."""
         return sum(engine.turns for engine in self.engines + self.leaving)
 
     def answer_tokens(self, most: int) -> int:
-        """Length of an answer that may have `most` tokens, by those it gave lately."""
+        """Expected length of an answer that may have `most` tokens, from the latest answers."""
         return most if self._answer_tokens is None else min(most, round(self._answer_tokens))
 
     def answered(self, tokens: int) -> None:
-        """It has given an answer of so many tokens."""
+        """Record an answer of so many tokens."""
         mean = self._answer_tokens
         self._answer_tokens = tokens if mean is None else mean + _SMOOTHING * (tokens - mean)
 
     async def relieved(self) -> None:
-        """Wait until one of `engines` is connected, but not for ever."""
+        """Wait until one of `engines` is connected, for a bounded time."""
         waiting = [asyncio.create_task(engine.client.wait_connected()) for engine in self.engines]
         try:
             if waiting:
@@ -207,19 +208,19 @@ class Engines:
     """All pools, in the order of the configuration."""
 
     def __init__(self, pools: Sequence[PoolSettings], router: RouterSettings, tls: Certificate | None = None) -> None:
-        """Reads every pool's tokenizer. `tls` is for engines at wss:// addresses.
+        """Read every pool's tokenizer. `tls` is for engines at wss:// addresses.
 
         Raises:
             OSError, ValueError: a checkpoint's files are missing or cannot be used.
         """
         self.pools = [Pool(settings, router, tls) for settings in pools]
         self._engines = {engine.name: engine for pool in self.pools for engine in pool.engines}
-        """With those that have left, of which turns may still know the name."""
+        """All engines by name, also those that have left, of which turns may still know the name."""
         self.left: list[Engine] = []
-        """Those that have left since somebody last looked."""
+        """Engines that have left since they were last asked for."""
         self._changing = BackgroundTasks("replicas")
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        """By name of the replica that is let go."""
+        """Tasks that let replicas go, by the replica's name."""
 
     def configure(self, pools: Sequence[PoolSettings], router: RouterSettings) -> None:
         """Take over the replicas and breakers of a new configuration of the same pools.
@@ -254,7 +255,7 @@ class Engines:
         return self._engines[replica]
 
     async def start(self) -> None:
-        """Begin to connect to all engines; returns at once."""
+        """Start connecting to all engines; returns at once."""
         for engine in self._engines.values():
             await engine.client.start()
 
@@ -264,7 +265,7 @@ class Engines:
 
     @property
     def live(self) -> int:
-        """Generations running in all engines on behalf of this gateway."""
+        """Number of generations that run in all engines for this gateway."""
         return sum(engine.client.live for engine in self._engines.values())
 
     def pool(self, name: str) -> Pool:
@@ -272,7 +273,7 @@ class Engines:
         return next(pool for pool in self.pools if pool.name == name)
 
     def named(self, model: str) -> list[Pool]:
-        """The pools that a name of the configuration may mean; none for another name."""
+        """Pools that a name of the configuration may mean; none for another name."""
         return [pool for pool in self.pools if model in (pool.name, pool.tier, AUTO)]
 
     def pools_for(self, model: str, may_use: Callable[[str], bool] = lambda model: True) -> list[Pool]:
@@ -287,7 +288,7 @@ class Engines:
     def candidates(
         self, prompt_tokens: Mapping[str, int], controls: Mapping[str, ReplicaControl] | None = None
     ) -> list[RouteCandidate]:
-        """The router's snapshot.
+        """Return the router's snapshot of all engines.
 
         Args:
             prompt_tokens: length of the prompt by pool name, for the pools that may answer.
@@ -348,17 +349,17 @@ class Engines:
         return pool.placer.place(pool.name, usable[0].client.info, question, snapshot, random.getrandbits(64))
 
     def retry_after(self, pools: Iterable[Pool]) -> float:
-        """Seconds until one of these pools, all of which are full, has room."""
+        """Return the seconds until one of these pools, all of which are full, has room."""
         now = monotonic()
         return min(pool.turnover.retry_after(pool.max_turns, now) for pool in pools if pool.max_turns)
 
     @property
     def connected(self) -> bool:
-        """Whether any engine answers: its tier stands in for the others."""
+        """Whether any engine is connected."""
         return any(engine.client.connected for engine in self._engines.values())
 
     def problems(self) -> list[str]:
-        """Pools of which no engine is connected."""
+        """Pools without a connected engine."""
         away = [pool for pool in self.pools if not any(engine.client.connected for engine in pool.routable)]
         return [f"no engine of the {pool.tier} tier ({pool.name}) is connected" for pool in away]
 

@@ -1,4 +1,4 @@
-"""The limits of one tenant, kept in this process: what `limits.lua` does in Redis. Pure.
+"""The limits of one tenant in this process: the same arithmetic that `limits.lua` does in Redis. Pure.
 
 It stands in for the script while Redis is away, and the tests compare the two.
 """
@@ -14,26 +14,26 @@ from msgspec import Struct
 from gateway.limits.counters import Amounts, Counters, LimitSubject, bounds_of
 
 STEP = 60_000
-"""Milliseconds: a clock that goes back by more than that starts anew from there, one that does not is waited for."""
+"""Milliseconds: a clock that goes back by more starts anew from there; one that goes back by less is waited for."""
 
 
 class Flag(enum.Enum):
-    """HELD -> ENDED when the lease ends, ENDED -> HELD when it is renewed after all."""
+    """States of a reservation: HELD -> ENDED when the lease ends, ENDED -> HELD when it is renewed after all."""
 
     ENDED = 0
     HELD = 1
     SETTLED = 2
-    """Charged although it was unknown: remembered for a lease, so that it is not charged twice."""
+    """Charged although it was unknown: remembered for the length of a lease, so that it is not charged twice."""
 
 
 class ReservationRecord(Struct):
-    """What is known of a reservation."""
+    """State of one reservation."""
 
     flag: Flag
     amounts: Amounts
     names: tuple[str, ...]
     ends: int
-    """End of the lease, milliseconds."""
+    """Time at which the lease ends, in milliseconds."""
 
 
 class Book:
@@ -103,7 +103,7 @@ class Book:
         return now, counters
 
     def renew(self, ids: Iterable[str], now: int) -> int:
-        """Let reservations last another lease; the number of those that are known."""
+        """Extend reservations by another lease; return how many are known."""
         now, _ = self._begin((), now)
         known = 0
         for id in ids:
@@ -114,11 +114,11 @@ class Book:
         return known
 
     def read(self, subjects: Sequence[LimitSubject], now: int) -> tuple[int, list[Counters]]:
-        """The subjects' counters now."""
+        """Return the subjects' counters now."""
         return self._begin(subjects, now)
 
     def adopt(self, name: str, seen: Counters, parts: int) -> None:
-        """Begin with one of `parts` parts of what a subject has used; what others hold is not known."""
+        """Start with one of `parts` parts of what a subject has used; what others hold is not known."""
         self.counters[name] = Counters(
             at=seen.at,
             requests=-(-seen.requests // parts),
@@ -131,7 +131,7 @@ class Book:
         )
 
     def adopt_reservation(self, id: str, amounts: Amounts, subjects: Sequence[LimitSubject], now: int) -> None:
-        """Hold what was reserved elsewhere."""
+        """Hold a reservation that was made elsewhere."""
         names = tuple(subject.name for subject in subjects)
         self.records[id] = ReservationRecord(Flag.HELD, amounts, names, now + self._lease)
         self._hold(self.records[id], 1)

@@ -1,4 +1,4 @@
-"""What one subject has used and what is held for it, and what its quota says to that. Pure.
+"""The counters of one subject: what it has used, what is held for it, and which limit of its quota refuses. Pure.
 
 The arithmetic of `limits.lua` in Python: it explains what the script decided, and stands in for it without Redis.
 """
@@ -16,16 +16,16 @@ from msgspec import Struct
 from gateway.records.quota import Quota
 
 UNIT = 60_000
-"""Parts of a token or request, so that what drains in a millisecond is the limit per minute, an integer."""
+"""Parts of a token or request, chosen so that what drains in a millisecond is the limit per minute, an integer."""
 DAY = 86_400_000
-"""Milliseconds."""
+"""Milliseconds of a day."""
 BURST_SECONDS = 60
-"""Of a quota that does not say."""
+"""Burst of a quota that does not name one, in seconds."""
 UNLIMITED = -1
 
 
 class LimitSubject(Struct, frozen=True):
-    """Somebody or something whose use is counted."""
+    """A tenant, key, model or adapter whose use is counted."""
 
     name: str
     """`tenant`, or a kind and a name, such as `key:ci` or `model:llama-7b`."""
@@ -33,7 +33,7 @@ class LimitSubject(Struct, frozen=True):
 
 
 class Amounts(Struct, frozen=True):
-    """What a turn or socket takes."""
+    """Amounts that a turn or socket takes from limits."""
 
     requests: int = 0
     turns: int = 0
@@ -41,7 +41,7 @@ class Amounts(Struct, frozen=True):
     input_tokens: int = 0
     output_tokens: int = 0
     spend: int = 0
-    """Micro-dollars."""
+    """Cost in micro-dollars."""
 
 
 class Bounds(NamedTuple):
@@ -63,7 +63,7 @@ class Bounds(NamedTuple):
 
 @lru_cache(maxsize=10_000)
 def bounds_of(quota: Quota) -> Bounds:
-    """A quota's bounds."""
+    """Return a quota's bounds."""
     fields = (
         quota.requests_per_minute,
         quota.input_tokens_per_minute,
@@ -79,7 +79,7 @@ def bounds_of(quota: Quota) -> Bounds:
 
 @lru_cache(maxsize=10_000)
 def packed_bounds(quota: Quota) -> bytes:
-    """A quota's bounds as the script takes them."""
+    """Return a quota's bounds packed for the script."""
     return msgspec.msgpack.encode(bounds_of(quota))
 
 
@@ -87,12 +87,12 @@ class Gauge(NamedTuple):
     """One limit of a subject at one moment, in tokens, requests, turns, sockets or micro-dollars."""
 
     name: str
-    """The field of the quota."""
+    """Name of the quota's field."""
     limit: int
     used: int
-    """Used and held together, rounded up."""
+    """Amount used and held together, rounded up."""
     milliseconds: int
-    """Until it is back to nothing, if nothing is held; 0 if only the end of a turn or socket helps."""
+    """Milliseconds until nothing is used any more, if nothing is held; 0 if only the end of a turn or socket helps."""
 
     @property
     def remaining(self) -> int:
@@ -103,7 +103,7 @@ class Counters(Struct):
     """The counters of one subject. Rates are in parts (`UNIT`), the rest in whole tokens and micro-dollars."""
 
     at: int = 0
-    """Milliseconds since 1970 by Redis' clock."""
+    """Time of the counters, in milliseconds since 1970 by Redis' clock."""
     requests: int = 0
     input: int = 0
     output: int = 0
@@ -113,19 +113,19 @@ class Counters(Struct):
     turns: int = 0
     sockets: int = 0
     day: int = 0
-    """Days since 1970."""
+    """Day of the daily counters, in days since 1970."""
     spent_day: int = 0
     month: int = 197001
-    """Such as 202611."""
+    """Month of the monthly counters, such as 202611."""
     spent_month: int = 0
 
     @classmethod
     def decode(cls, text: bytes | str) -> Counters:
-        """What the script wrote."""
+        """Decode what the script wrote."""
         return cls(*map(int, text.split()))
 
     def advance(self, bounds: Bounds, now: int) -> None:
-        """Let the rates drain, and a day and month end."""
+        """Let the rates drain, and end a day and month that are over."""
         passed = max(0, now - self.at)
         self.at = now
         self.requests = _drained(self.requests, passed, bounds.requests)
@@ -144,7 +144,7 @@ class Counters(Struct):
             self.month = month
 
     def gauges(self, bounds: Bounds) -> Iterator[Gauge]:
-        """Every limit that there is, after `advance`."""
+        """Return every limit that there is, after `advance`."""
         rates = (
             ("requests_per_minute", bounds.requests, self.requests, 0),
             ("input_tokens_per_minute", bounds.input_tokens, self.input, self.held_input),
@@ -166,7 +166,7 @@ class Counters(Struct):
             yield Gauge("spend_per_month", bounds.month, used, end_of_month(self.month) - self.at)
 
     def shortfall(self, bounds: Bounds, wanted: Amounts) -> tuple[Gauge, int] | None:
-        """The limit that refuses, and the milliseconds until it may not: the one with the longest wait. None if
+        """Return the limit that refuses and the milliseconds until it may not: the one with the longest wait. None if
         everything fits.
 
         Where running turns hold what is missing, nobody knows when they end: the wait is a second then.
@@ -196,13 +196,13 @@ class Counters(Struct):
         return full if spent + wanted.spend > bound else TURN_WAIT
 
     def take(self, bounds: Bounds, wanted: Amounts) -> None:
-        """Count a request and hold the rest."""
+        """Count a request and hold the other amounts."""
         if bounds.requests >= 0:
             self.requests += wanted.requests * UNIT
         self.hold(wanted, 1)
 
     def hold(self, amounts: Amounts, sign: int) -> None:
-        """Hold (1) or give back (-1)."""
+        """Hold amounts (1) or give them back (-1)."""
         self.turns = max(0, self.turns + sign * amounts.turns)
         self.sockets = max(0, self.sockets + sign * amounts.sockets)
         self.held_input = max(0, self.held_input + sign * amounts.input_tokens)
@@ -210,7 +210,7 @@ class Counters(Struct):
         self.held_spend = max(0, self.held_spend + sign * amounts.spend)
 
     def charge(self, bounds: Bounds, used: Amounts) -> None:
-        """Count what was used."""
+        """Count the amounts that were used."""
         if bounds.requests >= 0:
             self.requests += used.requests * UNIT
         if bounds.input_tokens >= 0:
@@ -221,16 +221,16 @@ class Counters(Struct):
         self.spent_month += used.spend
 
     def encode(self) -> str:
-        """As the script writes it."""
+        """Encode the counters as the script writes them."""
         return " ".join(map(str, msgspec.structs.astuple(self)))
 
 
 TURN_WAIT = 1000
-"""Milliseconds after which it is worth to ask again, where only the end of a running turn helps."""
+"""Milliseconds after which a client should ask again, where only the end of a running turn helps."""
 
 
 def never_fits(quota: Quota, wanted: Amounts) -> Gauge | None:
-    """The limit that what is wanted exceeds even if nothing else is used."""
+    """Return the limit that the amounts exceed even if nothing else is used."""
     counters = Counters()
     for gauge in counters.gauges(bounds_of(quota)):
         amount = {

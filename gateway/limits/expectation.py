@@ -1,4 +1,4 @@
-"""How long answers of a tenant and model mostly are, learnt from those that it had: for the mode `expected`.
+"""Learns how long answers of a tenant and model usually are, for the mode `expected`.
 
 Lengths are counted in buckets that grow by a fifth, in Redis, where all gateways add to them; today's and yesterday's
 count. Nothing of this waits in a turn's way: what is learnt is written, and read again, in the background.
@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 KEY = "rh1:limit-output:{{{tenant}}}:{day}"
 ENOUGH = 100
-"""Answers from which their lengths say something."""
+"""Least number of answers from which a length is derived."""
 EDGES = [math.ceil(2 ** (step / 4)) for step in range(81)]
 """Upper ends of the buckets, up to a million tokens."""
 MAX_PAIRS = 10_000
@@ -25,12 +25,13 @@ _LIFETIME = 2 * 86_400
 
 
 def bucket(tokens: int) -> int:
-    """The bucket of a length."""
+    """Return the bucket of a length."""
     return min(bisect_left(EDGES, tokens), len(EDGES) - 1)
 
 
 def quantile(counts: Mapping[int, int], part: float) -> int | None:
-    """A length that at least `part` of the answers do not exceed, by bucket; None if too few are known."""
+    """Return a length that at least `part` of the answers do not exceed, from counts by bucket; None if too few are
+    known."""
     total = sum(counts.values())
     if total < ENOUGH:
         return None
@@ -43,7 +44,7 @@ def quantile(counts: Mapping[int, int], part: float) -> int | None:
 
 
 class Expectations:
-    """What this gateway knows of answers' lengths."""
+    """Lengths of answers that this gateway knows."""
 
     def __init__(self, redis: Redis, *, clock: Callable[[], float] = time.time) -> None:
         """Args: clock: seconds since 1970."""
@@ -52,7 +53,7 @@ class Expectations:
         self._known: OrderedDict[tuple[str, str], Counter[int]] = OrderedDict()
         self._news: dict[tuple[str, str], Counter[int]] = {}
         self._asked: set[str] = set()
-        """Tenants that need what other gateways have learnt."""
+        """Tenants for which the lengths learnt by other gateways must be read."""
 
     @property
     def waiting(self) -> bool:
@@ -60,18 +61,18 @@ class Expectations:
         return bool(self._news or self._asked)
 
     def observe(self, tenant: str, model: str, tokens: int) -> None:
-        """An answer of so many tokens."""
+        """Record an answer of so many tokens."""
         if (tenant, model) in self._news or len(self._news) < MAX_PAIRS:
             self._news.setdefault((tenant, model), Counter())[bucket(tokens)] += 1
 
     def expected(self, tenant: str, model: str, part: float) -> int | None:
-        """Tokens that `part` of the answers do not exceed; None if little is known."""
+        """Return the tokens that `part` of the answers do not exceed; None if little is known."""
         self._asked.add(tenant)
         pair = (tenant, model)
         return quantile(self._known.get(pair, Counter()) + self._news.get(pair, Counter()), part)
 
     async def exchange(self) -> None:
-        """Tell Redis what was learnt here, and read what was learnt anywhere.
+        """Write what was learnt here to Redis, and read what was learnt anywhere.
 
         Raises:
             RedisError, OSError: Redis does not answer; nothing is forgotten.

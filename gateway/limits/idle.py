@@ -1,4 +1,4 @@
-"""Tenants whose limits Redis holds, and the end of those that nobody uses any more.
+"""Deletes the limits of tenants that have not been used for long.
 
 Limits have no time to live of Redis' own: it would drop them to make room, and a tenant's budget with them.
 """
@@ -15,14 +15,14 @@ from gateway.limits.script import keys
 
 TENANTS_KEY = "rh1:limit-tenants"
 KEEP = 35 * 86_400.0
-"""Seconds after a tenant's last use: longer than a month, whose spend counts."""
+"""Seconds for which limits are kept after a tenant's last use: longer than a month, whose spend counts."""
 _AGAIN = 3600.0
 """Seconds after which the same tenant is noted again, and idle ones are looked for."""
 _BATCH = 100
 
 
 class IdleLimits:
-    """Notes who uses limits, and deletes the others'."""
+    """Notes which tenants use limits, and deletes the limits of others."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -32,12 +32,12 @@ class IdleLimits:
         self._looked = float("-inf")
 
     def used(self, tenant: str) -> None:
-        """A tenant's limits are asked."""
+        """Note that a tenant's limits are used."""
         if tenant not in self._noted:
             self._new.add(tenant)
 
     async def sweep(self, now: float | None = None) -> None:
-        """Write down who is new; now and then delete what is old. `now`: seconds since 1970.
+        """Write newly used tenants to Redis; now and then delete old ones. `now`: seconds since 1970.
 
         Raises:
             RedisError, OSError: Redis does not answer; nothing is forgotten.

@@ -37,34 +37,34 @@ from router.health import Breaker, Circuit
 log = logging.getLogger("roundhouse.limits")
 
 LEASE = 60.0
-"""Seconds until the reservation of a gateway that died comes back."""
+"""Seconds until the reservation of a gateway that died is given back."""
 MAX_LATE = 10_000
-"""Settlements kept for later while Redis is down; beyond that the oldest are left to their lease."""
+"""Most settlements kept for later while Redis is down; older ones are left to their lease."""
 MAX_SEEN = 10_000
-"""Subjects whose last counters are kept for the time without Redis."""
+"""Most subjects whose last counters are kept for the time without Redis."""
 _CATCH_UP = 1.0
-"""Seconds between two looks for settlements that are late."""
+"""Seconds between two attempts to send late settlements."""
 _BATCH = 200
 """Reservations renewed by one call."""
 _NOTHING = Amounts()
 
 
 class Reservation(Struct, eq=False):
-    """What is set aside for one turn or socket. Must be settled; settling again changes nothing."""
+    """Amounts set aside for one turn or socket. It must be settled; settling again changes nothing."""
 
     tenant: str
     id: str
     subjects: tuple[LimitSubject, ...]
-    """Empty if nothing limits it: Redis is not asked then."""
+    """Subjects that it counts against; empty if nothing limits it, and then Redis is not asked."""
     amounts: Amounts
     local: bool
-    """Taken from this process's book because Redis was not available."""
+    """Whether it was taken from this process's book because Redis was not available."""
     counters: list[Counters]
-    """Of each subject, after it was taken."""
+    """Counters of each subject after the reservation was taken."""
 
 
 class _Late(Struct, frozen=True):
-    """What Redis has to be told when it is back."""
+    """A settlement to send to Redis when it is back."""
 
     operation: str
     tenant: str
@@ -74,7 +74,7 @@ class _Late(Struct, frozen=True):
 
 
 class Limiter:
-    """The limits of all tenants, as this gateway asks for them."""
+    """Reserves and settles amounts against the limits of all tenants."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class Limiter:
         self._lease = int(LEASE * 1000)
         self._outstanding: dict[str, Reservation] = {}
         self._books: dict[str, Book] = {}
-        """By tenant, while Redis is away."""
+        """Book of each tenant while Redis is away."""
         self._late: deque[_Late] = deque(maxlen=MAX_LATE)
         self._seen: OrderedDict[tuple[str, str], Counters] = OrderedDict()
         self._offset = time.time() - clock()
-        """From this process's clock to Redis' clock, in seconds."""
+        """Seconds from this process's clock to Redis' clock."""
         self._catching_up = asyncio.Lock()
         self._renewed = clock()
         self._keeping = Periodic("limits", self._keep_up, _CATCH_UP, at_end=self._settle_up)
@@ -105,29 +105,29 @@ class Limiter:
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
-        """Take over the limits of a new configuration; what was counted stays."""
+        """Use the limits of a new configuration; counted amounts stay."""
         self._settings = settings.limits
 
     @property
     def circuit(self) -> Circuit:
-        """State of the breaker that keeps a Redis that does not answer off the road of every turn."""
+        """State of the circuit breaker that spares turns a Redis that does not answer."""
         return self._breaker.circuit
 
     @property
     def outstanding(self) -> int:
-        """Reservations of this process's turns that have not been settled."""
+        """Number of reservations of this process that have not been settled."""
         return sum(1 for reservation in self._outstanding.values() if not reservation.amounts.sockets)
 
     async def start(self) -> None:
-        """Begin to renew leases and to catch up."""
+        """Start renewing leases and sending late settlements."""
         await self._keeping.start()
 
     async def aclose(self) -> None:
-        """Stop that, and tell Redis what it has not been told yet."""
+        """Stop, and send Redis all late settlements."""
         await self._keeping.aclose()
 
     async def reserve(self, tenant: str, id: str, amounts: Amounts, subjects: tuple[LimitSubject, ...]) -> Reservation:
-        """Set amounts aside for a turn or socket, all or none. The same one reserves once, however often it asks.
+        """Set amounts aside for a turn or socket, all or none. A repeated call for the same one reserves once.
 
         Raises:
             InvalidRequest: more than a limit can ever give.
@@ -159,7 +159,7 @@ class Limiter:
         return reservation
 
     def doubts(self, tenant: str, amounts: Amounts, subjects: tuple[LimitSubject, ...]) -> bool:
-        """Whether there may not be so much left, by what was last heard of these subjects. Asks nobody."""
+        """Whether there may be too little left, by the last known counters of these subjects. Asks nobody."""
         for subject in subjects:
             seen = self._seen.get((tenant, subject.name))
             if seen is not None:
@@ -171,7 +171,7 @@ class Limiter:
         return False
 
     def nothing(self, tenant: str, id: str) -> Reservation:
-        """A reservation that has not been asked for yet: `extend` does."""
+        """Return a reservation that holds nothing yet: `extend` fills it."""
         return Reservation(tenant, id, (), _NOTHING, False, [])
 
     async def extend(self, reservation: Reservation, amounts: Amounts, subjects: tuple[LimitSubject, ...]) -> None:
@@ -202,7 +202,7 @@ class Limiter:
         self._outstanding[id] = reservation
 
     async def settle(self, reservation: Reservation, used: Amounts) -> LimitState:
-        """Charge what was used instead of what was reserved; returns the limits after it. Never raises."""
+        """Charge what was used instead of what was reserved; return the limits after it. Never raises."""
         tenant, id, subjects = reservation.tenant, reservation.id, reservation.subjects
         self._outstanding.pop(id, None)
         if not subjects:
@@ -220,12 +220,12 @@ class Limiter:
         return self._state(shares, counters)
 
     def state(self, reservation: Reservation) -> LimitState:
-        """The limits when the reservation was taken."""
+        """Return the limits when the reservation was taken."""
         subjects = self._shares(reservation.subjects) if reservation.local else reservation.subjects
         return self._state(subjects, reservation.counters)
 
     async def read(self, tenant: str, subjects: tuple[LimitSubject, ...]) -> LimitState:
-        """The limits now."""
+        """Return the limits now."""
         given = await self._call("read", tenant, "", _NOTHING, subjects)
         if given is not None:
             return self._state(subjects, given.counters)
@@ -233,7 +233,7 @@ class Limiter:
         return self._state(shares, self._book(tenant).read(shares, self._now())[1])
 
     async def renew(self) -> None:
-        """Let the leases of what still runs begin anew."""
+        """Renew the leases of what still runs."""
         by_tenant: dict[str, list[str]] = {}
         for reservation in self._outstanding.values():
             by_tenant.setdefault(reservation.tenant, []).append(reservation.id)
@@ -244,7 +244,7 @@ class Limiter:
                 await self._ask(tenant, renewal(self._lease, ids[start : start + _BATCH]))
 
     async def catch_up(self) -> None:
-        """Tell Redis what it could not be told in time, before it decides anything else."""
+        """Send Redis the late settlements, before it decides anything else."""
         async with self._catching_up:
             while self._late:
                 batch = [self._late.popleft() for _ in range(min(len(self._late), _BATCH))]
@@ -295,7 +295,7 @@ class Limiter:
         return tuple(LimitSubject(subject.name, share_of_quota(subject.quota, gateways)) for subject in subjects)
 
     def _book(self, tenant: str) -> Book:
-        """This process's book of a tenant. It begins with what was last known of Redis' and what runs here."""
+        """Return this process's book of a tenant. It starts with Redis' last known counters and what runs here."""
         book = self._books.get(tenant)
         if book is None:
             book = self._books[tenant] = Book(self._lease)
@@ -330,7 +330,7 @@ class Limiter:
         return given
 
     async def _ask(self, tenant: str, words: list[Argument]) -> Any:
-        """One call of the script; None if Redis did not answer in time."""
+        """Call the script once; None if Redis did not answer in time."""
         now = self._clock()
         if not self._breaker.allows(now):
             return None

@@ -1,4 +1,4 @@
-"""What clients are told of their limits: before they bite, and when they do. Pure."""
+"""Tells clients the state of their limits, and which limit refused them. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SPEND = ("spend_per_day", "spend_per_month")
 
 
 def read(subjects: Sequence[LimitSubject], counters: Sequence[Counters], soft: float) -> LimitState:
-    """Of each kind of limit the one of which least is left. `soft`: part of a limit from which it is warned of."""
+    """Return the limit of each kind of which least is left. `soft`: share of a limit from which clients are warned."""
     tightest: dict[str, tuple[Gauge, str]] = {}
     for subject, own in zip(subjects, counters, strict=True):
         for gauge in own.gauges(bounds_of(subject.quota)):
@@ -57,7 +57,7 @@ def check_size(subjects: Iterable[LimitSubject], wanted: Amounts) -> None:
 def refusal(
     subjects: Sequence[LimitSubject], counters: Sequence[Counters], wanted: Amounts, soft: float
 ) -> RateLimited:
-    """What refused, and for how long."""
+    """Return the error that names the limit and the wait."""
     found = [
         (subject, *short)
         for subject, own in zip(subjects, counters, strict=True)
@@ -82,14 +82,14 @@ def _named(subject: LimitSubject) -> str:
 
 
 def _needed(gauge: Gauge, wanted: Amounts) -> str:
-    """How much would be taken, where that is not always one."""
+    """Return how much would be taken, where that is not always one."""
     amounts = dict.fromkeys(_SPEND, wanted.spend)
     amounts |= zip(_TOKENS, (wanted.input_tokens, wanted.output_tokens), strict=True)
     return f", and this request may need {amounts[gauge.name]}" if gauge.name in amounts else ""
 
 
 def headers(state: LimitState) -> dict[str, str]:
-    """`x-ratelimit-*` as OpenAI sends them, and a warning if there is one."""
+    """Return `x-ratelimit-*` as OpenAI sends them, and a warning if there is one."""
     by_name = {reading.name: reading for reading in state.readings}
     found = {"requests": by_name.get("requests_per_minute"), "tokens": state.tokens}
     found |= {"input-tokens": by_name.get(_TOKENS[0]), "output-tokens": by_name.get(_TOKENS[1])}
@@ -105,7 +105,7 @@ def headers(state: LimitState) -> dict[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes it: `120ms`, `6.5s`, `6m0s`, `1h2m3s`."""
+    """Format a duration as OpenAI writes it: `120ms`, `6.5s`, `6m0s`, `1h2m3s`."""
     milliseconds = round(seconds * 1000)
     if milliseconds < 1000:
         return f"{milliseconds}ms"

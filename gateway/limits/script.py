@@ -1,4 +1,4 @@
-"""What `limits.lua` is given and what it answers. Pure."""
+"""Encodes the arguments of `limits.lua` and decodes its replies. Pure."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ Argument = str | int | bytes
 
 
 class ScriptReply(Struct, frozen=True):
-    """A decision, and the counters that it was made on or led to."""
+    """The script's decision, and the counters on which it was made or which it led to."""
 
     granted: bool
     now: int
-    """Milliseconds since 1970 by the clock that counts."""
+    """Time that counts, in milliseconds since 1970."""
     counters: list[Counters]
-    """Of each subject, in the order of the question."""
+    """Counters of each subject, in the order of the arguments."""
 
 
 def keys(tenant: str) -> list[str]:
-    """The keys of a tenant's limits; one slot of a cluster."""
+    """Return the keys of a tenant's limits; all are in one slot of a cluster."""
     return [key.format(tenant=tenant) for key in (STATE_KEY, HELD_KEY, LEASES_KEY)]
 
 
 def arguments(
     operation: str, lease: int, id: str, amounts: Amounts, subjects: Sequence[LimitSubject]
 ) -> list[Argument]:
-    """For all operations but renew."""
+    """Return the arguments of all operations but renew."""
     wanted: list[Argument] = [
         operation,
         lease,
@@ -54,12 +54,12 @@ def arguments(
 
 
 def renewal(lease: int, ids: Iterable[str]) -> list[Argument]:
-    """For renew."""
+    """Return the arguments of renew."""
     return ["renew", lease, *ids]
 
 
 def answer(reply: Sequence[int | bytes]) -> ScriptReply:
-    """Of all operations but renew."""
+    """Decode the reply of all operations but renew."""
     granted, now, *counters = reply
     return ScriptReply(
         granted == 1, int(now), [Counters.decode(text) for text in counters if not isinstance(text, int)]

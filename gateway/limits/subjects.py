@@ -1,4 +1,4 @@
-"""Whose limits a turn or socket counts against. Pure."""
+"""Determines the subjects whose limits a turn or socket counts against. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_LIMIT = ("burst_seconds", "mode")
 def subjects_of(
     default: Quota, tenant: Tenant | None, principal: Principal, model: str | None, adapter: str | None
 ) -> tuple[LimitSubject, ...]:
-    """The tenant, its key, and the model and adapter that answer: those that have a limit.
+    """Return the tenant, its key, and the model and adapter that answer: those that have a limit.
 
     Args:
         default: limits of a tenant that has none of its own.
@@ -44,7 +44,7 @@ def subjects_of(
 
 
 def socket_subjects(default: Quota, tenant: Tenant | None, principal: Principal) -> tuple[LimitSubject, ...]:
-    """Those that limit the open sockets."""
+    """Return those that limit the number of open sockets."""
     return tuple(
         subject
         for subject in subjects_of(default, tenant, principal, None, None)
@@ -53,7 +53,8 @@ def socket_subjects(default: Quota, tenant: Tenant | None, principal: Principal)
 
 
 def mode_of(subjects: tuple[LimitSubject, ...]) -> Mode:
-    """Strict if a key, model or adapter says so, else what one of them says, else what the tenant says."""
+    """Return the mode: strict if a key, model or adapter says so, else what one of them says, else what the tenant
+    says."""
     own = [subject.quota.mode for subject in subjects if subject.name != "tenant" and subject.quota.mode]
     if own:
         return "strict" if "strict" in own else own[0]
@@ -62,7 +63,8 @@ def mode_of(subjects: tuple[LimitSubject, ...]) -> Mode:
 
 @lru_cache(maxsize=10_000)
 def share_of_quota(quota: Quota, gateways: int) -> Quota:
-    """One gateway's part of a quota while gateways cannot count together; at least one of everything but money."""
+    """Return one gateway's part of a quota while gateways cannot count together; at least one of everything but
+    money."""
     changes: dict[str, int] = {}
     for name in Quota.__struct_fields__:
         value = getattr(quota, name)

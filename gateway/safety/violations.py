@@ -1,6 +1,6 @@
 """What rules have found, in Redis: per tenant a capped stream of rules, actions and digests, never of texts.
 
-They are written off the road of turns. Redis down means that findings are lost and counted, not that
+They are written in the background, so that no turn waits for Redis. Redis down means that findings are lost and counted, not that
 turns wait.
 """
 

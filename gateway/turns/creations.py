@@ -25,7 +25,7 @@ log = logging.getLogger("roundhouse.turns")
 
 CLAIM_KEY = "rh1:turn-once:{{{tenant}}}:{digest}"
 MAX_KEY = 255
-"""Characters."""
+"""Longest idempotency key in characters."""
 MAX_LOCAL = 10_000
 
 # Redis before 7.0 refuses SET with both NX and GET.
@@ -39,16 +39,16 @@ _RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS
 
 
 class Claim(Struct, frozen=True):
-    """One caller's key, and what was asked under it."""
+    """One caller's idempotency key, and what was asked with it."""
 
     name: str
-    """Where Redis keeps it."""
+    """Key of the claim in Redis."""
     body: str
     """Keyed digest of the request."""
 
 
 class Creations:
-    """Which keys stand for which turns."""
+    """Remembers which turn each idempotency key created."""
 
     def __init__(self, redis: Redis, secret: bytes, ttl: float) -> None:
         """Args: ttl: seconds that a key is remembered."""
@@ -57,10 +57,10 @@ class Creations:
         self._secret = secret[:64]
         self._ttl = int(1000 * ttl)
         self._local: OrderedDict[str, str] = OrderedDict()
-        """What this gateway knows, for when Redis does not answer."""
+        """Claims that this gateway knows, for when Redis does not answer."""
 
     def claim(self, principal: Principal, key: str, request: TurnRequest) -> Claim:
-        """What a key stands for.
+        """Make the claim of an idempotency key.
 
         Raises:
             InvalidRequest: the key is empty, too long, or holds control characters.
@@ -78,7 +78,7 @@ class Creations:
         )
 
     async def take(self, claim: Claim, id: str) -> str | None:
-        """Let the key stand for turn `id`; the id of another turn if it stands for that already.
+        """Bind the key to turn `id`; return the id of another turn if the key is bound to that already.
 
         Raises:
             Conflict: it was used with another body.
@@ -109,7 +109,7 @@ class Creations:
         return existing
 
     async def release(self, claim: Claim, id: str) -> None:
-        """Forget the key if it stands for turn `id`, which was refused or is no longer kept."""
+        """Forget the key if it is bound to turn `id`, which was refused or is no longer kept."""
         mine = f"{claim.body} {id}"
         if self._local.get(claim.name) == mine:
             del self._local[claim.name]

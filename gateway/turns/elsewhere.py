@@ -40,30 +40,30 @@ from gateway.turns.turn import Turn, TurnState
 log = logging.getLogger("roundhouse.turns")
 
 TICK = 1.0
-"""Seconds between two looks at what should have happened."""
+"""Seconds between two checks of the turns that are followed."""
 FLUSH_TIMEOUT = 5.0
 """Seconds that the last writes may take when this gateway ends."""
 
 
 class LocalTurns(Protocol):
-    """The turns of this process; `gateway.turns.Turns`."""
+    """The interface to the turns of this process, which `gateway.turns.Turns` implements."""
 
     @property
     def unfinished(self) -> Iterable[Turn]:
-        """Those that have not ended."""
+        """Turns that have not ended."""
 
     def get(self, response_id: str) -> Turn | None:
-        """The one of this id."""
+        """Return the turn with this id, if it is here."""
 
     async def awaited(self, response_id: str) -> Turn | None:
-        """The one of this id, once it is known whether it begins."""
+        """Return the turn with this id, once it is known whether it begins."""
 
     def forget(self, response_id: str) -> None:
-        """Drop one that has ended."""
+        """Drop a turn that has ended."""
 
 
 class RemoteTurns:
-    """What this gateway knows of turns that it does not run, and tells of those that it does."""
+    """Finds turns that other gateways run or Redis keeps, and shares this gateway's turns with others."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class RemoteTurns:
         self._feeds = Feeds(self._mailbox.send, here.awaited, self._alive, pause=settings.coalesce_window)
         self._following = Followings(presence.id, self._mailbox.send, self._lost)
         self._checkpoints: dict[str, int] = {}
-        """Running turns: number of the last entry of the last checkpoint."""
+        """Number of the last entry in the last checkpoint of each running turn."""
         self._since_checkpoint = 0.0
         self._running = (
             Kept("inbox", lambda: self._mailbox.run(self._handle)),
@@ -101,7 +101,7 @@ class RemoteTurns:
 
     @property
     def shared(self) -> dict[str, int]:
-        """Turns followed, and shown, which come and go with viewers, and those that wait to be stored."""
+        """Number of turns that are followed, that are shown to others, and that wait to be stored."""
         return {
             "followed": self._following.mirrors,
             "feeds": self._feeds.running,
@@ -109,13 +109,13 @@ class RemoteTurns:
         }
 
     async def start(self) -> None:
-        """Begin to read and write; returns at once."""
+        """Start reading and writing; returns at once."""
         for running in self._running:
             await running.start()
         await self._ticking.start()
 
     async def aclose(self) -> None:
-        """Tell the others what they wait for, store what is to be stored, and stop."""
+        """Send the others what they wait for, store what is to be stored, and stop."""
         await self._feeds.aclose(2.0)
         await self._records.flush(FLUSH_TIMEOUT)
         await self._following.aclose()
@@ -126,7 +126,7 @@ class RemoteTurns:
         await self._mailbox.aclose()
 
     async def find(self, id: str, principal: Principal) -> Turn | None:
-        """A turn of this tenant that is not in this process; None if there is none.
+        """Find a turn of this tenant that is not in this process; None if there is none.
 
         Raises:
             ApiError: it was refused before it began, or Redis or its gateway does not answer.
@@ -141,7 +141,7 @@ class RemoteTurns:
             _unavailable()
 
     async def delete(self, id: str, principal: Principal) -> bool:
-        """Delete a response that has ended; whether Redis kept it.
+        """Delete a response that has ended; return whether Redis kept it.
 
         Raises:
             Unavailable: Redis does not answer.
@@ -156,7 +156,7 @@ class RemoteTurns:
         return kept
 
     def ended(self, turn: Turn) -> None:
-        """A turn of this process has ended: store it, if it is to be stored."""
+        """Store a turn of this process that has ended, if it is to be stored."""
         self._checkpoints.pop(turn.id, None)
         if turn.request.store:
             self._records.keep(turn)
@@ -179,7 +179,7 @@ class RemoteTurns:
         return await self._following.follow(id, tenant, gateway)
 
     async def _lost(self, mirror: Mirror) -> None:
-        """End a mirror whose gateway is gone: by what that has stored, or as failed."""
+        """End a mirror whose gateway is gone: by the record that it has stored, or as failed."""
         tenant = mirror.principal.tenant
         try:
             found = await self._records.read(tenant, mirror.id, None)
@@ -232,7 +232,7 @@ class RemoteTurns:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Keep what long turns have said so far, for the case that this gateway dies."""
+        """Store checkpoints of long turns, in case this gateway dies."""
         for turn in self._here.unfinished:
             if turn.state is not TurnState.RUNNING or not turn.request.store:
                 continue

@@ -21,9 +21,9 @@ from gateway.turns.turn import Turn, TurnState, Viewer
 log = logging.getLogger("roundhouse.turns")
 
 SILENCE = 3.0
-"""Seconds without news after which a feed says that it is still there."""
+"""Seconds without news after which a feed sends an empty frame."""
 GIVE_UP = 20.0
-"""Seconds without Redis after which a feed ends; whoever still follows asks again."""
+"""Seconds without Redis after which a feed ends; a gateway that still follows asks again."""
 
 Send = Callable[[str, GatewayMessage], Awaitable[None]]
 Local = Callable[[str], Awaitable[Turn | None]]
@@ -42,14 +42,14 @@ class Feeds:
         self._pause = pause
         self._running = BackgroundTasks("feeds")
         self._tasks: dict[_Key, tuple[int, asyncio.Task[None]]] = {}
-        """By turn, tenant and reader: the feed's number and what sends it."""
+        """Number and task of each feed, by turn, tenant and reader."""
 
     @property
     def running(self) -> int:
         return len(self._tasks)
 
     def follow(self, asked: FollowTurn) -> None:
-        """Begin a feed in place of an older one to the same reader."""
+        """Start a feed in place of an older one to the same reader."""
         key = (asked.turn, asked.tenant, asked.reader)
         if key in self._tasks and self._tasks[key][0] >= asked.feed:
             return  # overtaken on its way
@@ -59,7 +59,7 @@ class Feeds:
         task.add_done_callback(lambda _: self._ended(key, asked.feed))
 
     def leave(self, left: UnfollowTurn) -> None:
-        """End the feed of a reader that follows no longer."""
+        """End the feed of a reader that no longer follows."""
         key = (left.turn, left.tenant, left.reader)
         feed, task = self._tasks.get(key, (0, None))
         if task is not None and feed <= left.feed:
@@ -67,7 +67,7 @@ class Feeds:
             task.cancel()
 
     async def aclose(self, seconds: float) -> None:
-        """Let feeds of turns that have ended send what they have, at most so long."""
+        """Give feeds of ended turns so many seconds to send what they have."""
         await self._running.aclose(seconds)
 
     def _ended(self, key: _Key, feed: int) -> None:
@@ -107,7 +107,7 @@ class Feeds:
                     return
 
     async def _deliver(self, reader: str, message: GatewayMessage) -> bool:
-        """Whether it was sent. A frame that arrives twice does no harm."""
+        """Send a frame; return whether it was sent. A frame that arrives twice does no harm."""
         try:
             async with asyncio.timeout(GIVE_UP):
                 while True:

@@ -36,17 +36,17 @@ from gateway.turns.turn import Turn
 log = logging.getLogger("roundhouse.turns")
 
 PATIENCE = 2.5 * SILENCE
-"""Seconds without a frame after which something is wrong."""
+"""Seconds without a frame after which a feed is asked for anew."""
 ANSWER_TIMEOUT = 5.0
 """Seconds that a gateway may take to show a turn for the first time."""
 DEATHS = 4
-"""Ticks in a row in which a silent gateway is not among the living before it counts as gone."""
+"""Ticks in a row in which a silent gateway must be missing among the living before it counts as gone."""
 LINGER = 5.0
 """Seconds that a mirror stays after its last viewer has left."""
 
 
 class Mirror(Turn):
-    """A turn that another gateway runs, as far as it is known here."""
+    """The local copy of a turn that another gateway runs."""
 
     def __init__(self, id: str, header: TurnHeader, cancel: Callable[[], None], leave: Callable[[], None]) -> None:
         super().__init__(id, header.principal, header.request, header.history, LINGER, header.created_at)
@@ -55,7 +55,7 @@ class Mirror(Turn):
 
 
 class _FollowedTurn:
-    """One turn that is followed."""
+    """State of following one turn."""
 
     def __init__(self, id: str, tenant: str, gateway: str, feed: int, now: float) -> None:
         self.id = id
@@ -63,12 +63,12 @@ class _FollowedTurn:
         self.gateway = gateway
         self.feed = feed
         self.heard = now
-        """When the last frame came, or was asked for."""
+        """Time when the last frame came, or was asked for."""
         self.missed = 0
-        """Times that its gateway was not found among the living."""
+        """Number of ticks in which the turn's gateway was not among the living."""
         self.mirror: Mirror | None = None
         self.known: asyncio.Future[Mirror | None] = asyncio.get_running_loop().create_future()
-        """Done with the first frame; None if the gateway has no such turn."""
+        """Future that the first frame resolves; its result is None if the gateway has no such turn."""
 
     @property
     def last(self) -> int:
@@ -76,7 +76,7 @@ class _FollowedTurn:
 
 
 class Followings:
-    """All turns that this gateway follows."""
+    """All turns of other gateways that this gateway follows."""
 
     def __init__(self, id: str, send: Send, lost: Callable[[Mirror], Coroutine[Any, Any, None]]) -> None:
         """Args: id: this gateway's; lost: ends a mirror whose gateway is gone."""
@@ -84,7 +84,8 @@ class Followings:
         self._send = send
         self._lost = lost
         self._by_turn: dict[tuple[str, str], _FollowedTurn] = {}
-        """By tenant and id: what one tenant asks for tells another nothing, and takes nothing from it."""
+        """Followed turns by tenant and id: what one tenant asks for tells another nothing, and takes nothing from
+        it."""
         self._feeds = itertools.count(1)
         self._sending = BackgroundTasks("follows")
         self._now = asyncio.get_running_loop().time
@@ -94,7 +95,7 @@ class Followings:
         return len(self._by_turn)
 
     def get(self, id: str, principal: Principal) -> Mirror | None:
-        """The mirror of a turn that is followed already."""
+        """Return the mirror of a turn that is followed already."""
         following = self._by_turn.get((principal.tenant, id))
         if following is None or following.mirror is None:
             return None
@@ -102,7 +103,7 @@ class Followings:
         return following.mirror
 
     async def follow(self, id: str, tenant: str, gateway: str) -> Mirror | None:
-        """The mirror of a turn that `gateway` may run; None if it has no such turn.
+        """Follow a turn that `gateway` may run; return its mirror, or None if the gateway has no such turn.
 
         Raises:
             ApiError: the turn was refused there before it began, or the gateway does not answer.
@@ -123,7 +124,7 @@ class Followings:
         return mirror
 
     def on_frame(self, frame: TurnFrame) -> None:
-        """News of a turn."""
+        """Apply a frame to its mirror."""
         following = self._by_turn.get((frame.tenant, frame.turn))
         if following is None:
             self._post(gateway_of(frame.turn) or "", UnfollowTurn(frame.turn, frame.tenant, self._id, frame.feed))
@@ -151,7 +152,7 @@ class Followings:
             self._end(following)
 
     def on_refused(self, refused: FollowRefused) -> None:
-        """There is no such turn, or none any more."""
+        """End the following of a turn that does not exist there, or not any more."""
         following = self._by_turn.get((refused.tenant, refused.turn))
         if following is None or following.feed != refused.feed:
             return
@@ -166,7 +167,7 @@ class Followings:
         self._end(following)
 
     def tick(self, alive: Callable[[str], bool]) -> None:
-        """Now and then: cancel again what goes on, and look after turns of which nothing was heard."""
+        """Cancel again turns that should have ended, and ask for turns of which nothing was heard."""
         for following in list(self._by_turn.values()):
             if following.mirror is not None and following.mirror.cancelled:
                 self._post(following.gateway, CancelRemoteTurn(following.id, following.tenant))
@@ -180,7 +181,7 @@ class Followings:
                 self._lose(following)
 
     async def aclose(self) -> None:
-        """Follow nothing any more."""
+        """Stop following."""
         for following in list(self._by_turn.values()):
             self._leave(following)
         await self._sending.aclose(1.0)

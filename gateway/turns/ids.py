@@ -11,21 +11,21 @@ import secrets
 _GATEWAY = "gw_"
 _ID = re.compile(r"resp_([0-9a-f]{16})[0-9a-f]{32}")
 _CHOICES = re.compile(r"(?:chat)?cmpl-(.+)")
-"""As chat completions and completions call it; of several choices the first."""
+"""Prefixes of ids in chat completions and completions; several choices share the turn's id."""
 
 
 def new_response_id(gateway: str) -> str:
-    """An id that nobody can guess, for a turn of this gateway (an id of `gateway.storage.presence`)."""
+    """Return an id that nobody can guess, for a turn of this gateway (an id of `gateway.storage.presence`)."""
     return f"resp_{gateway.removeprefix(_GATEWAY)}{secrets.token_hex(16)}"
 
 
 def response_id(named: str) -> str:
-    """The id of a response, from what any of OpenAI's endpoints calls it; anything else as it is."""
+    """Convert an id of any of OpenAI's endpoints to the response's id; anything else is returned as it is."""
     match = _CHOICES.fullmatch(named)
     return f"resp_{match[1]}" if match else named
 
 
 def gateway_of(response_id: str) -> str | None:
-    """The gateway that runs, or ran, this response; None if it is no id of ours."""
+    """Return the id of the gateway that runs, or ran, this response; None if it is no id of ours."""
     match = _ID.fullmatch(response_id)
     return _GATEWAY + match[1] if match else None

@@ -1,4 +1,4 @@
-"""How gateways speak to each other about turns: one Redis stream per gateway, which it alone reads.
+"""The mailboxes by which gateways talk about turns: one Redis stream per gateway, which it alone reads.
 
 What is sent is bounded in number and time; a gateway that does not read loses messages, which whoever waits for an
 answer notices. Reading blocks a connection of its own, so that no command ever waits behind it.
@@ -23,17 +23,17 @@ log = logging.getLogger("roundhouse.turns")
 
 INBOX_KEY = "rh1:gateway-inbox:{id}"
 MAX_UNREAD = 4096
-"""Messages, about."""
+"""Number of unread messages that a mailbox keeps, approximately."""
 LIFETIME = 30
-"""Seconds after the last message at which an inbox is gone."""
+"""Seconds after the last message at which a mailbox expires."""
 BLOCK = 5.0
 """Seconds that one read waits for a message."""
 READ_TIMEOUT = 2 * BLOCK
-"""Seconds after which a read has failed; of the reader's connection."""
+"""Seconds after which a read on the reader's connection has failed."""
 
 
 class Mailbox:
-    """One gateway's inbox, and the way to the others'."""
+    """Reads this gateway's messages and sends messages to other gateways."""
 
     def __init__(self, redis: Redis, reader: Redis, id: str, seal: Seal) -> None:
         """Args: reader: a client of its own, whose timeout is `READ_TIMEOUT`."""
@@ -44,11 +44,11 @@ class Mailbox:
         self._stopping = False
 
     def stop(self) -> None:
-        """Read no more. Cancel `run` too: a flag alone does not end a read, and redis-py may swallow a cancellation."""
+        """Stop reading. Cancel `run` too: a flag alone does not end a read, and redis-py may swallow a cancellation."""
         self._stopping = True
 
     async def send(self, gateway: str, message: GatewayMessage) -> None:
-        """Leave a message in a gateway's inbox.
+        """Send a message to a gateway's mailbox.
 
         Raises:
             RedisError, OSError: Redis does not answer; it may have been left all the same.
@@ -78,7 +78,7 @@ class Mailbox:
                 await asyncio.sleep(0.5)
 
     async def aclose(self) -> None:
-        """Nobody reads here any more."""
+        """Delete the mailbox: nobody reads it any more."""
         with contextlib.suppress(RedisError, OSError):  # it goes by itself too
             await self._redis.delete(INBOX_KEY.format(id=self.id))
         await self._reader.aclose()

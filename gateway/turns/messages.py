@@ -1,4 +1,4 @@
-"""What gateways tell each other about turns, and what Redis keeps of one: plain data and its MessagePack form.
+"""Messages between gateways about turns, and the record of a turn in Redis: plain data and its MessagePack form.
 
 Pure. What travels or is kept is sealed before it leaves the process (`gateway.turns.seal`), as it holds text.
 """
@@ -22,7 +22,7 @@ class TurnHeader(Struct, array_like=True, frozen=True):
     principal: Principal
     request: TurnRequest
     history: tuple[Message, ...]
-    """What was said before the request's own messages."""
+    """Messages before the request's own messages."""
     created_at: int
 
 
@@ -35,46 +35,47 @@ class TurnRecord(Struct, array_like=True, frozen=True):
 
 
 class FollowTurn(Struct, array_like=True, tag="follow", frozen=True):
-    """Send me the log of a turn of yours after number `after`, as `TurnFrame`s, until it has ended or I leave."""
+    """Asks for the log of a turn after number `after`, as `TurnFrame`s, until it has ended or `UnfollowTurn` comes."""
 
     turn: str
     tenant: str
-    """On whose behalf; another tenant's turn does not exist for it."""
+    """Tenant that asks; another tenant's turn does not exist for it."""
     reader: str
     """Id of the gateway that asks."""
     feed: int
-    """Names the frames to come. Replaces a feed of the same turn that this reader asked for before."""
+    """Number of the feed, which its frames carry. It replaces a feed of the same turn that this reader asked for
+    before."""
     after: int
     whole: bool
-    """Send the header too."""
+    """Whether the first frame must have the header too."""
 
 
 class UnfollowTurn(Struct, array_like=True, tag="leave", frozen=True):
-    """Nobody here follows this turn any more."""
+    """Says that the reader follows a turn no longer."""
 
     turn: str
     tenant: str
     reader: str
     feed: int
-    """The last one asked for."""
+    """Number of the last feed that was asked for."""
 
 
 class CancelRemoteTurn(Struct, array_like=True, tag="cancel", frozen=True):
-    """End a turn of yours early."""
+    """Asks to cancel a turn."""
 
     turn: str
     tenant: str
 
 
 class ForgetTurn(Struct, array_like=True, tag="forget", frozen=True):
-    """A turn of yours that has ended was deleted."""
+    """Says that a turn that has ended was deleted."""
 
     turn: str
     tenant: str
 
 
 class TurnFrame(Struct, array_like=True, tag="frame", frozen=True):
-    """What a followed turn has gained; also sent when it has gained nothing for a while."""
+    """What the log of a followed turn has gained; also sent when it has gained nothing for a while."""
 
     turn: str
     tenant: str
@@ -85,7 +86,7 @@ class TurnFrame(Struct, array_like=True, tag="frame", frozen=True):
 
 
 class FollowRefused(Struct, array_like=True, tag="refused", frozen=True):
-    """There is no such turn of this tenant here, or it was refused before it began."""
+    """Says that there is no such turn of this tenant, or that it was refused before it began."""
 
     turn: str
     tenant: str
@@ -126,12 +127,12 @@ _record_decoder = msgspec.msgpack.Decoder(TurnRecord, dec_hook=_decode_hook)
 
 
 def encode(value: GatewayMessage | TurnRecord) -> bytes:
-    """As MessagePack."""
+    """Encode a message or record as MessagePack."""
     return _encoder.encode(value)
 
 
 def decode_message(data: bytes) -> GatewayMessage:
-    """A message from another gateway.
+    """Decode a message from another gateway.
 
     Raises:
         msgspec.MsgspecError: it is none, or of another version.
@@ -140,7 +141,7 @@ def decode_message(data: bytes) -> GatewayMessage:
 
 
 def decode_record(data: bytes) -> TurnRecord:
-    """What Redis kept of a turn.
+    """Decode a turn's record from Redis.
 
     Raises:
         msgspec.MsgspecError: it is none, or of another version.

@@ -1,6 +1,6 @@
-"""Turns that Redis keeps: those to be stored, once they have ended, and checkpoints of those that run long.
+"""Keeps turns in Redis: those to be stored, once they have ended, and checkpoints of long ones.
 
-Writes are queued and go out together, off the road of every turn; whoever needs a turn that is not there yet asks the
+Writes are queued and go out together, so that no turn waits for Redis; whoever needs a turn that is not there yet asks the
 gateway that ran it. What is kept is sealed. A script (`record.lua`) sees to it that a turn ends once only, whichever
 gateway says so.
 """
@@ -32,27 +32,27 @@ INDEX_KEY = "rh1:turn-index:{{{tenant}}}"
 BYTES_KEY = "rh1:turn-bytes:{{{tenant}}}"
 
 MAX_RECORD = 4 * 1024 * 1024
-"""Bytes; what is larger is kept by its gateway only."""
+"""Largest record in bytes; a larger turn is kept by its gateway only."""
 MAX_PENDING = 10_000
-"""Turns that may wait for Redis; beyond that the oldest are kept by their gateway only."""
+"""Most turns that wait for Redis; beyond that the oldest are kept by their gateway only."""
 BATCH, BATCH_BYTES = 64, 256 * 1024
-"""Turns written in one round trip, and bytes after which no more are added."""
+"""Most turns written in one round trip, and bytes after which no more are added."""
 GATHER = 0.02
 """Seconds in which turns that end are gathered: a round trip for many costs little more than for one."""
 RETRY = 0.5
 """Seconds between attempts while Redis does not answer."""
 FIRST = 1
-"""Number of the last entry that every log has from its beginning."""
+"""Number of the entry with which every log begins."""
 
 
 class RecordState(enum.StrEnum):
-    """RUNNING -> ENDED or LOST; anything -> DELETED. `record.lua` refuses everything else."""
+    """States of a record: RUNNING -> ENDED or LOST; any -> DELETED. `record.lua` refuses all other transitions."""
 
     RUNNING = "running"
-    """A checkpoint of a turn that runs."""
+    """The record is a checkpoint of a running turn."""
     ENDED = "ended"
     LOST = "lost"
-    """Its gateway is gone; it has failed with the text of its last checkpoint."""
+    """The turn's gateway is gone; the turn has failed with the text of its last checkpoint."""
     DELETED = "deleted"
 
 
@@ -66,29 +66,29 @@ class _Write(NamedTuple):
 
 
 class StoredTurn(NamedTuple):
-    """What Redis knows of a turn."""
+    """A turn as Redis knows it."""
 
     state: RecordState | None
-    """None if nothing is kept."""
+    """State of its record; None if nothing is kept."""
     record: TurnRecord | None
     alive: bool
-    """Whether the gateway that ran it is alive."""
+    """Whether the gateway that ran the turn is alive."""
 
 
 def header_of(turn: Turn) -> TurnHeader:
-    """Everything about a turn but its log."""
+    """Return a turn's header."""
     own = len(turn.request.messages)
     history = turn.conversation[: len(turn.conversation) - own]
     return TurnHeader(turn.principal, turn.request, history, turn.created_at)
 
 
 def record_of(turn: Turn) -> TurnRecord:
-    """Everything about a turn."""
+    """Return a turn's record."""
     return TurnRecord(header_of(turn), turn.log.since(FIRST), turn.view.completed_at)
 
 
 def restore(id: str, record: TurnRecord) -> Turn:
-    """The turn that a record was made of, as it was then."""
+    """Return the turn that a record was made of, as it was then."""
     header = record.header
     turn = Turn(id, header.principal, header.request, header.history, 0.0, header.created_at)
     turn.extend(record.gained, record.completed_at)
@@ -96,7 +96,7 @@ def restore(id: str, record: TurnRecord) -> Turn:
 
 
 class TurnRecords:
-    """What is kept of turns. `gateway` is this process's id, `ttl` in seconds."""
+    """Writes and reads records of turns. `gateway` is this process's id, `ttl` in seconds."""
 
     def __init__(
         self, redis: Redis, seal: Seal, gateway: str, *, ttl: float, max_per_tenant: int, max_bytes_per_tenant: int
@@ -114,19 +114,20 @@ class TurnRecords:
 
     @property
     def pending(self) -> int:
-        """Turns that wait to be written."""
+        """Number of turns that wait to be written."""
         return len(self._pending) + self._writing
 
     def keep(self, turn: Turn) -> None:
-        """Write the turn as it stands soon; once it has ended, for good."""
+        """Queue the turn as it stands for writing; the record of an ended turn is final."""
         self._queue(turn, RecordState.ENDED if turn.finished else RecordState.RUNNING)
 
     def drop(self, turn: Turn) -> None:
-        """Delete what is kept of a turn of this gateway, and what would be."""
+        """Delete what is kept or queued of a turn of this gateway."""
         self._queue(turn, RecordState.DELETED)
 
     async def lose(self, turn: Turn) -> bool:
-        """Say that a turn of a gateway that is gone has failed; whether nobody has said so, or deleted it, before.
+        """Mark a turn of a gateway that is gone as failed; return whether this is the first to do so, and it was not
+        deleted.
 
         Raises:
             RedisError, OSError: Redis does not answer.
@@ -134,7 +135,7 @@ class TurnRecords:
         return await self._run([self._sealed(turn, RecordState.LOST)]) == [1]
 
     async def delete(self, tenant: str, id: str) -> bool:
-        """Delete a turn; whether it was kept. What its gateway may still write of it is refused.
+        """Delete a turn; return whether it was kept. Later writes of its gateway are refused.
 
         Raises:
             RedisError, OSError: Redis does not answer.
@@ -142,7 +143,7 @@ class TurnRecords:
         return await self._run([_Write(tenant, id, RecordState.DELETED, b"")]) == [1]
 
     async def read(self, tenant: str, id: str, gateway: str | None) -> StoredTurn:
-        """What is known of a turn, and whether `gateway`, which ran it, is alive.
+        """Read the record of a turn, and whether `gateway`, which ran it, is alive.
 
         Raises:
             RedisError, OSError: Redis does not answer.
@@ -182,7 +183,7 @@ class TurnRecords:
                     self._writing = 0
 
     async def flush(self, seconds: float) -> None:
-        """Wait until everything queued is written, at most so long."""
+        """Wait until everything queued is written, for so many seconds at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.pending:  # noqa: ASYNC110  at the end of the process only
@@ -199,7 +200,7 @@ class TurnRecords:
         self._news.set()
 
     def _next_batch(self) -> list[tuple[Turn, RecordState, _Write]]:
-        """The oldest that are queued, no more than are sealed and sent without others having to wait."""
+        """Take the oldest writes of the queue, no more than can be sealed and sent without holding up others."""
         batch: list[tuple[Turn, RecordState, _Write]] = []
         size = 0
         while self._pending and len(batch) < BATCH and size < BATCH_BYTES:
@@ -223,7 +224,7 @@ class TurnRecords:
         return _Write(tenant, turn.id, state, data)
 
     async def _run(self, writes: list[_Write]) -> list[int]:
-        """Per write whether it changed anything."""
+        """Run writes; return for each whether it changed anything."""
         results = await self._evaluate(writes)
         if any(isinstance(result, NoScriptError) for result in results):
             # Redis has been restarted. What did run before is refused or repeats itself.

@@ -16,11 +16,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 _SALT, _NONCE = 16, 12
-"""Bytes."""
+"""Lengths of salt and nonce in bytes."""
 
 
 class BrokenSeal(Exception):
-    """Not sealed with this installation's secret, or changed, or not what it is taken for."""
+    """The data was not sealed with this installation's secret, was changed, or was sealed as something else."""
 
 
 class Seal:
@@ -37,12 +37,12 @@ class Seal:
         self._cipher = cipher
 
     def seal(self, data: bytes, context: str) -> bytes:
-        """Sealed data, 44 bytes longer."""
+        """Seal data; the result is 44 bytes longer."""
         nonce = next(self._nonces).to_bytes(_NONCE, "big")
         return self._salt + nonce + self._cipher(self._salt).encrypt(nonce, data, context.encode())
 
     def open(self, sealed: bytes, context: str) -> bytes:
-        """What was sealed.
+        """Open sealed data.
 
         Raises:
             BrokenSeal: see there.

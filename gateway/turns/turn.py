@@ -1,4 +1,4 @@
-"""One turn, and those who watch it.
+"""A turn, and the viewers that read its log.
 
 A turn belongs to the server, not to the socket that asked for it. That is why stop and resume both work: a viewer that
 goes away only starts a timer, an explicit cancel ends the turn at once. A viewer is a cursor into the turn's log, so a
@@ -25,7 +25,7 @@ from gateway.telemetry.trace import TurnTrace
 
 
 class TurnState(enum.Enum):
-    """ADMITTING -> RUNNING -> FINISHED, or ADMITTING -> REFUSED; anything else raises."""
+    """States of a turn: ADMITTING -> RUNNING -> FINISHED, or ADMITTING -> REFUSED; any other transition raises."""
 
     ADMITTING = "admitting"
     RUNNING = "running"
@@ -41,7 +41,7 @@ _ALLOWED = {
 
 
 class Turn:
-    """One answer in the making, or made."""
+    """One question and its answer, running or finished."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Turn:
         self.principal = principal
         self.request = request
         self.conversation = history + request.messages
-        """Everything said before this answer, without `instructions`."""
+        """Messages before this answer, without `instructions`."""
         self.log = TurnLog(with_item=request.generate)
         self.created_at = int(time.time()) if created_at is None else created_at
         self.view = ResponseView(id, self.created_at, request, self.log)
@@ -65,15 +65,15 @@ class Turn:
         self.cancelled = False
         self.trace = TurnTrace(request.metadata)
         self.delivered: Callable[[], TokenUsage] = TokenUsage
-        """Tokens so far: those that engines computed, and of the answer those that were streamed into `log`."""
+        """Token counts so far: those that engines computed, and of the answer those that were streamed into `log`."""
         self.sensitive = False
-        """Whether a safety rule has found something in what was asked or answered."""
+        """Whether a safety rule has found something in the question or the answer."""
         self.cost: int | None = None
-        """Micro-dollars that it costs, once no more tokens come and if they have a price."""
+        """Cost in micro-dollars, known once no more tokens come and only if they have a price."""
         self.limits: Callable[[], LimitState] = LimitState
-        """The limits when the turn was admitted."""
+        """State of the limits when the turn was admitted."""
         self.admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the turn has been routed; holds the `ApiError` if it was refused."""
+        """Future that is resolved when the turn has been routed; it holds the `ApiError` if the turn was refused."""
         self._viewers: set[Viewer] = set()
         self._orphan_timeout = orphan_timeout
         self._orphan_timer: asyncio.TimerHandle | None = None
@@ -87,7 +87,7 @@ class Turn:
 
     @property
     def live(self) -> bool:
-        """Whether anybody reads along, instead of waiting for the end."""
+        """Whether any viewer reads along, instead of waiting for the end."""
         return any(viewer.live for viewer in self._viewers)
 
     @property
@@ -96,7 +96,7 @@ class Turn:
 
     @property
     def answer(self) -> tuple[Message, ...]:
-        """What was answered, for a turn that continues this one. A call that was cut off cannot be answered to."""
+        """The answer as a message, for a turn that continues this one. A call that was cut off cannot be answered."""
         calls = tuple(
             ToolCall(item.call.id, item.call.name, item.text)
             for item in self.log.items
@@ -118,7 +118,7 @@ class Turn:
         self._wake()
 
     def extend(self, gained: LogSlice, completed_at: int | None) -> None:
-        """Record what a copy of this turn's log has gained.
+        """Append what a copy of this turn's log has gained.
 
         Args:
             completed_at: Unix time of its end, if that is in it.
@@ -135,7 +135,7 @@ class Turn:
         self._wake()
 
     def rewrite(self, request: TurnRequest) -> None:
-        """Have it asked something else, in as many messages, before it is routed; what was asked is forgotten."""
+        """Replace what the turn asks by as many other messages, before it is routed; the old ones are forgotten."""
         self.conversation = self.conversation[: -len(request.messages) or None] + request.messages
         self.request = self.view.request = request
 
@@ -153,13 +153,13 @@ class Turn:
             self._on_cancel()
 
     def on_cancel(self, stop: Callable[[], None] | None) -> None:
-        """Have `stop` called when the turn is cancelled, at once if it already was. For the pipeline."""
+        """Register `stop` to be called when the turn is cancelled, at once if it already was."""
         self._on_cancel = stop
         if stop is not None and self.cancelled:
             stop()
 
     def watch(self, after: int = -1, wake: Callable[[], None] | None = None, *, live: bool = True) -> Viewer:
-        """A viewer that has seen everything up to number `after`. Close it, or use it as a context manager."""
+        """Return a viewer that has seen everything up to number `after`. Close it, or use it as a context manager."""
         return Viewer(self, after, wake, live=live)
 
     def _joined(self, viewer: Viewer) -> None:
@@ -171,7 +171,7 @@ class Turn:
         self.looked_after()
 
     def looked_after(self) -> None:
-        """Start the orphan timer anew if nobody watches."""
+        """Restart the orphan timer if nobody watches."""
         if not self._viewers and self.state in (TurnState.ADMITTING, TurnState.RUNNING):
             self._stop_orphan_timer()
             loop = asyncio.get_running_loop()
@@ -210,7 +210,7 @@ class Viewer:
         """Whether the last read found more than one delta waiting."""
         self._news = asyncio.Event()
         self.wake = wake or self._news.set
-        """Called when the turn has something new."""
+        """Callback for when the turn has something new."""
         self.closed = False
         turn._joined(self)
         self.wake()
@@ -227,7 +227,7 @@ class Viewer:
         return self.turn.finished and self.cursor >= self.turn.log.last
 
     def read(self) -> list[LogEntry]:
-        """Everything new, consecutive deltas merged; empty if nothing is."""
+        """Return everything new, consecutive deltas merged; empty if nothing is new."""
         waiting = self.turn.log.waiting(self.cursor)
         entries = self.turn.log.read(self.cursor)
         self.behind = waiting > len(entries)
@@ -236,14 +236,14 @@ class Viewer:
         return entries
 
     def gained(self) -> LogSlice:
-        """Everything new as data for a copy of the log."""
+        """Return everything new as data for a copy of the log."""
         gained = self.turn.log.since(self.cursor)
         self.cursor = self.turn.log.last
         return gained
 
     async def entries(self, coalesce: float = 0.0) -> AsyncIterator[LogEntry]:
-        """Entries as they come until the turn has ended. A consumer that falls behind gets at most one delta every
-        `coalesce` seconds, so that it can catch up; one that keeps up gets every delta at once.
+        """Yield entries as they come until the turn has ended. A consumer that falls behind gets at most one delta
+        every `coalesce` seconds, so that it can catch up; one that keeps up gets every delta at once.
         """
         while not self.exhausted:
             await self._news.wait()

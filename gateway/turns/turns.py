@@ -1,4 +1,4 @@
-"""All turns of one gateway: started, found, continued, drained and forgotten."""
+"""All turns of one gateway: starts, finds, continues, drains and forgets them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from gateway.turns.turn import Turn, TurnState, Viewer
 logger = logging.getLogger("roundhouse.turns")
 
 MAX_RETAINED_CHARACTERS = 256 * 1024 * 1024
-"""Text of all finished turns together, questions included; the oldest go first."""
+"""Most characters of all finished turns together, questions included; the oldest are forgotten first."""
 
 
 class TurnPipeline(Protocol):
-    """What carries a turn from request to answer; `gateway.pipeline.run.Pipeline` in production."""
+    """The interface of what carries a turn from request to answer: `gateway.pipeline.run.Pipeline` in production."""
 
     async def run(self, turn: Turn) -> None:
         """Run the turn, giving its events to `turn.append` in the order of `gateway.protocol.stream`.
@@ -52,14 +52,14 @@ class Turns:
         self._gateway = gateway or new_id()
         self._turns: dict[str, Turn] = {}
         self._begun: dict[str, asyncio.Event] = {}
-        """By id of a turn that may begin; set once it has, or will not."""
+        """Events by id of a turn that may begin; set once it has begun, or will not."""
         self._tasks = BackgroundTasks("turns")
         self._retained: OrderedDict[str, asyncio.TimerHandle] = OrderedDict()
         self._retained_characters = 0
         self._elsewhere: RemoteTurns | None = None
         self._creations: Creations | None = None
         self.draining = False
-        """Once true, new turns are refused."""
+        """Whether new turns are refused."""
 
     async def share(self, redis: Redis, reader: Redis, presence: Presence, secret: bytes) -> None:
         """Share turns with the gateways that use the same Redis, until `aclose`; for `reader` see `Mailbox`."""
@@ -68,23 +68,23 @@ class Turns:
         await self._elsewhere.start()
 
     def configure(self, pipeline: TurnPipeline, settings: TurnSettings) -> None:
-        """Take over a new configuration, for turns that come; running ones stay in the pipeline they began in."""
+        """Use a new configuration for new turns; running ones stay in the pipeline they began in."""
         self._pipeline = pipeline
         self._settings = settings
 
     @property
     def running(self) -> int:
-        """Turns that have not ended, including those being admitted."""
+        """Number of turns that have not ended, including those being admitted."""
         return len(self._tasks)
 
     @property
     def unfinished(self) -> Iterable[Turn]:
-        """The turns themselves."""
+        """Turns that have not ended."""
         return [turn for turn in self._turns.values() if not turn.finished]
 
     @property
     def retained(self) -> int:
-        """Finished turns that are still kept."""
+        """Number of finished turns that are kept in memory."""
         return len(self._retained)
 
     @property
@@ -139,18 +139,18 @@ class Turns:
             await self._creations.release(claim, existing)
 
     def get(self, response_id: str) -> Turn | None:
-        """The turn of this id, if it runs or is kept in this process."""
+        """Return the turn with this id, if it runs or is kept in this process."""
         return self._turns.get(response_id)
 
     async def awaited(self, response_id: str) -> Turn | None:
-        """The same, but waits for a turn of which it is not known yet whether it will begin."""
+        """Return the turn with this id like `get`, but wait until it is known whether it begins."""
         begun = self._begun.get(response_id)
         if begun is not None and response_id not in self._turns:
             await begun.wait()
         return self._turns.get(response_id)
 
     async def look(self, response_id: str, principal: Principal) -> Turn | None:
-        """The same, of this tenant and wherever it runs, also one that is being admitted or was refused.
+        """Return this tenant's turn with this id wherever it runs, also one that is being admitted or was refused.
 
         Raises:
             ApiError: it was refused elsewhere, or Redis or its gateway does not answer.
@@ -158,7 +158,7 @@ class Turns:
         return await self._find(response_id, principal)
 
     async def find(self, response_id: str, principal: Principal) -> Turn:
-        """The running or kept turn of this tenant, wherever it runs.
+        """Return the running or kept turn of this tenant, wherever it runs.
 
         Raises:
             NotFound: there is none, it is no longer kept, or it is another tenant's.
@@ -199,7 +199,7 @@ class Turns:
             self._retained_characters -= _characters(self._turns.pop(response_id))
 
     async def drain(self, grace: float) -> None:
-        """Refuse new turns, let the running ones end, cancel those that take longer than `grace` seconds."""
+        """Refuse new turns, let running ones end, cancel those that take longer than `grace` seconds."""
         self.draining = True
         await self._tasks.wait(grace)
         for turn in list(self._turns.values()):
@@ -237,7 +237,7 @@ class Turns:
 
     @contextlib.contextmanager
     def _coming(self, id: str) -> Iterator[None]:
-        """A turn with this id may begin: who has heard of it already waits until that is known."""
+        """Announce that a turn with this id may begin: callers who know its id wait until that is decided."""
         begun = self._begun[id] = asyncio.Event()
         try:
             yield
@@ -323,7 +323,7 @@ class Turns:
 
 
 async def _admitted(viewer: Viewer) -> Viewer:
-    """The viewer, once its turn has been admitted; it is closed if that is refused, or nobody waits any more."""
+    """Return the viewer once its turn has been admitted; it is closed if that is refused, or nobody waits any more."""
     try:
         await asyncio.shield(viewer.turn.admitted)
     except BaseException:
