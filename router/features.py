@@ -97,7 +97,7 @@ class Features(Struct, frozen=True):
     digits: float = 0.0
     """Share of the characters read that are digits; the next three are shares too."""
     symbols: float = 0.0
-    """Share of symbols of formulas and mark-up: `\ ^ _ { } $`."""
+    r"""Share of symbols of formulas and mark-up: `\ ^ _ { } $`."""
     signs: float = 0.0
     """Share of arithmetic signs and brackets."""
     capitals: float = 0.0

@@ -1,7 +1,7 @@
 """The usage ledger as a gateway keeps it: every turn that ended, once, however long Redis is away.
 
-An entry goes to the journal on disk when its turn ends, and from there to Redis twice a second, so that nothing waits
-for Redis on a turn's road. A process that is killed loses no turn that had ended: the next gateway with the same
+An entry goes to the journal on disk when its turn ends, and from there to Redis twice a second, so that no turn
+waits for Redis. A process that is killed loses no turn that had ended: the next gateway with the same
 `redis.data` writes it. Of the turns that were running it finds their last checkpoint, `usage.flush_interval` old at
 most, and enters them as `lost`. Where the disk is gone together with the machine, what had not reached Redis is lost.
 """

@@ -1,8 +1,8 @@
 """Limits of all tenants: reserve what a turn may use at most, settle what it used.
 
 Checking before and charging after lets concurrent turns overshoot; a reservation taken atomically does not. The
-counters live in Redis (`limits.lua`) and are shared by all gateways. When Redis is down or slow, a breaker keeps it off
-the road of every turn, and `limits.on_redis_down` says whether turns are limited within this process, to its share of
+counters live in Redis (`limits.lua`) and are shared by all gateways. When Redis is down or slow, a circuit breaker
+spares turns the wait, and `limits.on_redis_down` says whether turns are limited within this process, to its share of
 each limit, or refused. What was used meanwhile is charged when Redis is back.
 """
 

@@ -1,4 +1,4 @@
-"""What a request says about caches: `Cache-Control`, and tags by which its answer can be forgotten.
+"""Reads what a request says about caches: `Cache-Control`, and tags by which its answer can be forgotten.
 
 Over HTTP in headers, in any body in its `roundhouse` object; where both speak, the stricter counts. A client can only
 ask for more care, never for more sharing.
@@ -17,11 +17,11 @@ from gateway.errors import invalid_value
 TAGS_HEADER = "x-roundhouse-cache-tags"
 MAX_TAGS = 8
 MAX_TAG = 64
-"""Characters."""
+"""Longest tag in characters."""
 _TAG = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _MAX_AGE = re.compile(r'max-age="?([0-9]+)"?')
 _FOREVER = 10**9
-"""Seconds; no answer is older."""
+"""An age in seconds that no answer reaches."""
 _DIRECTIVES = "no-store, no-cache, max-age=<seconds>, only-if-cached"
 
 Directives = Annotated[str, Meta(max_length=128)]
@@ -29,20 +29,20 @@ Tags = Annotated[list[str], Meta(max_length=MAX_TAGS)]
 
 
 class Caching(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the response cache may be used for one turn."""
+    """The terms on which one turn uses the response cache."""
 
     no_store: bool = False
-    """Neither look an answer up nor store it."""
+    """Whether the answer must be neither looked up nor stored."""
     refresh: bool = False
-    """Make a new answer, and store it (`no-cache`)."""
+    """Whether a new answer must be made, and stored (`no-cache`)."""
     max_age: int | None = None
-    """Seconds since a stored answer was made."""
+    """Greatest age of a stored answer in seconds."""
     only_if_cached: bool = False
-    """Refuse the request if no answer is stored."""
+    """Whether the request is refused if no answer is stored."""
     several: bool = False
-    """It is one of several answers to the same prompt."""
+    """Whether this is one of several answers to the same prompt."""
     tags: tuple[str, ...] = ()
-    """Sorted. Whoever invalidates one of them invalidates the answer."""
+    """Tags, sorted. Invalidating one of them invalidates the answer."""
 
 
 def from_headers(headers: Mapping[str, str]) -> Caching:
@@ -60,7 +60,7 @@ def from_headers(headers: Mapping[str, str]) -> Caching:
 
 
 def from_body(control: str | None, tags: list[str] | None) -> Caching:
-    """What the `roundhouse` object of a body says.
+    """Return what the `roundhouse` object of a body says.
 
     Raises:
         InvalidRequest: a directive is unknown, a tag has another form, or there are too many.
@@ -71,7 +71,7 @@ def from_body(control: str | None, tags: list[str] | None) -> Caching:
 
 
 def stricter(one: Caching, other: Caching) -> Caching:
-    """What two say together.
+    """Combine the terms of headers and body: the stricter one of each.
 
     Raises:
         InvalidRequest: they have too many tags together.
@@ -90,7 +90,7 @@ def stricter(one: Caching, other: Caching) -> Caching:
 
 
 NOTHING = Caching()
-"""Of a request that says nothing."""
+"""The terms of a request that says nothing about caches."""
 
 
 def _made(control: str, tags: list[str], *, param: str, strict: bool) -> Caching:
@@ -121,7 +121,7 @@ def _made(control: str, tags: list[str], *, param: str, strict: bool) -> Caching
 
 
 def checked_tags(tags: Iterable[str], param: str) -> tuple[str, ...]:
-    """Tags in their order, each once.
+    """Return the tags in their order, each once.
 
     Raises:
         InvalidRequest: one has another form, or there are too many.

@@ -68,12 +68,12 @@ class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=T
     service_tier: ServiceTier | None = None
     response_format: Any = None
     structured_outputs: Any = None
-    """Both: see `gateway.protocol.output_format`."""
+    """vLLM's way to say what `response_format` says; see `gateway.protocol.output_format`."""
 
     parallel_tool_calls: bool | None = None
     tool_choice: Any = None
     tools: Any = None
-    """All three: see `gateway.protocol.tools`."""
+    """Functions of the client; for this and the next two see `gateway.protocol.tools`."""
 
     # Accepted: they cannot change the answer.
     prompt_cache_key: str | None = None
@@ -96,7 +96,7 @@ class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=T
 
 
 def parse_chat_completion_create(body: Mapping[str, Any], given: Caching = NOTHING) -> ChoicesRequest:
-    """The turns that a body asks for.
+    """Return the turns that a body asks for.
 
     Args:
         body: the decoded object.
@@ -142,7 +142,7 @@ def _logprobs(create: ChatCompletionCreate) -> int | None:
 
 
 def _output_limit(create: ChatCompletionCreate) -> int | None:
-    """`max_tokens` is the older name of `max_completion_tokens`."""
+    """Return the limit of output tokens; `max_tokens` is the older name of `max_completion_tokens`."""
     limits = {create.max_completion_tokens, create.max_tokens} - {None}
     if len(limits) > 1:
         raise invalid_value("max_tokens", "differs from max_completion_tokens; send one of them")

@@ -1,4 +1,4 @@
-"""What `/v1/chat/completions` and `/v1/completions` have in common: several answers to one request, and their usage."""
+"""What chat completions and completions share: several answers to one request, and the sum of their usage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.protocol.requests import TurnRequest
 from gateway.protocol.stream import TokenUsage
 
 MAX_CHOICES = 128
-"""Answers to one request: prompts times `n`."""
+"""Most answers to one request: prompts times `n`."""
 
 Count = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 
@@ -22,9 +22,9 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     """The `stream_options` of a body."""
 
     include_usage: bool | None = None
-    """One more chunk at the end, with the usage of the whole request."""
+    """Whether one more chunk comes at the end, with the usage of the whole request."""
     continuous_usage_stats: bool | None = None
-    """The usage so far in every chunk, as vLLM has it; load tools ask for it. Needs `include_usage`."""
+    """Whether every chunk has the usage so far, as in vLLM; load tools ask for it. Needs `include_usage`."""
     include_obfuscation: bool | None = None
     """Accepted and without effect: no padding is ever sent."""
 
@@ -33,14 +33,14 @@ class ChoicesRequest(Struct, frozen=True, kw_only=True):
     """A request for one or more answers."""
 
     turns: tuple[TurnRequest, ...]
-    """One per answer; those of the same prompt are neighbours."""
+    """Turns of the request, one per answer; those of the same prompt are neighbours."""
     n: int = 1
-    """Answers per prompt."""
+    """Number of answers per prompt."""
     stream: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
     echo: bool = False
-    """Put the prompt before each answer (`/v1/completions` only)."""
+    """Whether the prompt is put before each answer (`/v1/completions` only)."""
 
 
 def request_choices(
@@ -51,7 +51,7 @@ def request_choices(
     stream_options: StreamOptions | None,
     echo: bool = False,
 ) -> ChoicesRequest:
-    """A request for `n` answers to each of `prompts`. The seeds of a prompt's answers count up from the one given.
+    """Make a request for `n` answers to each of `prompts`. The seeds of a prompt's answers count up from the one given.
 
     Raises:
         InvalidRequest: too many answers, or `stream_options` without `stream`.
@@ -82,7 +82,7 @@ def request_choices(
 
 
 def total_usage(usages: Iterable[TokenUsage], n: int) -> dict[str, Any]:
-    """The usage of a request, of the usages of its answers. A prompt counts once however many answers it has."""
+    """Add up the usage of a request's answers. A prompt counts once however many answers it has."""
     usages = list(usages)
     prompts = usages[::n]
     prompt_tokens = sum(usage.input_tokens for usage in prompts)
@@ -96,7 +96,7 @@ def total_usage(usages: Iterable[TokenUsage], n: int) -> dict[str, Any]:
 
 
 def _numbered(request: TurnRequest, index: int) -> TurnRequest:
-    """The request for answer number `index` to a prompt: with another seed, if the client gave one."""
+    """Return the request for answer number `index` to a prompt: with another seed, if the client gave one."""
     seed = request.sampling.seed
     if seed is None or index == 0:
         return request

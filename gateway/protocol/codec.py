@@ -13,16 +13,16 @@ from gateway.protocol.nesting import check_depth
 
 
 class Codec(Protocol):
-    """How events of one connection are written and read."""
+    """The encoding of events on one connection."""
 
     subprotocol: str
 
     def encode(self, event: Event) -> str | bytes:
-        """One message."""
+        """Encode one message."""
         ...
 
     def decode(self, message: str | bytes) -> dict[str, Any]:
-        """The object in one message.
+        """Decode one message to an object.
 
         Raises:
             InvalidRequest: it is malformed or no object; the message says where.
@@ -72,7 +72,8 @@ CODECS: tuple[type[Codec], ...] = (JsonCodec, MsgpackCodec)
 
 
 def negotiate(offered: Sequence[str]) -> tuple[Codec, str | None]:
-    """The codec for what a client offers, and the subprotocol to echo: the first one known, never the ticket."""
+    """Choose the codec from the subprotocols that a client offers, and the one to echo: the first known one, never the
+    ticket."""
     for name in offered:
         for codec in CODECS:
             if name == codec.subprotocol:

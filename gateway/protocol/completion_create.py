@@ -38,7 +38,7 @@ class CompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     """OpenAI's parameters, then (inherited) sampling parameters that OpenAI does not have."""
 
     prompt: Any
-    """See `_prompts`."""
+    """One prompt or a list of prompts; see `_prompts`."""
     model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     max_tokens: Annotated[int, Meta(ge=0)] | None = None
     n: Count | None = None
@@ -47,7 +47,7 @@ class CompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     structured_outputs: Any = None
-    """See `gateway.protocol.output_format`."""
+    """vLLM's output formats; see `gateway.protocol.output_format`."""
 
     # Accepted: it cannot change the answer.
     user: str | None = None
@@ -70,7 +70,7 @@ class _TokenBatch(Struct):
 
 
 def parse_completion_create(body: Mapping[str, Any], given: Caching = NOTHING) -> ChoicesRequest:
-    """The turns that a body asks for.
+    """Return the turns that a body asks for.
 
     Args:
         body: the decoded object.
@@ -118,7 +118,7 @@ def _sampling(create: CompletionCreate, limit: int) -> Sampling:
 
 
 def _prompts(prompt: Any) -> list[str | tuple[int, ...]]:
-    """One prompt (text, or a list of token ids), or a list of prompts of one kind."""
+    """Return one prompt (text, or a list of token ids), or a list of prompts of one kind, as a list."""
     if isinstance(prompt, str):
         return [prompt]
     if not isinstance(prompt, list) or not prompt:

@@ -11,7 +11,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.requests import converted
 
 MAX_INPUTS = 2048
-"""Texts of one request; OpenAI's limit."""
+"""Most texts of one request; OpenAI's limit."""
 
 
 class EmbeddingRequest(Struct, frozen=True):
@@ -31,11 +31,11 @@ class EmbeddingCreate(Struct, kw_only=True, forbid_unknown_fields=True):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=65_536)] | None = None
     user: str | None = None
-    """Accepted: it changes nothing."""
+    """Accepted, without effect."""
 
 
 def parse_embedding_create(body: Mapping[str, Any]) -> EmbeddingRequest:
-    """What a body asks for.
+    """Return what a body asks for.
 
     Raises:
         InvalidRequest: a parameter is missing, unknown, of the wrong type, out of range or not served; `param` names

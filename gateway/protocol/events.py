@@ -33,7 +33,7 @@ Event = dict[str, Any]
 
 
 class ClientEventType(enum.StrEnum):
-    """What a client may send over the WebSocket."""
+    """Types of the events that a client may send over the WebSocket."""
 
     CREATE = "response.create"
     CANCEL = "response.cancel"
@@ -41,7 +41,7 @@ class ClientEventType(enum.StrEnum):
 
 
 class ServerEventType(enum.StrEnum):
-    """What the server sends: over the WebSocket all of it, over SSE what concerns one response."""
+    """Types of the events that the server sends: all of them over the WebSocket, those of one response over SSE."""
 
     CREATED = "response.created"
     IN_PROGRESS = "response.in_progress"
@@ -80,11 +80,11 @@ class CloseCode(enum.IntEnum):
     TIMEOUT = 4408
     """No first message, or no message and no turn for too long."""
     SLOW_CONSUMER = 4503
-    """The client left its socket unread for `server.send_timeout`; resume on a new connection."""
+    """The client left its socket unread for `server.send_timeout`; it can resume on a new connection."""
 
 
 def error_event(error: ApiError, stream_id: str | None = None) -> Event:
-    """An `error` event, the WebSocket's counterpart of an HTTP error response."""
+    """Return an `error` event, the WebSocket's counterpart of an HTTP error response."""
     body = error.body()
     if error.headers:
         body["headers"] = error.headers
@@ -109,13 +109,13 @@ class ResponseView:
         self.completed_at: int | None = None
 
     def event(self, entry: LogEntry) -> Event:
-        """The stream event of one log entry."""
+        """Return the stream event of one log entry."""
         event = self._body(entry)
         event["sequence_number"] = entry.sequence
         return event
 
     def response(self) -> Event:
-        """The `Response` object as it stands now."""
+        """Return the `Response` object as it stands now."""
         finished = self._log.finished
         if finished is None:
             return self._response("in_progress", [self._item(item) for item in self._log.items])
@@ -204,7 +204,7 @@ class ResponseView:
         return ("msg_" if item.call is None else "fc_") + name
 
     def _item(self, item: OutputItem, *, begun: bool = False) -> Event:
-        """`begun`: as it was when it was opened."""
+        """Return an item; with `begun` as it was when it was opened."""
         shown: Event = {
             "id": self._item_id(item),
             "status": (ItemState.OPEN if begun else item.state).value,
@@ -262,7 +262,7 @@ class ResponseView:
 
 
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why an answer is incomplete, in OpenAI's words."""
+"""OpenAI's words for why an answer is incomplete."""
 
 _STATUS = {
     "stop": "completed",
@@ -320,7 +320,8 @@ def _response_error(error: ApiError) -> Event:
 
 
 def logprob_objects(logprobs: tuple[TokenLogprob, ...], *, with_bytes: bool) -> list[Event]:
-    """Log-probabilities as OpenAI's objects; their `bytes` are not part of stream events of the Responses API."""
+    """Convert log-probabilities to OpenAI's objects; their `bytes` are not part of stream events of the Responses
+    API."""
 
     def one(entry: TokenLogprob) -> Event:
         shown: Event = {"token": entry.token, "logprob": entry.logprob}

@@ -1,4 +1,4 @@
-"""What a response was asked, as OpenAI's list of items: the whole conversation before its answer, in pages."""
+"""The input of a response as OpenAI's list of items: the whole conversation before its answer, in pages."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gateway.protocol.requests import Message, converted
 
 
 class ItemsPage(Struct, forbid_unknown_fields=True):
-    """Which items are asked for."""
+    """The page of items that a query asks for."""
 
     after: Annotated[str, Meta(max_length=128)] | None = None
-    """Id of the item before the first one."""
+    """Id of the item before the page."""
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     order: Literal["asc", "desc"] = "desc"
 
 
 def parse_page(query: dict[str, str]) -> ItemsPage:
-    """The page that a query asks for.
+    """Return the page that a query asks for.
 
     Raises:
         InvalidRequest: a parameter is unknown or out of range.
@@ -32,7 +32,7 @@ def parse_page(query: dict[str, str]) -> ItemsPage:
 
 
 def input_items(response_id: str, conversation: Sequence[Message], page: ItemsPage) -> Event:
-    """One page of the items of a conversation.
+    """Return one page of a conversation's items.
 
     Raises:
         InvalidRequest: `after` is no item of it.

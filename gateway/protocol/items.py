@@ -14,7 +14,7 @@ from gateway.protocol.stream import ArgumentsDelta, CallBegun, TextDelta, TokenL
 
 
 class ItemState(enum.Enum):
-    """OPEN -> COMPLETED or OPEN -> INCOMPLETE; anything else raises."""
+    """States of an item: OPEN -> COMPLETED or OPEN -> INCOMPLETE; any other transition raises."""
 
     OPEN = "in_progress"
     COMPLETED = "completed"
@@ -22,28 +22,29 @@ class ItemState(enum.Enum):
 
 
 class OutputItem:
-    """Append-only until it is closed."""
+    """One item of an answer. Append-only until it is closed."""
 
     def __init__(self, index: int, call: CallBegun | None = None) -> None:
         self.index = index
         """Position among the items of its answer."""
         self.call = call
-        """What the item calls; None for a message."""
+        """The called function; None for a message."""
         self.state = ItemState.OPEN
         self.merge = True
-        """Whether deltas that wait for a reader become one; not those of a replay, which all wait at once."""
+        """Whether deltas that wait for a reader are merged into one; not for a replay, whose deltas all wait at
+        once."""
         self._pieces: list[str] = []
         self._text = ""
         self._ends = array("I")
-        """Per delta: characters of text up to its end."""
+        """Offset in the text at which each delta ends."""
         self._token_ids = array("I")
         self._token_ends = array("I")
         self._logprobs: list[tuple[TokenLogprob, ...]] = []
-        """Per delta; empty unless log-probabilities were asked for."""
+        """Log-probabilities of each delta; empty unless they were asked for."""
 
     @property
     def deltas(self) -> int:
-        """How many there have been."""
+        """Number of deltas so far."""
         return len(self._ends)
 
     @property
@@ -66,7 +67,7 @@ class OutputItem:
         return tuple(chain.from_iterable(self._logprobs))
 
     def append(self, delta: TextDelta | ArgumentsDelta) -> None:
-        """Add what the item gained."""
+        """Append a delta."""
         if self.state is not ItemState.OPEN:
             raise RuntimeError("a delta after its item has ended")
         self._pieces.append(delta.text)
@@ -80,7 +81,7 @@ class OutputItem:
             self._logprobs.append(logprobs)
 
     def close(self, state: ItemState) -> None:
-        """The item has ended."""
+        """Close the item."""
         if self.state is not ItemState.OPEN or state is ItemState.OPEN:
             raise RuntimeError(f"item: illegal transition {self.state.value} -> {state.value}")
         self._text = "".join(self._pieces)
@@ -88,7 +89,7 @@ class OutputItem:
         self.state = state
 
     def merged(self, first: int, end: int | None = None) -> TextDelta | ArgumentsDelta:
-        """One delta for everything from delta number `first` on, and before number `end`."""
+        """Return one delta for everything from delta number `first` on, and before number `end`."""
         end = self.deltas if end is None else end
         start, token_start = (self._ends[first - 1], self._token_ends[first - 1]) if first else (0, 0)
         stop, token_stop = (self._ends[end - 1], self._token_ends[end - 1]) if end else (0, 0)
@@ -99,7 +100,7 @@ class OutputItem:
         return TextDelta(text, tokens, tuple(chain.from_iterable(self._logprobs[first:end])))
 
     def since(self, first: int) -> Deltas:
-        """The deltas from number `first` on, with their borders."""
+        """Return the deltas from number `first` on, with their borders."""
         whole = self.merged(first)
         start, token_start = (self._ends[first - 1], self._token_ends[first - 1]) if first else (0, 0)
         return Deltas(
@@ -112,7 +113,7 @@ class OutputItem:
         )
 
     def extend(self, gained: Deltas) -> None:
-        """Add deltas that `since` gave of a copy of this item.
+        """Append deltas that `since` gave of a copy of this item.
 
         Raises:
             ValueError: they contradict themselves.

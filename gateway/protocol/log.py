@@ -1,4 +1,4 @@
-"""The record of one turn: everything a viewer may be shown, numbered, in a size bounded by the answer's length.
+"""The log of one turn: everything a viewer may be shown, numbered, in a size bounded by the answer's length.
 
 Every entry has the sequence number of the Responses event it stands for, counted without gaps. The deltas of an item
 are a run of numbers that the item answers for itself: the text is stored once, with the offset at which each delta
@@ -33,7 +33,7 @@ from gateway.protocol.stream import (
 
 
 class LogEntryKind(enum.Enum):
-    """What an entry stands for. The structural ones exist for Responses clients and carry no neutral event.
+    """Kinds of entries. The structural ones exist for Responses clients and carry no neutral event.
 
     Stored responses hold these numbers: new kinds come last.
     """
@@ -43,9 +43,9 @@ class LogEntryKind(enum.Enum):
     ITEM_ADDED = enum.auto()
     PART_ADDED = enum.auto()
     EVENT = enum.auto()
-    """`Routed`, `PromptScored` or `LimitState`."""
+    """A `Routed`, `PromptScored` or `LimitState`."""
     DELTA = enum.auto()
-    """Of a message's text, or of a call's arguments."""
+    """A delta of a message's text, or of a call's arguments."""
     TEXT_DONE = enum.auto()
     PART_DONE = enum.auto()
     ARGUMENTS_DONE = enum.auto()
@@ -60,7 +60,7 @@ class LogEntry(NamedTuple):
     kind: LogEntryKind
     event: TurnEvent | None = None
     item: OutputItem | None = None
-    """What it is about, from ITEM_ADDED to ITEM_DONE."""
+    """The item of the entry, from ITEM_ADDED to ITEM_DONE."""
 
 
 class TurnLog:
@@ -73,18 +73,18 @@ class TurnLog:
         self._items: list[OutputItem] = []
         self._parts: list[list[LogEntry] | OutputItem] = []
         self._starts: list[int] = []
-        """Per part: the number of its first entry."""
+        """Number of the first entry of each part."""
         self.last = -1
         """Sequence number of the newest entry."""
         self.routed: Routed | None = None
-        """The last route taken."""
+        """The latest `Routed`."""
         self.finished: Finished | None = None
         self._push(LogEntryKind.CREATED)
         self._push(LogEntryKind.IN_PROGRESS)
 
     @property
     def items(self) -> Sequence[OutputItem]:
-        """The answer so far."""
+        """Items of the answer so far."""
         return self._items
 
     @property
@@ -97,12 +97,12 @@ class TurnLog:
 
     @property
     def text(self) -> str:
-        """What the answer's messages say so far."""
+        """Text of the answer's messages so far."""
         return "".join(item.text for item in self.messages)
 
     @property
     def characters(self) -> int:
-        """Of messages and arguments."""
+        """Characters of messages and arguments so far."""
         return sum(item.characters for item in self._items)
 
     @property
@@ -111,7 +111,7 @@ class TurnLog:
         return tuple(chain.from_iterable(item.logprobs for item in self._items))
 
     def append(self, event: TurnEvent) -> None:
-        """Record one event.
+        """Append one event.
 
         Raises:
             RuntimeError: the order of `gateway.protocol.stream` is broken, for example by a delta after the end.
@@ -149,7 +149,8 @@ class TurnLog:
                 self._finish(event)
 
     def read(self, after: int) -> list[LogEntry]:
-        """All entries with a number above `after`; consecutive deltas of an item merged into one, unless replayed."""
+        """Return all entries with a number above `after`; consecutive deltas of an item are merged into one, unless
+        replayed."""
         entries: list[LogEntry] = []
         first = max(bisect_right(self._starts, after + 1) - 1, 0)
         for start, part in zip(self._starts[first:], self._parts[first:], strict=True):
@@ -163,7 +164,7 @@ class TurnLog:
         return entries
 
     def since(self, after: int) -> LogSlice:
-        """The entries with a number above `after`, as data from which `extend` makes them again elsewhere."""
+        """Return the entries with a number above `after` as data from which `extend` makes them again elsewhere."""
         gained: list[Deltas | Structural] = []
         first = max(bisect_right(self._starts, after + 1) - 1, 0)
         for start, part in zip(self._starts[first:], self._parts[first:], strict=True):
@@ -175,7 +176,7 @@ class TurnLog:
         return LogSlice(after, tuple(gained))
 
     def extend(self, gained: LogSlice) -> None:
-        """Add what `since` gave of another log that begins as this one does.
+        """Append what `since` gave of another log that begins as this one does.
 
         Raises:
             ValueError: it does not follow this log's last entry, or is no part of a log.
@@ -210,12 +211,12 @@ class TurnLog:
         self._push(kind, entry.event, item)
 
     def waiting(self, after: int) -> int:
-        """How many entries a reader at `after` has not read."""
+        """Number of entries that a reader at `after` has not read."""
         return max(self.last - after, 0)
 
     @property
     def _current(self) -> OutputItem | None:
-        """The item that has not ended."""
+        """The item that is open."""
         newest = self._items[-1] if self._items else None
         return newest if newest and newest.state is ItemState.OPEN else None
 
@@ -226,7 +227,7 @@ class TurnLog:
         return item
 
     def _message(self) -> OutputItem:
-        """The message that text goes to: the current one, or a new one."""
+        """Return the message to which text is appended: the open one, or a new one."""
         item = self._current or self._open()
         if item.call is not None:
             raise RuntimeError("text within a call")
@@ -253,7 +254,7 @@ class TurnLog:
         self._run_of(item, 1).append(delta)
 
     def _run_of(self, item: OutputItem, deltas: int) -> OutputItem:
-        """Number so many more deltas of an item, which is then to be given them."""
+        """Reserve numbers for so many more deltas of an item, which is then to be given them."""
         if not self._parts or self._parts[-1] is not item:
             self._parts.append(item)
             self._starts.append(self.last + 1)

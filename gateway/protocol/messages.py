@@ -1,4 +1,4 @@
-"""Conversations as request bodies spell them: messages of text or text parts, calls of functions and their outputs.
+"""Parses conversations in request bodies: messages of text or text parts, function calls and their outputs.
 
 Checked by hand rather than by a struct, so that whatever is not served (images, calls of other tools, ...) is refused
 by its name and place.
@@ -21,18 +21,18 @@ MAX_CALL_ID = 256
 
 
 class Dialect(Struct, frozen=True):
-    """How one endpoint spells messages."""
+    """The spelling of messages at one endpoint."""
 
     field: str
-    """Name of the list in the body."""
+    """Name of the body's field that holds the list."""
     parts: tuple[str, ...]
-    """Types of content parts that hold text."""
+    """Types of the content parts that hold text."""
     keys: Collection[str]
-    """What a message may have beside `role` and `content`, without effect."""
+    """Keys of a message beside `role` and `content` that have no effect."""
     unserved: Collection[str] = ()
     """Keys of OpenAI's that would have an effect; accepted only while they are null or empty."""
     items: bool = False
-    """Calls and their outputs are items of their own (Responses), not parts of messages (chat completions)."""
+    """Whether calls and their outputs are items of their own (Responses), not parts of messages (chat completions)."""
 
 
 def parse_messages(items: list[Any], dialect: Dialect, *, continues: bool = False) -> tuple[Message, ...]:

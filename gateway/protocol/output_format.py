@@ -22,9 +22,9 @@ from gateway.protocol.nesting import json_depth
 MAX_SOURCE_BYTES = 131_072
 """Largest schema, expression, grammar or list of choices, in UTF-8; engines accept no larger one."""
 MAX_GBNF_BYTES = 8_192
-"""Less, because it is translated before the request may go on."""
+"""Largest GBNF grammar in bytes: less than others, because it is translated before the request may go on."""
 MAX_DEPTH = 64
-"""Objects and lists inside each other in a schema."""
+"""Most levels of objects and lists in a schema."""
 MAX_CHOICES = 1_000
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -36,20 +36,20 @@ TEXT: dict[str, Any] = {"type": "text"}
 
 
 class OutputFormat(Struct, frozen=True):
-    """A grammar for the answer, and where it came from."""
+    """A grammar for the answer, and the field it came from."""
 
     grammar: Grammar
     param: str
-    """Path of the field that the grammar was made of."""
+    """Path of the field that holds the grammar."""
     shown: dict[str, Any]
-    """As a response repeats it in `text.format`."""
+    """The format as a response repeats it in `text.format`."""
 
     @property
     def is_json(self) -> bool:
         return self.grammar.kind in ("json_schema", "json_object")
 
     def holds(self, text: str) -> bool:
-        """Whether a finished answer keeps to the format, as far as can be told without the grammar: JSON is JSON."""
+        """Whether a finished answer is in the format, as far as can be told without the grammar: JSON is JSON."""
         if not self.is_json:
             return True
         try:
@@ -60,7 +60,7 @@ class OutputFormat(Struct, frozen=True):
 
 
 def parse_text_config(value: Any) -> OutputFormat | None:
-    """The format that a response's `text` asks for; None is free text.
+    """Return the format that a response's `text` asks for; None is free text.
 
     Raises:
         InvalidRequest: `param` is the path of what is wrong.
@@ -74,7 +74,7 @@ def parse_text_config(value: Any) -> OutputFormat | None:
 
 
 def parse_response_format(value: Any) -> OutputFormat | None:
-    """The format that a chat completion's `response_format` asks for; None is free text.
+    """Return the format that a chat completion's `response_format` asks for; None is free text.
 
     Raises:
         InvalidRequest: `param` is the path of what is wrong.
@@ -117,7 +117,7 @@ def parse_structured_outputs(value: Any) -> OutputFormat | None:
 
 
 def one_format(*formats: OutputFormat | None) -> OutputFormat | None:
-    """The only format of a request that may spell it in several fields.
+    """Return the only format of a request, which may spell it in one of several fields.
 
     Raises:
         InvalidRequest: two are set.
@@ -130,7 +130,7 @@ def one_format(*formats: OutputFormat | None) -> OutputFormat | None:
 
 
 def checked_schema(value: Any, path: str) -> str:
-    """A JSON schema as JSON.
+    """Encode a JSON schema as JSON, after checking size and depth.
 
     Raises:
         InvalidRequest: it is no object, too large or too deep.
@@ -143,7 +143,7 @@ def checked_schema(value: Any, path: str) -> str:
 
 
 def checked_name(value: Any, path: str) -> str:
-    """A name as OpenAI allows it for schemas and functions.
+    """Check a name as OpenAI allows it for schemas and functions.
 
     Raises:
         InvalidRequest: it is missing, or has other characters or more of them.
@@ -167,7 +167,7 @@ def checked_type(value: Any, kind: type[T], path: str) -> T:
 
 
 def type_name(value: Any) -> str:
-    """JSON's name of a value's type, roughly."""
+    """Return JSON's name of a value's type, roughly."""
     return "null" if value is None else type(value).__name__
 
 

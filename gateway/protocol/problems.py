@@ -1,4 +1,4 @@
-"""Errors of the admin API: RFC 9457 `application/problem+json` of the same tree as everywhere else. Pure."""
+"""Errors of the admin API as RFC 9457 `application/problem+json`. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(Struct, frozen=True):
-    """RFC 9457. Programs read `code`; docs/errors.md lists them."""
+    """An error by RFC 9457. Programs read `code`; docs/errors.md lists the codes."""
 
     type: str
-    """`urn:roundhouse:error:` and the code."""
+    """A URN: `urn:roundhouse:error:` and the code."""
     title: str
-    """The status in words."""
+    """The HTTP status in words."""
     status: int
     detail: str
-    """What was wrong, and the remedy."""
+    """The cause, and the remedy."""
     code: str
     param: str | None = None
     """The field, header or parameter that was wrong."""
 
 
 def problem(error: ApiError) -> Problem:
-    """The problem that describes an error."""
+    """Return the problem that describes an error."""
     title = http.HTTPStatus(error.status).phrase
     return Problem(f"urn:roundhouse:error:{error.code}", title, error.status, error.message, error.code, error.param)

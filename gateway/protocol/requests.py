@@ -1,4 +1,4 @@
-"""What a client asked for, in one shape for every endpoint: a `TurnRequest`.
+"""The request of a client in one shape for every endpoint: a `TurnRequest`.
 
 The request bodies of `/v1/responses` (HTTP and WebSocket), `/v1/chat/completions` and `/v1/completions` all become this
 one struct, which is all that limits, caches, router and engines ever see. `SamplingFields` holds the fields those
@@ -35,7 +35,7 @@ class ToolCall(Struct, frozen=True):
     id: str
     name: str
     arguments: str
-    """As the model wrote them: JSON, unless it was cut off."""
+    """Arguments as the model wrote them: JSON, unless they were cut off."""
 
 
 class Message(Struct, frozen=True):
@@ -44,18 +44,18 @@ class Message(Struct, frozen=True):
     role: Role
     content: str
     calls: tuple[ToolCall, ...] = ()
-    """What the assistant called after it said this."""
+    """Calls that the assistant made after saying this."""
     answers: str | None = None
-    """With the role `tool`: the id of the call whose output this is."""
+    """For the role `tool`, the id of the call whose output this is."""
 
     @property
     def size(self) -> int:
-        """Characters."""
+        """Length in characters."""
         return len(self.content) + sum(len(call.name) + len(call.arguments) for call in self.calls)
 
 
 class Sampling(Struct, frozen=True, kw_only=True):
-    """How the client wants tokens chosen; None: as the model's authors want it (its generation_config.json)."""
+    """Sampling parameters of a request; None stands for the model's default (its generation_config.json)."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -66,11 +66,12 @@ class Sampling(Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = {}
     seed: int | None = None
-    """None: the gateway draws one."""
+    """Seed; None: the gateway draws one."""
     ignore_eos: bool = False
     min_tokens: int = 0
     logprobs: int | None = None
-    """None: no log-probabilities; N: the chosen token's and those of the N most likely tokens."""
+    """Number of alternatives whose log-probabilities are wanted, beside the chosen token's; None: no
+    log-probabilities."""
     prompt_logprobs: int | None = None
 
     def deterministic(self, defaults: SamplingDefaults) -> bool:
@@ -79,7 +80,7 @@ class Sampling(Struct, frozen=True, kw_only=True):
         return temperature == 0 or self.seed is not None
 
     def resolve(self, defaults: SamplingDefaults, *, max_tokens: int, seed: int) -> SamplingParams:
-        """The engine's parameters for a model with these defaults; `seed` is used if the client named none."""
+        """Return the engine's parameters for a model with these defaults; `seed` is used if the client named none."""
 
         def either(name: str) -> Any:
             value = getattr(self, name)
@@ -104,29 +105,29 @@ class Sampling(Struct, frozen=True, kw_only=True):
 
 
 class TurnRequest(Struct, frozen=True, kw_only=True):
-    """One turn: what to answer and how. Values are in range; everything that needs an engine is checked later."""
+    """One turn as the client asked for it. Values are in range; what needs an engine is checked later."""
 
     model: str
     """`auto`, a tier (`small`, `medium`, `large`) or a model's public name."""
     messages: tuple[Message, ...] = ()
-    """The new messages of this turn, without `instructions` and without what `previous_response_id` stands for."""
+    """New messages of this turn, without `instructions` and without those that `previous_response_id` stands for."""
     instructions: str | None = None
     """System message of this turn only: it is not inherited by turns that continue this one."""
     prompt: str | tuple[int, ...] | None = None
     """A raw prompt (text or token ids) instead of messages: no chat template is applied."""
     sampling: Sampling = Sampling()
     max_output_tokens: int | None = None
-    """None: the configured default, never beyond the context."""
+    """Most output tokens; None: the configured default, never beyond the context."""
     format: OutputFormat | None = None
-    """What the answer must match; None: free text."""
+    """Format that the answer must match; None: free text."""
     tools: ToolUse | None = None
     """Functions that the model may call instead of answering; None: there are none."""
     stop: tuple[str, ...] = ()
     generate: bool = True
-    """False: only warm the prefix cache with the prompt; the answer is empty."""
+    """Whether to generate an answer; False only warms the prefix cache with the prompt."""
     caching: Caching = NOTHING
     quality: int | None = None
-    """What quality may cost, 0 to 100, where the router picks the tier; None: as configured."""
+    """Position of the quality knob, 0 to 100, where the router picks the tier; None: as configured."""
     previous_response_id: str | None = None
     store: bool = True
     metadata: dict[str, str] = {}
@@ -134,7 +135,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def extent(self) -> int:
-        """Characters, about, that keeping the request takes beside its messages."""
+        """Number of characters, approximately, that the request takes beside its messages."""
         format = len(self.format.grammar.source) if self.format else 0
         return len(self.instructions or "") + format + (self.tools.size if self.tools else 0)
 
@@ -143,7 +144,7 @@ class RoundhouseOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """The `roundhouse` object of a request body: what OpenAI's parameters cannot say."""
 
     cache: Directives | None = None
-    """As HTTP's `Cache-Control`."""
+    """Cache directives, as in HTTP's `Cache-Control`."""
     cache_tags: Tags | None = None
     quality: Annotated[int, Meta(ge=0, le=100)] | None = None
     """The router's knob for this request, where the server lets requests turn it."""
@@ -176,7 +177,7 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     roundhouse: RoundhouseOptions | None = None
 
     def sampling(self, *, logprobs: int | None = None, prompt_logprobs: int | None = None) -> Sampling:
-        """These fields as a turn's `Sampling`.
+        """Return these fields as a turn's `Sampling`.
 
         Raises:
             InvalidRequest: a key of `logit_bias` is not a token id.
@@ -203,7 +204,7 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     def caching(self, given: Caching) -> Caching:
-        """What the body and the headers (a WebSocket has none per turn) say about caches.
+        """Return what body and headers (a WebSocket has none per turn) say about caches.
 
         Raises:
             InvalidRequest: see `gateway.protocol.caching`.
@@ -226,7 +227,7 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def refuse_unsupported(body: Struct, neutral: dict[str, tuple[Any, ...]]) -> None:
-    """Refuse by name what is part of OpenAI's API but not served here, instead of quietly ignoring it.
+    """Refuse by name parameters of OpenAI's API that are not served here, instead of quietly ignoring them.
 
     Args:
         neutral: field -> values that ask for nothing (besides leaving it out or null), for example `{"tools": ([],)}`.
@@ -243,7 +244,7 @@ def refuse_unsupported(body: Struct, neutral: dict[str, tuple[Any, ...]]) -> Non
 
 
 def check_together(format: OutputFormat | None, tools: ToolUse | None, logprobs: str | None) -> None:
-    """Refuse what cannot be asked for beside tools.
+    """Refuse parameters that cannot be combined with tools.
 
     Args:
         logprobs: the field that asks for log-probabilities, if one does.

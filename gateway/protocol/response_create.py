@@ -83,12 +83,12 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     include: list[Include] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     text: Any = None
-    """See `gateway.protocol.output_format`."""
+    """Output format; see `gateway.protocol.output_format`."""
 
     parallel_tool_calls: bool | None = None
     tool_choice: Any = None
     tools: Any = None
-    """All three: see `gateway.protocol.tools`."""
+    """Functions of the client; for this and the next two see `gateway.protocol.tools`."""
 
     # Accepted: they cannot change the answer.
     prompt_cache_key: str | None = None
@@ -112,7 +112,7 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
 
 
 def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> tuple[TurnRequest, bool]:
-    """The turn that a body asks for, and whether it asks for a stream (which a WebSocket always gives).
+    """Return the turn that a body asks for, and whether it asks for a stream (which a WebSocket always gives).
 
     Args:
         body: the decoded object, without the WebSocket's envelope (`type`, `stream_id`).
@@ -154,7 +154,7 @@ def _logprobs(create: ResponseCreate) -> int | None:
 
 
 def _logprobs_field(create: ResponseCreate) -> str | None:
-    """The field that asks for log-probabilities."""
+    """Return the name of the field that asks for log-probabilities."""
     if create.top_logprobs:
         return "top_logprobs"
     return "include" if INCLUDE_LOGPROBS in (create.include or ()) else None

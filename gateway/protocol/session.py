@@ -26,18 +26,18 @@ from gateway.protocol.requests import TurnRequest, converted
 from gateway.protocol.response_create import parse_response_create
 
 MAX_MALFORMED = 8
-"""Malformed messages in a row after which a client is not worth talking to."""
+"""Malformed messages in a row after which the connection is closed."""
 
 StreamId = Annotated[str, Meta(min_length=1, max_length=128)]
 ResponseId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class SessionLimits(Struct, frozen=True):
-    """What one connection may do. Times in seconds."""
+    """Limits of one connection. Times in seconds."""
 
     max_message_bytes: int = 1_048_576
     max_turns: int = 32
-    """Turns running, queued or resumed at the same time."""
+    """Most turns running, queued or resumed at the same time."""
     first_message_timeout: float = 60.0
     idle_timeout: float = 600.0
     lifetime: float = 3600.0
@@ -83,11 +83,11 @@ Effect = Send | StartTurn | Watch | CancelTurn | Close
 
 
 class SessionState(enum.Enum):
-    """OPEN -> ENDING -> CLOSED, or OPEN -> CLOSED; anything else raises."""
+    """States of a session: OPEN -> ENDING -> CLOSED, or OPEN -> CLOSED; any other transition raises."""
 
     OPEN = "open"
     ENDING = "ending"
-    """No new turns; closes when the running ones have ended."""
+    """No new turns start; the connection closes when the running ones have ended."""
     CLOSED = "closed"
 
 
@@ -108,7 +108,7 @@ class _Resume(Struct, forbid_unknown_fields=True):
 
 
 class _Active(Struct):
-    """What a subscription stands for."""
+    """The turn behind a subscription."""
 
     lane: str | None
     response_id: str | None = None
@@ -129,20 +129,20 @@ class Session:
         self._subscriptions = 0
         self._active: dict[int, _Active] = {}
         self._queues: dict[str | None, deque[tuple[TurnRequest, str | None]]] = {}
-        """Turns that wait for their lane; a lane is in here exactly while one of its turns runs."""
+        """Turns that wait for their lane; a lane is a key exactly while one of its turns runs."""
         self._refusal: ApiError | None = None
-        """While ENDING: what a new turn is told."""
+        """Error that new turns get while ENDING."""
         self._end = Close(CloseCode.RESTART, "")
-        """While ENDING: how the connection closes."""
+        """The way in which the connection closes, while ENDING."""
 
     @property
     def turns(self) -> int:
-        """Turns running, queued or resumed."""
+        """Number of turns running, queued or resumed."""
         return len(self._active) + sum(len(queue) for queue in self._queues.values())
 
     @property
     def deadline(self) -> float:
-        """When `tick` wants to be called if nothing else happens before; infinity if never."""
+        """Time at which `tick` must be called if nothing else happens before; infinity if never."""
         deadlines = []
         if self.state is SessionState.OPEN:
             deadlines.append(self._opened + self._limits.lifetime)
@@ -156,7 +156,7 @@ class Session:
         return self._active[subscription].lane
 
     def receive(self, message: str | bytes, now: float) -> list[Effect]:
-        """A message has come in."""
+        """Handle a message of the client."""
         if self.state is SessionState.CLOSED:
             return []
         self._heard, self._quiet_since = True, now
@@ -176,17 +176,17 @@ class Session:
             return [Send(error_event(error, lane))]
 
     def turn_started(self, subscription: int, response_id: str) -> None:
-        """The turn of a `StartTurn` or `Watch` runs; its events follow until `turn_ended`."""
+        """Record that the turn of a `StartTurn` or `Watch` runs; its events follow until `turn_ended`."""
         self._active[subscription].response_id = response_id
 
     def turn_refused(self, subscription: int, error: ApiError, now: float) -> list[Effect]:
-        """It could not be started; the client is told and the lane goes on."""
+        """Tell the client that a turn could not be started, and go on with the lane."""
         if self.state is SessionState.CLOSED:
             return []
         return [Send(error_event(error, self.lane(subscription))), *self.turn_ended(subscription, now)]
 
     def turn_ended(self, subscription: int, now: float) -> list[Effect]:
-        """The last event of a turn has been sent."""
+        """Record that the last event of a turn has been sent."""
         if self.state is SessionState.CLOSED:
             return []
         active = self._active.pop(subscription)
@@ -203,7 +203,7 @@ class Session:
         return effects
 
     def tick(self, now: float) -> list[Effect]:
-        """Time has passed: closes what has lived or been silent for too long."""
+        """Close what has lived or been silent for too long."""
         if self.state is SessionState.CLOSED or now < self.deadline:
             return []
         if self.state is SessionState.OPEN and now >= self._opened + self._limits.lifetime:
@@ -216,7 +216,7 @@ class Session:
         return self._close(CloseCode.TIMEOUT, f"waited too long for {what}")
 
     def drain(self, reconnect_after: float) -> list[Effect]:
-        """The server restarts: no new turns, and close once the running ones have ended.
+        """Refuse new turns because the server restarts, and close once the running ones have ended.
 
         Args:
             reconnect_after: seconds after which the client should connect again.
@@ -231,11 +231,11 @@ class Session:
         return [Send(event), *self._finish(error, CloseCode.RESTART, "restart")]
 
     def shut(self) -> list[Effect]:
-        """The server cannot wait any longer."""
+        """Close at once, because the server cannot wait any longer."""
         return self._close(CloseCode.RESTART, "restart")
 
     def disconnected(self) -> None:
-        """The connection is gone."""
+        """Record that the connection is gone."""
         if self.state is not SessionState.CLOSED:
             self._move_to(SessionState.CLOSED)
 
@@ -305,7 +305,7 @@ class Session:
         return effects
 
     def _finish(self, refusal: ApiError, code: CloseCode, reason: str) -> list[Effect]:
-        """No new turns from now on, neither those that wait for their lane; close when the running ones have ended."""
+        """Refuse new turns from now on, also those that wait for their lane; close when the running ones have ended."""
         self._move_to(SessionState.ENDING)
         self._refusal, self._end = refusal, Close(code, reason)
         effects: list[Effect] = []
@@ -327,7 +327,7 @@ class Session:
 
 
 def _stream_id(body: dict[str, Any]) -> str | None:
-    """The lane of a message, taken out of it: only the WebSocket's envelope has one."""
+    """Take the lane out of a message: only the WebSocket's envelope has one."""
     try:
         return msgspec.convert(body.pop("stream_id", None), StreamId | None)
     except msgspec.ValidationError as error:
@@ -335,7 +335,7 @@ def _stream_id(body: dict[str, Any]) -> str | None:
 
 
 def _idempotency_key(body: dict[str, Any]) -> str | None:
-    """The client's own name for a turn, taken out of its message: over HTTP it is a header."""
+    """Take the client's own name for a turn out of its message: over HTTP it is a header."""
     key = body.pop("idempotency_key", None)
     if key is not None and not isinstance(key, str):
         raise invalid_value("idempotency_key", "expected a string")

@@ -1,4 +1,4 @@
-"""What a log gained between two of its numbers, as plain data that travels to other gateways and into Redis.
+"""Slices of a log between two of its numbers, as plain data that travels to other gateways and into Redis.
 
 Deltas keep their borders, so that a copy of a log counts as the log itself does: whoever has seen number N of one can
 go on after N with the other.
@@ -14,18 +14,18 @@ from gateway.protocol.stream import CallBegun, Finished, LimitState, PromptScore
 
 
 class Deltas(Struct, array_like=True, tag=0, frozen=True):
-    """Deltas of one item that follow one another."""
+    """Consecutive deltas of one item."""
 
     item: int
-    """Its position among the items of the answer."""
+    """Index of the item in the answer."""
     text: str
     lengths: tuple[int, ...]
-    """Characters per delta."""
+    """Number of characters of each delta."""
     token_ids: tuple[int, ...] = ()
     token_counts: tuple[int, ...] = ()
-    """Token ids per delta."""
+    """Number of token ids of each delta."""
     logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
-    """Per delta; empty unless log-probabilities were asked for."""
+    """Log-probabilities of each delta; empty unless they were asked for."""
 
     @property
     def entries(self) -> int:
@@ -33,16 +33,16 @@ class Deltas(Struct, array_like=True, tag=0, frozen=True):
 
 
 class Structural(Struct, array_like=True, tag=1, frozen=True):
-    """Any other entry of a log."""
+    """Any entry of a log that is no delta."""
 
     kind: int
-    """Value of `gateway.protocol.log.LogEntryKind`."""
+    """Value of the entry's `gateway.protocol.log.LogEntryKind`."""
     event: Routed | PromptScored | LimitState | Finished | None = None
     item: int | None = None
     call: CallBegun | None = None
-    """With the entry that begins an item: what it calls, if it is a call."""
+    """The called function, in the entry that begins a call."""
     state: str | None = None
-    """With the entries that end an item: how it ended."""
+    """Final state of the item, in the entries that end it."""
 
     @property
     def entries(self) -> int:
@@ -57,23 +57,23 @@ class LogSlice(Struct, array_like=True, frozen=True):
 
     @property
     def last(self) -> int:
-        """Number of its last entry."""
+        """Number of the last entry."""
         return self.after + sum(part.entries for part in self.parts)
 
 
 class Fit(enum.Enum):
-    """How a slice fits a log."""
+    """Relation of a slice to a log."""
 
     NEXT = "next"
-    """It goes on where the log ends."""
+    """The slice begins where the log ends."""
     KNOWN = "known"
-    """The log has all of it."""
+    """The log has all of the slice."""
     GAP = "gap"
-    """Something between them is missing, or they overlap: ask for what follows the log's last number."""
+    """Something between log and slice is missing, or they overlap: ask for what follows the log's last number."""
 
 
 def fit(gained: LogSlice, last: int) -> Fit:
-    """How `gained` fits a log whose last number is `last`."""
+    """Return how `gained` fits a log whose last number is `last`."""
     if gained.last <= last:
         return Fit.KNOWN
     return Fit.NEXT if gained.after == last else Fit.GAP

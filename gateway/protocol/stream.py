@@ -20,7 +20,7 @@ from router.replica import Score
 
 CacheOutcome = Literal["hit", "miss", "bypass"]
 EndReason = Literal["stop", "length", "content_filter", "cancelled", "error"]
-"""`content_filter`: a safety rule has ended the answer."""
+"""Why an answer ended. `content_filter`: a safety rule has ended it."""
 
 
 class TokenLogprob(Struct, frozen=True):
@@ -34,7 +34,7 @@ class TokenLogprob(Struct, frozen=True):
 
 
 class TokenUsage(Struct, frozen=True):
-    """Tokens of one turn."""
+    """Token counts of one turn."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -59,35 +59,35 @@ class Earlier(Struct, frozen=True):
     tier: str
     model: str
     signal: str
-    """What looked bad about it: see `router.cascade.CascadeSignal`."""
+    """Sign that the answer was bad: see `router.cascade.CascadeSignal`."""
     usage: TokenUsage
 
 
 class Routed(Struct, frozen=True, kw_only=True, tag=True):
-    """Where the turn runs and why."""
+    """The route of a turn: where it runs and why."""
 
     tier: str
     model: str
     """Public name of the model that answers."""
     replica: str
     reason: str
-    """`requested`, `complexity`, `fallback`, ...: one word for metrics."""
+    """Reason in one word, for metrics: `requested`, `complexity`, `fallback` and so on."""
     complexity: float | None
     reasons: tuple[str, ...] = ()
-    """The decision's grounds, for people."""
+    """Grounds of the decision, for people."""
     probabilities: tuple[float, float, float] | None = None
-    """That the small, medium and large tier answer well, where that is known."""
+    """Probability that the small, medium and large tier answer well, where it is known."""
     cache: CacheOutcome = "miss"
     cache_reason: str = ""
-    """One word, see docs/caching.md."""
+    """Reason of the cache's outcome in one word; see docs/caching.md."""
     input_tokens: int = 0
     """Length of the prompt in this model's tokens."""
     service_tier: str = "default"
-    """How soon it is served, in OpenAI's words."""
+    """How soon the turn is served, in OpenAI's words."""
     scores: Mapping[str, Score] = {}
-    """Of the replicas among which this one was chosen, if there were several."""
+    """Scores of the replicas among which this one was chosen, if there were several."""
     earlier: Earlier | None = None
-    """What this takes the place of."""
+    """The answer that this one takes the place of."""
 
 
 class Replayed(Struct, frozen=True):
@@ -95,10 +95,10 @@ class Replayed(Struct, frozen=True):
 
     text: str
     lengths: tuple[int, ...]
-    """Characters per delta."""
+    """Number of characters of each delta."""
     token_ids: tuple[int, ...] = ()
     token_counts: tuple[int, ...] = ()
-    """Token ids per delta."""
+    """Number of token ids of each delta."""
 
 
 class PromptScored(Struct, frozen=True, tag=True):
@@ -113,7 +113,8 @@ class TextDelta(Struct, frozen=True):
 
     text: str
     token_ids: tuple[int, ...] = ()
-    """Tokens behind it. May be ahead of the text: characters and stop strings are held back until they are whole."""
+    """Tokens behind the text. They may be ahead of it: characters and stop strings are held back until they are
+    whole."""
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
@@ -121,7 +122,7 @@ class CallBegun(Struct, frozen=True):
     """The model calls a function of the client's. A message that was under way has ended."""
 
     id: str
-    """For the client to answer to."""
+    """Id of the call, to which the client answers."""
     name: str
 
 
@@ -130,40 +131,40 @@ class ArgumentsDelta(Struct, frozen=True):
 
     text: str
     token_ids: tuple[int, ...] = ()
-    """Tokens that came with it, those of the call's surroundings included."""
+    """Tokens that came with the delta, those of the call's surroundings included."""
 
 
 class CallEnded(Struct, frozen=True):
-    """The call's arguments are all there."""
+    """All arguments of the call have come."""
 
     complete: bool
-    """They are a JSON object."""
+    """Whether the arguments are a JSON object."""
 
 
 class LimitReading(Struct, frozen=True):
     """One limit of one subject."""
 
     name: str
-    """A field of `gateway.records.quota.Quota`."""
+    """Name of the limit, a field of `gateway.records.quota.Quota`."""
     subject: str
-    """`tenant`, or such as `key:ci` or `model:llama-7b`."""
+    """Subject of the limit: `tenant`, or such as `key:ci` or `model:llama-7b`."""
     limit: int
-    """Requests or tokens that may be used at once, turns, or micro-dollars."""
+    """The limit: requests or tokens that may be used at once, turns, or micro-dollars."""
     remaining: int
     reset_seconds: float
-    """Seconds until nothing counts any more, if nothing is running; 0 where only the end of turns helps."""
+    """Seconds until nothing is used any more, if nothing is running; 0 where only the end of turns helps."""
     warning: bool = False
     """Whether the soft limit is crossed."""
 
 
 class LimitState(Struct, frozen=True, tag=True):
-    """The limits after a turn was settled: of each kind the one of which least is left."""
+    """The limits after a turn was settled: the limit of each kind of which least is left."""
 
     readings: tuple[LimitReading, ...] = ()
 
     @property
     def tokens(self) -> LimitReading | None:
-        """Of input and output tokens the one of which less is left."""
+        """The limit of input or output tokens, whichever has less left."""
         found = [reading for reading in self.readings if reading.name.endswith("_tokens_per_minute")]
         return min(found, key=lambda reading: reading.remaining, default=None)
 
@@ -173,11 +174,11 @@ class Finished(Struct, frozen=True, tag=True):
 
     reason: EndReason
     usage: TokenUsage
-    """Of everything that was computed."""
+    """Usage of everything that was computed."""
     error: ApiError | None = None
-    """With reason "error"."""
+    """Error, with the reason "error"."""
     cost: int | None = None
-    """Micro-dollars, rounded up; None if the model has no price."""
+    """Cost in micro-dollars, rounded up; None if the model has no price."""
     earlier: TokenUsage = TokenUsage()
     """Part of `usage` that went into an answer which was given up."""
 

@@ -1,4 +1,4 @@
-"""The hooks on a turn's road: what a client sends is checked before anything is spent, an answer before it is shown."""
+"""Runs the safety hooks of a turn: on what a client sends before anything is spent, on an answer before it is shown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What rules have found, in Redis: per tenant a capped stream of rules, actions and digests, never of texts.
 
-They are written in the background, so that no turn waits for Redis. Redis down means that findings are lost and counted, not that
-turns wait.
+They are written in the background. While Redis is down, findings are lost and counted; turns do not wait.
 """
 
 from __future__ import annotations

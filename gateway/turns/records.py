@@ -1,8 +1,7 @@
 """Keeps turns in Redis: those to be stored, once they have ended, and checkpoints of long ones.
 
-Writes are queued and go out together, so that no turn waits for Redis; whoever needs a turn that is not there yet asks the
-gateway that ran it. What is kept is sealed. A script (`record.lua`) sees to it that a turn ends once only, whichever
-gateway says so.
+Writes are queued and sent together, so that no turn waits for Redis; who needs a turn that is not there yet asks the
+gateway that ran it. Records are sealed. A script (`record.lua`) lets a turn end only once, whichever gateway says so.
 """
 
 from __future__ import annotations
