@@ -214,7 +214,16 @@ def markdown(result: ReplicaResult) -> str:
             *table(" | ".join(["beta", *(f"{window:g}" for window in WINDOWS)]), by_beta, words=0),
             "",
         ]
-    lines += [
+    lines += _speeds(result)
+    if result.measured is not None:
+        lines += ["", *result.measured.markdown()]
+    if result.served is not None:
+        lines += ["", *result.served.markdown()]
+    return "\n".join(lines) + "\n"
+
+
+def _speeds(result: ReplicaResult) -> list[str]:
+    lines = [
         "## How much the load matters",
         "",
         "Requests so many times as often as above: blocks found / TTFT p50 / p99 in seconds.",
@@ -225,11 +234,7 @@ def markdown(result: ReplicaResult) -> str:
             figures = [f"{row.hit_ratio.mean:.1%} / {row.ttft_p50.mean:.2f} / {row.ttft_p99.mean:.2f}" for row in rows]
             by_speed.append(" | ".join([f"{speed:g}", *figures]))
         lines += ["", *table(" | ".join([name, *(row.rule for row in at_speeds[0][1])]), by_speed, words=0)]
-    if result.measured is not None:
-        lines += ["", *result.measured.markdown()]
-    if result.served is not None:
-        lines += ["", *result.served.markdown()]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _line(row: ReplicaRow) -> str:
