@@ -7,10 +7,12 @@ when this runs. Ends with the command's exit status; if it failed, the log's las
 
 from __future__ import annotations
 
+import queue
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import monotonic
@@ -24,14 +26,32 @@ _COMPILE = re.compile(r"\s*\[(\d+)/(\d+)\] \S")
 _INSTALL = re.compile(r"Installing collected packages: (.+)")
 _SECONDS = 5.0
 """Between two lines of a log about the same thing."""
+_SILENCE = 1.0
+"""Seconds without a line after which it is said how long the same thing has taken."""
 _TAIL = 30
 
 
 def said(lines: Iterable[str]) -> Iterator[str]:
-    """What to show of the lines of an installation, in their order. Shown again, a message is further on."""
+    """What to show of the lines of an installation, in their order. Shown again, a message is further on.
+
+    An empty line stands for `_SILENCE` without one: unpacking torch or compiling a large file takes a while.
+    """
+    latest, silences = "", 0
+    for message in _read(lines):
+        if message:
+            latest, silences = message, 0
+            yield latest
+        elif latest:
+            silences += 1
+            yield f"{latest}, for {silences * _SILENCE:.0f} s"
+
+
+def _read(lines: Iterable[str]) -> Iterator[str]:
     package, count = "", 0
     for line in lines:
-        if found := _DOWNLOAD.match(line):
+        if not line:
+            yield ""
+        elif found := _DOWNLOAD.match(line):
             count += 1
             package = f"{found[1].replace('_', '-')} {found[2].removesuffix('.tar.gz')}"
             yield f"package {count}: {package}" + (f" ({found[3]})" if found[3] else "")
@@ -72,13 +92,28 @@ def main(log: Path, command: list[str]) -> int:
     ):
         output = process.stdout
         assert output is not None
+        arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
-        def lines() -> Iterator[str]:
+        def read() -> None:
             for line in output:
                 kept.write(line)
+                arrived.put(line)
+            arrived.put(None)
+
+        def lines() -> Iterator[str]:
+            while True:
+                try:
+                    line = arrived.get(timeout=_SILENCE)
+                except queue.Empty:
+                    line = ""
+                if line is None:
+                    return
                 yield line
 
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
         _show(said(lines()))
+        reader.join()
         status = process.wait()
     if status != 0:
         ending = log.read_text("utf-8").splitlines()[-_TAIL:]

@@ -41,6 +41,28 @@ def test_it_says_what_is_downloaded_compiled_and_how_far() -> None:
     ]
 
 
+def test_it_says_how_long_the_same_thing_takes() -> None:
+    lines = ["", "  [1/2] Building x\n", "", "", "another line\n", "", "Installing collected packages: a\n", ""]
+    assert list(said(lines)) == [
+        "compiling the kernels: 1 of 2",
+        "compiling the kernels: 1 of 2, for 1 s",
+        "compiling the kernels: 1 of 2, for 2 s",
+        "compiling the kernels: 1 of 2, for 3 s",
+        "unpacking 1 packages",
+        "unpacking 1 packages, for 1 s",
+    ]
+
+
+def test_a_silent_command_is_not_met_with_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("deploy.progress._SECONDS", 0.0)
+    monkeypatch.setattr("deploy.progress._SILENCE", 0.05)
+    words = "import time; print('  [1/2] Building x', flush=True); time.sleep(0.5)"
+    assert main(tmp_path / "log", [sys.executable, "-c", words]) == 0
+    assert "roundhouse: compiling the kernels: 1 of 2, for 0 s\n" in capsys.readouterr().out
+
+
 def test_everything_is_in_the_log_and_the_status_is_the_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
