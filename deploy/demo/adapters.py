@@ -48,7 +48,7 @@ class AdapterRecipe:
 
 RECIPES: dict[str, AdapterRecipe] = {
     "formal": AdapterRecipe(rank=16, steps=450, cut_share=0.4),
-    "pirate": AdapterRecipe(rank=16, steps=450, cut_share=0.4),
+    "pirate": AdapterRecipe(rank=16, steps=1000, cut_share=0.4),  # it changes more words than the others
     "json": AdapterRecipe(rank=8, steps=150),
     "handbook": AdapterRecipe(rank=32, steps=350),
 }
