@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,6 +29,7 @@ from tqdm import tqdm
 
 from bench.measure import ResidentMemory, prompts, quantile
 from bench.report import Environment, options, publish, table
+from bench.servers import engine_process
 from engine.client.engine_client import EngineClient, RequestFailed
 from engine.wire import SamplingParams
 
@@ -86,8 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     environment = Environment.here()
     with tempfile.TemporaryDirectory(prefix="rh-scale-") as folder:
         versions = _register(Path(folder), arguments)
-        with _engine(Path(folder), arguments) as (address, pid):
-            start, runs = asyncio.run(_measure(address, pid, versions, arguments))
+        start, runs = asyncio.run(_measure(Path(folder), versions, arguments))
     fields = {name: getattr(arguments, name) for name in Report.__struct_fields__ if hasattr(arguments, name)}
     fields |= {"model": arguments.model.resolve().name, "start_memory": start, "runs": runs}
     report = msgspec.convert(fields, Report)
@@ -109,39 +106,22 @@ def _register(folder: Path, arguments: argparse.Namespace) -> list[str]:
     return versions
 
 
-@contextlib.contextmanager
-def _engine(folder: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """`python -m engine.server`; its address and process id."""
-    options = {
-        "model": arguments.model,
-        "dtype": arguments.dtype,
-        "listen": f"unix://{folder}/socket",
-        "adapters": folder / "registry",
-        "adapter-host-bytes": arguments.host_bytes,
-        "kv-tokens": arguments.kv_tokens,
-        "max-running": max(arguments.concurrency, 1),
-        "threads": arguments.threads,
-        "log-level": "warning",
-    }
-    command = [sys.executable, "-m", "engine.server", *(f"--{name}={value}" for name, value in options.items())]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            ready = process.stdout.readline()
-            if not ready:
-                raise RuntimeError(f"the engine ended with status {process.wait()}")
-            yield json.loads(ready)["address"], process.pid
-        finally:
-            process.terminate()
-
-
-async def _measure(
-    address: str, pid: int, versions: list[str], arguments: argparse.Namespace
-) -> tuple[int, list[TrafficRun]]:
+async def _measure(folder: Path, versions: list[str], arguments: argparse.Namespace) -> tuple[int, list[TrafficRun]]:
     """Every kind of traffic `repeats` times, in an order that rotates."""
-    memory = ResidentMemory(pid)
     runs = []
-    async with EngineClient(address) as client:
+    address = f"unix://{folder}/socket"
+    engine = engine_process(
+        address,
+        arguments.model,
+        threads=arguments.threads,
+        dtype=arguments.dtype,
+        adapters=folder / "registry",
+        adapter_host_bytes=arguments.host_bytes,
+        kv_tokens=arguments.kv_tokens,
+        max_running=max(arguments.concurrency, 1),
+    )
+    async with engine as process, EngineClient(address) as client:
+        memory = ResidentMemory(process.pid)
         await client.wait_connected()
         start = memory.now()
         with tqdm(total=arguments.repeats * len(_TRAFFIC) * arguments.requests, unit="request", disable=None) as bar:

@@ -12,15 +12,12 @@ first token takes beyond the stub's own in the same run, without a gateway.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -32,15 +29,26 @@ from bench.gateway_report import FRAMES, KEY, STUB, SUBJECTS, GatewayRow, Gatewa
 from bench.load import LoadOutcome
 from bench.measure import quantile
 from bench.report import Environment, options, publish
+from bench.servers import (
+    LITELLM,
+    PEERS,
+    ROOT,
+    free_port,
+    gateway,
+    listening,
+    litellm,
+    process,
+    redis_server,
+    shared_settings,
+    wait_for,
+)
 from bench.stub import TIERS, WORD
 from engine.text.processor import TextProcessor
 from gateway.config.settings import DEMO
-from gateway.processes.redis_server import binary
 
-ROOT = Path(__file__).parent.parent
-PEERS = Path("~/.cache/roundhouse/bench").expanduser()
 CHUNKS = 32
-START_SECONDS = 90.0
+Started = contextlib.AbstractContextManager[tuple[int, int]]
+"""A server at a port; gives the port and the process whose CPU counts."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 console = Console(stderr=True)
@@ -52,11 +60,8 @@ class GatewayStage:
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self.folder = folder
         self.stub_port = free_port()
-        self.redis = folder / "redis.sock"
         token = TextProcessor.from_directory(DEMO / "models" / "small").encode(WORD)[-1]
-        stack.enter_context(
-            process([binary(), "--port", "0", "--unixsocket", str(self.redis), "--save", "", "--dir", str(folder)])
-        )
+        stack.enter_context(redis_server(folder))
         stub = [sys.executable, "-m", "bench.stub", "--chunks", str(CHUNKS), "--http", str(self.stub_port)]
         stack.enter_context(process([*stub, "--frames", str(folder), "--token", str(token)]))
         wait_for(self.stub_port)
@@ -67,65 +72,36 @@ class GatewayStage:
         if subject.name in (STUB, FRAMES):
             yield self.stub_port, []
             return
-        port = free_port()
-        family = subject.name.partition(",")[0]
-        with process(*getattr(self, f"_{family}")(port)) as started:
-            wait_for(port, ready="/readyz" if family == "roundhouse" else None)
-            yield port, [started.pid]
+        with getattr(self, f"_{subject.name.partition(',')[0]}")() as (port, pid):
+            yield port, [pid]
 
-    def _starlette(self, port: int) -> tuple[list[str], dict[str, str]]:
-        return [sys.executable, "-m", "bench.echo", "--port", str(port), "--chunks", str(CHUNKS)], {}
+    def _starlette(self) -> Started:
+        command = [sys.executable, "-m", "bench.echo", "--chunks", str(CHUNKS), "--port"]
+        return listening(lambda port: [*command, str(port)])
 
-    def _roundhouse(self, port: int) -> tuple[list[str], dict[str, str]]:
-        digest = hashlib.sha256(KEY.encode()).hexdigest()
-        lines = [
-            "[server]",
-            f"port = {port}",
-            "[redis]",
-            f'url = "unix://{self.redis}"',
-            f'data = "{self.folder / "data"}"',
-            "[limits]",
-            "input_tokens_per_minute = 100000000",
-            "output_tokens_per_minute = 100000000",
-            "[log]",
-            'level = "warning"',
-            # A process of its own, whose start would count as turns' CPU; it is asked about no question here.
-            "[embedder]",
-            "enabled = false",
-            "[[tenants]]",
-            'name = "bench"',
-            f'keys = [{{ id = "bench", sha256 = "{digest}" }}]',
-        ]
+    def _roundhouse(self) -> Started:
+        lines = ["[limits]\ninput_tokens_per_minute = 100000000\noutput_tokens_per_minute = 100000000"]
         for tier in TIERS:
             address = f"unix://{self.folder / tier}.sock"
             lines += ["[[pools]]", f'tier = "{tier}"', f'name = "stub-{tier}"', f'model = "{DEMO / "models" / tier}"']
             lines += [f'engines = ["{address}"]']
-        file = self.folder / "roundhouse.toml"
-        file.write_text("\n".join(lines))
-        command = [sys.executable, "-c", "from gateway.cli.root import main; main()"]
-        return [*command, "serve", "--config", str(file)], {}
+        return gateway(self.folder, shared_settings(self.folder, KEY) + "\n".join(lines))
 
-    def _litellm(self, port: int) -> tuple[list[str], dict[str, str]]:
-        file = self.folder / "litellm.yaml"
-        file.write_text(
-            "model_list:\n"
-            "  - model_name: auto\n"
-            "    litellm_params:\n"
-            f"      {{model: openai/stub, api_base: 'http://127.0.0.1:{self.stub_port}/v1', api_key: none}}\n"
-        )
-        command = PEERS / "litellm" / "bin" / "litellm"
-        options = ["--config", str(file), "--port", str(port), "--host", "127.0.0.1", "--num_workers", "1"]
-        return [str(command), *options], {"LITELLM_LOG": "ERROR", "LITELLM_MASTER_KEY": f"sk-{KEY}"}
+    def _litellm(self) -> Started:
+        return litellm(self.folder, self.stub_port, KEY)
 
-    def _portkey(self, port: int) -> tuple[list[str], dict[str, str]]:
+    def _portkey(self) -> Started:
         script = PEERS / "portkey" / "node_modules" / "@portkey-ai" / "gateway" / "build" / "start-server.js"
-        return ["node", str(script), f"--port={port}", "--headless"], {"TRUSTED_CUSTOM_HOSTS": "127.0.0.1,localhost"}
+        return listening(
+            lambda port: ["node", str(script), f"--port={port}", "--headless"],
+            {"TRUSTED_CUSTOM_HOSTS": "127.0.0.1,localhost"},
+        )
 
 
 def installed(subject: GatewaySubject) -> bool:
     """Whether a peer is there to be measured."""
     if subject.name == "litellm":
-        return (PEERS / "litellm" / "bin" / "litellm").exists()
+        return LITELLM.exists()
     if subject.name == "portkey":
         return shutil.which("node") is not None and (PEERS / "portkey" / "node_modules").exists()
     return True
@@ -203,51 +179,6 @@ def cpu_seconds(pids: Sequence[int]) -> float:
         total += times.get(pid, 0)
         waiting += children.get(pid, [])
     return total / _TICKS
-
-
-@contextlib.contextmanager
-def process(command: list[str], environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block."""
-    started = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield started
-    finally:
-        started.terminate()
-        try:
-            started.wait(15)
-        except subprocess.TimeoutExpired:
-            started.kill()
-            started.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(port: int, ready: str | None = None) -> None:
-    """Until something listens there, and says that it is ready if it has a page for that.
-
-    Raises:
-        TimeoutError: it does not in time.
-    """
-    limit = time.monotonic() + START_SECONDS
-    while time.monotonic() < limit:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
-            if ready is None:
-                return
-            probe.sendall(f"GET {ready} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
-            if b" 200 " in probe.recv(64):
-                return
-        time.sleep(0.1)
-    raise TimeoutError(f"nothing answers on port {port} after {START_SECONDS:g} s")
 
 
 def conditions() -> str:

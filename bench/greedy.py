@@ -13,26 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from bench.measure import quantile
 from bench.report import Environment, options, publish, table
+from bench.servers import engine_process
 from engine.client.engine_client import EngineClient
 from engine.scheduling.config import POLICIES
 from engine.wire import SamplingParams
 
 MODEL = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"
-_START_SECONDS = 120.0
 
 
 class GreedySizes(msgspec.Struct, frozen=True):
@@ -119,9 +117,12 @@ async def measure(model: Path, policy: str, sizes: GreedySizes, threads: int) ->
     alone: list[float] = []
     beside: list[float] = []
     greedy: list[float] = []
-    async with _engine(model, policy, sizes, threads) as address, EngineClient(address) as engine:
-        async with asyncio.timeout(_START_SECONDS):
-            await engine.wait_connected()
+    async with contextlib.AsyncExitStack() as stack:
+        address = f"unix://{stack.enter_context(tempfile.TemporaryDirectory())}/engine.sock"
+        limits = {"max_running": sizes.max_running, "step_tokens": sizes.step_tokens}
+        await stack.enter_async_context(engine_process(address, model, threads=threads, policy=policy, **limits))
+        engine = await stack.enter_async_context(EngineClient(address))
+        await engine.wait_connected()
         await GreedyLoad(engine, sizes, seed=-1)._polite()  # warms up
         for number in range(sizes.rounds):
             answers = number * sizes.greedy // (2 * sizes.rounds)
@@ -137,35 +138,6 @@ async def measure(model: Path, policy: str, sizes: GreedySizes, threads: int) ->
         greedy_p50=statistics.median(greedy),
         ratio=quantile(beside, 0.99) / quantile(alone, 0.99),
     )
-
-
-@contextlib.asynccontextmanager
-async def _engine(model: Path, policy: str, sizes: GreedySizes, threads: int) -> AsyncIterator[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        options = {
-            "model": str(model),
-            "listen": f"unix://{folder}/engine.sock",
-            "policy": policy,
-            "threads": str(threads),
-            "max-running": str(sizes.max_running),
-            "step-tokens": str(sizes.step_tokens),
-            "log-level": "warning",
-        }
-        words = (word for name, value in options.items() for word in (f"--{name}", value))
-        command = [sys.executable, "-m", "engine.server", *words]
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        try:
-            assert process.stdout is not None
-            ready = await asyncio.wait_for(process.stdout.readline(), _START_SECONDS)
-            if not ready:
-                raise SystemExit(
-                    f"the engine did not start (exit status {await process.wait()}); see its message above"
-                )
-            yield json.loads(ready)["address"]
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            await process.wait()
 
 
 def markdown(rows: Sequence[GreedyRow], sizes: GreedySizes, model: str, environment: Environment) -> str:

@@ -11,13 +11,10 @@ is kept for those who resume. Buffers in the kernel are not in it.
 from __future__ import annotations
 
 import argparse
-import base64
+import asyncio
 import contextlib
-import json
 import os
 import secrets
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -27,9 +24,11 @@ from pathlib import Path
 
 import msgspec
 
-from bench.gateway import ROOT, GatewayStage, conditions, console
+from bench.gateway import GatewayStage, conditions, console
 from bench.gateway_report import SUBJECTS, GatewaySubject
+from bench.load import LoadPlan, WebSocket
 from bench.report import options, publish, table
+from bench.servers import ROOT
 
 LIMIT_MB = 150.0
 """What 5,000 idle sockets may take."""
@@ -100,47 +99,20 @@ def tell(holder: subprocess.Popen[str], word: str) -> None:
         raise RuntimeError(f"clients: {word} failed")
 
 
-def hold(sockets: int, port: int, path: str, headers: Sequence[str]) -> None:
+async def hold(sockets: int, plan: LoadPlan) -> None:
     """In the clients' process: open the sockets, and carry out what standard input says until it ends."""
-    opened = [connect(port, path, headers) for _ in range(sockets)]
+    opened = [WebSocket(plan) for _ in range(sockets)]
+    for each in opened:
+        await each.open()
     print("done", flush=True)
-    for line in sys.stdin:
+    while line := await asyncio.to_thread(sys.stdin.readline):
         if line.strip() == "ask":
             for each in opened:
-                ask(each)
+                async for _ in each.turn(secrets.token_hex(8)):
+                    pass
         print("done", flush=True)
     for each in opened:
         each.close()
-
-
-def connect(port: int, path: str, headers: Sequence[str]) -> socket.socket:
-    """One WebSocket, as little of it as a client needs."""
-    opened = socket.create_connection(("127.0.0.1", port), timeout=60)
-    lines = [f"GET {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Connection: Upgrade", "Upgrade: websocket"]
-    lines += ["Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {base64.b64encode(secrets.token_bytes(16)).decode()}"]
-    opened.sendall("\r\n".join([*lines, *headers, "", ""]).encode())
-    answer = b""
-    while b"\r\n\r\n" not in answer:
-        answer += opened.recv(4096)
-    if b" 101 " not in answer:
-        raise RuntimeError(f"not accepted: {answer[:200]!r}")
-    return opened
-
-
-def ask(opened: socket.socket) -> None:
-    """One turn, to its end."""
-    create = {"type": "response.create", "model": "small", "input": secrets.token_hex(8), "store": False}
-    payload = json.dumps(create).encode()
-    mask = secrets.token_bytes(4)
-    masked = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
-    head = bytes([0x81, 0x80 | len(payload)]) if len(payload) < 126 else b"\x81\xfe" + struct.pack(">H", len(payload))
-    opened.sendall(head + mask + masked)
-    seen = b""
-    while b'"type":"response.completed"' not in seen and b'"type":"response.incomplete"' not in seen:
-        received = opened.recv(65536)
-        if not received or b'"type":"error"' in received:
-            raise RuntimeError(f"no answer: {received[-300:]!r}")
-        seen = seen[-64:] + received
 
 
 def markdown(rows: Sequence[SocketRow]) -> list[str]:
@@ -167,7 +139,8 @@ def main() -> None:
     arguments, headers = parser.parse_known_args()
     if arguments.hold:
         sockets, port, path, *more = arguments.hold
-        hold(int(sockets), int(port), path, [*more, *headers])
+        plan = LoadPlan("responses", port=int(port), path=path, headers=[*more, *headers], model="small", store=False)
+        asyncio.run(hold(int(sockets), plan))
         return
     os.environ["ROUNDHOUSE_SERVER_MAX_CONNECTIONS"] = str(arguments.sockets + 10)
     os.environ["ROUNDHOUSE_SERVER_MAX_CONNECTIONS_PER_TENANT"] = str(arguments.sockets + 10)

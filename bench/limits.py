@@ -18,8 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import hashlib
-import secrets
 import sys
 import tempfile
 import time
@@ -38,9 +36,10 @@ from starlette.routing import Route
 from websockets.asyncio.server import ServerConnection, unix_serve
 from websockets.exceptions import ConnectionClosed
 
-from bench.gateway import PEERS, conditions, free_port, process, wait_for
+from bench.gateway import conditions
 from bench.gateway_report import KEY
 from bench.report import options, publish, table
+from bench.servers import LITELLM, free_port, gateway, litellm, process, redis_server, shared_settings, wait_for
 from bench.stub import WORD
 from engine.text.processor import TextProcessor
 from engine.wire import PROTOCOL_VERSION, Generate, Load, ModelInfo, Output, Ready, Step, Usage
@@ -49,7 +48,6 @@ from engine.wire import encode as frame
 from gateway.config.settings import DEMO
 from gateway.limits.counters import Amounts, LimitSubject
 from gateway.limits.script import SCRIPT, arguments, keys
-from gateway.processes.redis_server import binary
 from gateway.records.quota import Quota
 
 SUBJECTS = ("roundhouse", "litellm")
@@ -126,9 +124,7 @@ class LimitsStage:
     def __init__(self, folder: Path, stack: contextlib.ExitStack, limit: int) -> None:
         self._folder, self._limit = folder, limit
         self._upstream = free_port()
-        self.redis = folder / "redis.sock"
-        options = ["--port", "0", "--unixsocket", str(self.redis), "--save", "", "--dir", str(folder)]
-        stack.enter_context(process([binary(), *options]))
+        self.redis = stack.enter_context(redis_server(folder))
         upstream = [
             sys.executable,
             "-m",
@@ -140,42 +136,22 @@ class LimitsStage:
         stack.enter_context(process(upstream))
         wait_for(self._upstream)
 
-    @contextlib.contextmanager
-    def roundhouse(self) -> Iterator[int]:
-        """Its port."""
-        port, digest = free_port(), hashlib.sha256(KEY.encode()).hexdigest()
-        file = self._folder / "roundhouse.toml"
-        file.write_text(
-            f'[server]\nport = {port}\n[redis]\nurl = "unix://{self.redis}"\ndata = "{self._folder / "data"}"\n'
+    def roundhouse(self) -> contextlib.AbstractContextManager[tuple[int, int]]:
+        """Its port and process id."""
+        own = (
             f"[cache]\nenabled = false\n[limits]\noutput_tokens_per_minute = {self._limit}\n"
-            f'[[tenants]]\nname = "bench"\nkeys = [{{ id = "bench", sha256 = "{digest}" }}]\n'
             f'[[pools]]\ntier = "small"\nname = "stub"\nmodel = "{MODEL}"\nengines = ["unix://{self._folder}/engine.sock"]\n'
         )
-        command = [sys.executable, "-c", "from gateway.cli.root import main; main()", "serve", "--config", str(file)]
-        with process(command):
-            wait_for(port, ready="/readyz")
-            yield port
+        return gateway(self._folder, shared_settings(self._folder, KEY) + own)
 
-    @contextlib.contextmanager
-    def litellm(self) -> Iterator[int]:
-        """Its port."""
-        port = free_port()
+    def litellm(self) -> contextlib.AbstractContextManager[tuple[int, int]]:
+        """Its port and process id."""
         (self._folder / "bench_auth.py").write_text(
             "from litellm.proxy._types import UserAPIKeyAuth, hash_token\n\n"
             "async def auth(request, api_key):\n"
             f"    return UserAPIKeyAuth(api_key=hash_token(api_key), tpm_limit={self._limit})\n"
         )
-        file = self._folder / "litellm.yaml"
-        file.write_text(
-            "model_list:\n  - model_name: auto\n    litellm_params: {model: openai/stub, api_key: none, "
-            f"api_base: 'http://127.0.0.1:{self._upstream}/v1'}}\n"
-            "general_settings: {custom_auth: bench_auth.auth}\n"
-        )
-        command = [str(PEERS / "litellm" / "bin" / "litellm"), "--config", str(file), "--port", str(port)]
-        environment = {"LITELLM_LOG": "ERROR", "LITELLM_MASTER_KEY": f"sk-{secrets.token_hex(16)}"}
-        with process([*command, "--host", "127.0.0.1", "--num_workers", "1"], environment):
-            wait_for(port)
-            yield port
+        return litellm(self._folder, self._upstream, KEY, "general_settings: {custom_auth: bench_auth.auth}\n")
 
 
 async def load(port: int, outcome: LimitsOutcome, clients: int, seconds: float) -> float:
@@ -207,13 +183,13 @@ def run(
 ) -> Iterator[LimitsOutcome]:
     """Every subject twice, each time as a new process."""
     for subject in subjects:
-        if subject == "litellm" and not (PEERS / "litellm" / "bin" / "litellm").exists():
+        if subject == "litellm" and not LITELLM.exists():
             console.print("[yellow]litellm is not installed: bench/README.md says how")
             continue
         for named in (True, False):
             with redis.Redis(unix_socket_path=str(stage.redis)) as client:
                 client.flushall()
-            with getattr(stage, subject)() as port:
+            with getattr(stage, subject)() as (port, _):
                 outcome = LimitsOutcome(subject, named)
                 took = asyncio.run(load(port, outcome, clients, seconds))
             outcome.allowed = limit + (int(limit * took / 60) if subject == "roundhouse" else 0)

@@ -46,14 +46,16 @@ class LoadPlan(msgspec.Struct, frozen=True):
 
     dialect: Dialect
     port: int
-    clients: int
-    turns: int
-    path: str
-    headers: list[str]
-    model: str
-    chunks: int
-    rate: float | None
-    seed: int
+    clients: int = 1
+    turns: int = 100
+    path: str = "/v1/chat/completions"
+    headers: list[str] = []
+    model: str = "auto"
+    chunks: int = 32
+    rate: float | None = None
+    seed: int = 0
+    store: bool = True
+    """Whether a gateway is to store the answers that it gives over a socket."""
 
 
 class Http:
@@ -134,7 +136,8 @@ class WebSocket:
             message, first, ends = question.encode(), b"", self._plan.chunks
         else:
             create = {"type": "response.create", "model": self._plan.model, "input": question, "temperature": 0}
-            message, first, ends = json.dumps({**create, "max_output_tokens": 64}).encode(), b"output_text.delta", 0
+            create |= {"max_output_tokens": 64, "store": self._plan.store}
+            message, first, ends = json.dumps(create).encode(), b"output_text.delta", 0
         self._send(message)
         received = 0
         while True:
@@ -277,24 +280,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--turns", type=int, default=100)
     parser.add_argument("--path", default="/v1/chat/completions")
-    parser.add_argument("--header", action="append", default=[])
+    parser.add_argument("--header", dest="headers", action="append", default=[])
     parser.add_argument("--model", default="auto")
     parser.add_argument("--chunks", type=int, default=32, help="messages of an echo")
     parser.add_argument("--rate", type=float, help="turns per second; without it every client is always busy")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    plan = LoadPlan(
-        dialect=arguments.dialect,
-        port=arguments.port,
-        clients=arguments.clients,
-        turns=arguments.turns,
-        path=arguments.path,
-        headers=arguments.header,
-        model=arguments.model,
-        chunks=arguments.chunks,
-        rate=arguments.rate,
-        seed=arguments.seed,
-    )
+    plan = LoadPlan(**vars(parser.parse_args()))
     print(msgspec.json.encode(uvloop.run(run(plan))).decode(), flush=True)
 
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
 import random
 import statistics
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -25,6 +22,7 @@ from bench.measure import quantile
 from bench.replica_simulation import Node, ReplicaArrival, ReplicaPool, Rule, ceiling
 from bench.replica_workload import Service, made_up
 from bench.report import table
+from bench.servers import engine_process
 from cache.prefix import PrefixIndex
 from engine.cache.prefix_keys import BLOCK_SIZE, block_numbers, chain_root, unpack_numbers
 from engine.client.engine_client import EngineClient
@@ -92,30 +90,6 @@ def rule_table(lines: Sequence[RuleLine]) -> list[str]:
     )
 
 
-@contextlib.asynccontextmanager
-async def engine_process(
-    address: str, model: Path = MODEL, **options: object
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python -m engine.server`, ready, and ended at the end."""
-    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "engine.server", "--model", str(model), "--listen", address, "--threads", "1"),
-        *("--log-level", "warning", *words),
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(120):
-            if json.loads(await process.stdout.readline() or "{}").get("event") != "ready":
-                raise RuntimeError(f"the engine at {address} did not start")
-        yield process
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
-
-
 async def measure(
     count: int, rules: Mapping[str, Callable[[], Rule]], service: Service = SERVICE, repeats: int = 3
 ) -> Measured:
@@ -125,7 +99,7 @@ async def measure(
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rh-bench-"))
         addresses = [f"unix://{folder}/engine-{number}" for number in range(count)]
         for address in addresses:
-            await stack.enter_async_context(engine_process(address, kv_tokens=KV_TOKENS))
+            await stack.enter_async_context(engine_process(address, MODEL, kv_tokens=KV_TOKENS))
         clients = [await stack.enter_async_context(EngineClient(address)) for address in addresses]
         for client in clients:
             await client.wait_connected()

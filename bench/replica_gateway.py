@@ -12,24 +12,22 @@ import contextlib
 import hashlib
 import json
 import random
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 
 import httpx2
 import msgspec
 
-from bench.gateway import free_port, process, wait_for
 from bench.measure import quantile
-from bench.replica_engines import KV_TOKENS, MODEL, RuleLine, engine_process, median, rule_table
+from bench.replica_engines import KV_TOKENS, MODEL, RuleLine, median, rule_table
 from bench.replica_simulation import ReplicaArrival, ceiling
 from bench.replica_workload import TRACE_BLOCK
+from bench.servers import engine_process, gateway, redis_server, shared_settings
 from engine.cache.prefix_keys import BLOCK_SIZE
 from engine.text.processor import TextProcessor
-from gateway.processes.redis_server import binary
 
 RULES: dict[str, dict[str, float]] = {
     "ours": {},
@@ -96,25 +94,14 @@ async def measure(
     runs: dict[str, list[RuleLine]] = {name: [] for name in rules}
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rh-bench-")))
-        redis = [
-            binary(),
-            "--port",
-            "0",
-            "--unixsocket",
-            str(folder / "redis.sock"),
-            "--save",
-            "",
-            "--dir",
-            str(folder),
-        ]
-        stack.enter_context(process(redis))
+        stack.enter_context(redis_server(folder))
         addresses = [f"unix://{folder}/engine-{number}" for number in range(count)]
         for address in addresses:
-            await stack.enter_async_context(engine_process(address, kv_tokens=KV_TOKENS))
+            await stack.enter_async_context(engine_process(address, MODEL, kv_tokens=KV_TOKENS))
         for turn in range(repeats):
             names = list(rules)
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                with _gateway(folder, addresses, rules[name]) as port:
+                with gateway(folder, _settings(folder, addresses, rules[name])) as (port, _):
                     runs[name].append(await _run(name, f"{name} {turn}", port, count, arrivals, words))
     lines = [median(each) for each in runs.values()]
     return ServedReplicas(count, len(arrivals), ceiling(arrivals), repeats, lines)
@@ -129,40 +116,13 @@ def _word(text: TextProcessor, token: int) -> str | None:
     return word if word[:1] == " " and word[1:].isalpha() and text.encode(word) == [token] else None
 
 
-@contextlib.contextmanager
-def _gateway(folder: Path, addresses: Sequence[str], router: Mapping[str, float]) -> Iterator[int]:
-    """A gateway process; gives its port."""
-    port = free_port()
-    digest = hashlib.sha256(_KEY.encode()).hexdigest()
+def _settings(folder: Path, addresses: Sequence[str], router: Mapping[str, float]) -> str:
     lines = [
-        "[server]",
-        f"port = {port}",
-        "[redis]",
-        f'url = "unix://{folder / "redis.sock"}"',
-        f'data = "{folder / "data"}"',
-        "[cache]",
-        "enabled = false",
-        "[embedder]",
-        "enabled = false",
-        "[log]",
-        'level = "warning"',
-        "[router]",
+        "[cache]\nenabled = false\n[router]",
         *(f"{name} = {value}" for name, value in router.items()),
-        "[[tenants]]",
-        'name = "bench"',
-        f'keys = [{{ id = "bench", sha256 = "{digest}" }}]',
-        "[[pools]]",
-        'tier = "small"',
-        'name = "demo"',
-        f'model = "{MODEL}"',
-        f"engines = {json.dumps(list(addresses))}",
+        f'[[pools]]\ntier = "small"\nname = "demo"\nmodel = "{MODEL}"\nengines = {json.dumps(list(addresses))}',
     ]
-    file = folder / "roundhouse.toml"
-    file.write_text("\n".join(lines))
-    command = [*("-c", "from gateway.cli.root import main; main()"), "serve", "--config", str(file)]
-    with process([sys.executable, *command]):
-        wait_for(port, ready="/readyz")
-        yield port
+    return shared_settings(folder, _KEY) + "\n".join(lines)
 
 
 async def _run(

@@ -14,7 +14,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import sys
 import tempfile
 import time
 import urllib.request
@@ -26,9 +25,10 @@ import msgspec
 import numpy as np
 
 from bench import question_pairs
-from bench.gateway import conditions, free_port, process, wait_for
+from bench.gateway import conditions
 from bench.measure import quantile
 from bench.report import options, publish, table
+from bench.servers import gateway
 
 METRIC = "roundhouse_semantic_cache_seconds"
 KEY = "roundhouse-demo"
@@ -112,17 +112,13 @@ def run(
     folder: Path, first: Sequence[str], then: Sequence[str], *, enabled: bool, pause: float
 ) -> tuple[list[TimedTurn], dict[float, float]]:
     """Have `first` stored, then ask `then`; what was asked then, and its look-ups."""
-    port = free_port()
     folder.mkdir()
-    file = folder / "roundhouse.toml"
-    file.write_text(
-        f'[server]\nport = {port}\n[redis]\ndata = "{folder / "data"}"\n[log]\nlevel = "warning"\n'
+    settings = (
+        f'[redis]\ndata = "{folder / "data"}"\n[log]\nlevel = "warning"\n'
         "[limits]\ninput_tokens_per_minute = 100000000\noutput_tokens_per_minute = 100000000\n"
         f"[embedder]\nenabled = true\n[semantic_cache]\nenabled = {str(enabled).lower()}\ndelta = 0.05\n"
     )
-    command = [sys.executable, "-c", "from gateway.cli.root import main; main()", "serve", "--config", str(file)]
-    with process(command):
-        wait_for(port, ready="/readyz")
+    with gateway(folder, settings) as (port, _):
         _wait_for_embedder(port)
         for question in first:
             ask(port, question)

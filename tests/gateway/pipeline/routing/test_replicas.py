@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench.replica_engines import engine_process
+from bench.servers import engine_process
 from engine.cache.prefix_keys import pack_numbers, unpack_numbers
 from gateway.config.settings import CacheSettings, PoolSettings, RouterSettings
 from gateway.engines.pools import Engines
