@@ -17,7 +17,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from gateway.config.settings import PoolSettings, Settings, SettingsError, load
+from gateway.cli.connection import config_option, json_option, load_settings
+from gateway.config.settings import PoolSettings, Settings
 
 if TYPE_CHECKING:
     from engine.adapters.registry import AdapterRegistry, Manifest, Pointer
@@ -27,17 +28,10 @@ _SHORT = 12
 """Digits of a version that people are shown."""
 _SHOW_PROGRESS_BYTES = 32 * 1024 * 1024
 
-_config = click.option(
-    "--config",
-    type=click.Path(dir_okay=False),
-    help="TOML file; see docs/configuration.md.",
-    envvar="ROUNDHOUSE_CONFIG",
-)
 _model = click.option(
     "--model", metavar="NAME", help="The base model's public name, if the adapter's own config does not tell it."
 )
 _folder = click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-_json = click.option("--json", "as_json", is_flag=True, help="For programs.")
 
 
 class Age(click.ParamType[float]):
@@ -71,14 +65,14 @@ def adapter() -> None:
 
 
 @adapter.command("check")
-@_config
+@config_option
 @_folder
 @_model
 def check(config: str | None, folder: Path, model: str | None) -> None:
     """Say whether the adapter in FOLDER can be served, and what is in it. Nothing is stored."""
     from engine.adapters.format import check_adapter
 
-    pool = _base(_settings(config), folder, model)
+    pool = _base(load_settings(config), folder, model)
     with _explained(folder), _progress(folder, 1) as advance:
         manifest = check_adapter(folder, Path(pool.model), progress=advance)
     _print_manifest(manifest)
@@ -86,7 +80,7 @@ def check(config: str | None, folder: Path, model: str | None) -> None:
 
 
 @adapter.command("add")
-@_config
+@config_option
 @click.argument("name")
 @_folder
 @_model
@@ -103,7 +97,7 @@ def add(
     pin: bool,
 ) -> None:
     """Check the adapter in FOLDER, register it, and call it NAME."""
-    settings = _settings(config)
+    settings = load_settings(config)
     _refuse_unknown_tenants(config, settings, tenants)
     if name in {pool.name for pool in settings.pools}:
         raise click.ClickException(f"{name!r} is the name of a model; choose another one")
@@ -124,7 +118,7 @@ def add(
 
 
 @adapter.command("swap")
-@_config
+@config_option
 @click.argument("name")
 @click.argument("source")
 def swap(config: str | None, name: str, source: str) -> None:
@@ -134,7 +128,7 @@ def swap(config: str | None, name: str, source: str) -> None:
     """
     from engine.checkpoint.files import revision_digest
 
-    settings = _settings(config)
+    settings = load_settings(config)
     with _explained(source):
         registry = _registry(settings)
         pool = _pool(settings, registry.resolve(name).model)
@@ -156,11 +150,11 @@ def swap(config: str | None, name: str, source: str) -> None:
 
 
 @adapter.command("list")
-@_config
-@_json
+@config_option
+@json_option
 def list_names(config: str | None, as_json: bool) -> None:
     """All names, and where they lead."""
-    settings = _settings(config)
+    settings = load_settings(config)
     with _explained():
         registry = _registry(settings)
         names, versions = registry.names(), registry.versions()
@@ -180,13 +174,13 @@ def list_names(config: str | None, as_json: bool) -> None:
 
 
 @adapter.command("show")
-@_config
+@config_option
 @click.argument("what", metavar="NAME|VERSION")
-@_json
+@json_option
 def show(config: str | None, what: str, as_json: bool) -> None:
     """What is in an adapter."""
     with _explained():
-        registry = _registry(_settings(config))
+        registry = _registry(load_settings(config))
         pointer = registry.names().get(what)
         manifest = registry.manifest(pointer.version if pointer else registry.find(what))
     if as_json:
@@ -199,54 +193,47 @@ def show(config: str | None, what: str, as_json: bool) -> None:
 
 
 @adapter.command("pin")
-@_config
+@config_option
 @click.argument("name")
 def pin(config: str | None, name: str) -> None:
     """Have engines keep NAME loaded, as far as there is room."""
     with _explained():
-        _registry(_settings(config)).pin(name)
+        _registry(load_settings(config)).pin(name)
     click.echo(f"{name} is kept loaded")
 
 
 @adapter.command("unpin")
-@_config
+@config_option
 @click.argument("name")
 def unpin(config: str | None, name: str) -> None:
     """Load NAME only while it is used."""
     with _explained():
-        _registry(_settings(config)).pin(name, False)
+        _registry(load_settings(config)).pin(name, False)
     click.echo(f"{name} is loaded while it is used")
 
 
 @adapter.command("remove")
-@_config
+@config_option
 @click.argument("name")
 def remove(config: str | None, name: str) -> None:
     """Forget NAME. Running turns finish; the version stays until it is pruned."""
     with _explained():
-        registry = _registry(_settings(config))
+        registry = _registry(load_settings(config))
         version = registry.resolve(name).version
         registry.remove(name)
     click.echo(f"{name} is forgotten; its version {version[:_SHORT]} stays until `roundhouse adapter prune`")
 
 
 @adapter.command("prune")
-@_config
+@config_option
 @click.option("--older-than", type=Age(), default="7d", show_default=True, help="Age, such as 30m, 12h or 7d.")
 def prune(config: str | None, older_than: float) -> None:
     """Delete versions that no name leads to."""
     with _explained():
-        deleted = _registry(_settings(config)).prune(older_than=older_than)
+        deleted = _registry(load_settings(config)).prune(older_than=older_than)
     for version in deleted:
         click.echo(f"deleted {version[:_SHORT]}")
     click.echo(f"deleted versions: {len(deleted)}")
-
-
-def _settings(config: str | None) -> Settings:
-    try:
-        return load(config)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _registry(settings: Settings) -> AdapterRegistry:

@@ -11,14 +11,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from gateway.access.identity.secret import derive, installation_secret
-from gateway.config.settings import SettingsError, load
-
-_config = click.option(
-    "--config",
-    type=click.Path(dir_okay=False),
-    help="TOML file; see docs/configuration.md.",
-    envvar="ROUNDHOUSE_CONFIG",
-)
+from gateway.cli.connection import config_option, load_settings
+from gateway.config.settings import SettingsError
 
 
 @click.group()
@@ -27,7 +21,7 @@ def safety() -> None:
 
 
 @safety.command("digest")
-@_config
+@config_option
 def safety_digest(config: str | None) -> None:
     """Turn phrases on standard input, one a line, into a list for `safety.blocked`.
 
@@ -37,7 +31,7 @@ def safety_digest(config: str | None) -> None:
     from gateway.safety.guard import PHRASES
 
     try:
-        key = derive(installation_secret(load(config)), PHRASES)
+        key = derive(installation_secret(load_settings(config)), PHRASES)
     except SettingsError as error:
         raise click.ClickException(str(error)) from error
     for number, phrase in enumerate(sys.stdin, 1):
@@ -49,7 +43,7 @@ def safety_digest(config: str | None) -> None:
 
 
 @safety.command("findings")
-@_config
+@config_option
 @click.option("--tenant", required=True, help="Whose.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Most to show.")
 def safety_findings(config: str | None, tenant: str, count: int) -> None:
@@ -63,7 +57,7 @@ def _findings(config: str | None, tenant: str, count: int) -> Iterator[dict[str,
     from gateway.storage.connect import redis_url
 
     try:
-        with Redis.from_url(redis_url(load(config)), socket_timeout=5, decode_responses=True) as client:
+        with Redis.from_url(redis_url(load_settings(config)), socket_timeout=5, decode_responses=True) as client:
             entries = client.xrevrange(KEY.format(tenant=tenant), count=count)
     except SettingsError as error:
         raise click.ClickException(str(error)) from error
