@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.types import Receive
 from starlette.websockets import WebSocket
 
 from gateway.errors import invalid_value
@@ -17,11 +15,11 @@ from gateway.http.exchange import (
     JsonResponse,
     ServerSentEvents,
     cost_headers,
-    disconnected,
     overhead_header,
     read_object,
     route_headers,
     sse_event,
+    while_connected,
 )
 from gateway.limits.readings import headers as limit_headers
 from gateway.protocol.caching import from_headers
@@ -38,7 +36,10 @@ async def create(request: Request) -> Response:
     turn_request, stream = parse_response_create(await read_object(request), from_headers(request.headers))
     key = request.headers.get("idempotency-key")
     viewer = await gateway.turns.start(turn_request, principal, idempotency_key=key, live=stream)
-    return _stream(gateway, viewer) if stream else await _wait(viewer, request.receive)
+    if stream:
+        return _stream(gateway, viewer)
+    with viewer:
+        return await while_connected(request.receive, _whole(viewer))
 
 
 async def read(request: Request) -> Response:
@@ -96,21 +97,12 @@ routes: list[BaseRoute] = [
 ]
 
 
-async def _wait(viewer: Viewer, receive: Receive) -> Response:
-    """The whole response at once. If the client goes away, so does the turn's viewer."""
+async def _whole(viewer: Viewer) -> Response:
+    """The whole response at once."""
     turn = viewer.turn
-    ended = asyncio.ensure_future(_ended(viewer))
-    gone = asyncio.ensure_future(disconnected(receive))
-    try:
-        await asyncio.wait((ended, gone), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        viewer.close()
-        ended.cancel()
-        gone.cancel()
-        await asyncio.gather(ended, gone, return_exceptions=True)
-    finished = turn.log.finished
-    if finished is not None and finished.error is not None:
-        raise finished.error
+    await _ended(viewer)
+    if turn.log.finished is not None and turn.log.finished.error is not None:
+        raise turn.log.finished.error
     return JsonResponse(turn.view.response(), headers={**_headers(turn), **cost_headers([turn.log])})
 
 

@@ -150,28 +150,12 @@ class _Rules:
 
         def plain(in_string: bool = True) -> StreamFilter:
             rules = self.enforced if in_string else self._quoted
-            filter = TextFilter(rules, enforced) if rules else Unchanged()
+            filter = TextFilter(rules, enforced)
             return Watched(filter, TextFilter(self.flagged, flagged)) if self.flagged else filter
 
         if not (self.enforced or self.flagged):
             return None
         return JsonFilter(plain) if as_json else plain()
-
-
-class Unchanged:
-    """A `StreamFilter` that lets everything pass."""
-
-    held = 0
-    blocked = False
-
-    def feed(self, text: str) -> str:
-        return text
-
-    def release(self) -> str:
-        return ""
-
-    def finish(self) -> str:
-        return ""
 
 
 class Watched:

@@ -61,14 +61,15 @@ class StreamFilter(Protocol):
 
 
 class TextFilter:
-    """Applies rules to a text. Of findings that overlap, the first counts; of those that begin together, the one whose
-    rule comes first.
+    """Applies rules to a text; without rules it passes unchanged.
+
+    Of findings that overlap, the first counts; of those that begin together, the one whose rule comes first.
     """
 
     def __init__(self, rules: Sequence[FilterRule], found: Found) -> None:
         self._rules = rules
         self._report = found
-        self._reach = max(rule.recogniser.reach for rule in rules)
+        self._reach = max((rule.recogniser.reach for rule in rules), default=0)
         self._text = ""
         """What is not decided yet, from `_at`, after some context."""
         self._at = 0
@@ -117,7 +118,7 @@ class TextFilter:
             match, rule = self._next(nearest)
             end = len(text) if match is None else match.start
             if not (ended or decide) and (match is None or end + self._reach > len(text)):
-                hold = min(rule.recogniser.pending(text, self._at) for rule in self._rules)
+                hold = min((rule.recogniser.pending(text, self._at) for rule in self._rules), default=end)
                 if match is None or match.start >= hold:
                     self._show(out, hold)
                     break

@@ -11,19 +11,55 @@ from prometheus_client.exposition import choose_encoder
 
 from gateway.telemetry.activity import Activity
 from gateway.telemetry.metrics.answers import AnswerMetrics
-from gateway.telemetry.metrics.background import BackgroundMetrics
-from gateway.telemetry.metrics.budgets import BudgetMetrics
-from gateway.telemetry.metrics.configuration import ConfigurationMetrics
 from gateway.telemetry.metrics.connections import ConnectionMetrics
 from gateway.telemetry.metrics.engines import EngineMetrics
-from gateway.telemetry.metrics.escalations import EscalationMetrics
 from gateway.telemetry.metrics.limits import LimitMetrics
-from gateway.telemetry.metrics.placements import PlacementMetrics
 from gateway.telemetry.metrics.redis import RedisMetrics
 from gateway.telemetry.metrics.registry import MetricRegistry
+from gateway.telemetry.metrics.routing import BudgetMetrics, EscalationMetrics, PlacementMetrics, TrialMetrics
 from gateway.telemetry.metrics.semantic import SemanticMetrics
-from gateway.telemetry.metrics.trials import TrialMetrics
 from gateway.telemetry.metrics.turns import TurnMetrics
+
+
+class BackgroundMetrics:
+    """Faults of ours, each of which is in the log."""
+
+    def __init__(self, registry: MetricRegistry) -> None:
+        self._failures = registry.counter(
+            "roundhouse_background_failures",
+            "Unexpected exceptions in background work, which goes on or is begun again, by work.",
+            "work",
+        )
+
+    def failed(self, work: str) -> None:
+        """Work failed. Args: work: its name, from a fixed set."""
+        self._failures(work).inc()
+
+
+class ConfigurationMetrics:
+    """Whether it could be read, and since when it is in force."""
+
+    def __init__(self, registry: MetricRegistry) -> None:
+        self._config_reloads = registry.counter(
+            "roundhouse_config_reloads",
+            "Times that the configuration was read again, by outcome (changed, unchanged, refused).",
+            "outcome",
+        )
+        self._config_valid = registry.gauge(
+            "roundhouse_config_valid", "Whether the configuration could be used when last read."
+        )()
+        self._config_valid.set(1)
+        self._config_changed = registry.gauge(
+            "roundhouse_config_changed_timestamp_seconds", "Unix time since which the configuration is in force."
+        )()
+        self._config_changed.set_to_current_time()
+
+    def read(self, outcome: str) -> None:
+        """Count a reading of the file, by its outcome."""
+        self._config_reloads(outcome).inc()
+        self._config_valid.set(outcome != "refused")
+        if outcome == "changed":
+            self._config_changed.set_to_current_time()
 
 
 class Metrics:

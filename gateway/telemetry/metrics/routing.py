@@ -1,0 +1,96 @@
+"""Metrics of routing: replicas, answers that looked bad, models on trial, and the budget of `auto`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.telemetry.metrics.registry import MetricRegistry
+from router.cascade import Escalation
+
+
+class PlacementMetrics:
+    """Counts how replicas are chosen; nothing for pools with one replica."""
+
+    def __init__(self, registry: MetricRegistry) -> None:
+        self._choices = registry.counter(
+            "roundhouse_replica_choices",
+            "Turns of pools with several replicas, by tier and how the replica was chosen (prefix, load).",
+            "tier how",
+        )
+        self._tokens = registry.counter(
+            "roundhouse_replica_prefix_tokens",
+            "Prompt tokens of those turns (prompt: all; expected: those that the chosen replica was believed to hold; "
+            "found: those that it held).",
+            "tier kind",
+        )
+        self._blocks = registry.gauge(
+            "roundhouse_prefix_index_blocks", "KV blocks of a tier's replicas that the gateway knows of.", "tier"
+        )
+
+    def answered(self, tier: str, how: str, *, prompt: int, expected: int, found: int) -> None:
+        """Count a turn that has ended, at the replica that was chosen or one that stood in for it."""
+        self._choices(tier, how).inc()
+        self._tokens(tier, "prompt").inc(prompt)
+        self._tokens(tier, "expected").inc(expected)
+        self._tokens(tier, "found").inc(found)
+
+    def index(self, tier: str, blocks: int) -> None:
+        """Set how many blocks the prefix index of a tier has; called when the page is read."""
+        self._blocks(tier).set(blocks)
+
+
+class EscalationMetrics:
+    """Counts answers that looked bad; none while `router.escalate` is off."""
+
+    def __init__(self, registry: MetricRegistry) -> None:
+        self._looked = registry.counter(
+            "roundhouse_escalations",
+            "Answers for `auto` that looked bad, by the tier that gave them, what looked bad (empty, schema, refusal, "
+            "doubt) and what followed (escalated: the next tier has answered; not_worth_it; limited: no room in the "
+            "limits; unavailable: the next tier gave nothing).",
+            "tier signal followed",
+        )
+
+    def looked(self, made: Escalation, followed: str) -> None:
+        """Count an answer that looked bad."""
+        self._looked(made.tier, str(made.signal), followed).inc()
+
+
+class TrialMetrics:
+    """Counts canaries taken out and copies of turns; nothing while nothing is on trial."""
+
+    def __init__(self, registry: MetricRegistry) -> None:
+        self._canaries_out = registry.counter(
+            "roundhouse_canaries_out",
+            "Canaries of routes taken out because they were worse, by what was wrong (error, slow, poor).",
+            "signal",
+        )
+        self._shadow_copies = registry.counter(
+            "roundhouse_shadow_copies",
+            "Copies of turns for a model that is tried, by what came of them (answered, error, given_up).",
+            "outcome",
+        )
+
+    def canary_out(self, signal: str) -> None:
+        """Count a canary that was taken out."""
+        self._canaries_out(signal).inc()
+
+    def shadow_copy(self, outcome: str) -> None:
+        """Count a copy of a turn that has ended."""
+        self._shadow_copies(outcome).inc()
+
+
+class BudgetMetrics:
+    """Shows the spent part of the budget; NaN while there is no budget, or nothing was spent under it."""
+
+    def __init__(self, registry: MetricRegistry) -> None:
+        self._spent = registry.gauge(
+            "roundhouse_route_budget_spent_ratio",
+            "What `auto` has spent of what the dearest tier would have cost, under the budget in force, since this "
+            "gateway first had it; to compare with `router.budget`.",
+        )()
+        self._spent.set(float("nan"))
+
+    def watch(self, spent: Callable[[], float]) -> None:
+        """Take the function that gives the spent part; it is called when the page is read."""
+        self._spent.set_function(spent)
