@@ -11,10 +11,10 @@ import secrets
 
 import msgspec
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from gateway.access.identity import Principal
-from gateway.errors import Unauthorized, Unavailable
+from gateway.errors import Unauthorized
+from gateway.storage.connect import unavailable_without_redis
 
 LIFETIME = 30
 """Seconds."""
@@ -47,10 +47,8 @@ class Tickets:
         """
         ticket = secrets.token_urlsafe(32)
         stub = msgspec.msgpack.encode(_Stub(principal, origin))
-        try:
+        with unavailable_without_redis("tickets cannot be issued"):
             await self._redis.set(_key(ticket), stub, ex=LIFETIME)
-        except (RedisError, OSError):
-            raise Unavailable("tickets cannot be issued at the moment; try again in a few seconds") from None
         return ticket
 
     async def redeem(self, ticket: str, origin: str | None) -> Principal:
@@ -60,10 +58,8 @@ class Tickets:
             Unauthorized: unknown, expired, used before, or offered from another origin.
             Unavailable: Redis does not answer.
         """
-        try:
+        with unavailable_without_redis("tickets cannot be checked"):
             value = await self._redis.getdel(_key(ticket))
-        except (RedisError, OSError):
-            raise Unavailable("tickets cannot be checked at the moment; try again in a few seconds") from None
         stub = _decode(value) if isinstance(value, bytes) else None
         if stub is None or stub.origin != origin:
             raise Unauthorized(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 
 from gateway.config.settings import Settings, SettingsError
+from gateway.errors import Unavailable
 from gateway.storage.redis import BatchingRedis
+
+log = logging.getLogger("roundhouse.storage")
 
 _LONGEST_SOCKET_PATH = 100
 """Bytes; the kernel's limit for a unix socket's address is 108 on Linux and 104 elsewhere."""
@@ -53,3 +60,17 @@ def connect(settings: Settings, *, timeout: float | None = None) -> BatchingRedi
     )
     assert isinstance(client, BatchingRedis)
     return client
+
+
+@contextlib.contextmanager
+def unavailable_without_redis(what: str) -> Iterator[None]:
+    """Refuse what the body does if Redis does not answer. `what` says so to the client: "tickets cannot be issued".
+
+    Raises:
+        Unavailable: Redis does not answer.
+    """
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        log.debug("no answer from Redis", extra={"refused": what, "error": type(error).__name__})
+        raise Unavailable(f"{what} at the moment; try again in a few seconds") from None

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import NoReturn, Protocol
+from functools import partial
+from typing import Protocol
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -17,8 +18,9 @@ from redis.exceptions import RedisError
 from gateway.access.identity import Principal
 from gateway.background import Kept, Periodic
 from gateway.config.settings import TurnSettings
-from gateway.errors import ApiError, EngineFailed, Unavailable
+from gateway.errors import ApiError, EngineFailed
 from gateway.protocol.stream import Finished, TokenUsage
+from gateway.storage.connect import unavailable_without_redis
 from gateway.storage.presence import Presence
 from gateway.turns.feeds import Feeds
 from gateway.turns.following import Followings, Mirror
@@ -43,6 +45,7 @@ TICK = 1.0
 """Seconds between two checks of the turns that are followed."""
 FLUSH_TIMEOUT = 5.0
 """Seconds that the last writes may take when this gateway ends."""
+_redis_needed = partial(unavailable_without_redis, "stored responses cannot be reached")
 
 
 class LocalTurns(Protocol):
@@ -135,10 +138,8 @@ class RemoteTurns:
         gateway = gateway_of(id)
         if mirror is not None or gateway is None:
             return mirror
-        try:
+        with _redis_needed():
             return await self._find(id, principal.tenant, gateway)
-        except (RedisError, OSError):
-            _unavailable()
 
     async def delete(self, id: str, principal: Principal) -> bool:
         """Delete a response that has ended; return whether Redis kept it.
@@ -146,14 +147,12 @@ class RemoteTurns:
         Raises:
             Unavailable: Redis does not answer.
         """
-        try:
+        with _redis_needed():
             kept = await self._records.delete(principal.tenant, id)
             gateway = gateway_of(id)
             if gateway is not None and gateway != self._presence.id and self._alive(gateway):
                 await self._mailbox.send(gateway, ForgetTurn(id, principal.tenant))
-        except (RedisError, OSError):
-            _unavailable()
-        return kept
+            return kept
 
     def ended(self, turn: Turn) -> None:
         """Store a turn of this process that has ended, if it is to be stored."""
@@ -255,7 +254,3 @@ def _fail(turn: Turn) -> None:
         code="gateway_lost",
     )
     turn.append(Finished("error", usage, error))
-
-
-def _unavailable() -> NoReturn:
-    raise Unavailable("stored responses cannot be reached at the moment; try again in a few seconds") from None

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any, Literal, cast
 
 from msgspec import Raw
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from gateway.access.directory.audit import START, ChainBreak, ChainPosition, SealedAuditRecord, Verifier
 from gateway.access.directory.schema import AUDIT_KEY, CHECKPOINT_KEY, HEAD_KEY
-from gateway.errors import Unavailable
-
-log = logging.getLogger("roundhouse.directory")
+from gateway.storage.connect import unavailable_without_redis
 
 _PAGE = 500
 _LAST = 2**64 - 1
 """Of the second part of a stream's id."""
 _FIELDS = ("sequence", "hash", "seal")
+
+directory_needed = partial(unavailable_without_redis, "the directory cannot be reached")
+"""Refuses what the body does if Redis does not answer."""
 
 
 class AuditLog:
@@ -73,30 +73,24 @@ class AuditLog:
 
     async def _extent(self) -> tuple[ChainPosition, ChainPosition, int]:
         """Checkpoint, head, and the number of the last entry there is, at one moment."""
-        try:
+        with directory_needed():
             async with self._redis.pipeline(transaction=True) as pipeline:
                 for key in (CHECKPOINT_KEY, HEAD_KEY):
                     pipeline.hmget(key, *_FIELDS)
                 pipeline.xrevrange(AUDIT_KEY, count=1)
                 checkpoint, head, newest = await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise unavailable(error) from None
         return mark_of(checkpoint), mark_of(head), int(newest[0][0].split(b"-")[0]) if newest else 0
 
     async def _mark(self, key: str) -> ChainPosition:
-        try:
+        with directory_needed():
             return mark_of(await cast(Any, self._redis.hmget(key, *_FIELDS)))
-        except (RedisError, OSError) as error:
-            raise unavailable(error) from None
 
     async def _range(
         self, command: Literal["XRANGE", "XREVRANGE"], first: str, last: str, limit: int
     ) -> list[tuple[str, SealedAuditRecord]]:
         read = self._redis.xrange if command == "XRANGE" else self._redis.xrevrange
-        try:
+        with directory_needed():
             found = cast("list[tuple[bytes, dict[bytes, bytes]]]", await read(AUDIT_KEY, first, last, count=limit))
-        except (RedisError, OSError) as error:
-            raise unavailable(error) from None
         return [(place.decode(), _logged(fields)) for place, fields in found]
 
 
@@ -104,12 +98,6 @@ def mark_of(reply: Sequence[bytes | None]) -> ChainPosition:
     """A mark from the reply of HMGET; the start if there is none."""
     sequence, digest, seal = (value.decode() if value is not None else "" for value in reply)
     return ChainPosition(int(sequence), digest, seal) if sequence else START
-
-
-def unavailable(error: Exception) -> Unavailable:
-    """What a client is told if Redis does not answer."""
-    log.debug("directory: no answer from Redis", extra={"error": type(error).__name__})
-    return Unavailable("the directory cannot be reached at the moment; try again in a few seconds")
 
 
 def _logged(fields: dict[bytes, bytes]) -> SealedAuditRecord:

@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from gateway.access.directory.audit import START, ChainPosition
-from gateway.access.directory.audit_log import AuditLog, mark_of, unavailable
+from gateway.access.directory.audit_log import AuditLog, directory_needed, mark_of
 from gateway.access.directory.change import Caps, Change, Configured, Delete, Idempotency, Put
 from gateway.access.directory.plan import Author, Command, DirectorySnapshot, plan, question_when_full, questions
 from gateway.access.directory.schema import (
@@ -116,7 +116,7 @@ class Directory:
         `limit` (up to 1000) of them; `stored_only`: without those of the configuration file.
         """
         limit = max(1, min(limit, MOST_LISTED))
-        try:
+        with directory_needed():
             members: list[bytes] = await cast(
                 Any,
                 self._redis.zrangebylex(
@@ -127,8 +127,6 @@ class Directory:
                     num=limit + 1,
                 ),
             )
-        except (RedisError, OSError) as error:
-            raise unavailable(error) from None
         found = await self.stored(kind, [member.decode() for member in members])
         if user is None and not stored_only:
             own = self._configured(kind)
@@ -152,10 +150,8 @@ class Directory:
         """The records in Redis with these identities; None for those that are not there, or cannot be read."""
         if not identities:
             return {}
-        try:
+        with directory_needed():
             documents = await cast(Any, self._redis.hmget(records_key(kind.KIND), list(identities)))
-        except (RedisError, OSError) as error:
-            raise unavailable(error) from None
         return {name: _decoded(kind, name, document) for name, document in zip(identities, documents, strict=True)}
 
     async def key_by_digest(self, digest: str) -> Key | None:
@@ -194,11 +190,9 @@ class Directory:
 
     async def apply(self, changes: Sequence[Change], *, actor: str, once: Idempotency | None = None) -> Applied:
         """Make several changes to different records, all or none. Raises as `write`."""
-        try:
+        with directory_needed():
             async with self._changing:
                 return await self._apply(changes, actor, once)
-        except (RedisError, OSError) as error:
-            raise unavailable(error) from None
 
     async def _apply(self, changes: Sequence[Change], actor: str, once: Idempotency | None) -> Applied:
         asked = questions(changes, actor, once)
@@ -213,9 +207,9 @@ class Directory:
             keys = list(dict.fromkeys([HEAD_KEY, *(command[1] for command in decided.commands)]))
             try:
                 done = await self._commit(keys=keys, args=args)
-            except (ConnectionError, TimeoutError, OSError) as error:
+            except (ConnectionError, TimeoutError, OSError):
                 if not await self._committed(decided.head):
-                    raise unavailable(error) from None
+                    raise
                 done = True
             # The client library repeats a command whose connection broke: the first one may have been done.
             if done or await self._committed(decided.head):
@@ -253,10 +247,8 @@ class Directory:
         return cast("list[Any]", await self._look(keys=keys, args=_words(commands)))
 
     async def _found_by(self, kind: type[R], index: str, field: str) -> R | None:
-        try:
+        with directory_needed():
             identity = await cast(Any, self._redis.hget(index, field))
-        except (RedisError, OSError) as error:
-            raise unavailable(error) from None
         return None if identity is None else (await self.stored(kind, [identity.decode()]))[identity.decode()]
 
     def _configured(self, kind: type[R]) -> Mapping[str, R]:

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from gateway.background import Periodic
-from gateway.errors import Unavailable
+from gateway.storage.connect import unavailable_without_redis
 
 LAST_USED_KEY = "rh1:last-used:{{{tenant}}}"
 RESOLUTION = 60.0
@@ -81,8 +81,6 @@ async def last_used(redis: Redis, tenant: str, keys: Sequence[str]) -> dict[str,
     """
     if not keys:
         return {}
-    try:
+    with unavailable_without_redis("the last use of keys cannot be read"):
         scores = await cast(Any, redis.zmscore(LAST_USED_KEY.format(tenant=tenant), list(keys)))
-    except (RedisError, OSError):
-        raise Unavailable("the last use of keys cannot be read at the moment; try again in a few seconds") from None
     return {key: int(score) for key, score in zip(keys, scores, strict=True) if score is not None}

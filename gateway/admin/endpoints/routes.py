@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from redis.exceptions import RedisError
 
-from gateway.access.directory.audit_log import unavailable
+from gateway.access.directory.audit_log import directory_needed
 from gateway.admin.call import Access, Call
 from gateway.admin.endpoints import records, shapes
 from gateway.admin.endpoints.shapes import Page, PublicNamePath
@@ -139,10 +138,8 @@ async def show_route(call: Call, path: PublicNamePath) -> Answer[RouteState]:  #
 async def list_trials(call: Call, path: PublicNamePath) -> Answer[TrialList]:
     """How a route's canaries and its shadow do beside its first target, by what all gateways have counted."""
     route = await records.find(call, Route, path.public_name)
-    try:
+    with directory_needed():
         found = await read(call.gateway.redis, route)
-    except (RedisError, OSError) as error:
-        raise unavailable(error) from None
     shadow = None if found.shadow is None else _shadow(route, found.shadow)
     return Answer(TrialList([_trial(each) for each in found.standings], shadow))
 
