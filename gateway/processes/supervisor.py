@@ -27,7 +27,7 @@ from gateway.app import create_app
 from gateway.background import BackgroundTasks
 from gateway.config import checkpoints
 from gateway.config.configuration import Configuration
-from gateway.config.settings import NO_TENANTS, EmbedderSettings, PoolSettings, Settings, SettingsError
+from gateway.config.settings import NO_TENANTS, EmbedderSettings, PoolSettings, Section, Settings, SettingsError
 from gateway.engines.adapters import registry_url
 from gateway.processes import redis_server
 from gateway.processes.child import Child, ChildFailed
@@ -200,42 +200,22 @@ def _embedder_address(settings: Settings) -> str:
 
 def embedder_command(embedder: EmbedderSettings, address: str) -> list[str]:
     """Command line of the embedder."""
-    options = {
-        "model": embedder.model,
-        "name": embedder.name,
-        "listen": address,
-        "device": embedder.device,
-        "threads": str(embedder.threads),
-        "queue": str(embedder.queue),
-    }
-    words = (word for name, value in options.items() for word in (f"--{name}", value))
-    return [sys.executable, "-m", "cache.embedder", *words]
+    options = _options(embedder, "model", "name", "device", "threads", "queue")
+    return [sys.executable, "-m", "cache.embedder", "--listen", address, *options]
 
 
 def engine_command(pool: PoolSettings, address: str, adapters: str) -> list[str]:
     """Command line of a pool's engine; `adapters` is the address of their registry."""
-    options = {
-        "model": pool.model,
-        "name": pool.name,
-        "listen": address,
-        "device": pool.device,
-        "dtype": pool.dtype,
-        "quantize": pool.quantize,
-        "kv-dtype": pool.kv_dtype,
-        "threads": str(pool.threads),
-        "kv-tokens": str(pool.kv_tokens),
-        "kv-host-bytes": str(pool.kv_host_bytes),
-        "max-running": str(pool.max_running),
-        "step-tokens": str(pool.step_tokens),
-        "policy": pool.policy,
-        "adapters": adapters,
-        "speculate": pool.speculate,
-        "log-level": "warning",
-    }
-    if pool.draft_model is not None:
-        options["draft-model"] = pool.draft_model
-    words = (word for name, value in options.items() for word in (f"--{name}", value))
-    return [sys.executable, "-m", "engine.server", *words]
+    names = ("model", "name", "device", "dtype", "quantize", "kv_dtype", "threads", "kv_tokens", "kv_host_bytes")
+    more = ("max_running", "step_tokens", "policy", "speculate", "draft_model")
+    own = ("--listen", address, "--adapters", adapters, "--log-level", "warning")
+    return [sys.executable, "-m", "engine.server", *own, *_options(pool, *names, *more)]
+
+
+def _options(section: Section, *names: str) -> list[str]:
+    """Fields of a section as options of the same names; those that are not set are left out."""
+    values = {name: value for name in names if (value := getattr(section, name)) is not None}
+    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 @contextlib.contextmanager

@@ -22,7 +22,8 @@ _TAG = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _MAX_AGE = re.compile(r'max-age="?([0-9]+)"?')
 _FOREVER = 10**9
 """An age in seconds that no answer reaches."""
-_DIRECTIVES = "no-store, no-cache, max-age=<seconds>, only-if-cached"
+_DIRECTIVES = frozenset({"", "default", "no-store", "no-cache", "only-if-cached"})
+"""Directives of a body other than `max-age`."""
 
 Directives = Annotated[str, Meta(max_length=128)]
 Tags = Annotated[list[str], Meta(max_length=MAX_TAGS)]
@@ -94,28 +95,18 @@ NOTHING = Caching()
 
 
 def _made(control: str, tags: list[str], *, param: str, strict: bool) -> Caching:
-    no_store = refresh = only_if_cached = False
-    max_age = None
-    for directive in (part.strip().lower() for part in control.split(",")):
-        age = _MAX_AGE.fullmatch(directive)
-        if age is not None:
-            seconds = int(age[1]) if len(age[1]) < 10 else _FOREVER
-            max_age = seconds if max_age is None else min(max_age, seconds)
-        elif directive == "no-store":
-            no_store = True
-        elif directive == "no-cache":
-            refresh = True
-        elif directive == "only-if-cached":
-            only_if_cached = True
-        elif strict and directive not in ("", "default"):
-            raise invalid_value("roundhouse.cache", f"unknown directive; it may hold {_DIRECTIVES}")
-        elif directive.startswith("max-age"):
-            refresh = True
+    said = {part.strip().lower() for part in control.split(",")}
+    ages = [int(age[1]) if len(age[1]) < 10 else _FOREVER for age in map(_MAX_AGE.fullmatch, said) if age]
+    unknown = {each for each in said - _DIRECTIVES if not _MAX_AGE.fullmatch(each)}
+    if strict and unknown:
+        raise invalid_value(
+            "roundhouse.cache", "unknown directive; it may hold no-store, no-cache, max-age=<seconds>, only-if-cached"
+        )
     return Caching(
-        no_store=no_store,
-        refresh=refresh or max_age == 0,
-        max_age=max_age,
-        only_if_cached=only_if_cached,
+        no_store="no-store" in said,
+        refresh="no-cache" in said or 0 in ages or any(each.startswith("max-age") for each in unknown),
+        max_age=min(ages, default=None),
+        only_if_cached="only-if-cached" in said,
         tags=checked_tags(tags, param),
     )
 

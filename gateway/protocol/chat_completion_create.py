@@ -20,7 +20,6 @@ from gateway.protocol.requests import (
     MAX_TOP_LOGPROBS,
     SamplingFields,
     ServiceTier,
-    TurnRequest,
     check_together,
     converted,
     refuse_unsupported,
@@ -56,13 +55,11 @@ class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=T
     """OpenAI's parameters, then (inherited) sampling parameters that OpenAI does not have."""
 
     messages: list[Any]
-    model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     max_completion_tokens: Tokens | None = None
     max_tokens: Tokens | None = None
     n: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     metadata: Metadata | None = None
     service_tier: ServiceTier | None = None
@@ -81,7 +78,6 @@ class ChatCompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=T
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
     store: bool | None = None
-    user: str | None = None
 
     # Refused unless neutral: see `_NEUTRAL`.
     audio: Any = None
@@ -116,16 +112,13 @@ def parse_chat_completion_create(body: Mapping[str, Any], given: Caching = NOTHI
     )
     tools = parse_tools(create.tools, create.tool_choice, create.parallel_tool_calls, nested=True)
     check_together(format, tools, "logprobs" if create.logprobs else None)
-    request = TurnRequest(
-        model=create.model or "auto",
+    request = create.turn(
+        given,
         messages=messages,
         sampling=create.sampling(logprobs=_logprobs(create)),
         max_output_tokens=_output_limit(create),
         format=format,
         tools=tools,
-        stop=create.stop_strings(),
-        caching=create.caching(given),
-        quality=create.quality,
         store=False,
         metadata=create.metadata or {},
         service_tier=create.service_tier or "auto",

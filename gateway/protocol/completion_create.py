@@ -20,7 +20,6 @@ from gateway.protocol.requests import (
     MAX_TOP_LOGPROBS,
     Sampling,
     SamplingFields,
-    TurnRequest,
     converted,
     refuse_unsupported,
 )
@@ -39,18 +38,13 @@ class CompletionCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True)
 
     prompt: Any
     """One prompt or a list of prompts; see `_prompts`."""
-    model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     max_tokens: Annotated[int, Meta(ge=0)] | None = None
     n: Count | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     structured_outputs: Any = None
     """vLLM's output formats; see `gateway.protocol.output_format`."""
-
-    # Accepted: it cannot change the answer.
-    user: str | None = None
 
     # Refused unless neutral.
     best_of: Any = None
@@ -87,15 +81,12 @@ def parse_completion_create(body: Mapping[str, Any], given: Caching = NOTHING) -
     limit = DEFAULT_MAX_TOKENS if create.max_tokens is None else create.max_tokens
     if limit == 0 and not create.echo:
         raise invalid_value("max_tokens", "0 only makes sense with echo=true")
-    common = TurnRequest(
-        model=create.model or "auto",
+    common = create.turn(
+        given,
         sampling=_sampling(create, limit),
         max_output_tokens=limit or None,
         format=parse_structured_outputs(create.structured_outputs),
-        stop=create.stop_strings(),
         generate=limit > 0,
-        caching=create.caching(given),
-        quality=create.quality,
         store=False,
     )
     return request_choices(

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from engine.text.processor import SamplingDefaults
 from engine.wire import SamplingParams
@@ -81,27 +82,8 @@ class Sampling(Struct, frozen=True, kw_only=True):
 
     def resolve(self, defaults: SamplingDefaults, *, max_tokens: int, seed: int) -> SamplingParams:
         """Return the engine's parameters for a model with these defaults; `seed` is used if the client named none."""
-
-        def either(name: str) -> Any:
-            value = getattr(self, name)
-            return getattr(defaults, name) if value is None else value
-
-        return SamplingParams(
-            max_tokens=max_tokens,
-            temperature=either("temperature"),
-            top_p=either("top_p"),
-            top_k=either("top_k"),
-            min_p=either("min_p"),
-            repetition_penalty=either("repetition_penalty"),
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            logit_bias=self.logit_bias,
-            seed=seed if self.seed is None else self.seed,
-            logprobs=self.logprobs,
-            prompt_logprobs=self.prompt_logprobs,
-            ignore_eos=self.ignore_eos,
-            min_tokens=self.min_tokens,
-        )
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return SamplingParams(**{**asdict(defaults), "seed": seed, **given, "max_tokens": max_tokens})
 
 
 class TurnRequest(Struct, frozen=True, kw_only=True):
@@ -158,6 +140,10 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
     """Request-body fields that all endpoints share. Base class of their body structs."""
 
+    model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    stream: bool | None = None
+    user: str | None = None
+    """Accepted: it cannot change the answer."""
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0)] | None = None
@@ -182,40 +168,28 @@ class SamplingFields(Struct, kw_only=True, forbid_unknown_fields=True):
         Raises:
             InvalidRequest: a key of `logit_bias` is not a token id.
         """
-        return Sampling(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            logit_bias=self._token_biases(),
-            seed=self.seed,
-            ignore_eos=bool(self.ignore_eos),
-            min_tokens=self.min_tokens or 0,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-        )
+        same = {*Sampling.__struct_fields__} & {*SamplingFields.__struct_fields__}
+        given = {name: value for name in same if (value := getattr(self, name)) is not None}
+        given |= {"logit_bias": self._token_biases(), "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
+        return Sampling(**given)
 
-    def stop_strings(self) -> tuple[str, ...]:
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+    def turn(self, given: Caching, **own: Any) -> TurnRequest:
+        """Return the turn that these fields and an endpoint's `own` ask for.
 
-    def caching(self, given: Caching) -> Caching:
-        """Return what body and headers (a WebSocket has none per turn) say about caches.
+        Args:
+            given: what the HTTP request's headers say about caches; a WebSocket has none per turn.
 
         Raises:
             InvalidRequest: see `gateway.protocol.caching`.
         """
-        if self.roundhouse is None:
-            return given
-        return stricter(given, from_body(self.roundhouse.cache, self.roundhouse.cache_tags))
-
-    @property
-    def quality(self) -> int | None:
-        return self.roundhouse.quality if self.roundhouse else None
+        options = self.roundhouse or RoundhouseOptions()
+        return TurnRequest(
+            model=self.model or "auto",
+            stop=tuple([self.stop] if isinstance(self.stop, str) else self.stop or ()),
+            caching=stricter(given, from_body(options.cache, options.cache_tags)),
+            quality=options.quality,
+            **own,
+        )
 
     def _token_biases(self) -> dict[int, float]:
         try:

@@ -26,7 +26,7 @@ from gateway.protocol.requests import (
     converted,
     refuse_unsupported,
 )
-from gateway.protocol.tools import ToolUse, parse_tools
+from gateway.protocol.tools import parse_tools
 
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 
@@ -70,7 +70,6 @@ class PromptCacheOptions(Struct):
 class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's parameters, then (inherited) sampling parameters that OpenAI does not have."""
 
-    model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     input: str | list[Any] | None = None
     instructions: str | None = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
@@ -78,7 +77,6 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     service_tier: ServiceTier | None = None
     previous_response_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     store: bool | None = None
-    stream: bool | None = None
     generate: bool | None = None
     include: list[Include] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -96,7 +94,6 @@ class ResponseCreate(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
     stream_options: dict[str, Any] | None = None
-    user: str | None = None
 
     # Refused unless neutral: see `_NEUTRAL`.
     access_programs: Any = None
@@ -124,23 +121,21 @@ def parse_response_create(body: Mapping[str, Any], given: Caching = NOTHING) -> 
     create = converted(body, ResponseCreate)
     refuse_unsupported(create, _NEUTRAL)
     messages = _messages(create.input, continues=create.previous_response_id is not None)
-    format, tools = parse_text_config(create.text), _tools(create)
+    format = parse_text_config(create.text)
+    tools = parse_tools(create.tools, create.tool_choice, create.parallel_tool_calls, nested=False)
     check_together(format, tools, _logprobs_field(create))
     if not messages and create.previous_response_id is None:
         raise missing_parameter("input")
     prewarm = create.prompt_cache_options is not None and bool(create.prompt_cache_options.prewarm)
-    request = TurnRequest(
-        model=create.model or "auto",
+    request = create.turn(
+        given,
         messages=messages,
         instructions=create.instructions or None,
         sampling=create.sampling(logprobs=_logprobs(create)),
         max_output_tokens=create.max_output_tokens,
         format=format,
         tools=tools,
-        stop=create.stop_strings(),
         generate=create.generate is not False and not prewarm,
-        caching=create.caching(given),
-        quality=create.quality,
         previous_response_id=create.previous_response_id,
         store=create.store is not False,
         metadata=create.metadata or {},
@@ -158,10 +153,6 @@ def _logprobs_field(create: ResponseCreate) -> str | None:
     if create.top_logprobs:
         return "top_logprobs"
     return "include" if INCLUDE_LOGPROBS in (create.include or ()) else None
-
-
-def _tools(create: ResponseCreate) -> ToolUse | None:
-    return parse_tools(create.tools, create.tool_choice, create.parallel_tool_calls, nested=False)
 
 
 _DIALECT = Dialect(
