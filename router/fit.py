@@ -7,8 +7,6 @@ small difference of two noisy estimates, and this keeps it from being noise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -69,7 +67,7 @@ def fit(examples: Examples, *, trained_on: str, embedding: str) -> bytes:
     size, tiers = examples.outcomes.shape
     by_features, by_all = np.zeros((size, tiers), np.float32), np.zeros((size, tiers), np.float32)
     near = np.zeros(size, np.float32)
-    for rest, fold in _folds(size):
+    for rest, fold in KFold(FOLDS, shuffle=True, random_state=0).split(np.arange(size)):
         by_features[fold], by_all[fold], near[fold] = _raw(_models(examples.take(rest)), examples.take(fold))
     arrays["feature_calibration"] = _lines(by_features, examples.outcomes)
     arrays["embedding_calibration"] = _lines(by_all, examples.outcomes)
@@ -79,10 +77,6 @@ def fit(examples: Examples, *, trained_on: str, embedding: str) -> bytes:
     metadata = Metadata(format=FORMAT, trained_on=trained_on, requests=size, embedding=embedding)
     compact = {name: value.astype(np.uint8 if name == "outcomes" else value.dtype) for name, value in arrays.items()}
     return write(compact, metadata)
-
-
-def _folds(size: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    yield from KFold(FOLDS, shuffle=True, random_state=0).split(np.arange(size))
 
 
 def _models(examples: Examples) -> dict[str, Array]:

@@ -62,7 +62,7 @@ class HostCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
             host = Headers(scope=scope).get("host")
-            if not host_allowed(host, self.listen) and not any(host == _host(each) for each in self.allowed_origins()):
+            if not host_allowed(host, self.listen) and host not in {urlsplit(o).netloc for o in self.allowed_origins()}:
                 refusal = error_response(
                     Forbidden(
                         f"this server is not known as {host!r:.80}; use its own address, or list the page's in "
@@ -76,10 +76,6 @@ class HostCheck:
                     await WebSocket(scope, receive, send).send_denial_response(refusal)
                 return
         await self.app(scope, receive, send)
-
-
-def _host(origin: str) -> str:
-    return urlsplit(origin).netloc
 
 
 class BodyLimit:

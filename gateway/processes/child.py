@@ -61,9 +61,9 @@ class Child:
         try:
             while not self._stopping:
                 begun = monotonic()
-                await self._start()
+                process = self._process = await self._start()
                 started()
-                status = await self._wait()
+                status = await process.wait()
                 if self._stopping:
                     return
                 if status == CONFIGURATION_ERROR:
@@ -93,10 +93,10 @@ class Child:
                 process.kill()
             await process.wait()
 
-    async def _start(self) -> None:
+    async def _start(self) -> asyncio.subprocess.Process:
         parent = os.getpid()
         try:
-            self._process = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 *self._command,
                 env=self._environment,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -106,10 +106,6 @@ class Child:
             )
         except OSError as error:
             raise ChildFailed(f"{self.name} cannot be started: {error}") from error
-
-    async def _wait(self) -> int:
-        assert self._process
-        return await self._process.wait()
 
 
 def _die_with(parent: int) -> None:

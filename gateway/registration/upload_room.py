@@ -39,7 +39,7 @@ class Upload:
 
     def received(self) -> None:
         """Nothing more comes from the client."""
-        self._room.received(self)
+        self.receiving = False
 
     async def remove(self) -> None:
         """Delete the files, and give back their room."""
@@ -92,10 +92,6 @@ class UploadRoom:
             )
         upload.bytes += count
         self._bytes[upload.tenant] += count
-
-    def received(self, upload: Upload) -> None:
-        """See `Upload.received`."""
-        upload.receiving = False
 
     def left(self, upload: Upload) -> None:
         """See `Upload.remove`."""

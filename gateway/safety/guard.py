@@ -57,7 +57,8 @@ class Guard:
         self._built_in = Rules(every, known, safety.replacement, self._key)
         self._digests = {name: digest(safety, policy, phrases) for name, policy in policies.items()}
         self._presidio = Presidio(safety, self._rules[None].digest) if safety.presidio else None
-        self.active = bool(self._presidio) or safety.anomalies != "off" or any(map(_acts, self._rules.values()))
+        acting = any(rules.checks_input or rules.checks_output for rules in self._rules.values())
+        self.active = acting or self._presidio is not None or safety.anomalies != "off"
         """Whether there is anything to do at all."""
 
     def digest(self, tenant: str) -> str | None:
@@ -162,10 +163,6 @@ class Guard:
     def _told(self, turn: Turn, finding: Finding) -> None:
         self._metrics.turns.safety_finding(finding.rule, finding.action, finding.direction)
         self._violations.add(Violation(finding, turn.principal.tenant, turn.principal.key, turn.id))
-
-
-def _acts(rules: Rules) -> bool:
-    return rules.checks_input or rules.checks_output
 
 
 def _size(request: TurnRequest) -> int:

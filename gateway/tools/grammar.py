@@ -174,11 +174,8 @@ def _is_plain(schema: Mapping[str, Any], properties: Any) -> bool:
     required = schema.get("required") or []
     named = isinstance(required, list) and all(name in properties for name in required)
     written = all(name.isascii() and name.isidentifier() and not keyword.iskeyword(name) for name in properties)
-    return named and written and all(_is_local(reference) for reference in _references(schema))
-
-
-def _is_local(reference: Any) -> bool:
-    return isinstance(reference, str) and reference.startswith(("#/$defs/", "#/definitions/"))
+    local = ("#/$defs/", "#/definitions/")
+    return named and written and all(isinstance(each, str) and each.startswith(local) for each in _references(schema))
 
 
 def _references(schema: Any) -> list[Any]:

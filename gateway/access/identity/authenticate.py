@@ -22,7 +22,7 @@ from gateway.access.identity.last_used import LastUsed
 from gateway.access.identity.principal import Principal
 from gateway.access.identity.tokens import Claims, looks_like_token
 from gateway.config.settings import Settings
-from gateway.errors import ApiError, Forbidden, RateLimited, Unauthorized
+from gateway.errors import Forbidden, RateLimited, Unauthorized
 from gateway.records.api_keys import PREFIX, digest, well_formed
 from gateway.records.directory import Key, Scope
 
@@ -189,11 +189,7 @@ class Identity:
             await self._view.refresh()
             tenant = self._view.tenant(name)
         if tenant is None or tenant.disabled:
-            raise _tenant_refused()
-
-
-def _tenant_refused() -> ApiError:
-    return Forbidden("the tenant of this key or token is disabled or does not exist", code="tenant_disabled")
+            raise Forbidden("the tenant of this key or token is disabled or does not exist", code="tenant_disabled")
 
 
 def _credential(authorization: str | None) -> str:
