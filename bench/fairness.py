@@ -12,16 +12,15 @@ which sends what it has for every few minutes at once. One of the polite tenants
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import hashlib
-import os
 import statistics
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 
 import msgspec
 
+from bench.data import data_file, json_lines
 from bench.measure import quantile
 from bench.report import options, picture, publish, table
 from bench.simulation import Arrival, Simulation, StepCost, simulate
@@ -87,9 +86,7 @@ class FairnessResult(msgspec.Struct):
 
 def read(path: Path, limit: int) -> list[TraceRequest]:
     """The first `limit` requests of a trace in JSON lines, gzipped or not."""
-    decode = msgspec.json.Decoder(TraceRequest).decode
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
-        return [decode(line) for line, _ in zip(lines, range(limit), strict=False)]
+    return list(islice(json_lines(path, TraceRequest), limit))
 
 
 def tenant_of(entry: TraceRequest) -> str:
@@ -217,9 +214,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--requests", type=int, default=3000, help="how many of its first requests")
     parser.add_argument("--load", type=float, default=0.9, help="work offered per work that can be done")
     arguments = parser.parse_args(argv)
-    trace: Path = arguments.trace or Path(os.environ.get("ROUNDHOUSE_BENCH_DATA", ""), FILE)
-    if not trace.is_file():
-        raise SystemExit(f"not run: name a trace, or set ROUNDHOUSE_BENCH_DATA to a folder that holds {FILE}")
+    trace = data_file(FILE, arguments.trace)
     runs = replay(read(trace, arguments.requests), arguments.load)
     result = summarise(runs, arguments.load)
     publish(arguments.output / "fairness", markdown(result), result)

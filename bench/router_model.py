@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-from bench.questions import EMBEDDING, FILE, path_of, read
+from bench.data import EMBEDDER, data_file
+from bench.questions import FILE, read
 from router.fit import fit
 from router.refit import SUITE
 from router.success import MODEL, SuccessModel
@@ -25,10 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, help=f"questions instead of {FILE}")
     parser.add_argument("--output", type=Path, default=MODEL.parent)
     options = parser.parse_args(arguments)
-    questions = read(options.data or path_of(FILE))
+    questions = read(data_file(FILE, options.data))
     learnt, kept = np.flatnonzero(~questions.frozen), questions.take(np.flatnonzero(questions.frozen))
     content = fit(
-        questions.examples.take(learnt), trained_on="MMLU-Pro, outcomes of Llama-2 7B, 13B and 70B", embedding=EMBEDDING
+        questions.examples.take(learnt), trained_on="MMLU-Pro, outcomes of Llama-2 7B, 13B and 70B", embedding=EMBEDDER
     )
     model = SuccessModel.read(content)
     (options.output / MODEL.name).write_bytes(content)

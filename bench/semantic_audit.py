@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from bench import question_pairs
+from bench.data import data_file, embed
 from bench.question_pairs import QuestionPool, QuestionStream
 from bench.semantic_policies import (
     GlobalThreshold,
@@ -136,8 +137,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=4, help="streams")
     arguments = parser.parse_args(argv)
     if arguments.what == "sample":
-        pairs = question_pairs.read(question_pairs.find(arguments.pairs))
-        pool = question_pairs.split(pairs, "test", question_pairs.embed)
+        pairs = question_pairs.read(data_file(question_pairs.FILE, arguments.pairs))
+        pool = question_pairs.split(pairs, "test", embed)
         streams = [question_pairs.draw(pool, QuestionStream(), seed) for seed in range(arguments.seeds)]
         readings = sample(pool, streams, (0.005, 0.01, 0.02, 0.05), arguments.each, 0)
         arguments.file.write_bytes(b"\n".join(map(msgspec.json.encode, readings)) + b"\n")

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from bench import question_pairs
+from bench.data import Vectors, data_file, embed
 from bench.question_edits import KINDS, edits
-from bench.question_pairs import QuestionPool, QuestionStream, Vectors
+from bench.question_pairs import QuestionPool, QuestionStream
 from bench.report import options, publish
 from bench.semantic_audit import Audit, known
 from bench.semantic_model import DELTAS, upper
@@ -281,16 +282,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--edits", type=int, default=500, help="edited questions of each kind")
     arguments = parser.parse_args(argv)
     model = shipped()
-    pairs = question_pairs.read(question_pairs.find(arguments.pairs))
-    calibration = question_pairs.split(pairs, "calibration", question_pairs.embed)
-    pool = question_pairs.split(pairs, "test", question_pairs.embed)
+    pairs = question_pairs.read(data_file(question_pairs.FILE, arguments.pairs))
+    calibration = question_pairs.split(pairs, "calibration", embed)
+    pool = question_pairs.split(pairs, "test", embed)
     streams = [
         question_pairs.draw(pool, QuestionStream(requests=arguments.requests), seed) for seed in range(arguments.seeds)
     ]
     verdicts = known()
     rows = compare(pool, streams, calibration, model, arguments.seeds, verdicts)
     thresholds = {row.delta: row.setting or 1.01 for row in rows if row.method == "threshold, calibrated"}
-    edited_pool, edited_streams = with_edits(pool, streams[:3], question_pairs.embed)
+    edited_pool, edited_streams = with_edits(pool, streams[:3], embed)
     edited = compare_edited(edited_pool, edited_streams, model)
     result = SemanticResult(
         pairs=len(pairs),
@@ -301,7 +302,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ceilings=ceilings(pool, streams),
         verdicts=verdicts,
         edited=edited,
-        adversarial=adversarial(pool, model, question_pairs.embed, thresholds, arguments.edits),
+        adversarial=adversarial(pool, model, embed, thresholds, arguments.edits),
         sensitivity=sensitivity(pool, model, min(3, arguments.seeds), 0.01, thresholds[0.01]),
     )
     publish(arguments.output / "semantic-cache", markdown(result), result)

@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 
 from bench import question_pairs
+from bench.data import data_file
 from bench.gateway import conditions
 from bench.measure import quantile
 from bench.report import options, publish, table
@@ -207,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=400)
     parser.add_argument("--pause", type=float, default=0.25, help="seconds between two turns")
     arguments = parser.parse_args(argv)
-    pairs = question_pairs.read(question_pairs.find(arguments.pairs))
+    pairs = question_pairs.read(data_file(question_pairs.FILE, arguments.pairs))
     first, then = questions(pairs, arguments.turns, 0)
     with tempfile.TemporaryDirectory(prefix="rh-") as folder:
         asked, look_ups = run(Path(folder) / "on", first, then, enabled=True, pause=arguments.pause)

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import question_pairs
+from bench.data import EMBEDDER, data_file, embed
 from bench.question_pairs import QuestionPool, QuestionStream
 from bench.semantic_policies import Compare, Near, Profiles, Roundhouse, SemanticOutcome, simulate
 from cache.semantic.entry import Observation
@@ -117,7 +118,7 @@ def fit(
     curvature = (x * (probabilities * (1 - probabilities))[:, None]).T @ x / len(recorded) + ridge * np.eye(x.shape[1])
     return CorrectnessModel(
         version=VERSION,
-        embedder=question_pairs.EMBEDDER,
+        embedder=EMBEDDER,
         features=FEATURES,
         means=_rounded(means),
         scales=_rounded(scales),
@@ -202,9 +203,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3, help="streams of each kind")
     parser.add_argument("--output", type=Path, default=ARTEFACT)
     arguments = parser.parse_args(argv)
-    path = question_pairs.find(arguments.pairs)
+    path = data_file(question_pairs.FILE, arguments.pairs)
     pairs = question_pairs.read(path)
-    pool = question_pairs.split(pairs, "calibration", question_pairs.embed)
+    pool = question_pairs.split(pairs, "calibration", embed)
     profiles = Profiles(pool.texts)
     seeds = range(100, 100 + arguments.seeds)
     recorded = record(pool, profiles, STREAMS, seeds)

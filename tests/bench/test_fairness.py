@@ -44,8 +44,8 @@ def test_every_tenant_and_policy_is_reported(trace: Path, tmp_path: Path, capsys
     assert (tmp_path / "fairness.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_a_trace_it_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ROUNDHOUSE_BENCH_DATA", raising=False)
+def test_without_a_trace_it_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDHOUSE_BENCH_DATA", str(tmp_path))
     with pytest.raises(SystemExit, match="ROUNDHOUSE_BENCH_DATA"):
         main([])
 

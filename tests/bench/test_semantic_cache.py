@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
+from bench.data import Vectors
 from bench.question_edits import KINDS, edits
-from bench.question_pairs import Pair, QuestionPool, QuestionStream, Vectors, draw, nearest, read, split
+from bench.question_pairs import Pair, QuestionPool, QuestionStream, draw, nearest, read, split
 from bench.semantic_audit import Audit, digest, sample
 from bench.semantic_cache import (
     adversarial,
