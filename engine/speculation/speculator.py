@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Literal, Protocol
+from typing import Protocol
 
 from engine.plan import Sampled, StepPlan
 from engine.request import Request
@@ -18,8 +18,6 @@ from engine.speculation.acceptance import Acceptance, Tally
 from engine.speculation.costs import StepCosts
 from engine.speculation.depth import Candidate, choose_depths
 from engine.speculation.ngram import LONGEST, SHORTEST, NgramIndex
-
-Speculate = Literal["off", "ngram", "draft", "auto"]
 
 MODEL = 0
 """The draft model as a source; an n-gram match is the source of its length."""

@@ -1,7 +1,7 @@
 """One turn in the usage ledger, the counters that it adds to, and the Redis keys of both. Pure.
 
 The ledger has no time to live: a Redis that runs short of memory evicts what has one first, and bills must not vanish.
-`gateway.billing.retention` deletes what is old enough.
+`gateway.billing.store` deletes what is old enough.
 """
 
 from __future__ import annotations

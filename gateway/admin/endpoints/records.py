@@ -48,7 +48,7 @@ async def create(call: Call, record: R, state: type[Struct], location: str) -> A
     """Store a new record.
 
     Raises:
-        Conflict: there is one of that name; see also `gateway.access.directory.change.plan`.
+        Conflict: there is one of that name; see also `gateway.access.directory.plan.plan`.
     """
     applied = await call.gateway.directory.apply([Put(record, 0)], actor=call.actor, once=call.once(record))
     stored = applied.records[0]
@@ -60,7 +60,7 @@ async def change(call: Call, record: R, fields: dict[str, Any], state: type[Stru
     """Change fields of a record, if it is still as the caller has read it.
 
     Raises:
-        PreconditionFailed: it is not; see also `gateway.access.directory.change.plan`.
+        PreconditionFailed: it is not; see also `gateway.access.directory.plan.plan`.
     """
     call.match().check(entity_tag(record.revision))
     changed = msgspec.structs.replace(record, **fields)
