@@ -1,4 +1,4 @@
-"""Tickets: how a browser opens a WebSocket without its API key in an address, a cookie or a log.
+"""Tickets, with which a browser opens a WebSocket without its API key in an address, a cookie or a log.
 
 A page posts its key once to `/v1/tickets` and offers the ticket as a WebSocket subprotocol. A ticket is 256 random
 bits, lives 30 seconds, works once, and only from the origin it was given to. Redis holds its digest, not itself.
@@ -17,7 +17,7 @@ from gateway.errors import Unauthorized
 from gateway.storage.connect import unavailable_without_redis
 
 LIFETIME = 30
-"""Seconds."""
+"""Seconds for which a ticket is valid."""
 
 TICKET_KEY = "rh1:ticket:{digest}"
 
@@ -40,7 +40,7 @@ class Tickets:
         self._redis = redis
 
     async def issue(self, principal: Principal, origin: str | None) -> str:
-        """A new ticket for this principal and origin.
+        """Issue a ticket for this principal and origin.
 
         Raises:
             Unavailable: Redis does not answer.
@@ -52,7 +52,7 @@ class Tickets:
         return ticket
 
     async def redeem(self, ticket: str, origin: str | None) -> Principal:
-        """The principal behind a ticket, which is used up by this.
+        """Return the principal behind a ticket, which can be used only once.
 
         Raises:
             Unauthorized: unknown, expired, used before, or offered from another origin.

@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ChildFailed(Exception):
-    """A child cannot be run; its own last words are on standard error."""
+    """A child cannot be run; its last output is on standard error."""
 
 
 class Child:
@@ -45,7 +45,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process."""
+        """Id of the running process."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def run(self, started: Callable[[], None] = lambda: None) -> None:

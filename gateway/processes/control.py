@@ -1,4 +1,4 @@
-"""A door for whoever may read the data folder: `roundhouse reload` comes in here, and gets an answer.
+"""The Unix socket through which local processes control `serve`; access is the data folder's file permissions.
 
 A unix socket that only its owner can open; one JSON object in, one out.
 """
@@ -22,26 +22,26 @@ from gateway.config.settings import RedisSettings, Settings, SettingsError, file
 from gateway.storage.connect import socket_path
 
 PATIENCE = 5.0
-"""Seconds that a command may take to arrive."""
+"""Seconds within which a command must arrive."""
 MAX_COMMAND = 1024
-"""Bytes."""
+"""Longest command in bytes."""
 
 
 class Command(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is wanted."""
+    """A command to the running gateway."""
 
     command: Literal["reload"]
 
 
 class CommandResult(Struct, frozen=True):
-    """What came of it."""
+    """The result of a command."""
 
     changed: list[str] = []
     error: str | None = None
 
 
 def data_folder(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """`redis.data`, also of a configuration that cannot be used: whatever else is wrong with it."""
+    """Return `redis.data`, also of a configuration that cannot be used."""
     found = environ.get("ROUNDHOUSE_REDIS_DATA")
     if found is None:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -50,7 +50,7 @@ def data_folder(path: str | Path | None = None, environ: Mapping[str, str] = os.
 
 
 def path(data: str) -> Path:
-    """The socket of the gateway with this data folder."""
+    """Return the path of the socket of the gateway with this data folder."""
     return socket_path(Settings(redis=RedisSettings(data=data)), "control")
 
 
@@ -89,7 +89,7 @@ async def _answer(line: bytes, configuration: Configuration) -> CommandResult:
 
 
 def ask(data: str, command: Literal["reload"], timeout: float = 60.0) -> CommandResult:
-    """Send a command to the gateway with this data folder, and wait for what comes of it.
+    """Send a command to the gateway with this data folder, and return its result.
 
     Raises:
         OSError: none runs there, or it does not answer.

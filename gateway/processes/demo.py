@@ -15,7 +15,7 @@ ADAPTERS = {
     "pirate": "answers like a pirate",
 }
 _TIER = "medium"
-"""The model that they were trained on."""
+"""Tier of the model that the adapters were trained on."""
 
 
 def register_adapters(settings: Settings, registry: AdapterRegistry) -> None:

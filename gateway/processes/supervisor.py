@@ -50,7 +50,7 @@ class _Readiness(msgspec.Struct):
 
 
 class Say(Protocol):
-    """How the operator is told what happens: one line at a time."""
+    """Prints a message to the operator, one line at a time."""
 
     def __call__(self, line: str) -> None: ...
 
@@ -137,7 +137,7 @@ def _wants_embedder(settings: Settings) -> bool:
 
 
 def _children(settings: Settings) -> list[tuple[Child, str]]:
-    """What must be started here, with a word on each."""
+    """Return the processes to start here, with a word on each."""
     children: list[tuple[Child, str]] = []
     if settings.redis.url is None:
         command = redis_server.command(settings)
@@ -153,7 +153,7 @@ def _children(settings: Settings) -> list[tuple[Child, str]]:
 
 
 def _filled(settings: Settings) -> Settings:
-    """The settings with the addresses of what is started here."""
+    """Return the settings with the addresses of what is started here."""
     replace = msgspec.structs.replace
     url = redis_url(settings)
     pools = [
@@ -167,7 +167,7 @@ def _filled(settings: Settings) -> Settings:
 
 
 def _embedder(settings: Settings) -> Child | None:
-    """The embedder, if it is to be started here."""
+    """Return the embedder, if it is to be started here."""
     embedder = settings.embedder
     if not _wants_embedder(settings) or missing("embedder"):
         return None
@@ -242,7 +242,7 @@ def _claim(data: Path) -> Iterator[None]:
 
 
 async def _announce(address: str, say: Say, began: float, app: Starlette) -> None:
-    """Say the URL when the first answer can be given, and until then what is being waited for."""
+    """Print the URL when the first answer can be given, and until then what is being waited for."""
     said: list[str] = []
     while True:
         await asyncio.sleep(0.1)

@@ -9,12 +9,12 @@ from gateway.recognisers.recogniser import Match, run_start
 
 _DIGITS = re.compile(r"[0-9]+")
 _ENOUGH = re.compile(r"[0-9](?<![0-9][0-9])(?<![0-9][.,][0-9])(?:[ -]?[0-9]){12}")
-"""At the start of a group, not in a fraction: as many digits as a card has at least."""
+"""Expression for the start of a group, not in a fraction: as many digits as a card has at least."""
 _LONGER = re.compile(r"[0-9]|\.[0-9]")
-"""After a number that goes on."""
+"""Expression after a number that goes on."""
 _MIN_CARD, _MAX_CARD = 13, 19
 _ISSUERS = re.compile(r"3[0-9]|4|5[0-8]|6|2[2-7]|81")
-"""How the numbers of payment cards begin (ISO/IEC 7812): American Express, Diners, JCB, Visa, Mastercard, ..."""
+"""First digits of payment cards (ISO/IEC 7812): American Express, Diners, JCB, Visa, Mastercard, ..."""
 
 
 class Card:
@@ -75,9 +75,9 @@ _LENGTHS = {
         """,
     )
 }
-"""Characters of an account number by country (the registry of ISO 13616)."""
+"""Length of an account number by country (the registry of ISO 13616)."""
 _CHECK_DIGITS = re.compile(r"[0-9][0-9](?<=[A-Za-z]{2}[0-9]{2})(?<![A-Za-z0-9][A-Za-z]{2}[0-9]{2})")
-"""After a country, at the start of a word."""
+"""Expression for a country and check digits at the start of a word."""
 _START = re.compile(r"[A-Za-z](?:[A-Za-z](?:[0-9](?:[0-9][A-Za-z0-9 ]*)?)?)?\Z")
 _MAX_IBAN = max(_LENGTHS.values())
 

@@ -17,9 +17,9 @@ from gateway.recognisers.recogniser import Match
 
 MAX_WORDS = 8
 MAX_WORD = 64
-"""Characters."""
+"""Longest word in characters."""
 MAX_GAP = 16
-"""Characters between two words of a phrase."""
+"""Most characters between two words of a phrase."""
 MAX_PHRASES = 1_000_000
 
 _WORD = re.compile(r"[\w\u0300-\u036f\u00ad\u200b-\u200d\u2060\ufeff]+")
@@ -41,7 +41,7 @@ def _digest(words: Iterable[str], secret: bytes) -> str:
 
 
 def line(phrase: str, secret: bytes) -> str:
-    """The line of a list that stands for a phrase.
+    """Return the line of a list that stands for a phrase.
 
     Raises:
         ValueError: it has no words, too many, or one that is too long.
@@ -53,7 +53,7 @@ def line(phrase: str, secret: bytes) -> str:
 
 
 def read(lines: Iterable[str]) -> dict[str, dict[int, set[str]]]:
-    """A list: digests of phrases by number of words, by the first word's digest. Empty lines and `#` are skipped.
+    """Read a list: digests of phrases by number of words, by the first word's digest. Empty lines and `#` are skipped.
 
     Raises:
         ValueError: a line is none of a list's, or there are too many.

@@ -14,7 +14,7 @@ _LOCAL = _ALNUM + "._%+'-"
 _MAX_LOCAL = 64
 """RFC 5321, 4.5.3.1.1."""
 _DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}(?:\.[A-Za-z0-9-]{1,63}){0,2}?\.[A-Za-z]{2}")
-"""Enough of a domain to be sure."""
+"""Expression for enough of a domain to be sure."""
 _MAX_DOMAIN = 63 + 2 * 64 + 3
 
 
@@ -102,7 +102,7 @@ class Phone:
 
 _HEX = string.hexdigits + ":."
 _SEPARATORS = re.compile(r"\.[0-9]{1,3}\.[0-9]|:[0-9A-Fa-f]{0,4}:")
-"""What addresses of version 4 and 6 have in them."""
+"""Characters that every address of version 4 or 6 contains."""
 _RUN = re.compile(r"[0-9A-Fa-f:.]{2,46}")
 
 

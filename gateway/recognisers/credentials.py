@@ -1,4 +1,4 @@
-"""Recognisers of what opens doors: API keys of common providers, our own keys, web tokens and private keys."""
+"""Recognisers of credentials: API keys of common providers, our own keys, web tokens and private keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KEY = re.compile(
         )
     )
 )
-"""Enough of a key to be sure."""
+"""Expression for enough of a key to be sure."""
 _BEGINNINGS = (
     *("sk-", "gho_", "ghp_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "AKIA", "ASIA", "AIza", "xox", "hf_"),
     *("k_live_", "k_test_", "npm_", "pypi-", "dop_v1_", "SG.", "eyJ", "rh_"),
@@ -39,7 +39,7 @@ _TOKEN = string.ascii_letters + string.digits + "_-."
 
 
 class ApiKey:
-    """Keys that say by their form what they are."""
+    """API keys that can be recognised by their form."""
 
     reach = 170
     _rest = Run("A-Za-z0-9_-", ".")

@@ -1,4 +1,5 @@
-"""What a recogniser is: it finds one kind of text, and says which end of an unfinished text may still become one.
+"""The interface of a recogniser: it finds one kind of text, and says which end of an unfinished text may still become
+one.
 
 The second half is what makes streams right: text is given out as soon as no recogniser can want it any more, and not
 a character earlier. Both halves look at a bounded stretch of text (`reach`), so that the wait is bounded too.
@@ -27,12 +28,12 @@ class Rest(Protocol):
 
 
 class Match(NamedTuple):
-    """A stretch of text."""
+    """A match in a text."""
 
     start: int
     end: int
     rest: Rest | None = None
-    """It goes on after `end`."""
+    """How the match goes on after `end`, if it does."""
 
 
 class Recogniser(Protocol):

@@ -1,4 +1,4 @@
-"""API keys: how they are made, recognised and stored.
+"""Makes, recognises and digests API keys.
 
 A key is `rh_<43 characters>_<6 characters>`: 256 random bits and their CRC-32, both in base 62. The checksum refuses a
 typing mistake or another product's key without a look at any store, and lets scanners for leaked secrets be sure:
@@ -21,9 +21,9 @@ from typing import Final
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BITS = 256
 _RANDOM = 43
-"""Digits of base 62 that hold 256 bits."""
+"""Number of base 62 digits that hold 256 bits."""
 _CHECKSUM = 6
-"""Digits of base 62 that hold 32 bits."""
+"""Number of base 62 digits that hold 32 bits."""
 
 PATTERN: Final = r"\brh_[0-9A-Za-z]{43}_[0-9A-Za-z]{6}\b"
 """Regular expression for scanners of leaked secrets."""
@@ -34,7 +34,7 @@ _key = re.compile(PATTERN, re.ASCII)
 
 
 def new_key(secret: bytes) -> tuple[str, str]:
-    """A new key, to be shown once, and the digest to be stored, under the installation's secret."""
+    """Return a new key, to be shown once, and the digest to be stored, under the installation's secret."""
     random = _base62(secrets.randbits(_BITS), _RANDOM)
     text = f"{PREFIX}{random}_{_checksum(random)}"
     return text, digest(text, secret)

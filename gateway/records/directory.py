@@ -1,4 +1,4 @@
-"""What the directory holds: each record is one JSON document in Redis, without fields that hold their default. Pure.
+"""Records of the directory: each is one JSON document in Redis, without fields that hold their default. Pure.
 
 The store sets `revision`, `created_at` and `updated_at`. A revision is the number of the audit entry that wrote the
 record, so none ever comes twice, not even of a record that was deleted and made anew: it can serve as an ETag.
@@ -18,12 +18,12 @@ from engine.wire import ServiceClass
 from gateway.records.quota import Quota
 
 Scope = Literal["chat", "models", "adapters", "admin:read", "admin:write"]
-"""What a caller may do: hold turns; list models; name adapters as models; read, and change, what `/admin` shows."""
+"""A permission of a caller: hold turns; list models; name adapters as models; read, and change, what `/admin` shows."""
 Kind = Literal["tenant", "user", "key", "price", "route", "replica"]
 
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
 PublicName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:/-]{1,128}\Z")]
-"""Of a model or an adapter, as clients write it."""
+"""Name of a model or an adapter, as clients write it."""
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Text = Annotated[str, Meta(max_length=500)]
 Timestamp = Annotated[int, Meta(ge=0, le=253_402_300_799)]
@@ -47,12 +47,12 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def identity(self) -> str:
-        """The value of its identity field."""
+        """Value of the identity field."""
         return str(getattr(self, self.IDENTITY))
 
     @property
     def belongs_to(self) -> str | None:
-        """The tenant whose record this is; None if it is the operator's."""
+        """Tenant whose record this is; None if it is the operator's."""
         return getattr(self, "tenant", None)
 
 
@@ -168,7 +168,7 @@ class Price(Record, frozen=True, kw_only=True):
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One way of a route."""
+    """A model or adapter of a route, and its weight."""
 
     model: Annotated[PublicName, Meta(description="Model or adapter that answers.")]
     weight: Annotated[int, Meta(ge=0, le=1000, description="Share of the route's requests beside the others'.")]
@@ -232,7 +232,7 @@ def email_digest(email: str, secret: bytes) -> str:
 
 
 def encode(record: Record) -> str:
-    """The JSON document that Redis holds."""
+    """Encode a record as the JSON document that Redis holds."""
     return msgspec.json.encode(record).decode()
 
 
@@ -240,7 +240,7 @@ _decoders = {kind: msgspec.json.Decoder(kind) for kind in KINDS.values()}
 
 
 def decode(kind: type[R], document: bytes | str) -> R:
-    """The record in a JSON document.
+    """Decode a record from its JSON document.
 
     Raises:
         ValueError: somebody has written something else there.

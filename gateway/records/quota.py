@@ -1,4 +1,4 @@
-"""What a tenant, key, user, model or adapter may use: the same fields wherever a limit can be set. Pure."""
+"""Quotas of tenants, keys, users, models and adapters: the same fields wherever a limit can be set. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which jobs of several tenants are done: in turn, and no two of one tenant at the same time."""
+"""The queue of registration jobs: tenants take turns, and no two jobs of one tenant run at the same time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 class JobLine(Generic[T]):
-    """What waits, by tenant; None stands for the operators. For one event loop."""
+    """Waiting jobs by tenant; None stands for the operators. For one event loop."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str | None, deque[T]] = OrderedDict()
-        """The tenant that comes next is the first."""
+        """Waiting jobs by tenant; the tenant that comes next is first."""
         self._busy: set[str | None] = set()
         self._news = asyncio.Event()
 
@@ -22,16 +22,16 @@ class JobLine(Generic[T]):
         return sum(map(len, self._waiting.values()))
 
     def waiting(self, tenant: str | None) -> int:
-        """Jobs of one tenant that wait."""
+        """Return the number of waiting jobs of one tenant."""
         return len(self._waiting.get(tenant, ()))
 
     def put(self, tenant: str | None, job: T) -> None:
-        """Have a job wait."""
+        """Queue a job."""
         self._waiting.setdefault(tenant, deque()).append(job)
         self._news.set()
 
     async def take(self) -> tuple[str | None, T]:
-        """The next job of a tenant for which none is done now. Call `done` when it has ended."""
+        """Take the next job of a tenant for which none runs. Call `done` when it has ended."""
         while True:
             for tenant, jobs in self._waiting.items():
                 if tenant not in self._busy:
@@ -46,6 +46,6 @@ class JobLine(Generic[T]):
             await self._news.wait()
 
     def done(self, tenant: str | None) -> None:
-        """Its job has ended."""
+        """Record that the tenant's job has ended."""
         self._busy.discard(tenant)
         self._news.set()

@@ -1,4 +1,4 @@
-"""A job's life: what it is doing, how far it is, how it ended. Pure."""
+"""The state of a registration job: its step, its progress, its result. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from gateway.protocol.problems import Problem
 
 
 class JobState(enum.Enum):
-    """QUEUED -> FETCHING -> CHECKING -> LOADING -> SUCCEEDED; FAILED from each but the last. Uploads skip FETCHING."""
+    """States of a job: QUEUED -> FETCHING -> CHECKING -> LOADING -> SUCCEEDED; FAILED from each but the last. Uploads
+    skip FETCHING."""
 
     QUEUED = "queued"
-    """Waits for a worker."""
+    """The job waits for a worker."""
     FETCHING = "fetching"
-    """Its files are copied from a store."""
+    """The adapter's files are copied from a store."""
     CHECKING = "checking"
     """The adapter is checked against its base model, and stored."""
     LOADING = "loading"
-    """An engine answers one token with it."""
+    """An engine answers one token with the adapter."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 
@@ -40,7 +41,7 @@ TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED})
 
 
 class Registered(Struct, frozen=True):
-    """What a job has made."""
+    """The result of a job."""
 
     adapter: str
     version: str

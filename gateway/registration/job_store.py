@@ -1,4 +1,4 @@
-"""Jobs in Redis, where every gateway can tell how one is doing.
+"""Keeps jobs in Redis, where every gateway can read their state.
 
 A job is alive while the gateway that works on it renews its sign of life; one that is not finished and has none was
 left by a gateway that died. Redis keeps that time, so that no gateway's clock matters.
@@ -21,13 +21,13 @@ JOB_KEY = "rh1:{{jobs}}:job:{id}"
 ALIVE_KEY = "rh1:{{jobs}}:alive:{id}"
 INDEX_KEY = "rh1:{{jobs}}:ids:{tenant}"
 RETENTION = 24 * 3600
-"""Seconds a job is kept."""
+"""Seconds for which a job is kept."""
 LIFETIME = 30
-"""Seconds after which a job that nobody works on counts as interrupted."""
+"""Seconds after which a job that no gateway renews counts as interrupted."""
 MOST = 1000
-"""Jobs of one list; the oldest go first."""
+"""Most jobs of one list; the oldest go first."""
 _ALL = "*"
-"""Stands for every tenant in the index's key; no tenant is named so."""
+"""Name that stands for every tenant in the index's key; no tenant is named so."""
 
 _decode = msgspec.json.Decoder(RegistrationJob).decode
 
@@ -38,13 +38,13 @@ class JobPage(Struct, frozen=True):
 
 
 class JobStore:
-    """What there is of jobs in Redis. Methods raise RedisError."""
+    """Writes and reads jobs. Methods raise RedisError."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
     async def write(self, job: RegistrationJob) -> None:
-        """Store a job, and give it a sign of life."""
+        """Store a job and renew its sign of life."""
         job = msgspec.structs.replace(job, updated_at=int(time.time()))
         async with self._redis.pipeline(transaction=True) as pipeline:
             pipeline.set(JOB_KEY.format(id=job.id), msgspec.json.encode(job), ex=RETENTION)
@@ -57,19 +57,19 @@ class JobStore:
             await pipeline.execute()
 
     async def create(self, job: RegistrationJob) -> RegistrationJob | None:
-        """Store a new job; the one that has its id already, if there is one, stays and is returned."""
+        """Store a new job; if a job with its id is there already, that one stays and is returned."""
         if await self._redis.set(JOB_KEY.format(id=job.id), msgspec.json.encode(job), ex=RETENTION, nx=True):
             await self.write(job)
             return None
         return await self.get(job.id)
 
     async def get(self, id: str) -> RegistrationJob | None:
-        """A job as it is now."""
+        """Read a job."""
         document, alive = await self._redis.mget(JOB_KEY.format(id=id), ALIVE_KEY.format(id=id))
         return None if document is None else _seen(_decode(document), alive)
 
     async def list(self, tenant: str | None, *, after: str, limit: int) -> JobPage:
-        """Jobs, the newest first: a tenant's, or all."""
+        """Read jobs, the newest first: a tenant's, or all."""
         index = INDEX_KEY.format(tenant=tenant or _ALL)
         begin = 0
         if after:

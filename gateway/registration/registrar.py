@@ -47,35 +47,35 @@ from gateway.registration.upload_room import Upload, UploadRoom
 log = logging.getLogger("roundhouse.admin")
 
 WORKERS = 2
-"""Jobs that one gateway works on at the same time, each of another tenant."""
+"""Jobs that one gateway runs at the same time, each of another tenant."""
 MAX_WAITING = 16
-"""Jobs that wait in one gateway."""
+"""Most jobs that wait in one gateway."""
 MAX_WAITING_OF_TENANT = 4
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 _LOAD_SECONDS = 120.0
 _COPY = 4 * 1024 * 1024
 _PRUNE = 600.0
-"""Seconds between two looks for abandoned uploads."""
+"""Seconds between two searches for abandoned uploads."""
 
 
 class Registration(Struct, frozen=True, kw_only=True):
-    """An adapter that is to be registered."""
+    """An adapter to be registered, and how."""
 
     name: str
     upload: Upload
-    """Its files, or where they are to be fetched to; removed at the end."""
+    """Files of the adapter, or where they are to be fetched to; removed at the end."""
     source: str | None
-    """Normalised address from which they are fetched."""
+    """Normalised address from which the files are fetched."""
     pool: Pool
     tenants: tuple[str, ...] | None
     pinned: bool
     description: str
     replace: bool
-    """Have an existing name lead to it."""
+    """Whether an existing name may be moved to the adapter."""
 
 
 class Registrar:
-    """The workers and the line before them.
+    """Runs the workers and the queue before them.
 
     Args:
         room: where files lie until they are in the registry.
@@ -97,14 +97,14 @@ class Registrar:
             Periodic("abandoned uploads", room.prune, _PRUNE),
         )
         self._untold: dict[str, RegistrationJob] = {}
-        """Jobs that wait, or have ended and Redis does not know it yet."""
+        """Jobs that wait, or have ended without Redis knowing it yet."""
 
     async def start(self) -> None:
         for part in self._parts:
             await part.start()
 
     async def aclose(self) -> None:
-        """Break off what is being done."""
+        """Stop, and break off running jobs."""
         for part in self._parts:
             await part.aclose()
 
@@ -127,7 +127,7 @@ class Registrar:
             )
 
     async def submit(self, job: RegistrationJob, registration: Registration) -> None:
-        """Have it done. The upload is the registrar's from now on.
+        """Queue a registration. The upload is the registrar's from now on.
 
         Raises:
             Unavailable, RateLimited: see `check_room`.
@@ -153,7 +153,7 @@ class Registrar:
                 await registration.upload.remove()
 
     async def _renew(self) -> None:
-        """Give those that wait a sign of life, and say how those have ended that Redis could not be told of."""
+        """Renew the signs of life of waiting jobs, and store ended jobs that Redis could not be told of."""
         for id, job in list(self._untold.items()):
             if self._untold.get(id) is not job:
                 continue  # it has begun or ended since: what is known of it here is out of date
@@ -164,7 +164,7 @@ class Registrar:
 
 
 class _Run:
-    """One registration."""
+    """One running registration."""
 
     def __init__(
         self,
@@ -185,10 +185,10 @@ class _Run:
         self._done = 0
         self._total = 1
         self._writing = asyncio.Lock()
-        """One write at a time: news must not be overtaken by what was true before."""
+        """Lock that keeps writes in order: news must not be overtaken by what was true before."""
 
     async def run(self) -> RegistrationJob:
-        """Do it; returns the job as it has ended, which Redis is still to be told."""
+        """Run the registration; return the job as it has ended, which is yet to be stored."""
         reporting = Periodic("progress of a registration", self._report, 1.0)
         await reporting.start()
         try:
@@ -224,7 +224,7 @@ class _Run:
         return Registered(what.name, manifest.version, replica)
 
     async def _note(self, version: str) -> None:
-        """Tell the audit log which version the name is about to lead to."""
+        """Enter in the audit log which version the name is about to mean."""
         noted = Note("adapter.point", self._what.name, self._job.tenant, {"version": version})
         await self._directory.apply([noted], actor=f"job:{self._job.id}")
 
@@ -270,7 +270,7 @@ class _Run:
         self._done += count
 
     async def _report(self) -> None:
-        """Progress and signs of life."""
+        """Store progress and signs of life."""
         with contextlib.suppress(RedisError, OSError):
             async with self._writing:
                 await self._jobs.write(msgspec.structs.replace(self._job, progress=min(1.0, self._done / self._total)))
@@ -317,7 +317,7 @@ def _open(source: str, name: str) -> Any:
 
 
 async def try_on_engine(pool: Pool, version: str) -> str | None:
-    """Have an engine answer one token with an adapter, which loads it; its name, or None if none is connected.
+    """Let an engine answer one token with an adapter, which loads it; return its name, or None if none is connected.
 
     Raises:
         EngineFailed: it cannot.

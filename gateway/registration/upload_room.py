@@ -1,4 +1,4 @@
-"""The folder in which adapters lie until they are in the registry: who may put how much there, and what is removed."""
+"""The folder that holds adapters until they are in the registry: its quotas, and the removal of abandoned files."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 from gateway.errors import RateLimited, Unavailable
 
 MOST_RECEIVED = 16
-"""Uploads that one gateway receives at the same time."""
+"""Most uploads that one gateway receives at the same time."""
 MOST_RECEIVED_OF_TENANT = 2
 ABANDONED_SECONDS = 3600.0
-"""After so long a folder of no upload of this process was left by one that died: nothing is written there any more."""
+"""Age in seconds at which a folder that belongs to no upload of this process counts as abandoned by one that died."""
 
 
 class Upload:
-    """One adapter's files, from their first byte until they are in the registry or given up."""
+    """Files of one adapter, from their first byte until they are in the registry or given up."""
 
     def __init__(self, room: UploadRoom, folder: Path, tenant: str | None) -> None:
         self._room = room
         self.folder = folder
         self.tenant = tenant
-        """Whose bytes these are; None: an operator's, which are not counted."""
+        """Tenant whose bytes these are; None: an operator's, which are not counted."""
         self.bytes = 0
         self.receiving = True
 
@@ -38,7 +38,7 @@ class Upload:
         self._room.take(self, count)
 
     def received(self) -> None:
-        """Nothing more comes from the client."""
+        """Record that nothing more comes from the client."""
         self.receiving = False
 
     async def remove(self) -> None:
@@ -62,7 +62,7 @@ class UploadRoom:
         self._bytes: Counter[str | None] = Counter()
 
     def begin(self, tenant: str | None) -> Upload:
-        """A new upload, whose folder is not made yet. Args: tenant: whose; None: an operator's.
+        """Start an upload, whose folder is not made yet. Args: tenant: whose; None: an operator's.
 
         Raises:
             RateLimited: the tenant sends as many as it may at the same time, or has used up its bytes.

@@ -1,4 +1,4 @@
-"""Requests that are out of proportion to what a key has sent before: their size, and how many come. Pure.
+"""Detects requests that are out of proportion to what a key has sent before: by size and by number. Pure.
 
 Both are watched on a logarithmic scale by an exponentially weighted mean and mean absolute deviation. An outlier moves
 them by a bounded step only (Huber's idea), so that an attack does not become the norm at once; two thresholds keep the
@@ -17,31 +17,31 @@ from msgspec import Struct
 Kind = Literal["size", "rate"]
 
 MAX_KEYS = 10_000
-"""Keys that are watched by one process; those not seen for longest are forgotten first."""
+"""Most keys that one process watches; those not seen for longest are forgotten first."""
 PERIOD = 10.0
-"""Seconds in which requests are counted."""
+"""Length in seconds of the period in which requests are counted."""
 
 
 class Sensitivity(Struct, frozen=True):
-    """When something is out of proportion."""
+    """Thresholds from which something is out of proportion."""
 
     enter: float = 8.0
-    """Deviations above the mean from which it is."""
+    """Deviations above the mean from which a quantity is out of proportion."""
     leave: float = 3.0
-    """Deviations below which it is no longer."""
+    """Deviations below which it is no longer out of proportion."""
     weight: float = 0.05
-    """Of a new observation."""
+    """Weight of a new observation."""
     learning: int = 20
     """Observations before anything is judged."""
     step: float = 1.5
-    """Deviations that one observation may count for at most."""
+    """Most deviations that one observation may count for."""
     floor: float = 0.25
     """Least deviation, on the logarithmic scale: what is always the same may vary by a little."""
 
 
 @dataclass(slots=True)
 class Level:
-    """One quantity of one key."""
+    """Mean and deviation of one quantity of one key."""
 
     mean: float = 0.0
     deviation: float = 0.0
@@ -49,7 +49,7 @@ class Level:
     anomalous: bool = False
 
     def observe(self, amount: float, to: Sensitivity) -> bool:
-        """Take one observation; whether it is out of proportion to those before it."""
+        """Take one observation; return whether it is out of proportion to those before it."""
         value = math.log1p(amount)
         spread = max(self.deviation, to.floor)
         distance = value - self.mean
@@ -79,7 +79,7 @@ class Anomalies:
         self._keys: OrderedDict[str, _Key] = OrderedDict()
 
     def observe(self, key: str, characters: int, now: float) -> tuple[Kind, ...]:
-        """A request has come; what about it is out of proportion.
+        """Record a request; return what about it is out of proportion.
 
         Args:
             characters: its size.

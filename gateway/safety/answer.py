@@ -11,11 +11,11 @@ from gateway.protocol.stream import ArgumentsDelta, CallBegun, CallEnded, TextDe
 from gateway.safety.stream import StreamFilter
 
 Open = Callable[[bool], StreamFilter]
-"""Makes the filter of one text of the answer; True: it is JSON."""
+"""Makes the filter of one text of the answer; the argument is true if the text is JSON."""
 
 
 class AnswerFilter:
-    """Events in, filtered events out. Each message and each call's arguments are a text of their own."""
+    """Filters events of an answer. Each message and each call's arguments are a text of their own."""
 
     def __init__(self, open: Open, format: OutputFormat | None = None) -> None:
         """Args: format: what the client wants messages to be."""
@@ -24,36 +24,36 @@ class AnswerFilter:
         self._filter: StreamFilter | None = None
         self._in_call = False
         self._tokens: tuple[int, ...] = ()
-        """Of text that is held back."""
+        """Tokens of text that is held back."""
         self._given: list[str] = []
-        """Of the current call's arguments."""
+        """Arguments of the current call that were given out."""
         self._fed = 0
         self.replaced = False
-        """A rule has replaced something; set by whoever makes the filters."""
+        """Whether a rule has replaced something; set by whoever makes the filters."""
         self.broken = False
-        """Something was replaced, and arguments are no JSON object since."""
+        """Whether arguments are no JSON object any more because something was replaced."""
 
     @property
     def blocked(self) -> bool:
-        """A rule has ended the answer."""
+        """Whether a rule has ended the answer."""
         return self._filter is not None and self._filter.blocked
 
     @property
     def held(self) -> int:
-        """Characters that wait."""
+        """Number of characters that are held back."""
         return self._filter.held if self._filter else 0
 
     @property
     def position(self) -> int:
-        """Characters of the answer before those that wait."""
+        """Number of characters of the answer before those held back."""
         return self._fed - self.held
 
     def fits(self, text: str) -> bool:
-        """Whether the answer, whose whole text is given, is in the wanted format in spite of what was replaced."""
+        """Whether the whole answer is still in the wanted format after replacements."""
         return not (self.broken or (self.replaced and self._format is not None and not self._format.holds(text)))
 
     def events(self, events: Iterable[TurnEvent]) -> Iterator[TurnEvent]:
-        """More of the answer has come; what may be shown of it."""
+        """Filter an event; return the events that may be shown now."""
         for event in events:
             if self.blocked:
                 return
@@ -75,12 +75,12 @@ class AnswerFilter:
                     yield event
 
     def release(self) -> Iterator[TurnEvent]:
-        """What waits has waited too long."""
+        """Return what has been held back for too long."""
         if self._filter is not None:
             yield from self._show(self._filter.release())
 
     def finish(self) -> Iterator[TurnEvent]:
-        """The answer has ended."""
+        """Return the rest: the answer has ended."""
         if not self.blocked:
             yield from self._end()
 
@@ -92,7 +92,7 @@ class AnswerFilter:
         yield from self._show(self._filter.feed(event.text))
 
     def _end(self) -> Iterator[TurnEvent]:
-        """The current text is all there."""
+        """End the current text."""
         if self._filter is not None:
             rest = self._filter.finish()
             yield from self._show(rest, last=True)

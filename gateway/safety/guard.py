@@ -23,13 +23,13 @@ from gateway.telemetry.metrics.process import Metrics
 from gateway.turns import Turn
 
 PHRASES: Final = "blocked phrases"
-"""What the key of their digests is derived for."""
+"""Purpose for which the key of the phrases' digests is derived."""
 LONG_TEXT: Final = 10_000
-"""Characters from which input is checked in a thread, so that the event loop goes on."""
+"""Length in characters from which input is checked in a thread, so that the event loop goes on."""
 
 
 class Guard:
-    """The rules of all tenants, of one configuration."""
+    """Applies the rules of one configuration, for all tenants."""
 
     def __init__(
         self, safety: SafetySettings, secret: bytes, violations: Violations, metrics: Metrics, anomalies: Anomalies
@@ -59,10 +59,10 @@ class Guard:
         self._presidio = Presidio(safety, self._rules[None].digest) if safety.presidio else None
         acting = any(rules.checks_input or rules.checks_output for rules in self._rules.values())
         self.active = acting or self._presidio is not None or safety.anomalies != "off"
-        """Whether there is anything to do at all."""
+        """Whether there is any rule."""
 
     def digest(self, tenant: str) -> str | None:
-        """Identity of what is done to a tenant's answers; None: nothing."""
+        """Digest of the rules for a tenant's answers; None: there are none."""
         return self._digests[self._name(tenant)]
 
     @property
@@ -71,7 +71,7 @@ class Guard:
         return self._presidio is not None
 
     async def admit(self, turn: Turn) -> None:
-        """Check what a client sends; what is redacted is never seen again.
+        """Check what a client sends; redacted text is never seen again.
 
         Raises:
             ContentBlocked: a rule forbids it.
@@ -109,7 +109,7 @@ class Guard:
             turn.rewrite(asked)
 
     def open(self, turn: Turn) -> AnswerFilter | None:
-        """The filter of a turn's answer; None if it passes as it is."""
+        """Return the filter of a turn's answer; None if it passes as it is."""
         rules = self._rules[self._name(turn.principal.tenant)]
         if not rules.checks_output or not turn.request.generate:
             return None
@@ -166,13 +166,13 @@ class Guard:
 
 
 def _size(request: TurnRequest) -> int:
-    """Characters that are looked at, about."""
+    """Number of characters that are checked, approximately."""
     prompt = len(request.prompt) if isinstance(request.prompt, str) else 0
     return request.extent + prompt + sum(message.size for message in request.messages)
 
 
 def _check(hooks: Sequence[Hook], turn: Turn) -> tuple[TurnRequest, list[tuple[Finding, str]]]:
-    """What is left of the request, and what was found in which field."""
+    """Return what is left of the request, and what was found in which field."""
     found: list[tuple[Finding, str]] = []
     clean: set[tuple[str, TextKind]] = set()  # schemas say the same words over and over
 

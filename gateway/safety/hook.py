@@ -27,20 +27,20 @@ Direction = Literal["input", "output"]
 
 
 class Finding(Struct, frozen=True):
-    """Something that a rule has found. The text itself never leaves the filter."""
+    """A finding of a rule. The text itself never leaves the filter."""
 
     rule: str
     action: Action
     direction: Direction
     digest: str
-    """Keyed: equal texts have equal digests, and whoever lacks the installation's secret learns nothing from it."""
+    """Keyed digest: equal texts have equal digests, and nothing can be learnt without the installation's secret."""
 
 
 class HookVerdict(Struct, frozen=True):
-    """What a hook says about a text of a request."""
+    """The verdict of a hook on one text of a request."""
 
     text: str
-    """What the model may see of it, unless a finding blocks the request."""
+    """Text that the model may see, unless a finding blocks the request."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -48,10 +48,10 @@ Told = Callable[[Finding], None]
 
 
 class Hook(Protocol):
-    """Looks at what goes to models and what comes from them."""
+    """Checks what goes to models and what comes from them."""
 
     def check_input(self, text: str, kind: TextKind, principal: Principal) -> HookVerdict:
-        """Decide about one text of what a client sends, see `gateway.safety.reading`."""
+        """Check one text of what a client sends; see `gateway.safety.reading`."""
         ...
 
     def open_stream(self, principal: Principal, told: Told, *, json: bool) -> StreamFilter | None:
@@ -65,7 +65,7 @@ class Hook(Protocol):
 
 
 class Rules:
-    """Applies a policy's rules."""
+    """The hook that applies a policy's rules."""
 
     def __init__(
         self, policy: SafetyPolicy, recognisers: Mapping[str, Recogniser], replacement: str, key: bytes
@@ -109,7 +109,7 @@ class Rules:
         return self._output.filter("output", self.digest, told, json)
 
     def digest(self, text: str) -> str:
-        """Stands for a text that was found."""
+        """Return the keyed digest of a text that was found."""
         return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16, key=self._key).hexdigest()
 
 
@@ -117,14 +117,15 @@ _INSTEAD: Mapping[TextKind, Action] = {TextKind.FIXED: "block", TextKind.ID: "re
 
 
 def _action(action: Action, kind: TextKind) -> Action:
-    """What is done about a finding: what cannot be replaced is blocked, and for an id another one can always stand."""
+    """Return the action on a finding: what cannot be replaced is blocked, and for an id another one can always
+    stand."""
     if action == "flag" or kind not in _INSTEAD:
         return action
     return _INSTEAD[kind]
 
 
 class _Rules:
-    """Those of one direction. Flags are raised beside what is enforced, and hold nothing back."""
+    """The rules of one direction. Flags are raised beside what is enforced, and hold nothing back."""
 
     def __init__(self, actions: Mapping[str, Action], recognisers: Mapping[str, Recogniser], replacement: str) -> None:
         self.enforced: list[FilterRule] = []
@@ -188,7 +189,7 @@ class Watched:
 def recognisers(
     safety: SafetySettings, phrases: Mapping[str, Mapping[int, set[str]]], key: bytes
 ) -> dict[str, Recogniser]:
-    """All rules of a configuration, in the order in which they count.
+    """Return the recognisers of all rules of a configuration, in the order in which they count.
 
     Args:
         phrases: the list in `safety.blocked`.
@@ -213,7 +214,8 @@ def recognisers(
 
 
 def digest(safety: SafetySettings, policy: SafetyPolicy, phrases: Mapping[str, Mapping[int, set[str]]]) -> str | None:
-    """Identity of what a policy does to answers: answers that were filtered by another one are not reused."""
+    """Return the identity of what a policy does to answers: answers that were filtered by another one are not
+    reused."""
     if not policy.output:
         return None
     listed = sorted((first, length, sorted(all)) for first, by in phrases.items() for length, all in by.items())

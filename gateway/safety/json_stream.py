@@ -20,7 +20,7 @@ _LOW = re.compile("[\udc00-\udfff]")
 _LONGEST_ESCAPE = 6
 
 Open = Callable[[bool], StreamFilter]
-"""Makes the filter of one text; True: of what stands in a string, False: of what stands outside."""
+"""Makes the filter of one text; the argument is true for the content of a string, false for what stands outside."""
 
 
 class JsonFilter:

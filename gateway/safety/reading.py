@@ -1,4 +1,4 @@
-"""Everything of a request that a model reads or has to write, text by text, and what may become of each. Pure.
+"""Visits all texts of a request that a model reads or has to write, and says how each may be changed. Pure.
 
 Prompts are made of more than messages: names, descriptions and schemas of tools, and calls that are replayed. What an
 answer has to match reaches no prompt, but comes out of the model and into the prompts of the turns that continue it.
@@ -20,21 +20,21 @@ from gateway.protocol.tools import Tool, ToolUse
 
 
 class TextKind(enum.Enum):
-    """What may become of a text in which a rule finds something."""
+    """How a text may be changed in which a rule finds something."""
 
     PROSE = "prose"
-    """A part of it may be replaced."""
+    """Any part may be replaced."""
     JSON = "json"
-    """A document: parts of its strings may be replaced."""
+    """The text is a JSON document: parts of its strings may be replaced."""
     ID = "id"
-    """The id of a call: another one may stand for it, wherever it stands."""
+    """The text is the id of a call: another id may take its place everywhere."""
     FIXED = "fixed"
-    """A name, a key or what a schema compares with: with anything else in its place a call or an answer would not be
-    what the client has asked for."""
+    """The text may not be changed: a name, a key or a value that a schema compares with, without which a call or an
+    answer would not be what the client has asked for."""
 
 
 Visit = Callable[[str, TextKind, str], str]
-"""Looks at a text, given its kind and the path of its field, and returns what the model may see of it."""
+"""Function that is given a text, its kind and the path of its field, and returns what the model may see of it."""
 
 _ANNOTATIONS = frozenset({"title", "description", "$comment"})
 _DATA = frozenset({"default", "example", "examples"})
@@ -44,7 +44,7 @@ _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "
 
 
 def visited(request: TurnRequest, visit: Visit) -> TurnRequest:
-    """The request as it is after each of its texts was visited."""
+    """Return the request with each of its texts replaced by what the visitor returns."""
     instructions, prompt, tools, format = request.instructions, request.prompt, request.tools, request.format
     ids: dict[str, str] = {}
     if instructions is not None:

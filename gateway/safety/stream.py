@@ -14,29 +14,29 @@ from msgspec import Struct
 from gateway.recognisers.recogniser import CONTEXT, Match, Recogniser, Rest
 
 MAX_FOUND = 4096
-"""Characters of a finding that are told."""
+"""Most characters of a finding that are reported."""
 
 
 class FilterRule(Struct, frozen=True):
-    """What to do where a recogniser finds something."""
+    """A recogniser, and what is done where it finds something."""
 
     name: str
     recogniser: Recogniser
     replacement: str = ""
-    """Stands for what is found, unless `blocks`."""
+    """Text that replaces a finding, unless `blocks`."""
     blocks: bool = False
-    """Nothing may come after what comes before it."""
+    """Whether a finding ends the text: nothing comes after what was before it."""
 
 
 Found = Callable[[FilterRule, str], None]
-"""Told of every finding."""
+"""Callback for every finding."""
 
 
 class StreamFilter(Protocol):
-    """Text in, filtered text out, in the same order."""
+    """Filters text as it streams, in order."""
 
     def feed(self, text: str) -> str:
-        """More text has come; returns what can be given out now."""
+        """Take more text; return what can be given out now."""
         ...
 
     def release(self) -> str:
@@ -46,17 +46,17 @@ class StreamFilter(Protocol):
         ...
 
     def finish(self) -> str:
-        """Nothing more comes: the rest."""
+        """Return the rest: no more text comes."""
         ...
 
     @property
     def held(self) -> int:
-        """Characters that wait."""
+        """Number of characters that are held back."""
         ...
 
     @property
     def blocked(self) -> bool:
-        """A rule has ended the text; nothing comes out any more."""
+        """Whether a rule has ended the text; nothing comes out any more."""
         ...
 
 
@@ -71,15 +71,15 @@ class TextFilter:
         self._report = found
         self._reach = max((rule.recogniser.reach for rule in rules), default=0)
         self._text = ""
-        """What is not decided yet, from `_at`, after some context."""
+        """Text from `_at` on that is not decided yet, after some context."""
         self._at = 0
         self._shown = 0
-        """What comes before it was given out, decided or not."""
+        """Position before which text was given out, decided or not."""
         self._found: list[str] = []
         self._room = 0
         """Characters that may be added to it."""
         self._rule: FilterRule | None = None
-        """Whose finding goes on in `_rest`."""
+        """Rule whose finding goes on in `_rest`."""
         self._rest: Rest | None = None
         self.blocked = False
 
@@ -151,7 +151,7 @@ class TextFilter:
         return first
 
     def _go_on(self, ended: bool) -> bool:
-        """Swallow what still belongs to a finding; whether the text after it can be looked at."""
+        """Skip what still belongs to a finding; return whether the text after it can be scanned."""
         if self._rest is None:
             return True
         end, closed = self._rest.consume(self._text, self._at, ended)
@@ -169,13 +169,13 @@ class TextFilter:
         self._found, self._rule, self._rest = [], None, None
 
     def _show(self, out: list[str], end: int) -> None:
-        """Give out the text up to a position, without what was shown already."""
+        """Give out the text up to a position, without what was given out already."""
         out.append(self._text[max(self._at, self._shown) : end])
         self._at = max(self._at, end)
 
 
 def filter_text(text: str, rules: Sequence[FilterRule], found: Found) -> tuple[str, bool]:
-    """A whole text, filtered, and whether a rule has ended it."""
+    """Filter a whole text; return it, and whether a rule has ended it."""
     whole = TextFilter(rules, found)
     out = whole.feed(text) + whole.finish()
     return out, whole.blocked

@@ -1,4 +1,4 @@
-"""What rules have found, in Redis: per tenant a capped stream of rules, actions and digests, never of texts.
+"""Stores findings in Redis: per tenant a capped stream of rules, actions and digests, never of texts.
 
 They are written in the background. While Redis is down, findings are lost and counted; turns do not wait.
 """
@@ -19,15 +19,15 @@ log = logging.getLogger("roundhouse.safety")
 KEY = "rh1:safety:{{{tenant}}}"
 """STREAM: a tenant's findings."""
 MAX_FINDINGS = 10_000
-"""Per tenant, about; the oldest go first."""
+"""Number of findings kept per tenant, approximately; the oldest go first."""
 LIFE = 30 * 24 * 3600
-"""Seconds from the newest one until all are forgotten."""
+"""Seconds after the newest finding at which all of a tenant's are forgotten."""
 MAX_WAITING = 5_000
 _BATCH = 200
 
 
 class Violation(Struct, frozen=True):
-    """A finding and where it was made."""
+    """A finding, and the turn in which it was made."""
 
     finding: Finding
     tenant: str
@@ -36,23 +36,23 @@ class Violation(Struct, frozen=True):
 
 
 class Violations:
-    """Writes findings down."""
+    """Writes findings to Redis."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._waiting: deque[Violation] = deque()
         self.lost = 0
-        """Findings that could not be written."""
+        """Number of findings that could not be written."""
 
     def add(self, violation: Violation) -> None:
-        """Have it written with the next `flush`."""
+        """Queue a finding for the next `flush`."""
         if len(self._waiting) >= MAX_WAITING:
             self.lost += 1
             return
         self._waiting.append(violation)
 
     async def flush(self) -> None:
-        """Write what is waiting. Never raises."""
+        """Write queued findings. Never raises."""
         while self._waiting:
             await self._write([self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))])
 

@@ -1,4 +1,5 @@
-"""One answer that may hold calls: the grammar it is held to, the tokens that show, and how its text becomes events."""
+"""Reads an answer that may hold calls: the grammar that constrains it, the tokens that are shown, and the events of its
+text."""
 
 from __future__ import annotations
 
@@ -19,19 +20,19 @@ from gateway.tools.grammar import ANYTHING, Calls, Function
 from gateway.tools.parser import CallArguments, CallEnd, CallParser, CallStart, Parsed, Text
 
 SpecialToken = Callable[[str], int | None]
-"""The special token that stands for a marker, if the tokenizer has one."""
+"""Function that returns the special token of a marker, if the tokenizer has one."""
 
 
 class Constraint(Struct, frozen=True):
-    """What an answer is held to."""
+    """The grammar that constrains an answer."""
 
     grammar: Grammar
     param: str
-    """Path of the request's field to blame if it cannot be compiled."""
+    """Path of the request's field to name if it cannot be compiled."""
 
 
 def constraint(request: TurnRequest, format: ToolFormat, token: SpecialToken) -> Constraint | None:
-    """The grammar for the answer to a request, from a model that writes calls in `format`; None: free text."""
+    """Return the grammar for the answer to a request, from a model that writes calls in `format`; None: free text."""
     wanted, tools = request.format, request.tools
     if tools is None or not tools.active or not (tools.enforced or wanted):
         return Constraint(wanted.grammar, wanted.param) if wanted else None
@@ -53,7 +54,7 @@ def constraint(request: TurnRequest, format: ToolFormat, token: SpecialToken) ->
 
 
 def shown_tokens(request: TurnRequest, format: ToolFormat, token: SpecialToken) -> frozenset[int]:
-    """Special tokens that have to become text, because they surround calls."""
+    """Return the special tokens that have to become text, because they surround calls."""
     if request.tools is None or not request.tools.active:
         return frozenset()
     return frozenset(id for marker in format.markers if (id := token(marker)) is not None)
@@ -70,17 +71,17 @@ class AnswerReader:
             self._parser = format.parser(tool.name for tool in tools.callable)
         self._new_id = new_id
         self._tokens: tuple[int, ...] = ()
-        """Read, but not yet given out with an event."""
+        """Tokens that were read, but not yet given out with an event."""
 
     def read(self, text: str, tokens: Sequence[int], logprobs: tuple[TokenLogprob, ...]) -> Iterable[TurnEvent]:
-        """The answer goes on."""
+        """Read more of the answer."""
         if self._parser is None:
             return [TextDelta(text, tuple(tokens), logprobs)]
         self._tokens += tuple(tokens)
         return self._events(self._parser.push(text))
 
     def finish(self) -> Iterable[TurnEvent]:
-        """It has ended."""
+        """Read the end of the answer."""
         return self._events(self._parser.finish()) if self._parser else []
 
     def _events(self, parsed: Iterable[Parsed]) -> Iterable[TurnEvent]:
@@ -101,12 +102,13 @@ class AnswerReader:
 
 
 def _enforced(tools: ToolUse, tool: Tool) -> Mapping[str, Any]:
-    """The schema that a function's arguments are held to: its own if it is strict or if a call is asked for."""
+    """Return the schema that a function's arguments are constrained to: its own if it is strict or if a call is
+    required."""
     return tool.schema if tool.strict or tools.mode == "required" else ANYTHING
 
 
 def _rule(grammar: Grammar) -> str:
-    """A format as the right side of a rule."""
+    """Return a format as the right side of a rule."""
     match grammar.kind:
         case "json_schema":
             return f"%json {grammar.source}"

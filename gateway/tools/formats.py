@@ -1,4 +1,4 @@
-"""Which format a model writes its calls in: told by its chat template, or by the configuration."""
+"""Determines the format in which a model writes its calls: from its chat template, or from the configuration."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ FormatName = Literal["hermes", "llama", "mistral", "mistral-list", "pythonic", "
 
 
 class ToolFormat(Struct, frozen=True, kw_only=True):
-    """How one family of models writes calls."""
+    """The way in which one family of models writes calls."""
 
     name: FormatName
     parser: Callable[[Iterable[str]], CallParser]
-    """Makes the reader of one answer, from the names of the functions."""
+    """Function that makes the parser of one answer, from the names of the functions."""
     grammar: Callable[[Calls, Marker], str]
     markers: tuple[str, ...] = ()
-    """What surrounds calls; a tokenizer may have tokens of its own for it, which then have to be shown."""
+    """Texts that surround calls; a tokenizer may have tokens of its own for them, which then have to be shown."""
     native: bool = True
-    """The chat template presents tools and calls itself."""
+    """Whether the chat template presents tools and calls itself."""
 
 
 FORMATS: tuple[ToolFormat, ...] = (
@@ -73,7 +73,7 @@ formats in XML that are not read here."""
 
 
 def tool_format(template: str, configured: FormatName | Literal["auto"] = "auto") -> ToolFormat:
-    """The format for a model.
+    """Return the format for a model.
 
     Args:
         template: source of the chat template that it gets when there are tools.

@@ -34,19 +34,19 @@ class Function(Struct, frozen=True):
 
     name: str
     schema: Mapping[str, Any]
-    """Of its arguments."""
+    """JSON schema of the arguments."""
 
 
 class Calls(Struct, frozen=True, kw_only=True):
-    """What an answer may be."""
+    """The calls that an answer may make."""
 
     functions: Sequence[Function]
     required: bool
-    """At least one call."""
+    """Whether at least one call must be made."""
     parallel: bool
-    """More than one."""
+    """Whether more than one call may be made."""
     text: str | None = None
-    """What else it may be, as the right side of a rule; None is free text."""
+    """What the answer may be instead of calls, as the right side of a rule; None is free text."""
 
 
 Marker = Callable[[str], str]

@@ -21,32 +21,32 @@ from msgspec import Struct
 
 T = TypeVar("T")
 Reading: TypeAlias = Generator[None, None, T]
-"""A part of a parser; it yields when it needs more text."""
+"""A generator that parses a part of an answer; it yields when it needs more text."""
 
 MAX_CALLS = 128
-"""In one answer. What looks like a call after that is text."""
+"""Most calls in one answer. What looks like a call after that is text."""
 
 
 class Text(Struct, frozen=True):
-    """Part of a message."""
+    """A part of a message's text."""
 
     text: str
 
 
 class CallStart(Struct, frozen=True):
-    """A call begins."""
+    """The beginning of a call."""
 
     name: str
 
 
 class CallArguments(Struct, frozen=True):
-    """Part of its arguments, as JSON."""
+    """A part of a call's arguments, as JSON."""
 
     text: str
 
 
 class CallEnd(Struct, frozen=True):
-    """It ends; `complete` if its arguments are a JSON object."""
+    """The end of a call; `complete` if its arguments are a JSON object."""
 
     complete: bool
 
@@ -55,14 +55,14 @@ Parsed = Text | CallStart | CallArguments | CallEnd
 
 
 class CallParser(abc.ABC):
-    """One answer's reader. Make one per answer: `push` its text, then `finish`."""
+    """Parses one answer. Make one per answer: `push` its text, then `finish`."""
 
     def __init__(self, names: Iterable[str]) -> None:
         """Args: names: functions that may be called."""
         self._names = frozenset(names)
         self._buffer = ""
         self._at = 0
-        """What comes before it has been read."""
+        """Position before which text has been read."""
         self._mark: int | None = None
         """Start of what may be a call, to be given back as text if it is none."""
         self._ended = False

@@ -1,4 +1,5 @@
-"""The audit log as a chain of hashes: what an entry holds, how the next one is made, and how a log is verified. Pure.
+"""The audit log as a chain of hashes: the content of a record, the hash of the next one, and the verification of a log.
+Pure.
 
 An entry's document names the hash of the entry before it, and its own hash is the SHA-256 of that document: an entry
 that was edited, removed or put in between breaks the chain, and anybody can check that without a secret. Two marks are
@@ -20,14 +21,14 @@ from msgspec import Raw, Struct
 from gateway.records.directory import Record
 
 NO_HASH = "0" * 64
-"""Stands for the entry before the first one."""
+"""Hash that stands for the record before the first one."""
 _LONGEST_VALUE = 300
-"""Bytes of JSON of one value in an entry; a longer one is there as its digest."""
+"""Most bytes of JSON of one value in a record; a longer value is replaced by its digest."""
 _BOOKKEEPING = frozenset({"revision", "created_at", "updated_at"})
 
 
 class ChainPosition(Struct, frozen=True):
-    """A place in the log."""
+    """A position in the chain: a record's number, hash and seal."""
 
     sequence: int = 0
     hash: str = NO_HASH
@@ -38,39 +39,39 @@ START = ChainPosition()
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True):
-    """Who changed what, and when."""
+    """One change: who changed what, and when."""
 
     sequence: int
     at: int
-    """Milliseconds since 1970 by Redis' clock."""
+    """Time of the change, in milliseconds since 1970 by Redis' clock."""
     actor: str
     action: str
-    """Such as `tenant.create`."""
+    """Name of the action, such as `tenant.create`."""
     subject: str
     """Identity of what was changed."""
     tenant: str | None
-    """Whose it is."""
+    """Tenant to which the changed record belongs."""
     before: str | None
-    """SHA-256 of the record's document."""
+    """SHA-256 of the record's document before the change; the next field is the one after it."""
     after: str | None
     changes: dict[str, Any]
-    """Field to [value before, value after]; of secret fields only that they were changed."""
+    """Field to [value before, value after]; a secret field only says that it was changed."""
     nonce: str
-    """Random: no two attempts make the same entry."""
+    """A random value, so that no two attempts make the same record."""
     previous: str
-    """Hash of the entry before."""
+    """Hash of the record before."""
 
 
 class SealedAuditRecord(Struct, frozen=True):
-    """An entry as it is stored and exported."""
+    """An audit record as it is stored and exported, with its hash and seal."""
 
     entry: Raw
-    """The JSON document, byte for byte as it was hashed."""
+    """The record as a JSON document, byte for byte as it was hashed."""
     hash: str
     seal: str
 
     def read(self) -> AuditRecord:
-        """Its content.
+        """Decode the record.
 
         Raises:
             ValueError: it is no entry.
@@ -78,7 +79,7 @@ class SealedAuditRecord(Struct, frozen=True):
         return _decode(self.entry)
 
     def line(self) -> bytes:
-        """One line of an export."""
+        """Return one line of an export."""
         return msgspec.json.encode(self) + b"\n"
 
 
@@ -87,33 +88,33 @@ _decode_line = msgspec.json.Decoder(SealedAuditRecord).decode
 
 
 class ChainBreak(Struct, frozen=True):
-    """Where a log is broken first."""
+    """The first place where a log is broken."""
 
     sequence: int
     why: str
 
 
 def append(entry: AuditRecord, secret: bytes) -> SealedAuditRecord:
-    """The entry with its hash and seal."""
+    """Return the record with its hash and seal."""
     document = msgspec.json.encode(entry)
     digest = hashlib.sha256(document).hexdigest()
     return SealedAuditRecord(Raw(document), digest, seal(secret, "entry", entry.sequence, digest))
 
 
 def mark(secret: bytes, label: Literal["head", "checkpoint"], sequence: int, digest: str) -> ChainPosition:
-    """A mark at an entry."""
+    """Return the position of a record."""
     return ChainPosition(sequence, digest, seal(secret, label, sequence, digest))
 
 
 def seal(secret: bytes, label: Literal["entry", "head", "checkpoint"], sequence: int, digest: str) -> str:
-    """Hex HMAC-SHA-256; empty without a secret."""
+    """Return the seal as hex HMAC-SHA-256; empty without a secret."""
     if not secret:
         return ""
     return hmac.digest(secret, f"roundhouse-audit:{label}:{sequence}:{digest}".encode(), hashlib.sha256).hex()
 
 
 def difference(before: Record | None, after: Record | None) -> dict[str, Any]:
-    """Field to [value before, value after] of the fields that differ."""
+    """Return field to [value before, value after] of the fields that differ."""
     old, new = _values(before), _values(after)
     secret = (after or before or Record()).SECRET
     changes: dict[str, Any] = {}
@@ -124,7 +125,7 @@ def difference(before: Record | None, after: Record | None) -> dict[str, Any]:
 
 
 def short(value: Any) -> Any:
-    """A value as an entry shows it: the digest of its JSON if that is long."""
+    """Return a value as a record shows it: a long one is replaced by the digest of its JSON."""
     document = msgspec.json.encode(value)
     return value if len(document) <= _LONGEST_VALUE else f"sha256:{hashlib.sha256(document).hexdigest()}"
 
@@ -135,7 +136,7 @@ def document_digest(document: str | None) -> str | None:
 
 
 class Verifier:
-    """Checks a log entry by entry, oldest first."""
+    """Verifies a log record by record, oldest first."""
 
     def __init__(self, start: ChainPosition, secret: bytes, *, expect: ChainPosition | None = None) -> None:
         """`start`: the entry before the first one; without the secret only the chain is checked, not the seals;
@@ -148,21 +149,21 @@ class Verifier:
 
     @property
     def problem(self) -> ChainBreak | None:
-        """The first one."""
+        """The first problem found."""
         return self._problem
 
     @property
     def last(self) -> ChainPosition:
-        """The last entry that was fed, else the start."""
+        """Position of the last record that was fed, else the start."""
         return self._last
 
     def begin(self) -> ChainBreak | None:
-        """Before the first entry: whether the start is a checkpoint that was made here."""
+        """Check, before the first record, that the start is a checkpoint that was made here."""
         self._problem = self._check_mark("checkpoint", self._last)
         return self._problem
 
     def feed(self, logged: SealedAuditRecord) -> ChainBreak | None:
-        """The next entry; what is wrong with it or with one before."""
+        """Check the next record; return what is wrong with it or with one before."""
         self._problem = self._problem or self._check(logged)
         if self._problem is None:
             self.entries += 1
@@ -170,7 +171,7 @@ class Verifier:
         return self._problem
 
     def finish(self, head: ChainPosition) -> ChainBreak | None:
-        """After the last entry: whether it is the one that the head names."""
+        """Check, after the last record, that it is the one that the head names."""
         if self._problem is None:
             self._problem = self._check_mark("head", head)
         if self._problem is None and head.sequence != self._last.sequence:

@@ -15,7 +15,7 @@ from gateway.storage.connect import unavailable_without_redis
 
 _PAGE = 500
 _LAST = 2**64 - 1
-"""Of the second part of a stream's id."""
+"""Greatest second part of a stream's id."""
 _FIELDS = ("sequence", "hash", "seal")
 
 directory_needed = partial(unavailable_without_redis, "the directory cannot be reached")
@@ -23,31 +23,32 @@ directory_needed = partial(unavailable_without_redis, "the directory cannot be r
 
 
 class AuditLog:
-    """Entries by their numbers, which go up by one. All methods raise Unavailable if Redis does not answer."""
+    """Reads audit records by their numbers, which go up by one. All methods raise Unavailable if Redis does not
+    answer."""
 
     def __init__(self, redis: Redis, *, secret: bytes = b"") -> None:
         self._redis = redis
         self._secret = secret
 
     async def head(self) -> ChainPosition:
-        """Where the log ends."""
+        """Return the position of the last record."""
         return await self._mark(HEAD_KEY)
 
     async def checkpoint(self) -> ChainPosition:
-        """The entry before the first one that is still there."""
+        """Return the position before the first record that is still there."""
         return await self._mark(CHECKPOINT_KEY)
 
     async def read(self, after: int = 0, limit: int = 100) -> list[SealedAuditRecord]:
-        """The entries after this number, oldest first."""
+        """Return the records after this number, oldest first."""
         return [logged for _, logged in await self._range("XRANGE", f"{after + 1}-0", "+", limit)]
 
     async def read_back(self, before: int | None = None, limit: int = 100) -> list[SealedAuditRecord]:
-        """The entries before this number, newest first."""
+        """Return the records before this number, newest first."""
         last = "+" if before is None else f"({before}-0"
         return [logged for _, logged in await self._range("XREVRANGE", last, "-", limit)]
 
     async def entries(self, after: int = 0, until: int | None = None) -> AsyncIterator[SealedAuditRecord]:
-        """All entries after this number and up to that one, oldest first, read page by page."""
+        """Yield all records after this number and up to that one, oldest first, read page by page."""
         last = "+" if until is None else f"{until}-{_LAST}"
         first = f"{after + 1}-0"
         while page := await self._range("XRANGE", first, last, _PAGE):
@@ -56,7 +57,7 @@ class AuditLog:
             first = f"({page[-1][0]}"
 
     async def verify(self, *, expect: ChainPosition | None = None) -> tuple[Verifier, ChainBreak | None]:
-        """Check the whole log as it is now; what is added meanwhile is not looked at.
+        """Verify the whole log as it is now; records added meanwhile are not looked at.
 
         `expect`: an entry that was seen earlier, and must be there unless the cap has dropped it.
         """
@@ -72,7 +73,7 @@ class AuditLog:
             # The log has been cut at its start while it was read.
 
     async def _extent(self) -> tuple[ChainPosition, ChainPosition, int]:
-        """Checkpoint, head, and the number of the last entry there is, at one moment."""
+        """Read the checkpoint, the head, and the number of the last record, at one moment."""
         with directory_needed():
             async with self._redis.pipeline(transaction=True) as pipeline:
                 for key in (CHECKPOINT_KEY, HEAD_KEY):
@@ -95,7 +96,7 @@ class AuditLog:
 
 
 def mark_of(reply: Sequence[bytes | None]) -> ChainPosition:
-    """A mark from the reply of HMGET; the start if there is none."""
+    """Return the position in a reply of HMGET; the start if there is none."""
     sequence, digest, seal = (value.decode() if value is not None else "" for value in reply)
     return ChainPosition(int(sequence), digest, seal) if sequence else START
 

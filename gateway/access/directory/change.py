@@ -1,4 +1,4 @@
-"""What may be asked of the directory: changes, under which conditions, and within which bounds. Pure."""
+"""Changes of the directory, with their conditions and bounds. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Put(Struct, frozen=True):
 
     record: Record
     expected: int | None = None
-    """The revision that is to be replaced, 0: none may exist, None: whatever there is."""
+    """Revision that is to be replaced; 0: none may exist; None: any."""
 
 
 class Delete(Struct, frozen=True):
@@ -27,30 +27,30 @@ class Delete(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """Something that was changed elsewhere, for the audit log only."""
+    """Something that was changed elsewhere; it is only entered in the audit log."""
 
     action: str
-    """Such as `adapter.swap`."""
+    """Name of the action, such as `adapter.swap`."""
     subject: str
     tenant: str | None = None
     changes: dict[str, Any] = {}
-    """Never a secret."""
+    """Changed fields, never a secret."""
 
 
 Change = Put | Delete | Note
 
 
 class Idempotency(Struct, frozen=True):
-    """Makes a change happen once, however often it is asked for."""
+    """Makes a change happen once, however often it is requested."""
 
     key: str
-    """The client's, unique for its actor."""
+    """Key that the client chose, unique for its actor."""
     digest: str
-    """Of the request: the same key with another request is refused."""
+    """Digest of the request: the same key with another request is refused."""
 
 
 class Caps(Struct, frozen=True):
-    """Most records, and most entries of the audit log."""
+    """Most records of each kind, and most records of the audit log."""
 
     tenants: int = 10_000
     users_per_tenant: int = 100_000
@@ -61,7 +61,7 @@ class Caps(Struct, frozen=True):
     audit: int = 50_000
 
     def nearly_full(self, entries: int) -> bool:
-        """Whether it is time to export the audit log."""
+        """Whether the audit log should be exported now."""
         return entries >= 0.8 * self.audit
 
     def of(self, kind: Kind) -> int:
@@ -77,14 +77,14 @@ class Caps(Struct, frozen=True):
 
 
 class Configured(Struct, frozen=True):
-    """What the configuration file holds: read-only here."""
+    """Records of the configuration file: read-only here."""
 
     tenants: Mapping[str, Tenant] = {}
     keys: Mapping[str, Key] = {}
-    """By id."""
+    """API keys by id."""
     prices: Mapping[str, Price] = {}
 
     def of(self, kind: Kind) -> Mapping[str, Record]:
-        """Its records of a kind by identity."""
+        """Return the records of a kind by identity."""
         held: dict[Kind, Mapping[str, Record]] = {"tenant": self.tenants, "key": self.keys, "price": self.prices}
         return held.get(kind, {})

@@ -1,4 +1,4 @@
-"""What a change of the directory comes to: which commands are to be run in Redis, or why it is refused. Pure.
+"""Plans a change of the directory: the commands to run in Redis, or the reason for a refusal. Pure.
 
 A change is decided on a consistent look at Redis (`questions` says at what) and applied only if the audit log's head is
 still the one that was seen. As every change moves the head, that makes all of them happen one after the other.
@@ -31,13 +31,13 @@ from gateway.errors import Conflict, InvalidRequest, NotFound, PreconditionFaile
 from gateway.records.directory import KINDS, Key, Kind, Record, User, decode, encode
 
 ONCE_SECONDS = 24 * 3600
-"""How long an idempotency key is remembered."""
+"""Seconds for which an idempotency key is remembered."""
 
 Command = tuple[str, ...]
 
 
 class IdempotencyRecord(Struct, frozen=True):
-    """What is remembered for an idempotency key."""
+    """The result that is remembered for an idempotency key."""
 
     digest: str
     documents: list[tuple[Kind, str] | None]
@@ -45,31 +45,31 @@ class IdempotencyRecord(Struct, frozen=True):
 
 
 class DirectorySnapshot(Struct, frozen=True):
-    """A consistent look at Redis."""
+    """A consistent snapshot of the keys in Redis that a change depends on."""
 
     now: int
-    """Milliseconds since 1970 by Redis' clock."""
+    """Time of the snapshot, in milliseconds since 1970 by Redis' clock."""
     head: ChainPosition
     checkpoint: ChainPosition
     answers: Mapping[Command, Any]
 
 
 class Author(Struct, frozen=True):
-    """Who asks for changes."""
+    """The actor that asks for changes."""
 
     actor: str
     once: Idempotency | None
-    """The idempotency key that the changes came with."""
+    """Idempotency key of the changes, if they have one."""
     nonce: str
-    """Random, anew for each attempt: tells entries of the audit log apart that are otherwise the same."""
+    """A random value, new for each attempt, that tells otherwise equal audit records apart."""
 
 
 class ChangePlan(Struct, frozen=True):
-    """What is to be done, or has been done before."""
+    """What a change will do, or has done before."""
 
     commands: list[Command]
     records: list[Record | None]
-    """As they are after the change, one per change; None for what was deleted or only noted."""
+    """Records after the change, one per change; None for what was deleted or only noted."""
     head: ChainPosition
     replayed: bool = False
 
@@ -78,7 +78,7 @@ _decode_once = msgspec.json.Decoder(IdempotencyRecord).decode
 
 
 def questions(changes: Sequence[Change], actor: str, once: Idempotency | None) -> list[Command]:
-    """The commands whose answers `plan` needs; none of them writes.
+    """Return the commands whose answers `plan` needs; none of them writes.
 
     Raises:
         ValueError: the changes cannot be made together.
@@ -100,7 +100,7 @@ def questions(changes: Sequence[Change], actor: str, once: Idempotency | None) -
 
 
 def question_when_full(seen: DirectorySnapshot, caps: Caps, adding: int) -> Command | None:
-    """Asks for the entry up to which a full audit log is to be cut; None while there is room."""
+    """Return the command that reads the record up to which a full audit log is cut; None while there is room."""
     if int(seen.answers["XLEN", AUDIT_KEY]) < caps.audit:
         return None
     last = f"{_last_to_go(seen, caps, adding)}-0"
@@ -172,7 +172,7 @@ def _questions_of(record: Record) -> list[Command]:
 
 
 def _children(kind: Kind, identity: str) -> list[Command]:
-    """Counts of what belongs to a tenant or user."""
+    """Return the commands that count what belongs to a tenant or user."""
     if kind == "tenant":
         return [("ZCARD", index_key(owned, tenant=identity)) for owned in OWNED]
     return [("ZCARD", index_key("key", user=identity))] if kind == "user" else []
@@ -183,7 +183,7 @@ def _capped_by(record: Record) -> str:
 
 
 class _Decision(Struct, frozen=True):
-    """What one change comes to."""
+    """The result of one change."""
 
     action: str
     subject: str
@@ -194,7 +194,7 @@ class _Decision(Struct, frozen=True):
 
 
 def _entry(decision: _Decision, author: Author, sequence: int, now: int, previous: ChainPosition) -> AuditRecord:
-    """What the audit log says of a decision."""
+    """Return the audit record of a decision."""
     return AuditRecord(
         sequence=sequence,
         at=now,
@@ -216,7 +216,7 @@ def _noted(note: Note) -> _Decision:
 
 
 class _Rules:
-    """What may become of records, given what there is. Knows what the changes before have taken."""
+    """The rules of changes, given a snapshot. They take earlier changes of the same plan into account."""
 
     def __init__(self, seen: DirectorySnapshot, caps: Caps, configured: Configured) -> None:
         self._seen = seen
@@ -302,7 +302,7 @@ class _Rules:
 
 
 def _checked(record: Record, before: Record | None, revision: int, now: int) -> Record:
-    """The record as it will be stored."""
+    """Return the record as it will be stored."""
     stamped = msgspec.structs.replace(
         record,
         revision=revision,
@@ -349,7 +349,7 @@ def _set_mark(key: str, mark: ChainPosition) -> Command:
 
 
 def _cut(seen: DirectorySnapshot, secret: bytes, caps: Caps, adding: int) -> list[Command]:
-    """Drop the oldest tenth of a full audit log, and mark where it begins then."""
+    """Return commands that drop the oldest tenth of a full audit log, and mark where it begins then."""
     question = question_when_full(seen, caps, adding)
     if question is None:
         return []

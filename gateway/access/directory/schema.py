@@ -1,4 +1,5 @@
-"""Where the directory's records and their indexes are in Redis. One hash tag: a script may touch all of them. Pure."""
+"""Redis keys of the directory's records and indexes. They share one hash tag, so that a script may touch all of them.
+Pure."""
 
 from __future__ import annotations
 
@@ -22,24 +23,24 @@ OWNED: tuple[Kind, ...] = ("user", "key")
 
 
 def records_key(kind: Kind) -> str:
-    """Hash of a kind's documents by identity."""
+    """Return the key of the HASH of a kind's documents by identity."""
     return _RECORDS.format(kind=kind)
 
 
 def index_key(kind: Kind, *, tenant: str | None = None, user: str | None = None) -> str:
-    """Sorted set of a kind's identities: all of them, a tenant's, or a user's."""
+    """Return the key of the ZSET of a kind's identities: all of them, a tenant's, or a user's."""
     if user is not None:
         return _OF_USER.format(kind=kind, user=user)
     return _ALL.format(kind=kind) if tenant is None else _OF_TENANT.format(kind=kind, tenant=tenant)
 
 
 def once_key(actor: str, key: str) -> str:
-    """What was done for an idempotency key of an actor."""
+    """Return the key of the result for an idempotency key of an actor."""
     return _ONCE.format(digest=hashlib.sha256(f"{actor}\n{key}".encode()).hexdigest())
 
 
 def indexes(record: Record) -> list[str]:
-    """The sorted sets in which a record's identity is."""
+    """Return the sorted sets that hold a record's identity."""
     keys = [index_key(record.KIND)]
     if isinstance(record, User | Key):
         keys.append(index_key(record.KIND, tenant=record.tenant))

@@ -1,4 +1,4 @@
-"""What has been looked up once: a bounded cache of what was found, and of what was not."""
+"""A bounded cache of records, which also remembers names that do not exist."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from gateway.records.directory import Record
 MOST_FOUND = 100_000
 MOST_UNKNOWN = 10_000
 UNKNOWN_PER_SECOND = 1000
-"""Look-ups that find nothing; beyond that, what has not been seen before is refused for a moment."""
+"""Look-ups a second that may find nothing; beyond that, unknown names are refused for a moment."""
 UNKNOWN_SECONDS = 60.0
-"""How long what was not found is believed not to exist, if no change is seen before."""
+"""Seconds for which a name that was not found is believed not to exist, if no change is seen before."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V", bound=Record)
 
 
 class RecordCache(Generic[K, V]):
-    """Records by what they are looked up by. `forget` and `clear` are called when the directory has changed."""
+    """Caches records by the names they are looked up by. `forget` and `clear` are called when the directory has
+    changed."""
 
     def __init__(
         self,
@@ -41,18 +42,18 @@ class RecordCache(Generic[K, V]):
         self._rate = unknown_per_second
         self._found: OrderedDict[K, V] = OrderedDict()
         self._names: dict[str, K] = {}
-        """Identity of a found record -> what it was found by."""
+        """Names by which each record was found, by the record's identity."""
         self._unknown: OrderedDict[K, float] = OrderedDict()
-        """Name -> until when it is believed not to exist."""
+        """Time until which each name is believed not to exist."""
         self._allowance, self._at = unknown_per_second, clock()
         self._generation = 0
 
     def known(self, name: K) -> V | None:
-        """The record, if it has been found before."""
+        """Return the record, if it has been found before."""
         return self._found.get(name)
 
     async def find(self, name: K) -> V | None:
-        """The record, or None. Looks it up if it has not been seen before.
+        """Return the record, or None; read it if it has not been looked up before.
 
         Raises:
             RateLimited: too many look-ups find nothing at the moment.
@@ -95,7 +96,7 @@ class RecordCache(Generic[K, V]):
                 self._found.pop(before, None)
 
     def clear(self) -> None:
-        """Anything may have changed."""
+        """Forget everything, because anything may have changed."""
         self._generation += 1
         self._unknown.clear()
         self._found.clear()

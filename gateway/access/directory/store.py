@@ -40,31 +40,31 @@ from gateway.records.directory import Key, R, Record, User, decode
 log = logging.getLogger("roundhouse.directory")
 
 MOST_LISTED = 1000
-"""Records of one page."""
+"""Most records of one page."""
 _ATTEMPTS = 200
 _LOOK_MS = 5000
-"""An entry's time is that of the look; a change that was decided longer ago is decided anew."""
+"""Milliseconds: a change that was decided on an older snapshot, whose time its record carries, is decided anew."""
 
 
 class RecordPage(Struct, Generic[R], frozen=True):
-    """Some records in the order of their identities."""
+    """One page of records in the order of their identities."""
 
     records: list[R]
     next: str | None
-    """Where the next page goes on (`after`); None if this is the last one."""
+    """Where the next page begins (`after`); None if this is the last one."""
 
 
 class Applied(Struct, frozen=True):
-    """What a change has done."""
+    """The result of a change."""
 
     records: list[Record | None]
-    """As they are now, one per change; None for what was deleted or only noted."""
+    """Records after the change, one per change; None for what was deleted or only noted."""
     replayed: bool
-    """It was done before, for the same idempotency key."""
+    """Whether it was done before, for the same idempotency key."""
 
 
 class Directory:
-    """Tenants, users, keys, prices and routes."""
+    """Reads and changes tenants, users, keys, prices and routes."""
 
     def __init__(
         self, redis: Redis, *, configured: Configured | None = None, secret: bytes = b"", caps: Caps | None = None
@@ -73,7 +73,7 @@ class Directory:
         self._redis = redis
         self.configured = configured or Configured()
         self.audit = AuditLog(redis, secret=secret)
-        """What has been changed, and by whom."""
+        """The audit log of its changes."""
         self._secret = secret
         self._caps = caps or Caps()
         # Changes of this process wait here instead of making each other look again.
@@ -83,7 +83,7 @@ class Directory:
         self._commit = redis.register_script(scripts.joinpath("commit.lua").read_text("utf-8"))
 
     async def may_be_evicted(self) -> bool:
-        """Whether this Redis is set to drop records to make room; False if it does not tell."""
+        """Whether this Redis is set to evict records to make room; False if it does not tell."""
         try:
             memory = await self._redis.info("memory")
         except (RedisError, OSError):
@@ -91,7 +91,7 @@ class Directory:
         return bool(memory.get("maxmemory")) and str(memory.get("maxmemory_policy")).startswith("allkeys-")
 
     async def get(self, kind: type[R], identity: str) -> R | None:
-        """A record, or None. One of the configuration file has revision 0.
+        """Read a record, or None. One of the configuration file has revision 0.
 
         Raises:
             Unavailable: Redis does not answer (all methods may raise this).
@@ -138,7 +138,7 @@ class Directory:
         return RecordPage(records, shown[-1] if len(found) > limit else None)
 
     async def every(self, kind: type[R], **which: Any) -> AsyncIterator[R]:
-        """All records that `page` would list, read page by page. `which`: as for `page`."""
+        """Yield all records that `page` would list, read page by page. `which`: as for `page`."""
         after: str | None = ""
         while after is not None:
             page = await self.page(kind, after=after, limit=MOST_LISTED, **which)
@@ -147,7 +147,7 @@ class Directory:
             after = page.next
 
     async def stored(self, kind: type[R], identities: Sequence[str]) -> dict[str, R | None]:
-        """The records in Redis with these identities; None for those that are not there, or cannot be read."""
+        """Read the records in Redis with these identities; None for those that are not there, or cannot be read."""
         if not identities:
             return {}
         with directory_needed():
@@ -155,11 +155,11 @@ class Directory:
         return {name: _decoded(kind, name, document) for name, document in zip(identities, documents, strict=True)}
 
     async def key_by_digest(self, digest: str) -> Key | None:
-        """The key with this digest, or None. One round trip if there is none, else two."""
+        """Read the key with this digest, or None. One round trip if there is none, else two."""
         return await self._found_by(Key, DIGESTS_KEY, digest)
 
     async def user_by_subject(self, tenant: str, subject: str) -> User | None:
-        """What an identity provider calls `subject`, as a user of a tenant, or None."""
+        """Read the user of a tenant that an identity provider calls `subject`, or None."""
         return await self._found_by(User, SUBJECTS_KEY, subject_field(tenant, subject))
 
     async def write(self, record: R, *, actor: str, expected: int | None = None, once: Idempotency | None = None) -> R:
@@ -219,7 +219,7 @@ class Directory:
 
     @property
     def redis(self) -> Redis:
-        """Where it is, for what is kept beside it."""
+        """The Redis that holds the directory, for what is kept beside it."""
         return self._redis
 
     def _tell_how_full(self, seen: DirectorySnapshot) -> None:

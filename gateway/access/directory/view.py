@@ -1,4 +1,4 @@
-"""What the hot path knows of the directory: a copy in this process, kept up to date in the background.
+"""This process's copy of the directory, kept up to date in the background, so that turns need not wait for Redis.
 
 Tenants, prices and routes are all here; keys and users are read when they are first seen. A task looks at the head of
 the audit log twice a second: when it has moved, the entries since then say which records to read again. Without Redis
@@ -26,15 +26,15 @@ from gateway.records.directory import Key, Kind, Price, R, Record, ReplicaContro
 log = logging.getLogger("roundhouse.directory")
 
 POLL = 0.5
-"""Seconds between two looks for changes."""
+"""Seconds between two checks for changes."""
 _WHOLE: tuple[type[Record], ...] = (Tenant, Price, Route, ReplicaControl)
-"""Kinds of which everything is here."""
+"""Kinds of which the copy holds all records."""
 _MOST_ENTRIES = 1000
-"""Audit entries that are followed; after more changes everything is read again."""
+"""Most audit records that are followed; after more changes everything is read again."""
 
 
 def configured(settings: Settings) -> Configured:
-    """What the configuration file says of tenants, keys and prices."""
+    """Return the tenants, keys and prices of the configuration file."""
     tenants = {
         tenant.name: Tenant(
             name=tenant.name,
@@ -87,12 +87,12 @@ class View:
         self._head: ChainPosition | None = None
         self._at = clock()
         self._followed = True
-        """Whether the last look was answered."""
+        """Whether the last check was answered."""
         self._following = Periodic("directory", self._try, poll)
         self.configure(directory.configured)
 
     def configure(self, configured: Configured) -> None:
-        """Take over what a new configuration file says."""
+        """Use the records of a new configuration file."""
         self._directory.configured = configured
         self._configured = configured
         self._configured_keys = {key.digest: key for key in configured.keys.values()}
@@ -106,7 +106,7 @@ class View:
         return {**cast("dict[str, Tenant]", self._records["tenant"]), **self._configured.tenants}
 
     def price(self, model: str, adapter: str | None = None) -> Price | None:
-        """What tokens cost: the adapter's price, else its model's."""
+        """Return the price of tokens: the adapter's, else its model's."""
         for name in (adapter, model):
             if name is not None and (price := self._price(name)) is not None:
                 return price
@@ -121,15 +121,15 @@ class View:
         return cast("Iterable[Route]", self._records["route"].values())
 
     def replicas(self) -> Mapping[str, ReplicaControl]:
-        """How much engines are to be used, by name, as far as somebody has said so."""
+        """Controls of replicas that operators have set, by name."""
         return cast("Mapping[str, ReplicaControl]", self._records["replica"])
 
     def known_key(self, digest: str) -> Key | None:
-        """The key with this digest, if it is in the configuration file or has been seen before."""
+        """Return the key with this digest, if it is in the configuration file or has been seen before."""
         return self._configured_keys.get(digest) or self._keys.known(digest)
 
     async def key(self, digest: str) -> Key | None:
-        """The key with this digest, or None; whether it is expired or disabled is the caller's to see.
+        """Return the key with this digest, or None; the caller checks whether it is expired or disabled.
 
         Raises:
             Unavailable: it has not been seen before, and Redis does not answer.
@@ -138,7 +138,7 @@ class View:
         return self._configured_keys.get(digest) or await self._keys.find(digest)
 
     async def user(self, tenant: str, subject: str) -> User | None:
-        """What an identity provider calls `subject`, as a user of a tenant, or None. Raises as `key`."""
+        """Return the user of a tenant that an identity provider calls `subject`, or None. Raises as `key`."""
         return await self._users.find((tenant, subject))
 
     async def key_named(self, id: str) -> Key | None:
@@ -160,7 +160,7 @@ class View:
         return self._head is not None
 
     async def start(self) -> None:
-        """Read everything, or begin without if Redis does not answer, and go on in the background."""
+        """Read everything, or start without if Redis does not answer, and follow changes in the background."""
         await self._try()
         if await self._directory.may_be_evicted():
             log.warning("directory: this Redis may drop tenants and keys: set its maxmemory-policy to volatile-lfu")
@@ -171,7 +171,7 @@ class View:
         await self._following.aclose()
 
     async def refresh(self) -> None:
-        """Take over what has changed.
+        """Read what has changed.
 
         Raises:
             Unavailable: Redis does not answer.
@@ -195,7 +195,7 @@ class View:
             self._followed = True
 
     async def _catch_up(self, since: ChainPosition, head: ChainPosition) -> bool:
-        """Read again what the entries since then name; False if they do not lead from one to the other."""
+        """Read again what the records since then name; False if they do not lead from one to the other."""
         if head == since:
             return True
         if not 0 < head.sequence - since.sequence <= _MOST_ENTRIES:

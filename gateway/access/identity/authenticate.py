@@ -1,4 +1,5 @@
-"""Who is calling: an API key of the directory or of the configuration file, or a token of an identity provider.
+"""Authenticates callers: by an API key of the directory or of the configuration file, or a token of an identity
+provider.
 
 What has been seen before is answered without I/O. A key is looked up by its digest: how long that takes says nothing
 about a key, as nobody can steer what a key hashes to. Keys of the configuration are stored as plain SHA-256, because
@@ -27,16 +28,16 @@ from gateway.records.api_keys import PREFIX, digest, well_formed
 from gateway.records.directory import Key, Scope
 
 MAX_CREDENTIAL = 8192
-"""Characters of a key or token."""
+"""Longest key or token in characters."""
 
 TOKENS = "token:"
-"""Stands before the name of the issuer where a key's id would stand; ids of keys have no colon."""
+"""Prefix of the name of a token's issuer, which takes the place of a key's id; ids of keys have no colon."""
 
 _BEARER = re.compile(r"[Bb]earer +([\x21-\x7e]+)")
 
 
 class Identity:
-    """Tells who is calling."""
+    """Authenticates callers."""
 
     def __init__(
         self,
@@ -59,11 +60,11 @@ class Identity:
         self._steady = steady
 
     def configure(self, settings: Settings) -> None:
-        """Take over the limits of a new configuration; its keys are in the view."""
+        """Use the limits of a new configuration; its keys are in the view."""
         self._guesses.configure(settings.server.failed_keys_per_minute)
 
     async def authenticate(self, connection: HTTPConnection) -> Principal:
-        """The principal of a request's `Authorization` header.
+        """Return the principal of a request's `Authorization` header.
 
         Raises:
             Unauthorized: no header, not a bearer token, or a key or token that is wrong, expired or disabled.
@@ -77,7 +78,7 @@ class Identity:
         return await self.slowed(connection, lambda: self._unknown(credential))
 
     async def slowed(self, connection: HTTPConnection, check: Callable[[], Awaitable[Principal]]) -> Principal:
-        """What `check` finds, unless the client's address has failed too often; its failures count.
+        """Return the result of `check`, unless the client's address has failed too often; its failures count.
 
         Raises:
             RateLimited: the address has to wait.
@@ -98,7 +99,7 @@ class Identity:
             raise
 
     async def renew(self, principal: Principal) -> Principal:
-        """The same principal as it is now, for a connection that lives long.
+        """Return the same principal as it is now, for a connection that lives long.
 
         Raises:
             Unauthorized: its key has expired, or was disabled or deleted.
@@ -115,7 +116,8 @@ class Identity:
         return await self._principal(key)
 
     async def _known(self, credential: str) -> Principal | None:
-        """Of what cannot be guessed and was seen before. An address that is slowed may still use it."""
+        """Return the principal of a credential that cannot be guessed and was seen before. An address that is slowed
+        may still use it."""
         if looks_like_token(credential):
             claims = self._issuers.known(credential)
             return await self._bearer(claims) if claims is not None else None
@@ -172,7 +174,7 @@ class Identity:
         )
 
     async def _user_checked(self, principal: Principal) -> Principal:
-        """A token's principal, if its tenant and user may; people need not be in the directory."""
+        """Return a token's principal, if its tenant and user may call; people need not be in the directory."""
         await self._check_tenant(principal.tenant)
         user = await self._view.user(principal.tenant, principal.user or "")
         if user is None:

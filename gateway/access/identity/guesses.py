@@ -1,4 +1,4 @@
-"""Slows those who guess keys: each address may fail so many times a minute. Pure: the time comes in.
+"""Slows down guessing of keys: each address may fail so many times a minute. Pure: the time comes in.
 
 One number per address, as in the generic cell rate algorithm: when its failures will have been forgotten. A failure
 moves it one interval ahead; an address that is a whole minute ahead has to wait.
@@ -10,10 +10,10 @@ import ipaddress
 from collections import OrderedDict
 
 MOST_ADDRESSES = 10_000
-"""Addresses that are remembered; beyond that, those whose last failure is longest ago are forgotten."""
+"""Most addresses that are remembered; beyond that, those whose last failure is longest ago are forgotten."""
 
 _WINDOW = 60.0
-"""Seconds."""
+"""Length of the window in seconds."""
 
 
 class Guesses:
@@ -23,7 +23,7 @@ class Guesses:
         self.configure(per_minute)
         self._most = most
         self._forgotten: OrderedDict[str, float] = OrderedDict()
-        """Address -> when all its failures are forgotten; the latest failure last."""
+        """Time at which all failures of an address are forgotten; the latest failure last."""
 
     def configure(self, per_minute: int) -> None:
         """Allow so many failures a minute from now on."""
@@ -33,7 +33,7 @@ class Guesses:
         return len(self._forgotten)
 
     def wait(self, address: str, now: float) -> float:
-        """Seconds until this address may try again; 0 if it may now."""
+        """Return the seconds until this address may try again; 0 if it may now."""
         if not self._forgotten:
             return 0.0
         at = self._forgotten.get(network(address), now)
@@ -49,7 +49,7 @@ class Guesses:
 
 
 def network(address: str) -> str:
-    """What stands for a client: its IPv4 address, or the /64 of its IPv6 address; other texts are themselves."""
+    """Return the name of a client: its IPv4 address, or the /64 of its IPv6 address; other texts are themselves."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

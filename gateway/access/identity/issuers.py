@@ -25,15 +25,15 @@ from gateway.errors import Unauthorized, Unavailable
 log = logging.getLogger("roundhouse.identity")
 
 MOST_VERIFIED = 10_000
-"""Tokens that are remembered as verified."""
+"""Most tokens that are remembered as verified."""
 _VERIFIED_SECONDS = 300.0
-"""How long at most, if they do not expire before."""
+"""Longest time in seconds for which a token is remembered as verified."""
 _MAX_DOCUMENT = 262_144
-"""Bytes of a JWKS or discovery document."""
+"""Largest JWKS or discovery document in bytes."""
 _TIMEOUT = 5.0
 """Seconds for reading keys, discovery included."""
 _PAUSE = 10.0
-"""Seconds between two reads for keys that are not known, and after one that failed."""
+"""Seconds between two reads because of unknown keys, and after a read that failed."""
 
 
 class _Discovery(msgspec.Struct, frozen=True):
@@ -42,13 +42,13 @@ class _Discovery(msgspec.Struct, frozen=True):
 
 
 class Provider:
-    """The keys of one issuer."""
+    """Reads and holds the keys of one issuer."""
 
     def __init__(self, settings: IssuerSettings, client: httpx2.AsyncClient, clock: Callable[[], float]) -> None:
         self.settings = settings
         self.keys: KeySet | None = None
         self.generation = 0
-        """Changes with the keys."""
+        """Number that changes with the keys."""
         self._document = b""
         self._client = client
         self._clock = clock
@@ -56,7 +56,7 @@ class Provider:
         self._reading: asyncio.Task[None] | None = None
 
     async def newer(self) -> None:
-        """Read the keys again, unless that was done a moment ago. Many callers share one read."""
+        """Read the keys again, unless that was done a moment ago. Concurrent callers share one read."""
         if self._reading is None:
             if self._clock() - self._read_at < _PAUSE:
                 return
@@ -67,7 +67,7 @@ class Provider:
         await asyncio.shield(self._reading)
 
     async def run(self) -> None:
-        """Keep the keys fresh."""
+        """Renew the keys until cancelled."""
         while True:
             await self.newer()
             await asyncio.sleep(self.settings.refresh if self.keys is not None else _PAUSE)
@@ -96,7 +96,7 @@ class Provider:
         self.keys, self._document = keys, document
 
     async def _discover(self) -> str:
-        """OpenID Connect Discovery 1.0, section 4."""
+        """Discover the address of the keys by OpenID Connect Discovery 1.0, section 4."""
         url = self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration"
         found = msgspec.json.decode(await self._get(url), type=_Discovery)
         if found.issuer != self.settings.issuer:
@@ -133,11 +133,12 @@ class Issuers:
             each.issuer: Provider(each, self._client, clock) for each in issuers if self._client is not None
         }
         self._verified: OrderedDict[bytes, tuple[Claims, Provider, int, float]] = OrderedDict()
-        """Digest of a token -> what it says, whose keys of which generation verified it, and until when that holds."""
+        """Claims of verified tokens by digest, with provider and generation of the keys, and the time until which they
+        hold."""
         self._reading = [Kept("identity provider", each.run) for each in self._providers.values()]
 
     async def start(self) -> None:
-        """Read all keys from now on, in the background."""
+        """Start reading all keys in the background."""
         for reading in self._reading:
             await reading.start()
 
@@ -151,7 +152,7 @@ class Issuers:
             await self._client.aclose()
 
     def known(self, token: str) -> Claims | None:
-        """What a token says that was verified a moment ago and is still valid."""
+        """Return the claims of a token that was verified a moment ago and is still valid."""
         found = self._verified.get(_digest(token))
         if found is None:
             return None
@@ -159,7 +160,7 @@ class Issuers:
         return claims if self._wall() < until and generation == provider.generation else None
 
     async def verify(self, token: str) -> Claims:
-        """What a token says.
+        """Verify a token and return its claims.
 
         Raises:
             Unauthorized: it is not to be believed.

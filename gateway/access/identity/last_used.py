@@ -1,4 +1,4 @@
-"""When API keys were last used: to the minute, written in the background.
+"""Records when API keys were last used: to the minute, written in the background.
 
 A use costs one look into a dictionary. Once in a while all keys used since go to Redis in one pipeline; what is not
 written because Redis is away is lost, as it is nothing that decides anything.
@@ -21,22 +21,22 @@ LAST_USED_KEY = "rh1:last-used:{{{tenant}}}"
 RESOLUTION = 60.0
 """Seconds between two stamps of one key."""
 _FLUSH = 10.0
-"""Seconds between two pipelines."""
+"""Seconds between two writes to Redis."""
 _MOST = 20_000
-"""Keys of one tenant whose last use is kept; those used longest ago go first."""
+"""Most keys of one tenant whose last use is kept; those used longest ago go first."""
 _TTL = 400 * 86_400
-"""Seconds."""
+"""Seconds for which last uses are kept."""
 
 
 class LastUsed:
-    """Stamps keys of one gateway."""
+    """Records the last use of keys at this gateway."""
 
     def __init__(self, redis: Redis, *, clock: Callable[[], float] = time.time) -> None:
         self._redis = redis
         self._clock = clock
         self._stamped: dict[tuple[str, str], float] = {}
         self._waiting: dict[str, dict[str, int]] = {}
-        """Tenant -> key -> when it was used, for what Redis has not been told."""
+        """Last uses that Redis has not been told yet, by tenant and key."""
         self._writing = Periodic("last used", self.flush, _FLUSH, at_end=self.flush)
 
     def touch(self, tenant: str, key: str) -> None:
@@ -65,7 +65,7 @@ class LastUsed:
                 await pipeline.execute()
 
     async def start(self) -> None:
-        """Write from now on."""
+        """Start writing in the background."""
         await self._writing.start()
 
     async def aclose(self) -> None:
@@ -74,7 +74,7 @@ class LastUsed:
 
 
 async def last_used(redis: Redis, tenant: str, keys: Sequence[str]) -> dict[str, int]:
-    """When these keys of a tenant were last used (seconds since 1970); those that never were are missing.
+    """Read when these keys of a tenant were last used (seconds since 1970); those that never were are missing.
 
     Raises:
         Unavailable: Redis does not answer.

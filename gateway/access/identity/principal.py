@@ -1,4 +1,4 @@
-"""On whose behalf something is done, and what it may do."""
+"""Principals: on whose behalf something is done, and what they may do."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gateway.records.quota import Quota
 SCOPES: Final[frozenset[Scope]] = frozenset({"chat", "models", "adapters", "admin:read", "admin:write"})
 
 USE: Final[frozenset[Scope]] = frozenset({"chat", "models", "adapters"})
-"""The scopes of a key that names none."""
+"""Scopes of a key that names none."""
 
 
 class Principal(Struct, frozen=True):
-    """On whose behalf something is done."""
+    """The caller on whose behalf something is done."""
 
     tenant: str
     key: str
@@ -28,9 +28,9 @@ class Principal(Struct, frozen=True):
     operator: bool = False
     """Whether its admin scopes reach every tenant, not only its own."""
     quota: Quota | None = None
-    """What its API key may use beside the tenant's quota."""
+    """Quota of its API key, which counts beside the tenant's quota."""
     counts_as: str | None = None
-    """The key that its API key has replaced and whose counters it shares, if it has."""
+    """Id of the key that its API key has replaced and whose counters it shares, if there is one."""
     expires_at: float | None = None
     """When the token behind it expires, in seconds since 1970; None for keys, whose record says it."""
 

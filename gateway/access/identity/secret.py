@@ -28,7 +28,7 @@ from gateway.config.settings import Settings, SettingsError
 log = logging.getLogger("roundhouse.identity")
 
 SIZE = 32
-"""Bytes."""
+"""Length of the secret in bytes."""
 
 NOTICE = 1.0
 """Seconds after which a start that waits for Redis says so."""
@@ -37,7 +37,7 @@ FINGERPRINT_KEY = "rh1:{directory}:secret"
 
 
 def installation_secret(settings: Settings, environ: Mapping[str, str] = os.environ) -> bytes:
-    """The secret, from the environment or its file, which is made if it is missing.
+    """Return the secret from the environment or its file, which is created if it is missing.
 
     Raises:
         SettingsError: it has another form, its file can be read by others, or cannot be made.
@@ -58,12 +58,13 @@ def installation_secret(settings: Settings, environ: Mapping[str, str] = os.envi
 
 
 def derive(secret: bytes, purpose: str) -> bytes:
-    """A secret for one purpose, of which nothing can be learnt about another's."""
+    """Derive a secret for one purpose, of which nothing can be learnt about another's."""
     return hmac.digest(secret, purpose.encode(), hashlib.sha256)
 
 
 async def check(redis: Redis, secret: bytes) -> bool:
-    """Whether the gateways of this Redis use this secret; the first one says so. True also without Redis."""
+    """Check that the gateways of this Redis use this secret; the first one sets the fingerprint. True also without
+    Redis."""
     fingerprint = derive(secret, "fingerprint").hex().encode()
     notice = asyncio.get_running_loop().call_later(
         NOTICE, log.warning, "the start waits for Redis, to compare the secret with that of other gateways"
@@ -110,7 +111,7 @@ def _read(path: Path) -> bytes:
 
 
 def _create(path: Path) -> None:
-    """Make the file whole or not at all, and let one of several processes win."""
+    """Create the file whole or not at all, and let one of several processes win."""
     temporary = path.with_name(f".secret.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""What a token of an identity provider must look like to be believed. No I/O but a look at the clock.
+"""Verifies tokens of identity providers. No I/O but a look at the clock.
 
 RFC 7519 (JWT), RFC 7517 (JWK) and the advice of RFC 8725: algorithms come from the configuration, never from the token;
 a key is used only with the algorithms of its type, so that nobody can pass a public key off as a shared secret.
@@ -20,20 +20,20 @@ from gateway.errors import Unauthorized
 from gateway.records.directory import Scope
 
 MAX_KEYS: Final = 100
-"""Keys of one provider; those of today have two or three."""
+"""Most keys of one provider; those of today have two or three."""
 _MIN_RSA_BITS: Final = 2048
 _MAX_RSA_BITS: Final = 8192
 _LATEST: Final = 253_402_300_799
 """The end of the year 9999, in seconds since 1970."""
 _MAX_SUBJECT: Final = 255
-"""Characters of `sub` (OpenID Connect Core, section 2)."""
+"""Longest `sub` in characters (OpenID Connect Core, section 2)."""
 
 KeySet = Mapping[tuple[str | None, Algorithm], PyJWK]
-"""By `kid` and algorithm; under `kid` None stands the only key of an algorithm, if there is one."""
+"""Keys by `kid` and algorithm; under `kid` None stands the only key of an algorithm, if there is one."""
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """What a verified token says."""
+    """Claims of a verified token."""
 
     issuer: str
     """Name of the issuer in the configuration."""
@@ -42,7 +42,7 @@ class Claims(msgspec.Struct, frozen=True):
     scopes: frozenset[Scope]
     operator: bool
     expires_at: float
-    """Seconds since 1970, leeway included."""
+    """Time at which the token expires, in seconds since 1970, leeway included."""
 
 
 class UnknownKey(Exception):
@@ -55,7 +55,7 @@ def looks_like_token(credential: str) -> bool:
 
 
 def key_set(document: bytes, algorithms: Sequence[Algorithm]) -> KeySet:
-    """The keys of a JWKS that can verify signatures of these algorithms.
+    """Return the keys of a JWKS that can verify signatures of these algorithms.
 
     Raises:
         ValueError: this is no JWKS, or has no such key.
@@ -81,7 +81,7 @@ def key_set(document: bytes, algorithms: Sequence[Algorithm]) -> KeySet:
 
 
 def issuer_of(token: str) -> str:
-    """Whose token this says it is; nothing of it is verified.
+    """Return the issuer that a token names; nothing of it is verified.
 
     Raises:
         Unauthorized: it cannot be read.
@@ -97,7 +97,7 @@ def issuer_of(token: str) -> str:
 
 
 def verify(token: str, issuer: IssuerSettings, keys: KeySet) -> Claims:
-    """What the token says, if it is this issuer's, for us, and valid now.
+    """Return the claims of a token, if it is this issuer's, for us, and valid now.
 
     Raises:
         Unauthorized: it is not; the message says what is wrong.
@@ -138,7 +138,7 @@ def verify(token: str, issuer: IssuerSettings, keys: KeySet) -> Claims:
 
 
 def _key(entry: object, algorithm: Algorithm) -> PyJWK | None:
-    """A key of a JWKS, for one algorithm; None if it is not meant or not fit for it."""
+    """Return a key of a JWKS, for one algorithm; None if it is not meant or not fit for it."""
     if not isinstance(entry, dict) or entry.get("use", "sig") != "sig" or entry.get("alg", algorithm) != algorithm:
         return None
     operations = entry.get("key_ops", ["verify"])
@@ -160,7 +160,7 @@ def _key(entry: object, algorithm: Algorithm) -> PyJWK | None:
 
 
 def _reason(error: jwt.PyJWTError) -> str:
-    """Why, without anything of the token's."""
+    """Return the reason of an error, without anything of the token's."""
     match error:
         case jwt.ExpiredSignatureError():
             return "it has expired"
