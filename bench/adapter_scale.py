@@ -30,7 +30,8 @@ from tqdm import tqdm
 from bench.measure import ResidentMemory, prompts, quantile
 from bench.report import Environment, options, publish, table
 from bench.servers import engine_process
-from engine.client.engine_client import EngineClient, RequestFailed
+from engine.client.engine_client import EngineClient
+from engine.client.generation import RequestFailed
 from engine.wire import SamplingParams
 
 _MEDIUM = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "medium"

@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from bench.subjects.interface import Clock, Precision, RequestBatch, Subject, SubjectSetup, Trace
 from engine.cache.blocks import BLOCK_SIZE
-from engine.client.engine_client import EngineClient, Generation
+from engine.client.engine_client import EngineClient
+from engine.client.generation import Generation
 from engine.wire import Generate, SamplingParams
 
 _DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {

@@ -27,14 +27,9 @@ import msgspec
 from websockets.exceptions import WebSocketException
 
 from engine.client.generation import (
-    Delta,
     EngineGone,
-    EngineOverloaded,
     Generation,
-    GenerationResult,
-    RequestFailed,
     RequestInvalid,
-    Timings,
     UnreadableOutput,
 )
 from engine.client.link import Link
@@ -63,19 +58,6 @@ from engine.wire import (
     decode_server_frame,
     encode,
 )
-
-__all__ = [
-    "Delta",
-    "EngineClient",
-    "EngineGone",
-    "EngineOverloaded",
-    "Generation",
-    "GenerationResult",
-    "RequestFailed",
-    "RequestInvalid",
-    "Timings",
-    "UnreadableOutput",
-]
 
 logger = logging.getLogger(__name__)
 

@@ -98,11 +98,14 @@ class _Scorer:
     def __call__(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob | None]) -> Scores:
         scores = _no_scores()
         for token, entry in zip(token_ids, logprobs, strict=True):
-            scores["tokens"].append(_spelling(self._text.token_bytes(token)))
+            spelling, piece = _spelling(self._text.token_bytes(token)), self._detokenizer.push(token)
+            # The text of a broken character before it comes with it.
+            held_back = len(piece) - len(spelling) if piece.endswith(spelling) else 0
+            scores["tokens"].append(spelling)
             scores["token_logprobs"].append(entry and entry.logprob)
             scores["top_logprobs"].append(entry and _alternatives(entry))
-            scores["text_offset"].append(self._offset)
-            self._offset += len(self._detokenizer.push(token))
+            scores["text_offset"].append(self._offset + held_back)
+            self._offset += len(piece)
         return scores
 
 

@@ -11,7 +11,7 @@ from time import monotonic
 
 from msgspec import Struct
 
-from engine.client.engine_client import (
+from engine.client.generation import (
     EngineGone,
     EngineOverloaded,
     Generation,

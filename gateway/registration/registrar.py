@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from engine.adapters.format import CONFIG, WEIGHTS
 from engine.adapters.registry import AdapterError, Manifest, NameTaken, Pointer, RegistryError
 from engine.checkpoint.config import CheckpointError
-from engine.client.engine_client import EngineGone, RequestFailed
+from engine.client.generation import EngineGone, RequestFailed
 from engine.wire import SamplingParams
 from gateway.access.directory.change import Note
 from gateway.access.directory.store import Directory

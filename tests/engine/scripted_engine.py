@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.client.engine_client import Delta, EngineClient, Generation, RequestFailed
+from engine.client.engine_client import EngineClient
+from engine.client.generation import Delta, Generation, RequestFailed
 from engine.core import EngineCore, SchedulerConfig
 from engine.plan import Handle, Sampled, StepPlan, TokenMasks
 from engine.request import Request

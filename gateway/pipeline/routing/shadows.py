@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from cache.embedding.client import EmbedderClient, EmbedRefused
 from cache.semantic.agreement import agree
-from engine.client.engine_client import EngineGone, EngineOverloaded, RequestFailed
+from engine.client.generation import EngineGone, EngineOverloaded, RequestFailed
 from gateway.access.directory.view import View
 from gateway.background import BackgroundTasks
 from gateway.engines.adapters import AdapterNames

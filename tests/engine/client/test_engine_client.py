@@ -14,7 +14,8 @@ import msgspec
 import pytest
 from websockets.asyncio.server import ServerConnection, serve, unix_serve
 
-from engine.client.engine_client import EngineClient, EngineGone, RequestFailed, RequestInvalid, UnreadableOutput
+from engine.client.engine_client import EngineClient
+from engine.client.generation import EngineGone, RequestFailed, RequestInvalid, UnreadableOutput
 from engine.text.processor import TextProcessor
 from engine.wire import (
     PROTOCOL_VERSION,

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from engine.client.engine_client import EngineClient, EngineGone, EngineOverloaded, RequestFailed, RequestInvalid
-from engine.client.generation import Generation
+from engine.client.engine_client import EngineClient
+from engine.client.generation import EngineGone, EngineOverloaded, Generation, RequestFailed, RequestInvalid
 from engine.text.processor import TextProcessor
 from engine.wire import ErrorKind, Output, Usage
 from tests.engine.peers import until

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import textwrap
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -173,11 +174,11 @@ def table() -> str:
         lines.append(f"| {title} | {found.compiled + found.refused} | {found.refused or ''} | {' | '.join(cells)} |")
         if found.over:
             what = "; ".join(dict.fromkeys(f"{schema}: {test}" for schema, test in found.over))
-            over.append(f"- {title}: {what}")
+            over.append(_item(f"{title}: {what}"))
         reasons: dict[str, list[str]] = {}
         for test in found.under:
             reasons.setdefault(UNDER[name, test], []).append(test)
-        under += [f"- {title}: {why} ({'; '.join(tests)})" for why, tests in reasons.items()]
+        under += [_item(f"{title}: {why} ({'; '.join(tests)})") for why, tests in reasons.items()]
     return "\n".join(
         [
             *lines,
@@ -191,6 +192,11 @@ def table() -> str:
             *over,
         ]
     )
+
+
+def _item(text: str) -> str:
+    """One of a list, in lines of the length that prose has."""
+    return textwrap.fill(f"- {text}", 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def in_page() -> str:

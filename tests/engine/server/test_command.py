@@ -17,7 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from engine.checkpoint.files import quantized_revision, revision_digest
-from engine.client.engine_client import EngineClient, EngineGone, RequestFailed
+from engine.client.engine_client import EngineClient
+from engine.client.generation import EngineGone, RequestFailed
 from engine.server.command import CONFIGURATION_ERROR, DEVICE_LOST, main
 from engine.wire import SamplingParams
 from tests.engine.checkpoints import oracle_greedy, random_prompt
