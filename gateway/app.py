@@ -114,8 +114,7 @@ def create_app(configuration: Configuration | Settings) -> Starlette:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     """A path below /admin that leads nowhere may not reach the admin API, whose errors have a shape of their own."""
-    admins = request.url.path.startswith("/admin/")
-    return await (handlers.on_error if admins else on_error)(request, error)
+    return await (handlers.on_error if request.url.path.startswith("/admin/") else on_error)(request, error)
 
 
 class _Part(Protocol):
@@ -127,7 +126,6 @@ class _Part(Protocol):
 
 
 _P = TypeVar("_P", bound=_Part)
-_MakePipeline = Callable[[Settings], Awaitable[Pipeline]]
 
 
 @contextlib.asynccontextmanager
@@ -235,8 +233,10 @@ async def _services(
     adapters = await start(AdapterNames(AdapterRegistry(registry_url(settings)), engines.pools, settings.adapters.poll))
     view = await start(View(directory))
     cache = ResponseCache(redis, **settings.cache.bounds)
-    at = settings.embedder.address if settings.embedder.enabled else None
-    embedder = None if at is None else await start(_embedder(at))
+    embedder = None
+    if settings.embedder.enabled and settings.embedder.address is not None:
+        socket = Path(settings.embedder.address.removeprefix("unix://"))
+        embedder = await start(EmbedderClient(socket, on_fault=failure_reporter("embedder")))
     shadows = await start(Shadows(engines, adapters, view, embedder, metrics))
     canaries = Canaries(redis, directory, view, metrics, shadows)
     await starter.repeat("canaries", canaries.flush, 1.0)
@@ -274,10 +274,6 @@ async def _pipeline(services: Services, settings: Settings) -> Pipeline:
     return Pipeline(settings, guard, tiers, services=services)
 
 
-def _embedder(address: str) -> EmbedderClient:
-    return EmbedderClient(Path(address.removeprefix("unix://")), on_fault=failure_reporter("embedder"))
-
-
 async def _connected(
     settings: Settings, secret: bytes, stack: contextlib.AsyncExitStack
 ) -> tuple[BatchingRedis, BatchingRedis]:
@@ -298,7 +294,7 @@ async def _connected(
     return redis, reader
 
 
-def _preparing(gateway: Gateway, make_pipeline: _MakePipeline) -> Prepare:
+def _preparing(gateway: Gateway, make_pipeline: Callable[[Settings], Awaitable[Pipeline]]) -> Prepare:
     """How the gateway's parts take over changed settings."""
 
     async def prepare(settings: Settings) -> Apply:

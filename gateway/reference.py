@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from engine.server.options import EngineOptions
-from gateway.admin.reference import endpoints_page
+from gateway.admin.app import API
+from gateway.admin.kit.endpoints import Endpoint
 from gateway.config.configuration import ALL, CHANGEABLE
 from gateway.config.identity import IssuerSettings
 from gateway.config.safety import SafetyPattern, SafetyPolicy
@@ -132,6 +133,34 @@ def engine_options() -> str:
         default = _default(field).replace('"', "")
         rows.append(f"| `--{field.name.replace('_', '-')}` | {default} | {text} |\n")
     return _ENGINE_OPTIONS + "".join(rows)
+
+
+_ENDPOINTS = f"""# Endpoints of the admin API
+
+Below `{API.prefix}`; how to use them stands in [admin-api.md](admin-api.md). Who may call what: *operators* are keys
+with `operator = true`, *tenant* are the admins of the tenant in the path (and operators), *filtered* are all admins,
+each of whom sees what belongs to its tenant. With `If-Match` means that the request needs the header.
+
+This page is generated from the routes in `gateway/admin/` by `make docs`.
+"""
+
+
+def endpoints_page() -> str:
+    """docs/admin-endpoints.md"""
+    parts = [_ENDPOINTS]
+    for group in API.groups:
+        parts.append(f"\n## {group.tag}\n\n{group.description}\n\n")
+        parts.append("| request | for | answers | what it does |\n|---|---|---|---|\n")
+        parts += [_endpoint_row(endpoint) for endpoint in group.all]
+    return "".join(parts)
+
+
+def _endpoint_row(endpoint: Endpoint) -> str:
+    notes = ["with `If-Match`"] if endpoint.conditional else []
+    notes += ["`ETag`"] if endpoint.versioned and endpoint.answer_type is not None else []
+    answers = ", ".join([str(endpoint.status), *notes])
+    summary, _ = endpoint.documentation
+    return f"| `{endpoint.method} {endpoint.path}` | {endpoint.access.value} | {answers} | {summary} |\n"
 
 
 PAGES: dict[str, Callable[[], str]] = {

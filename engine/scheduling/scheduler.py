@@ -31,16 +31,17 @@ from engine.request import Request, RequestError, State
 from engine.scheduling.adapters import AdapterAdmission
 from engine.scheduling.config import SchedulerConfig
 from engine.scheduling.drafts import reserve_drafts, return_drafts
+from engine.scheduling.fair import Fair
 from engine.scheduling.forecast import Forecast, refuse_if_hopeless
 from engine.scheduling.host_loads import HostLoads
-from engine.scheduling.policies import policy_named
+from engine.scheduling.line import WaitingLine
 from engine.scheduling.policy import QueuePolicy, Shortage, Victim, by_rank
 from engine.scheduling.preemption import Preemption
 from engine.scheduling.prefixes import Prefixes
 from engine.scheduling.shares import PromptTokens
 from engine.scheduling.step import PlannedStep
 from engine.scheduling.stopping import accept
-from engine.wire import FinishReason, ModelInfo
+from engine.wire import FinishReason, ModelInfo, PolicyName
 
 
 class Scheduler:
@@ -64,7 +65,7 @@ class Scheduler:
         """In line order."""
         self._prefixes = Prefixes(self.pool)
         self.loads = HostLoads(self.pool, self._prefixes, config.host_load_tokens)
-        self._policy: QueuePolicy = policy_named(config.policy, config.aging)
+        self._policy: QueuePolicy = _policy_named(config.policy, config.aging)
         """Holds the waiting requests."""
         self._waiting_tokens = 0
         self._preemption = Preemption(self.pool, config.max_preemptions, self.context, blocks)
@@ -376,3 +377,8 @@ class Scheduler:
     def _queue_seconds(self, ahead: int) -> float:
         """Predicted time until a request starts that `ahead` tokens of others go before; 0 if nothing is known."""
         return self._forecast.queue_seconds(ahead, self._running, full=not self._has_row)
+
+
+def _policy_named(name: PolicyName, aging: float) -> QueuePolicy:
+    """A policy with nobody waiting. `aging`: seconds of waiting that outweigh one level of service."""
+    return Fair(aging) if name == "fair" else WaitingLine(aging if name == "priority" else 0.0)

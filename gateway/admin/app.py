@@ -25,8 +25,7 @@ from gateway.http.page import HEADERS, STATIC, PageFiles
 
 _INTRODUCTION = """What an operator, or an admin of one tenant, sees and changes while the gateway runs.
 
-Every request carries `Authorization: Bearer <key>`: a key with the scope `admin:read` for GET, else
-`admin:write`.
+Every request carries `Authorization: Bearer <key>`: a key with the scope `admin:read` for GET, else `admin:write`.
 Admins of a tenant reach what belongs to it; operators reach everything. Errors are RFC 9457 problems. What has an ETag
 is changed with `If-Match`. A POST with an `Idempotency-Key` can be repeated safely for 24 hours."""
 

@@ -15,11 +15,8 @@ _MODULES: dict[Extra, tuple[str, ...]] = {
 
 def missing(extra: Extra) -> str | None:
     """Return the command that installs a missing extra; None if nothing is missing."""
-    for module in _MODULES[extra]:
-        try:
-            found = find_spec(module)
-        except ModuleNotFoundError:
-            found = None
-        if found is None:
-            return f"pip install 'roundhouse[{extra}]'"
-    return None
+    try:
+        installed = all(find_spec(module) for module in _MODULES[extra])
+    except ModuleNotFoundError:
+        installed = False
+    return None if installed else f"pip install 'roundhouse[{extra}]'"
