@@ -189,7 +189,7 @@ class HostKVStages:
     def begin_loads(self, step: CoreStep) -> None:
         """Begin the loads that are decided on."""
         for load in self._scheduler.loads.take_due():
-            finish = self.memory.begin_load(load.slots, load.blocks)
+            finish = self.memory.begin_load(load.host_blocks, load.blocks)
             self._thread.submit(finish).add_done_callback(partial(self._end, load))
 
     def clear_blocks(self) -> None:

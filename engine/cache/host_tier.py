@@ -1,7 +1,7 @@
-"""Bookkeeping of the KV blocks in host memory that the device has given up: which prefix each slot holds. Pure.
+"""Bookkeeping of the KV blocks in host memory that the device has given up: which prefix each host block holds. Pure.
 
-A slot holds one block. It is *free* (its content means nothing), *used* (a load reads it, so it must keep its content)
-or *cached* (it holds a known prefix that nobody reads). Blocks that the device evicts come here, the least recently
+A host block is *free* (its content means nothing), *used* (a load reads it, so it must keep its content) or *cached*
+(it holds a known prefix that nobody reads). Blocks that the device evicts come here, the least recently
 used make room for them, and what is loaded back stays here too: its content never changes, so that it need not be
 copied again when the device gives it up the next time.
 """
@@ -16,14 +16,14 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """A copy that is due: the content of a block on the device goes to a slot before anybody writes to the block."""
+    """A copy that is due: a block of the device is copied to a host block before anybody writes to it again."""
 
     block: int
-    slot: int
+    host_block: int
 
 
 class HostMemory(Protocol):
-    """`blocks` slots of host memory, each as large as a block on the device. The core's thread calls both methods."""
+    """`blocks` host blocks, each as large as a block of the device. The core's thread calls both methods."""
 
     @property
     def blocks(self) -> int: ...
@@ -32,18 +32,18 @@ class HostMemory(Protocol):
     def block_bytes(self) -> int: ...
 
     def save(self, saves: Sequence[Save]) -> None:
-        """Copy blocks to slots, in this order, before anything that is begun later writes to the blocks."""
+        """Copy blocks to host blocks, in this order, before anything that is begun later writes to the blocks."""
         ...
 
-    def begin_load(self, slots: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
-        """Copy slots to blocks, which belong to this load alone. What is returned does it, or waits for it, and may be
-        called in any thread; when it has returned, steps that begin later see the blocks' content.
+    def begin_load(self, host_blocks: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
+        """Copy host blocks to blocks, which belong to this load alone. What is returned does it, or waits for it, and
+        may be called in any thread; when it has returned, steps that begin later see the blocks' content.
         """
         ...
 
 
 class HostTier:
-    """`total` slots, numbered from 0; none switches the tier off. Every operation is O(1) per block."""
+    """`total` host blocks, numbered from 0; none switches the tier off. Every operation is O(1) per block."""
 
     def __init__(self, total: int) -> None:
         if total < 0:
@@ -51,7 +51,7 @@ class HostTier:
         self.total = total
         self.saved = 0
         """Blocks copied from the device since the start."""
-        self._slots: dict[bytes, int] = {}
+        self._host_blocks: dict[bytes, int] = {}
         self._free = list(range(total - 1, -1, -1))
         self._readers: Counter[bytes] = Counter()
         self._idle: OrderedDict[bytes, None] = OrderedDict()
@@ -73,13 +73,13 @@ class HostTier:
     @property
     def prefixes(self) -> KeysView[bytes]:
         """All that are held."""
-        return self._slots.keys()
+        return self._host_blocks.keys()
 
     def match(self, digests: Iterable[bytes]) -> int:
         """How many of these prefixes are held, up to the first that is not."""
         count = 0
         for digest in digests:
-            if digest not in self._slots:
+            if digest not in self._host_blocks:
                 break
             count += 1
         return count
@@ -87,9 +87,9 @@ class HostTier:
     def put(self, digest: bytes, block: int) -> Sequence[bytes]:
         """The device gives up a block; a copy is due unless it is held already. Which prefixes are not held any more.
 
-        If every slot is being read, that is the block's own.
+        If every host block is being read, that is the block's own.
         """
-        if digest in self._slots:
+        if digest in self._host_blocks:
             if digest in self._idle:
                 self._idle.move_to_end(digest)
             return ()
@@ -98,11 +98,11 @@ class HostTier:
             if not self._idle:
                 return (digest,)
             oldest, _ = self._idle.popitem(last=False)
-            self._free.append(self._slots.pop(oldest))
+            self._free.append(self._host_blocks.pop(oldest))
             lost = (oldest,)
-        slot = self._slots[digest] = self._free.pop()
+        host_block = self._host_blocks[digest] = self._free.pop()
         self._idle[digest] = None
-        self._saves.append(Save(block, slot))
+        self._saves.append(Save(block, host_block))
         self.saved += 1
         return lost
 
@@ -116,7 +116,7 @@ class HostTier:
         for digest in digests:
             self._idle.pop(digest, None)
             self._readers[digest] += 1
-        return [self._slots[digest] for digest in digests]
+        return [self._host_blocks[digest] for digest in digests]
 
     def release(self, digests: Sequence[bytes]) -> None:
         """A load has ended. The tail of a prefix is given up before its head, which more may share.
@@ -136,14 +136,14 @@ class HostTier:
         """Compare the books with the prefixes of all loads that have not ended.
 
         Raises:
-            RuntimeError: a slot is lost, in two states, or read by nobody.
+            RuntimeError: a host block is lost, in two states, or read by nobody.
         """
-        slots = [*self._free, *self._slots.values()]
+        host_blocks = [*self._free, *self._host_blocks.values()]
         problems = {
-            "slots are lost or doubled": self.free + self.cached + self.used != self.total
-            or sorted(slots) != list(range(self.total)),
+            "host blocks are lost or doubled": self.free + self.cached + self.used != self.total
+            or sorted(host_blocks) != list(range(self.total)),
             "a prefix is in two states": bool(self._idle.keys() & self._readers.keys()),
-            "a prefix is in no state": self._slots.keys() != self._idle.keys() | self._readers.keys(),
+            "a prefix is in no state": self._host_blocks.keys() != self._idle.keys() | self._readers.keys(),
             "readers differ from loads": self._readers != Counter(digest for load in loads for digest in load),
         }
         broken = [problem for problem, found in problems.items() if found]

@@ -1,4 +1,4 @@
-"""Copies of KV blocks between a device and host memory; `engine.cache.host_tier` knows which slot holds what."""
+"""Copies of KV blocks between a device and host memory; `engine.cache.host_tier` knows which host block holds what."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ class _PlainMemory:
     """Beside a KV cache that is in host memory itself.
 
     numpy copies, because torch would split a copy among threads, which the steps of the model need. Memory is taken
-    from the operating system when a slot is first written.
+    from the operating system when a host block is first written.
     """
 
     def __init__(self, sectors: torch.Tensor, blocks: int) -> None:
         self.blocks = blocks
         self._sectors = sectors.view(torch.uint8).numpy()
         self.block_bytes = self._sectors.shape[1]
-        self._slots = np.empty((blocks, self.block_bytes), np.uint8)
+        self._host_blocks = np.empty((blocks, self.block_bytes), np.uint8)
 
     def save(self, saves: Sequence[Save]) -> None:
         for save in saves:
-            np.copyto(self._slots[save.slot], self._sectors[save.block])
+            np.copyto(self._host_blocks[save.host_block], self._sectors[save.block])
 
-    def begin_load(self, slots: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
+    def begin_load(self, host_blocks: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
         def load() -> None:
-            for slot, block in zip(slots, blocks, strict=True):
-                np.copyto(self._sectors[block], self._slots[slot])
+            for host_block, block in zip(host_blocks, blocks, strict=True):
+                np.copyto(self._sectors[block], self._host_blocks[host_block])
 
         return load
 
@@ -69,18 +69,18 @@ class _PinnedMemory:
     def save(self, saves: Sequence[Save]) -> None:
         # In the stream of the steps: whoever got the blocks writes to them in the next one, which would have to wait.
         for save in saves:
-            self._slot(save.slot).copy_(self._sectors[save.block], non_blocking=True)
+            self._host_block(save.host_block).copy_(self._sectors[save.block], non_blocking=True)
 
-    def begin_load(self, slots: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
+    def begin_load(self, host_blocks: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
         # Behind the steps that are launched, which may still write to the blocks for a request that has ended, and
         # behind all saves; beside the steps that follow.
         self._loading.wait_stream(torch.cuda.current_stream(self._sectors.device))
         with torch.cuda.stream(self._loading):
-            for slot, block in zip(slots, blocks, strict=True):
-                self._sectors[block].copy_(self._slot(slot), non_blocking=True)
+            for host_block, block in zip(host_blocks, blocks, strict=True):
+                self._sectors[block].copy_(self._host_block(host_block), non_blocking=True)
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record()
         return done.synchronize
 
-    def _slot(self, slot: int) -> torch.Tensor:
-        return self._pieces[slot // self._piece][slot % self._piece]
+    def _host_block(self, host_block: int) -> torch.Tensor:
+        return self._pieces[host_block // self._piece][host_block % self._piece]

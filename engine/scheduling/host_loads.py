@@ -25,7 +25,7 @@ class HostLoad:
     request: Request
     digests: list[bytes]
     """The prefixes that it brings back, neighbours in a chain."""
-    slots: list[int]
+    host_blocks: list[int]
     """Where they are on the host."""
     blocks: list[int]
     """Where they go on the device."""
@@ -60,17 +60,17 @@ class HostLoads:
         count = self._host.match(wanted)
         return wanted[:count] if count >= self._least else []
 
-    def begin(self, request: Request, digests: list[bytes], slots: list[int]) -> None:
-        """Load prefixes from slots that are held into the blocks behind those that a request has computed."""
+    def begin(self, request: Request, digests: list[bytes], host_blocks: list[int]) -> None:
+        """Load prefixes from host blocks that are held into the blocks behind those that a request has computed."""
         first = request.computed // BLOCK_SIZE
-        load = HostLoad(request, digests, slots, request.block_table[first : first + len(digests)])
+        load = HostLoad(request, digests, host_blocks, request.block_table[first : first + len(digests)])
         self._pool.share(load.blocks)
         self._in_flight[load] = None
         self._due.append(load)
         request.load = load
-        self.loaded += len(slots)
+        self.loaded += len(host_blocks)
         if request.preemptions == 0:
-            self.hit_tokens += len(slots) * BLOCK_SIZE
+            self.hit_tokens += len(host_blocks) * BLOCK_SIZE
 
     def take_due(self) -> list[HostLoad]:
         """Loads that have been decided on since the last call; the copies of `HostTier.take_saves` go first."""

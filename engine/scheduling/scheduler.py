@@ -272,13 +272,13 @@ class Scheduler:
         request.move_to(State.RUNNING)
         if request.adapter is not None:
             self.adapters.start(request)
-        slots = self.pool.host.hold(on_host)  # before what is allocated pushes others there
+        host_blocks = self.pool.host.hold(on_host)  # before what is allocated pushes others there
         self.pool.share(hits, request.holder)
         request.block_table = hits + self.pool.allocate(blocks, request.holder)
         request.computed = len(hits) * BLOCK_SIZE
         self._preemption.reserve(request)
         if on_host:
-            self.loads.begin(request, on_host, slots)
+            self.loads.begin(request, on_host, host_blocks)
         if request.first_scheduled is None:
             request.first_scheduled = now
             request.cached = request.computed + len(on_host) * BLOCK_SIZE

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 WINDOW = 60.0
 """Seconds that are looked back on."""
-SLOTS = 12
+INTERVALS = 12
 MAX_TENANTS = 5_000
 OTHERS = "(others)"
 """Who stands for the tenants beyond `MAX_TENANTS`; no tenant can have this name."""
@@ -49,28 +49,28 @@ class TenantActivity(Struct):
 
 
 class _Tenant:
-    __slots__ = ("began", "last", "running", "slots")
+    __slots__ = ("began", "intervals", "last", "running")
 
-    def __init__(self, slot: int) -> None:
+    def __init__(self, interval: int) -> None:
         self.running = 0
-        self.began = self.last = slot
-        self.slots: list[Sums | None] = [None] * SLOTS
+        self.began = self.last = interval
+        self.intervals: list[Sums | None] = [None] * INTERVALS
 
-    def current(self, slot: int) -> Sums:
-        """The sums of this slot; those of slots that have left the window are dropped."""
-        for passed in range(max(self.last, slot - SLOTS) + 1, slot + 1):
-            self.slots[passed % SLOTS] = None
-        self.last = max(self.last, slot)
-        sums = self.slots[slot % SLOTS]
+    def current(self, interval: int) -> Sums:
+        """The sums of this interval; those of intervals that have left the window are dropped."""
+        for passed in range(max(self.last, interval - INTERVALS) + 1, interval + 1):
+            self.intervals[passed % INTERVALS] = None
+        self.last = max(self.last, interval)
+        sums = self.intervals[interval % INTERVALS]
         if sums is None:
-            sums = self.slots[slot % SLOTS] = Sums()
+            sums = self.intervals[interval % INTERVALS] = Sums()
         return sums
 
-    def minute(self, slot: int) -> Sums:
+    def minute(self, interval: int) -> Sums:
         total = Sums()
-        for back in range(SLOTS):
-            at = slot - back
-            sums = self.slots[at % SLOTS] if self.last - SLOTS < at <= self.last else None
+        for back in range(INTERVALS):
+            at = interval - back
+            sums = self.intervals[at % INTERVALS] if self.last - INTERVALS < at <= self.last else None
             if sums is not None:
                 total.add(sums)
         return total
@@ -90,14 +90,14 @@ class Activity:
         """It has ended; `outcome` as in `roundhouse_turns_total`."""
         counted = self._tenant(tenant, now)
         counted.running -= 1
-        sums = counted.current(_slot(now))
+        sums = counted.current(_interval(now))
         sums.turns += 1
         sums.refused += outcome == "refused"
         sums.failed += outcome == "failed"
 
     def answered(self, tenant: str, cache: str, usage: tuple[int, int, int], now: float) -> None:
         """It was answered. Args: cache: hit, miss or bypass; usage: input, cached input and output tokens."""
-        sums = self._tenant(tenant, now).current(_slot(now))
+        sums = self._tenant(tenant, now).current(_interval(now))
         sums.hits += cache == "hit"
         sums.misses += cache == "miss"
         if cache != "hit":
@@ -107,14 +107,14 @@ class Activity:
 
     def busiest(self, now: float, most: int) -> tuple[Sums, list[TenantActivity]]:
         """Sums over all tenants, and the tenants that used most tokens; idle ones are forgotten."""
-        slot = _slot(now)
+        interval = _interval(now)
         total = Sums()
         tenants = []
         for name, counted in list(self._tenants.items()):
-            if not counted.running and slot - counted.last >= SLOTS:
+            if not counted.running and interval - counted.last >= INTERVALS:
                 del self._tenants[name]
                 continue
-            minute = counted.minute(slot)
+            minute = counted.minute(interval)
             total.add(minute)
             tenants.append(TenantActivity(name, counted.running, minute))
         tenants.sort(key=lambda each: (-_weight(each), each.name))
@@ -125,12 +125,12 @@ class Activity:
         if found is None:
             if len(self._tenants) >= MAX_TENANTS and name != OTHERS:
                 return self._tenant(OTHERS, now)
-            found = self._tenants[name] = _Tenant(_slot(now))
+            found = self._tenants[name] = _Tenant(_interval(now))
         return found
 
 
-def _slot(now: float) -> int:
-    return int(now * SLOTS / WINDOW)
+def _interval(now: float) -> int:
+    return int(now * INTERVALS / WINDOW)
 
 
 def _weight(tenant: TenantActivity) -> int:

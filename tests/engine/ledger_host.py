@@ -1,4 +1,4 @@
-"""Host memory for the ledger runner: slots that hold what its cells hold."""
+"""Host memory for the ledger runner: host blocks that hold what its cells hold."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class LedgerHost:
     def __init__(self, runner: LedgerRunner, blocks: int) -> None:
         self.blocks = blocks
         self._runner = runner
-        self._slots: list[list[tuple[object, ...] | None]] = [[] for _ in range(blocks)]
+        self._host_blocks: list[list[tuple[object, ...] | None]] = [[] for _ in range(blocks)]
 
     def save(self, saves: Sequence[Save]) -> None:
         for save in saves:
-            self._slots[save.slot] = self._runner.cells[_cells(save.block)]
+            self._host_blocks[save.host_block] = self._runner.cells[_cells(save.block)]
 
-    def begin_load(self, slots: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
+    def begin_load(self, host_blocks: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
         for block in blocks:  # whoever reads them before the load has ended finds nothing
             self._runner.cells[_cells(block)] = [None] * BLOCK_SIZE
 
         def load() -> None:
-            for slot, block in zip(slots, blocks, strict=True):
-                self._runner.cells[_cells(block)] = self._slots[slot]
+            for host_block, block in zip(host_blocks, blocks, strict=True):
+                self._runner.cells[_cells(block)] = self._host_blocks[host_block]
 
         return load
 

@@ -29,8 +29,8 @@ class GatedHost(LedgerHost):
     gate: threading.Semaphore | None = None
     broken = False
 
-    def begin_load(self, slots: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
-        finish = super().begin_load(slots, blocks)
+    def begin_load(self, host_blocks: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
+        finish = super().begin_load(host_blocks, blocks)
 
         def load() -> None:
             if self.gate is not None:

@@ -14,7 +14,7 @@ from engine.cache.host_tier import HostTier, Save
 DIGESTS = [block_hash(b"", [number]) for number in range(7)]
 
 
-def test_a_tier_without_slots_holds_nothing() -> None:
+def test_a_tier_without_host_blocks_holds_nothing() -> None:
     tier = HostTier(0)
     assert tier.put(DIGESTS[0], 3) == (DIGESTS[0],)
     assert (tier.match(DIGESTS), tier.take_saves()) == (0, [])
@@ -86,13 +86,13 @@ def test_a_block_that_the_pool_evicts_goes_to_its_tier() -> None:
 
 
 class TierMachine(RuleBasedStateMachine):
-    """Blocks come, are loaded by several at a time and go: what a slot was last told to hold is what it is said to."""
+    """Blocks come, are loaded by several at a time and go: a host block holds what it was last told to hold."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tier = HostTier(4)
         self.content: dict[int, bytes] = {}
-        """What the copies made so far have put into each slot."""
+        """What the copies made so far have put into each host block."""
         self.order: list[bytes] = []
         """All that must be held, least recently used first."""
         self.loads: list[list[bytes]] = []
@@ -117,14 +117,14 @@ class TierMachine(RuleBasedStateMachine):
         else:
             assert lost == [digest]
         for save in self.tier.take_saves():
-            self.content[save.slot] = DIGESTS[save.block]
+            self.content[save.host_block] = DIGESTS[save.block]
 
     @rule(start=st.integers(0, 6), count=st.integers(1, 4))
     def load(self, start: int, count: int) -> None:
         found = DIGESTS[start : start + count]
         found = found[: self.tier.match(found)]
-        slots = self.tier.hold(found)
-        assert [self.content[slot] for slot in slots] == found
+        host_blocks = self.tier.hold(found)
+        assert [self.content[host_block] for host_block in host_blocks] == found
         self.loads.append(found)
 
     @precondition(lambda self: self.loads)

@@ -51,7 +51,9 @@ class HostBench(Bench):
     def _before_execution(self) -> None:
         self.host.save(self.scheduler.pool.host.take_saves())
         for load in self.scheduler.loads.take_due():
-            self.in_flight.append((int(self.now) + self._delay(), load, self.host.begin_load(load.slots, load.blocks)))
+            self.in_flight.append(
+                (int(self.now) + self._delay(), load, self.host.begin_load(load.host_blocks, load.blocks))
+            )
 
     def run(self, steps: int = 10_000) -> None:
         while len(self.scheduler) or self.in_flight:

@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.telemetry.activity import MAX_TENANTS, OTHERS, SLOTS, WINDOW, Activity, Sums
+from gateway.telemetry.activity import INTERVALS, MAX_TENANTS, OTHERS, WINDOW, Activity, Sums
 
-STEP = WINDOW / SLOTS
+STEP = WINDOW / INTERVALS
 TURNS = st.lists(
     st.tuples(
         st.floats(0, 40),  # seconds since the turn before
@@ -33,7 +33,7 @@ def test_it_counts_what_a_list_of_all_turns_says(turns: list[tuple[float, str, s
         seen.append((int(now / STEP), tenant, outcome, cache, tokens))
     now += pause
     total, tenants = activity.busiest(now, 10)
-    recent = [turn for turn in seen if int(now / STEP) - turn[0] < SLOTS]
+    recent = [turn for turn in seen if int(now / STEP) - turn[0] < INTERVALS]
     outcomes, caches = Counter(turn[2] for turn in recent), Counter(turn[3] for turn in recent)
     computed = [turn[4] for turn in recent if turn[3] != "hit"]
     assert total == Sums(
