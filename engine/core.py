@@ -34,13 +34,13 @@ logger = logging.getLogger(__name__)
 __all__ = ["EngineCore", "EngineFeatures", "RequestError", "SchedulerConfig"]
 
 _STALLED_SECONDS = 0.1
-"""How often requests that wait for loads only are looked at, for time limits of theirs."""
+"""Seconds between checks of time limits while all requests wait for loads."""
 _SMOOTHING = 0.1
 """Weight of the newest step in the moving average of step times."""
 
 
 class EngineCore:
-    """One model replica, which offers `features`. `clock` gives seconds that never go back."""
+    """Runs one replica of a model with its optional `features`. `clock` gives seconds that never go back."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class EngineCore:
     ) -> None:
         self.config = config
         self.wake: Callable[[], None] = lambda: None
-        """Called, in any thread, when a core that has been idle may have something to do. Set by whoever hosts it."""
+        """Callback set by the host, called in any thread when a core that has been idle may have something to do."""
         self._wake = lambda: self.wake()
         self._runner = runner
         self._clock = clock
@@ -63,7 +63,7 @@ class EngineCore:
         blocks_on_host = 0 if host is None else host.blocks
         scheduler = self._scheduler = Scheduler(config, model, features.adapter_limits(), blocks_on_host)
         self.model = msgspec.structs.replace(model, context=scheduler.context)
-        """What clients are told: its context is what this engine can hold."""
+        """Model as clients are told of it: its context is what this engine can hold."""
         self._deadlines = Deadlines()
         self._device = DeviceCheck(runner, scheduler.pool, self._clear_blocks)
         self._adapters = self._host = self._grammars = self._drafts = None
@@ -78,23 +78,23 @@ class EngineCore:
         self._loading = [each for each in (self._host, self._adapters) if each is not None]
         self._plan_stages, self._run_stages, self._end_stages = self._stages()
         self._had_rows = True
-        """Whether the last step had any."""
+        """Whether the last step had any rows."""
         self._ended: list[Output] = []
         """Last outputs of requests that ended between steps."""
         self._step_seconds = 0.0
 
     def __len__(self) -> int:
-        """Live requests, those included that wait for something before they can run."""
+        """Number of live requests, including those that wait for something before they can run."""
         return len(self._scheduler) + (0 if self._constraints is None else len(self._constraints))
 
     @property
     def idle(self) -> bool:
-        """Nothing to do: `step` would return nothing until something is added or `wake` is called."""
+        """Whether there is nothing to do: `step` returns nothing until something is added or `wake` is called."""
         return len(self._scheduler) + len(self._scheduler.loads) == 0 and not self._has_results
 
     @property
     def patience(self) -> float | None:
-        """Seconds that its host may wait for messages before the next step: 0 while there is work, None for ever."""
+        """Seconds that the host may wait for messages before the next step: 0 while there is work, None for ever."""
         if not self.idle:
             return _STALLED_SECONDS if self.stalled else 0.0
         due = self._deadlines.next()  # of requests whose grammar is being compiled
@@ -102,7 +102,7 @@ class EngineCore:
 
     @property
     def stalled(self) -> bool:
-        """All requests wait for loads: no step has rows before `wake` is called, or a request comes or ends."""
+        """Whether all requests wait for loads: no step has rows before `wake` is called, or a request comes or ends."""
         if self._has_results:
             return False
         if len(self._scheduler.loads) and not self._had_rows:
@@ -116,7 +116,7 @@ class EngineCore:
 
     @property
     def resident_adapters(self) -> tuple[str, ...]:
-        """At most `MAX_RESIDENT_NAMED` versions on the device, those asked for last. Any thread may read it."""
+        """Adapter versions on the device, at most `MAX_RESIDENT_NAMED`, last requested ones. Any thread may read it."""
         return () if self._adapters is None else self._adapters.resident
 
     def add(self, generate: Generate) -> None:
@@ -157,29 +157,29 @@ class EngineCore:
         self._deadlines.add(request, len(self))
 
     def announce(self, adapter: str) -> None:
-        """A request for this adapter version is about to come: begin to load it, if there is room."""
+        """Begin to load an adapter version that a request is about to name, if there is room."""
         if self.serves_adapters and is_adapter_version(adapter):
             self._scheduler.adapters.prefetch.announce(adapter)
 
     def pin(self, adapters: Iterable[str]) -> None:
-        """Load these adapter versions ahead and keep them, and no others."""
+        """Load these adapter versions without waiting for a request, and keep them and no others."""
         if self.serves_adapters:
             self._scheduler.adapters.prefetch.pin(filter(is_adapter_version, adapters))
 
     def follow_blocks(self, on: bool) -> None:
-        """Whether somebody wants to know which prefix blocks are cached."""
+        """Start or stop recording for `take_block_changes` which prefix blocks are cached."""
         self._scheduler.pool.follow(on)
 
     def held_blocks(self) -> Collection[bytes]:
-        """Keys of all prefix blocks that are cached now."""
+        """Return the keys of all prefix blocks that are cached now."""
         return self._scheduler.pool.prefixes
 
     def take_block_changes(self) -> dict[bytes, bool]:
-        """Keys of blocks that are cached since the last call (True) or not any more (False), if somebody follows."""
+        """Return the keys of blocks cached (True) or evicted (False) since the last call, if changes are recorded."""
         return self._scheduler.pool.take_changes()
 
     def close(self) -> None:
-        """End the threads that load. The core must not be used any more."""
+        """End the loading threads. The core must not be used any more."""
         for stages in self._loading:
             stages.close()
 
@@ -190,10 +190,10 @@ class EngineCore:
             self._ended.append(Output(id, finish="cancelled", usage=usage_of(request)))
 
     def step(self) -> list[Output]:
-        """Run one step; at most one output per request, after an empty one if its grammar has just been compiled.
+        """Run one step; return at most one output per request, after an empty one if its grammar was just compiled.
 
         Raises:
-            DeviceLost: steps fail whatever is in them.
+            DeviceLost: every step fails, whatever is in it.
         """
         step = CoreStep(self._clock(), self._ended)
         self._ended = []
@@ -211,10 +211,10 @@ class EngineCore:
         return step.outputs
 
     def _stages(self) -> list[list[Stage]]:
-        """What a step does, in this order; the stages of a feature that is off are absent.
+        """Return the stages of a step in their order; the stages of a feature that is off are absent.
 
-        The first list plans the step. The second runs it if it has rows: whatever fails there costs the requests in it,
-        and no others. The third tells what came of it. On a device the model runs between `_launch` and `_await`.
+        The first list plans the step. The second runs it if it has rows: a failure there ends the requests in the step,
+        and no others. The third reports the results. On a device the model runs between `_launch` and `_await`.
         """
         grammars, adapters, host, drafts = self._grammars, self._adapters, self._host, self._drafts
         plan = [
@@ -271,7 +271,7 @@ class EngineCore:
         _check(step.plan, step.sampled)
 
     def _commit(self, step: CoreStep) -> None:
-        """Give the rows what they gained: tokens, published blocks, ends."""
+        """Apply the step's results to its requests: append tokens, publish blocks, finish those that have ended."""
         self._device.passed()
         starts = {row.request.id: row.start for row in step.plan.rows}
         for request, result in self._scheduler.commit(step.plan, step.sampled):
@@ -284,7 +284,7 @@ class EngineCore:
         self._step_seconds += _SMOOTHING * (elapsed - self._step_seconds) if self._step_seconds else elapsed
 
     def _end_failed_step(self, step: CoreStep) -> None:
-        """End the requests of a step that has failed: whatever a row did to the runner ends with it, all others stay.
+        """End the requests of a failed step, and with them all state that it left in the runner; all others stay.
 
         Raises:
             DeviceLost: the device does not compute any more.
@@ -297,7 +297,7 @@ class EngineCore:
         self._device.suspect()
 
     def load(self) -> Load:
-        """A snapshot for routers and metrics."""
+        """Return a snapshot for routers and metrics."""
         scheduler, pool = self._scheduler, self._scheduler.pool
         block_bytes = 0 if self._host is None else self._host.memory.block_bytes
         return Load(
@@ -327,7 +327,7 @@ class EngineCore:
         )
 
     def check_integrity(self) -> None:
-        """Compare the books: every block is free, cached or used, and used by whom. Cheap; run it when idle.
+        """Check that every block is free, cached or used, and by whom it is used. Cheap; run it when idle.
 
         Raises:
             RuntimeError: something leaked; the message says what.
@@ -336,7 +336,7 @@ class EngineCore:
 
     @property
     def _has_results(self) -> bool:
-        """Whether something has ended that the next step is to tell or take up."""
+        """Whether grammars, requests or loads have ended that the next step is to report or take up."""
         compiled = self._constraints is not None and self._constraints.ready
         return compiled or bool(self._ended) or any([stages.ready for stages in self._loading])
 
@@ -346,7 +346,7 @@ class EngineCore:
             stages.clear_blocks()
 
     def _end(self, id: str, reason: FinishReason) -> Request | None:
-        """End a request wherever it is; None if there is no such request."""
+        """End a request wherever it is and return it; None if there is no such request."""
         request = self._scheduler.cancel(id, reason)
         if request is not None:
             self._release(request)
@@ -355,7 +355,7 @@ class EngineCore:
         return request
 
     def _fail(self, request: Request, error: RequestError) -> Output:
-        """End a request with an error; its last output."""
+        """End a request with an error; return its last output."""
         self._end(request.id, "error")
         return failed(request.id, error, usage_of(request))
 

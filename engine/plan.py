@@ -30,11 +30,11 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def tokens(self) -> int:
-        """Positions that the row runs."""
+        """Number of positions that the row runs."""
         return self.count + len(self.draft)
 
     def with_draft(self, draft: tuple[int, ...]) -> Row:
-        """The same with another draft."""
+        """Return the same row with another draft."""
         return Row(self.request, self.start, self.count, self.sample, draft)
 
 
@@ -54,7 +54,7 @@ class StepPlan:
 
 
 class Sampled(msgspec.Struct, frozen=True, gc=False):
-    """The runner's answer for one row, in the plan's order.
+    """The runner's result for one row, in the plan's order.
 
     `tokens` is empty for a row that did not sample; else the confirmed part of its draft and the token after it, with
     one of `logprobs` each if the request asked for them. `prompt_logprobs` holds one entry per prompt position that
@@ -67,16 +67,16 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
     prompt_logprobs: list[TokenIdLogprob] | None = None
 
     def first(self, count: int) -> Sampled:
-        """The same with only the first `count` tokens."""
+        """Return the same result with only the first `count` tokens."""
         logprobs = None if self.logprobs is None else self.logprobs[:count]
         return Sampled(self.tokens[:count], logprobs, self.prompt_logprobs)
 
 
 class TokenMasks(Protocol):
-    """Which tokens may be sampled in the rows whose request has a grammar, computed while the model runs the step.
+    """Masks of the tokens that rows with a grammar may sample, computed while the model runs the step.
 
-    A row that samples has 1 + len(draft) positions that a token is chosen at: behind its known tokens, and behind each
-    token of its draft. Its masks are neighbours in this order. Rows without a grammar have none.
+    A row that samples chooses 1 + len(draft) tokens: one behind its known tokens, and one behind each token of its
+    draft. Its masks are neighbours in this order. Rows without a grammar have none.
     """
 
     @property
@@ -85,7 +85,7 @@ class TokenMasks(Protocol):
         ...
 
     def wait(self) -> npt.NDArray[np.int32]:
-        """All masks [positions, ceil(vocabulary / 32)]: token t is legal if bit t % 32 of word t // 32 is set."""
+        """Return masks [positions, ceil(vocabulary / 32)]: token t is legal if bit t % 32 of word t // 32 is set."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""One request inside an engine: what was asked, how far it is, and the states it passes through."""
+"""One request inside an engine: its parameters, its progress, and the states that it passes through."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class GrammarError(RequestError):
 
 
 class TokenMatcher(Protocol):
-    """A request's place in its grammar; `engine.grammar.matcher.Matcher` says what the methods mean."""
+    """A request's position in its grammar; `engine.grammar.matcher.Matcher` documents the methods."""
 
     @property
     def finished(self) -> bool: ...
@@ -55,7 +55,7 @@ class TokenMatcher(Protocol):
 
 
 class State(enum.Enum):
-    """WAITING -> RUNNING -> FINISHED, with RUNNING -> WAITING when preempted; anything else raises."""
+    """States of a request: WAITING -> RUNNING -> FINISHED, RUNNING -> WAITING when preempted; anything else raises."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -82,7 +82,7 @@ class Request:
     prompt: list[int]
     sampling: SamplingParams
     arrival: float
-    """Seconds on the engine's monotonic clock."""
+    """Time of arrival on the engine's monotonic clock, in seconds."""
     adapter: str | None = None
     tenant: str = ""
     weight: float = 1.0
@@ -92,7 +92,7 @@ class Request:
     timeout: float | None = None
     speculate: bool = True
     matcher: TokenMatcher | None = None
-    """Where the output is in the grammar, if there is one; it survives preemptions."""
+    """Position of the output in the request's grammar, if it has one; it survives preemptions."""
 
     state: State = State.WAITING
     output: list[int] = field(default_factory=list)
@@ -101,26 +101,26 @@ class Request:
     """Prompt tokens whose KV came from the prefix cache at first admission."""
     block_table: list[int] = field(default_factory=list)
     chain_root: bytes = b""
-    """Where this request's block hashes start: whatever its KV depends on beside its tokens."""
+    """Root of this request's block hashes: names all that its KV depends on beside its tokens."""
     block_hashes: list[bytes] = field(default_factory=list)
-    """Chain hashes of this request's full blocks, as far as they were needed."""
+    """Chain hashes of this request's full blocks, computed as far as they were needed."""
     prefix_match: PrefixMatch | None = None
-    """Which of these are cached, as it was known last; while it waits."""
+    """Cached part of these blocks at the last look-up, while the request waits."""
     rank: tuple[float, int] = (0.0, 0)
-    """Place in line, smallest first; set by the scheduler and kept through preemptions."""
+    """Position in the waiting line, smallest first; set by the scheduler and kept through preemptions."""
     prompt_logprobs_sent: int = 0
-    """Prompt positions whose log-probabilities the client has, so that a preemption does not repeat them."""
+    """Number of prompt log-probabilities that the client has, so that a preemption does not repeat them."""
     preemptions: int = 0
     load: object | None = None
-    """What brings its prefix back from host memory; until that has ended it gets no row."""
+    """Load that brings the request's prefix back from host memory; until it has ended the request gets no row."""
     reserved_blocks: int = 0
-    """KV blocks that a request which may not be preempted any more keeps from its admission to its end."""
+    """KV blocks kept from admission to end for a request that may not be preempted any more."""
     work: int = 0
-    """Tokens that it is expected to need from its last (re)arrival in the queue on, prompt and output."""
+    """Tokens, prompt and output, that the request is expected to need from its last (re)arrival in the queue on."""
     first_scheduled: float | None = None
     finish: FinishReason | None = None
     plain: bool = field(init=False)
-    """Its tokens are the likeliest ones, and nothing else is asked of the sampler."""
+    """Whether the request takes the likeliest tokens and asks nothing else of the sampler."""
 
     def __post_init__(self) -> None:
         sampling = self.sampling
@@ -137,12 +137,12 @@ class Request:
 
     @property
     def holder(self) -> int:
-        """The number by which the pool of KV blocks knows it."""
+        """Number by which the pool of KV blocks knows the request."""
         return self.rank[1]
 
     @property
     def length(self) -> int:
-        """Tokens known so far: prompt and output."""
+        """Number of tokens known so far: prompt and output."""
         return len(self.prompt) + len(self.output)
 
     @property

@@ -31,20 +31,20 @@ _NO_ROWS = StepPlan()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFeatures:
-    """What an engine offers beside plain answers. What is None is off, and requests that need it are refused."""
+    """The optional features of an engine. One that is None is off, and requests that need it are refused."""
 
     constraints: Constraints | None = None
-    """Serves grammars."""
+    """Compiles grammars and computes their masks."""
     bank: Bank | None = None
-    """Serves adapters, as far as `residency` lets it."""
+    """Holds the weights of adapters, within the bounds of `residency`."""
     residency: ResidencyConfig | None = None
     host: HostMemory | None = None
-    """Takes prefixes that the KV cache has no room for."""
+    """Holds prefixes that the KV cache has no room for."""
     speculator: Speculator | None = None
-    """Drafts tokens."""
+    """Decides what is drafted and learns how much of it was right."""
 
     def adapter_limits(self) -> ResidencyConfig:
-        """What adapters may take: nothing without a bank."""
+        """Bounds of what adapters may take: nothing without a bank."""
         if self.bank is None:
             return BASE_ONLY
         return replace(self.residency or ResidencyConfig(), sector_bytes=self.bank.sector_bytes)
@@ -52,12 +52,12 @@ class EngineFeatures:
 
 @dataclass(slots=True)
 class CoreStep:
-    """One step of the core, as far as it is; each stage reads what those before it have written."""
+    """State of one step of the core; each stage reads what those before it have written."""
 
     begun: float
     """When the step began, on the core's clock."""
     outputs: list[Output]
-    """What clients are told."""
+    """Outputs for clients."""
     plan: StepPlan = _NO_ROWS
     masks: FilledMasks | None = None
     """Masks of the rows that sample under a grammar; None if there are none."""
@@ -65,18 +65,18 @@ class CoreStep:
     launched: float = 0.0
     """When the model was launched, on the core's clock."""
     sampled: Sequence[Sampled] = ()
-    """What the rows of the plan gained."""
+    """Results of the plan's rows."""
 
 
 Stage = Callable[[CoreStep], None]
 Fail = Callable[[Request, RequestError], Output]
-"""Ends a request with an error, wherever it is; its last output."""
+"""Ends a request with an error, wherever it is; returns its last output."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class GrammarStages:
-    """Requests under a grammar wait until it is compiled; their masks are computed beside the model."""
+    """Stages for grammars: requests wait until theirs is compiled; masks are computed beside the model."""
 
     constraints: Constraints
     scheduler: Scheduler
@@ -95,7 +95,7 @@ class GrammarStages:
                 step.outputs.append(failed(request.id, refusal, usage_of(request)))
 
     def start_masks(self, step: CoreStep) -> None:
-        """Begin with the masks of the step's rows."""
+        """Begin to compute the masks of the step's rows."""
         step.masks = self.constraints.start(step.plan.rows)
 
     def end_failed(self, step: CoreStep) -> None:
@@ -109,25 +109,25 @@ class GrammarStages:
 
 @final
 class AdapterStages:
-    """Adapters are loaded by a thread beside the steps. `suspect` is called when something has failed on the device."""
+    """Stages for adapters, which a thread loads beside the steps. `suspect` is called when the device failed."""
 
     def __init__(
         self, bank: Bank, scheduler: Scheduler, fail: Fail, suspect: Callable[[], None], wake: Callable[[], None]
     ) -> None:
         self._loader = Loader(bank, wake)
         self.resident: tuple[str, ...] = ()
-        """At most `MAX_RESIDENT_NAMED` versions on the device, those asked for last. Any thread may read it."""
+        """Adapter versions on the device, at most `MAX_RESIDENT_NAMED`, last requested ones. Any thread may read it."""
         self._admission = scheduler.adapters
         self._fail = fail
         self._suspect = suspect
 
     @property
     def ready(self) -> bool:
-        """Whether there are loads to take."""
+        """Whether loads have ended that can be taken."""
         return self._loader.ready
 
     def close(self) -> None:
-        """End the thread."""
+        """End the loading thread."""
         self._loader.close()
 
     def take_loaded(self, step: CoreStep) -> None:
@@ -165,7 +165,7 @@ class AdapterStages:
 
 @final
 class HostKVStages:
-    """KV that the cache gives up goes to host memory, and comes back from there by a thread beside the steps."""
+    """Stages for KV in host memory: evicted KV is copied there, and a thread loads it back beside the steps."""
 
     def __init__(self, memory: HostMemory, scheduler: Scheduler, wake: Callable[[], None]) -> None:
         self.memory = memory
@@ -177,7 +177,7 @@ class HostKVStages:
 
     @property
     def ready(self) -> bool:
-        """Whether there are loads to take."""
+        """Whether loads have ended that can be taken."""
         return not self._ended.empty()
 
     def take_loaded(self, step: CoreStep) -> None:
@@ -199,7 +199,7 @@ class HostKVStages:
             self.memory.save(saves)
 
     def close(self) -> None:
-        """End the thread; loads that it has not begun are given up."""
+        """End the loading thread; loads that it has not begun are given up."""
         self._thread.shutdown(cancel_futures=True)
 
     def _end(self, load: HostLoad, future: Future[None]) -> None:
@@ -216,7 +216,7 @@ class HostKVStages:
 @final
 @dataclass(frozen=True, slots=True)
 class DraftStages:
-    """Speculative decoding. `clear_blocks` makes the blocks ready that drafts were given."""
+    """Stages for speculative decoding. `clear_blocks` makes the blocks ready that drafts were given."""
 
     speculator: Speculator
     scheduler: Scheduler
@@ -224,9 +224,9 @@ class DraftStages:
     clock: Callable[[], float]
 
     def propose(self, step: CoreStep) -> None:
-        """Put drafts into the plan, as far as grammars allow them.
+        """Add drafts to the plan, as far as grammars allow them.
 
-        Nobody changes them after that: the runner answers how much of them was right.
+        They do not change after that: the runner reports how much of them was right.
         """
         depths = self.speculator.depths(step.plan)
         if depths:
@@ -236,7 +236,7 @@ class DraftStages:
             self.clear_blocks()
 
     def observe(self, step: CoreStep) -> None:
-        """Learn how long the step took, and how much of its drafts was right."""
+        """Learn from the step's duration and from how much of its drafts was right."""
         self.speculator.observe(step.plan, step.sampled, self.clock() - step.launched)
 
 

@@ -2,7 +2,7 @@
 
 A client sends `Generate` and `Cancel`, and hints about adapters (`Announce`, `Pin`); the engine answers with one
 `Ready` when the connection opens, then with at most one `Step` per engine step, carrying what every request of that
-connection gained in it. Who asks for it (`Follow`) is also told which prefixes are cached (`Blocks`). Token ids only:
+connection gained in it. A client that sends `Follow` is also told which prefixes are cached (`Blocks`). Token ids only:
 text never crosses this wire. Unknown fields are ignored on decoding, so that either side can be upgraded first.
 """
 
@@ -22,53 +22,53 @@ MAX_PINNED = 10_000
 MAX_RESIDENT_NAMED = 256
 
 FinishReason = Literal["stop", "length", "timeout", "cancelled", "error"]
-"""length: max_tokens or the context is reached; timeout: the request's own time limit."""
+"""Why a request ended. length: max_tokens or the context is reached; timeout: the request's own time limit."""
 ServiceClass = Literal["premium", "standard", "batch"]
-"""premium is served first and batch last; waiting outweighs the difference in time, so that nothing starves."""
+"""Classes of service: premium goes first, batch last; long waiting outweighs the class, so that nothing starves."""
 PolicyName = Literal["fcfs", "priority", "fair"]
-"""Who goes first: by arrival; by class and arrival; or so that tenants get equal shares."""
+"""Order of service: by arrival; by class and arrival; or so that tenants get equal shares."""
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "lark"]
 ErrorKind = Literal["invalid", "overloaded", "internal"]
 """invalid: the request can never be served as it is; overloaded: try again later; internal: the engine failed."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How one request's tokens are chosen. Names and meanings follow OpenAI's and transformers' parameters."""
+    """Parameters by which a request's tokens are chosen, named and meant as OpenAI's and transformers' are."""
 
     max_tokens: int = 16
     """Most output tokens; the engine refuses a prompt that leaves room for none of them."""
     temperature: float = 1.0
-    """0 is greedy."""
+    """Temperature of sampling; 0 is greedy."""
     top_k: int = 0
-    """0 keeps the whole vocabulary."""
+    """Number of likeliest tokens to choose from; 0 keeps the whole vocabulary."""
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
-    """Over prompt and output, as transformers applies it."""
+    """Penalty on tokens of prompt and output, as transformers applies it."""
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    """Presence and frequency count output tokens only, as OpenAI documents them."""
+    """Penalty per occurrence of a token; it and `presence_penalty` count output only, as OpenAI documents them."""
     logit_bias: dict[int, float] = {}
     seed: int = 0
-    """Randomness is keyed by (seed, position): the same request gives the same tokens in any batch."""
+    """Seed of the draws, keyed by (seed, position): the same request gives the same tokens in any batch."""
     logprobs: int | None = None
-    """None: no log-probabilities; N: the chosen token's and those of the N most likely tokens."""
+    """Log-probabilities wanted per output token: None for none, N for the chosen token and the N most likely ones."""
     prompt_logprobs: int | None = None
-    """The same for the prompt's tokens (first position excluded); such a request skips the prefix cache."""
+    """Log-probabilities wanted per prompt token, the first excluded; such a request skips the prefix cache."""
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
 
 
 class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an answer must match, from its first character to its last."""
+    """A grammar that an answer must match from its first character to its last."""
 
     kind: GrammarKind
     source: str
-    """json_schema: the schema as JSON; json_object: empty; regex: the expression; choice: a JSON list of strings; lark:
-    the grammar in Lark's notation."""
+    """Text of the grammar. json_schema: the schema as JSON; json_object: empty; regex: the expression; choice: a list
+    of strings as JSON; lark: the grammar in Lark's notation."""
     lenient: bool = False
-    """json_schema: ignore keywords that cannot be enforced instead of refusing the request. (In lark, each schema says
+    """Whether json_schema's keywords that cannot be enforced are ignored, not refused. (In lark, each schema says
     so for itself, as `"x-guidance": {"lenient": true}`.)"""
 
 
@@ -79,25 +79,25 @@ class Generate(msgspec.Struct, frozen=True, tag="generate", omit_defaults=True):
     prompt: list[int]
     sampling: SamplingParams
     adapter: str | None = None
-    """Version of a LoRA adapter (`engine/adapters/`); None is the base model."""
+    """Version of the LoRA adapter to use (`engine/adapters/`); None is the base model."""
     salt: bytes = b""
-    """Roots the prefix-cache key: requests with different salts never share KV blocks."""
+    """Salt that roots the prefix-cache key: requests with different salts never share KV blocks."""
     grammar: Grammar | None = None
     tenant: str = ""
-    """Whose share of the engine this request uses."""
+    """Tenant whose share of the engine this request uses."""
     weight: float = 1.0
-    """The tenant's share relative to others of the same service class."""
+    """Weight of the tenant's share relative to others of the same service class."""
     service: ServiceClass = "standard"
     queue_timeout: float | None = None
     """Seconds that the request may wait for its first step; then it ends as overloaded."""
     timeout: float | None = None
     """Seconds that the request may take in all; then it ends with what it has."""
     speculate: bool = True
-    """False: never draft tokens for this request. They change its speed, never its tokens."""
+    """Whether tokens may be drafted for this request. Drafts change its speed, never its tokens."""
     request_id: Annotated[str, msgspec.Meta(max_length=MAX_ID_LENGTH)] = ""
-    """What the request is called elsewhere, for logs."""
+    """Id of the request outside the engine, for logs."""
     traceparent: Annotated[str, msgspec.Meta(max_length=MAX_ID_LENGTH)] = ""
-    """The span that caused it, as in W3C's header of that name, for logs."""
+    """Span that caused the request, as in W3C's header of that name, for logs."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -107,23 +107,23 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class Announce(msgspec.Struct, frozen=True, tag="announce"):
-    """A request for this adapter is about to come: the engine may begin to load it. Nothing depends on it."""
+    """Announces a request for this adapter: the engine may begin to load it. Nothing depends on it."""
 
     adapter: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH)]
-    """Its version."""
+    """Version of the adapter."""
 
 
 class Pin(msgspec.Struct, frozen=True, tag="pin"):
-    """The adapters to keep loaded as long as this connection lasts, as far as there is room; replaces the last list."""
+    """Names adapters to keep loaded while this connection lasts, as far as there is room; replaces the last list."""
 
     adapters: Annotated[
         list[Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH)]], msgspec.Meta(max_length=MAX_PINNED)
     ]
-    """Their versions, the most important first."""
+    """Versions of the adapters, the most important first."""
 
 
 class Follow(msgspec.Struct, frozen=True, tag="follow"):
-    """Whether to tell this connection which prefix blocks there are. Only for an engine whose `Ready` says so."""
+    """Starts or stops `Blocks` frames on this connection. Only for an engine whose `Ready` says so."""
 
     blocks: bool
 
@@ -150,9 +150,9 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one request gained in one step. Those with its first token and its end carry `usage`, the end also `finish`.
+    """A request's gains in one step. Those with its first token and its end carry `usage`, the end also `finish`.
 
-    One that carries nothing tells that the request's grammar is compiled, and that it waits to be run.
+    An empty one tells that the request's grammar is compiled, and that it waits to be run.
 
     With finish == "stop" the last token is the one that stopped the answer, an end-of-sequence or stop token, unless
     `grammar_complete`: then the answer's grammar allowed nothing more, and the last token belongs to the answer.
@@ -162,16 +162,16 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens: list[int] = []
     logprobs: list[TokenIdLogprob] | None = None
     prompt_logprobs: list[TokenIdLogprob | None] | None = None
-    """Follows the prompt in order, over as many outputs as it took steps; the first position's entry is None."""
+    """Log-probabilities of the prompt in order, over as many outputs as it took steps; None for the first position."""
     finish: FinishReason | None = None
     usage: Usage | None = None
     error: str | None = None
-    """With finish == "error": what was wrong with the request and what to do about it."""
+    """Message of finish == "error": what was wrong with the request and what to do about it."""
     error_kind: ErrorKind | None = None
     error_field: str | None = None
-    """With finish == "error": the field of `Generate` or its `sampling` that is to blame, if one is."""
+    """Field of `Generate` or its `sampling` that is to blame for finish == "error", if one is."""
     retry_after: float | None = None
-    """With error_kind == "overloaded": seconds after which the engine expects to take such a request, if it knows."""
+    """Seconds after which an engine that is "overloaded" expects to take such a request, if it knows."""
     grammar_complete: bool = False
 
 
@@ -186,52 +186,52 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     free_blocks: int
     cached_blocks: int
     prefix_hit_tokens: int
-    """Since start."""
+    """Prompt tokens whose KV came from the prefix cache since the start."""
     prompt_tokens: int
     output_tokens: int
     preemptions: int
     step_seconds: float
     """Moving average of one step's duration."""
     predicted_queue_seconds: float = 0.0
-    """Time until a request behind all those that wait would start."""
+    """Predicted time until a request behind all those that wait would start."""
     drafted_tokens: int = 0
     accepted_tokens: int = 0
-    """Tokens that were guessed since the start, and those of them that were right."""
+    """Drafted tokens that were right, since the start; `drafted_tokens` counts all of them."""
     lent_blocks: int = 0
     """KV blocks that hold adapters."""
     adapter_loads: int = 0
-    """Adapters copied to the device since the start, and those whose place there was taken."""
+    """Adapters copied to the device since the start; `adapter_evictions` counts those removed from it for others."""
     adapter_evictions: int = 0
     host_blocks: int = 0
     host_free_blocks: int = 0
     host_cached_blocks: int = 0
     """KV blocks in host memory; those neither free nor cached are being loaded."""
     host_hit_tokens: int = 0
-    """Those of `prefix_hit_tokens` that came from host memory."""
+    """Tokens of `prefix_hit_tokens` that came from host memory."""
     host_saved_bytes: int = 0
     host_loaded_bytes: int = 0
-    """Copied from the device to host memory since the start, and back."""
+    """Bytes of KV copied back from host memory since the start; `host_saved_bytes` counts those copied there."""
     adapters: tuple[str, ...] | None = None
-    """Versions on the device, at most `MAX_RESIDENT_NAMED`. Only the first frame and heartbeats say it."""
+    """Adapter versions on the device, at most `MAX_RESIDENT_NAMED`; only in the first frame and heartbeats."""
 
 
 class RopeRegimes(msgspec.Struct, frozen=True):
-    """For models whose rotary frequencies depend on the prompt's length: prompts that may share KV."""
+    """Which prompts may share KV, for models whose rotary frequencies depend on the prompt's length."""
 
     above: int
-    """Tokens up to which all prompts are of one regime."""
+    """Prompt tokens up to which all prompts are of one regime."""
     each_length: bool = False
-    """Longer prompts share with those of their own length only; else with each other."""
+    """Whether longer prompts share KV only with prompts of their own length; else with all longer ones."""
 
     def of(self, prompt_tokens: int) -> int:
-        """The regime of a prompt, a number."""
+        """Return the number of a prompt's regime."""
         if prompt_tokens <= self.above:
             return 0
         return prompt_tokens if self.each_length else 1
 
 
 class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a client must know of the model behind an engine."""
+    """Describes the model behind an engine to clients."""
 
     name: str
     revision: str
@@ -245,7 +245,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     dtype: str
     rope_regimes: RopeRegimes | None = None
     kv_dtype: str = ""
-    """Of keys and values; empty is `dtype`."""
+    """Type of keys and values; empty means that of `dtype`."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", omit_defaults=True):
@@ -255,7 +255,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", omit_defaults=True):
     model: ModelInfo
     load: Load
     tells_blocks: bool = False
-    """It understands `Follow`."""
+    """Whether the engine understands `Follow`."""
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):
@@ -266,15 +266,15 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 class Blocks(msgspec.Struct, frozen=True, tag="blocks", omit_defaults=True):
-    """Which prefix blocks the engine has and has no more since the last such frame; before the `Step` that made it so.
+    """Prefix blocks gained and lost since the last such frame; sent before the `Step` that changed them.
 
-    The first one after `Follow` names all that it has. Blocks go by numbers (`engine/cache/prefix_keys.py`).
+    The first one after `Follow` names all that there are. Blocks go by numbers (`engine/cache/prefix_keys.py`).
     """
 
     stored: bytes = b""
     removed: bytes = b""
     cleared: bool = False
-    """What was told before does not count any more."""
+    """Whether all blocks told before this frame are void."""
 
 
 ServerFrame = Ready | Step | Blocks
@@ -286,7 +286,7 @@ _Frame = TypeVar("_Frame")
 
 
 def decode_client_frame(message: bytes) -> ClientFrame:
-    """What a client has sent.
+    """Decode a frame that a client has sent.
 
     Raises:
         msgspec.DecodeError: it is no frame, and why.
@@ -295,7 +295,7 @@ def decode_client_frame(message: bytes) -> ClientFrame:
 
 
 def decode_server_frame(message: bytes) -> ServerFrame:
-    """What an engine has sent.
+    """Decode a frame that an engine has sent.
 
     Raises:
         msgspec.DecodeError: it is no frame, and why.

@@ -8,8 +8,8 @@
                 print(delta.text, end="")
         print(generation.result.finish_reason, generation.result.usage)
 
-Every generation is fed as frames arrive, whether or not its consumer keeps up: what the consumer has not taken yet is
-merged into one pending delta, so that memory is bounded by the answer's length and stop strings end a request in the
+Every generation is fed as frames arrive, whether or not its consumer keeps up: deltas that the consumer has not taken
+are merged into one pending delta, so that memory is bounded by the answer's length and stop strings end a request in
 engine at once.
 """
 
@@ -81,15 +81,15 @@ class GenerateOptions(TypedDict, total=False):
 
 
 class ProtocolError(Exception):
-    """The other end does not speak this version of the engine's protocol."""
+    """The other end speaks another version of the engine's protocol, or none."""
 
 
 _EXPECTED = (OSError, WebSocketException, ProtocolError, ValueError)
-"""What ends a connection without a fault of this client's."""
+"""Exceptions that end a connection without a fault of this client's."""
 
 
 class EngineClient:
-    """One engine. Keeps a connection to it and opens a new one, with backoff, whenever it is lost.
+    """Talks to one engine. Keeps a connection to it and opens a new one, with backoff, whenever it is lost.
 
     `address` is `ws://host:port` or `unix:///path/to/socket`. An engine sends a frame every second; one that is silent
     for `silence` seconds, or up to twice as long, counts as dead. For `wss://` addresses `tls` says who we are and whom
@@ -110,7 +110,7 @@ class EngineClient:
             raise ValueError(f"engine address {address!r}: use ws://host:port or unix:///path/to/socket")
         self.address = address
         self.info: ModelInfo | None = None
-        """The model behind the engine; known from the first connection on and kept while it is away."""
+        """Description of the model behind the engine; known from the first connection on and kept while it is away."""
         self.load: Load | None = None
         """The engine's latest snapshot, at most a second old while connected; None while it is not."""
         self._silence = silence
@@ -122,12 +122,12 @@ class EngineClient:
         self._idle.set()
         self._link: Link | None = None
         self.tells_blocks = False
-        """The engine says which prefix blocks it holds, if it is asked to; known once it is connected."""
+        """Whether the engine can tell which prefix blocks it holds; known once it is connected."""
         self._on_blocks: Callable[[Blocks], None] | None = None
         self._pinned: list[str] = []
         self._next_id = 0
         self._frames = 0
-        """Received so far."""
+        """Number of frames received so far."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -136,11 +136,11 @@ class EngineClient:
 
     @property
     def live(self) -> int:
-        """Generations that have not ended yet."""
+        """Number of generations that have not ended yet."""
         return len(self._live)
 
     async def idle(self) -> None:
-        """Wait until there are none."""
+        """Wait until no generation is live."""
         await self._idle.wait()
 
     async def start(self) -> None:
@@ -177,7 +177,7 @@ class EngineClient:
         shown: Collection[int] = (),
         **options: Unpack[GenerateOptions],
     ) -> Generation:
-        """Start a request; iterate over what is returned for its deltas.
+        """Start a request and return its generation; iterate over that for deltas.
 
         `text` turns tokens into text and is needed for `stop` strings; without it deltas carry token ids only.
         `shown` are special tokens that become text like any other, because they mean something to the caller. The
@@ -204,12 +204,12 @@ class EngineClient:
         return generation
 
     def announce(self, adapter: str) -> None:
-        """Say that a request for this adapter version is about to come, so that the engine can begin to load it."""
+        """Announce a request for this adapter version, so that the engine can begin to load it."""
         if self.connected:
             self._send(encode(Announce(adapter)))
 
     def pin(self, adapters: Sequence[str]) -> None:
-        """Have the engine keep these adapter versions loaded, now and after every reconnection, instead of the last."""
+        """Keep these adapter versions loaded in the engine, also after reconnections; replaces the last list."""
         pinned = list(adapters)[:MAX_PINNED]
         if pinned != self._pinned:
             self._pinned = pinned
@@ -217,16 +217,16 @@ class EngineClient:
                 self._send(encode(Pin(pinned)))
 
     def follow_blocks(self, listener: Callable[[Blocks], None] | None) -> None:
-        """Have `listener` told which prefix blocks the engine holds, now and after every reconnection; None ends that.
+        """Pass the engine's `Blocks` frames to `listener`, now and after every reconnection; None ends that.
 
-        When the connection is lost it is told that nothing is known any more.
+        When the connection is lost, `listener` is told that nothing is known any more.
         """
         followed, self._on_blocks = self._on_blocks is not None, listener
         if self.connected and self.tells_blocks and (listener is not None or followed):
             self._send(encode(Follow(listener is not None)))
 
     def _cancel(self, id: str) -> None:
-        """Forget a generation that needs no more; the engine ignores ids that have ended there."""
+        """Forget a generation that needs no more output; the engine ignores ids that have ended there."""
         generation = self._live.pop(id, None)
         if not self._live:
             self._idle.set()
@@ -245,8 +245,8 @@ class EngineClient:
                 async with asyncio.timeout(self._silence):  # TimeoutError is an OSError
                     await link.connect(None if self._tls is None else client_context(self._tls))
                 await self._watch(link)
-            except Exception as reason:  # whatever it was costs this connection, never the next one
-                # That nobody listens yet is nothing to be told about; that something else does is.
+            except Exception as reason:  # whatever it was ends this connection, never the next one
+                # That the engine is not up yet is no fault to report; anything unexpected is.
                 quiet = isinstance(reason, OSError) and not isinstance(reason, ssl.SSLError) and not self.connected
                 level = logging.DEBUG if quiet else logging.WARNING
                 name = type(reason).__name__
@@ -282,7 +282,7 @@ class EngineClient:
                 self._feed(generation, output)
 
     def _feed(self, generation: Generation, output: Output) -> None:
-        """Whatever goes wrong with one generation's text ends that generation; the others are read on."""
+        """Feed one generation; whatever goes wrong with its text ends that generation only."""
         try:
             generation.feed(output)
         except Exception as error:
@@ -313,7 +313,7 @@ class EngineClient:
         self._connected.set()
 
     async def _watch(self, link: Link) -> None:
-        """Return when the connection has ended, with what ended it; end that of a silent engine.
+        """Return the reason when the connection has ended; end the connection to a silent engine.
 
         The engine's heartbeat replaces pings: it also shows that the engine's own loop is alive. A timeout for every
         frame would cost as much as the frame.
@@ -327,7 +327,7 @@ class EngineClient:
                 raise TimeoutError(f"silent for {self._silence:g} s")
 
     async def _lose(self) -> None:
-        """The connection is gone, and with it every live request."""
+        """Fail every live request, because the connection is gone."""
         link, self._link = self._link, None
         self._connected.clear()
         self.load = None

@@ -16,7 +16,7 @@ from engine.wire import FinishReason, Output, SamplingParams, TokenIdLogprob, Us
 
 
 class EngineGone(Exception):
-    """The engine cannot be reached or has died. `started`: the consumer already has a part of the answer.
+    """The engine cannot be reached or has died. `started` says whether the consumer already has a part of the answer.
 
     A request that has not started may be sent to another engine; one that has would repeat itself.
     """
@@ -46,7 +46,7 @@ class RequestInvalid(RequestFailed):
 
 
 class EngineOverloaded(RequestFailed):
-    """The engine is too busy for the request; it may be sent again later."""
+    """The engine is too busy for the request, which may be sent again later."""
 
     def __init__(
         self, message: str, *, started: bool, field: str | None = None, retry_after: float | None = None
@@ -57,7 +57,7 @@ class EngineOverloaded(RequestFailed):
 
 
 class UnreadableOutput(RequestFailed):
-    """What the engine has answered could not be turned into text here; the engine itself has done nothing wrong."""
+    """The engine's output could not be turned into text here; the engine itself has done nothing wrong."""
 
     def __init__(self, *, started: bool) -> None:
         message = "the engine's answer could not be turned into text; try again, and tell the operator if it stays so"
@@ -65,7 +65,7 @@ class UnreadableOutput(RequestFailed):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """What came since the last delta.
+    """Text and tokens that came since the last delta.
 
     `token_ids` are the tokens that `text` is made of: a token is held back with its text, and the token that ended the
     answer is not shown. `logprobs` has one entry per token if the request asked for them.
@@ -114,9 +114,9 @@ class Generation(AsyncIterator[Delta]):
             raise ValueError("stop: stop strings need `text`, the processor that turns tokens into text")
         self.id = id
         self.prompt_logprobs: list[TokenIdLogprob | None] = []
-        """Complete when the first delta arrives, if the request asked for them; the first position's is None."""
+        """Log-probabilities of the prompt, if asked for: complete with the first delta; the first entry is None."""
         self.ended_in_engine = False
-        """The engine has sent its last output for this request."""
+        """Whether the engine has sent its last output for this request."""
         self._cancel = cancel
         self._min_tokens = sampling.min_tokens
         self._detokenizer = text.detokenizer(shown=shown) if text else None
@@ -125,7 +125,7 @@ class Generation(AsyncIterator[Delta]):
         self._first_token: float | None = None
         self._usage = Usage(prompt_tokens, cached_tokens=0, output_tokens=0, queue_seconds=0.0)
         self._received = self._given = self._done = 0
-        """Tokens: all that came; up to the last delta; up to the last delta that the consumer is done with."""
+        """Counts of tokens: received; up to the last delta; up to the last delta that the consumer is done with."""
         # Positions count characters of the answer, shown or held back.
         self._decoded = self._shown = 0
         self._held: deque[tuple[int, int, int, TokenIdLogprob | None]] = deque()
@@ -142,10 +142,10 @@ class Generation(AsyncIterator[Delta]):
 
     @property
     def result(self) -> GenerationResult:
-        """How it ended.
+        """How the generation ended.
 
         Raises:
-            RuntimeError: it has not, or not by itself.
+            RuntimeError: it has not ended, or not by itself.
         """
         if self._result is None:
             raise RuntimeError("the generation has no result: it is still running, was cancelled, or failed")
@@ -153,7 +153,7 @@ class Generation(AsyncIterator[Delta]):
 
     @property
     def started(self) -> bool:
-        """Whether the consumer has received anything."""
+        """Whether the consumer has received a part of the answer."""
         return self._delivered
 
     @property
@@ -163,9 +163,9 @@ class Generation(AsyncIterator[Delta]):
 
     @property
     def delivered(self) -> Usage:
-        """Token counts of what the consumer has been given and is done with: it has asked for more since.
+        """Token counts of the deltas that the consumer is done with, which it is once it has asked for the next.
 
-        An answer that ended of itself counts all its tokens, also the one that ended it; one that was cut off counts
+        An answer that ended of itself counts all its tokens, also the one that ended it; an interrupted one counts
         those that had come with its last delta.
         """
         return msgspec.structs.replace(self._usage, output_tokens=self._done)
@@ -174,7 +174,7 @@ class Generation(AsyncIterator[Delta]):
         """Wait until the engine has taken the request up, which shows in its first output, or until it was cancelled.
 
         Raises:
-            EngineGone, RequestFailed: it was not.
+            EngineGone, RequestFailed: the engine has not taken it up.
         """
         while not (self._heard or self._ended):
             await self._change()
@@ -195,11 +195,11 @@ class Generation(AsyncIterator[Delta]):
             await self._change()
 
     def cancel(self) -> None:
-        """End the request in the engine unless it has ended; iteration stops after what has come. Idempotent."""
+        """End the request in the engine unless it has ended; iteration stops after the pending delta. Idempotent."""
         self._end()
 
     async def aclose(self) -> None:
-        """The same as `cancel`, as asynchronous resources have it."""
+        """Do the same as `cancel`, under the name that asynchronous resources use."""
         self._end()
 
     async def __aenter__(self) -> Self:
@@ -209,7 +209,7 @@ class Generation(AsyncIterator[Delta]):
         await self.aclose()
 
     def feed(self, output: Output) -> None:
-        """Take one step's output (called by the client's reader)."""
+        """Take one step's output; called by the client's reader."""
         if self._ended:
             return
         self.ended_in_engine = output.finish is not None
@@ -235,8 +235,8 @@ class Generation(AsyncIterator[Delta]):
         self._changed.set()
 
     def fail(self, error: Exception) -> None:
-        """End with `error`, once the consumer has taken what came before it. Of an answer that it has not begun to take
-        it gets nothing, so that `started` stays true to the error.
+        """End with `error`, once the consumer has taken what came before it. A consumer that has not begun to take the
+        answer gets none of it, so that `started` stays true to the error.
         """
         if not self._ended:
             self._error = error
@@ -254,7 +254,7 @@ class Generation(AsyncIterator[Delta]):
             self._show(shown)
 
     def _flush(self) -> None:
-        """The engine is done: show what was held back."""
+        """Release the text that was held back: the engine is done."""
         shown = self._stops.push(self._detokenizer.flush()) if self._detokenizer else ""
         self._show(shown + self._stops.flush())
 
@@ -265,7 +265,7 @@ class Generation(AsyncIterator[Delta]):
         stopped = self._stops.matched is not None
         while self._held:
             start, end, token, logprob = self._held[0]
-            # Of the tokens around a stop string, those belong to the answer that begin before it.
+            # Tokens that begin before the stop string belong to the answer.
             if start >= self._shown if stopped else end > self._shown:
                 break
             self._held.popleft()
@@ -306,7 +306,7 @@ class Generation(AsyncIterator[Delta]):
 
 
 def _failure(output: Output, *, started: bool) -> RequestFailed:
-    """The error that the last output of a failed request stands for."""
+    """Return the error that the last output of a failed request stands for."""
     message, field = output.error or "the engine failed without saying why", output.error_field
     match output.error_kind:
         case "invalid":

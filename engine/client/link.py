@@ -1,4 +1,4 @@
-"""One WebSocket to an engine without tasks, queues and futures in between: asyncio transport here, frames there.
+"""One WebSocket to an engine, without tasks, queues and futures between asyncio's transport and its frames.
 
 The protocol is the `websockets` library's own, without its I/O. Its connection for asyncio wakes a task for every
 message and for every send; a gateway that carries a thousand answers would spend a tenth of its time on that.
@@ -23,11 +23,11 @@ _CLOSE_TIMEOUT = 1.0
 
 
 class Link(asyncio.Protocol):
-    """A connection to `ws://host:port`, `wss://...` or `unix:///path`, which gives every message to `receive` as it
+    """A connection to `ws://host:port`, `wss://...` or `unix:///path`, which passes every message to `receive` as it
     arrives. Messages are binary.
 
-    An exception from `receive` ends the connection. `closed` is done when that has happened for whatever reason; it
-    raises what it was: the exception of `receive`, `websockets`' of a refused or broken connection, or the transport's.
+    An exception from `receive` ends the connection. `closed` is done when the connection has ended for any reason, and
+    raises that: the exception of `receive`, `websockets`' of a refused or broken connection, or the transport's.
     """
 
     def __init__(self, address: str, receive: Callable[[bytes], None], *, max_size: int) -> None:
@@ -38,11 +38,11 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._made = False
         self._message: list[bytes] = []
-        """Parts of a message whose end has not come."""
+        """Parts of a message whose end has not come yet."""
         loop = asyncio.get_running_loop()
         self._open: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
-        for future in (self._open, self.closed):  # nobody has to ask
+        for future in (self._open, self.closed):  # their exceptions need not be retrieved
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def connect(self, tls: ssl.SSLContext | None = None) -> None:
@@ -52,7 +52,7 @@ class Link(asyncio.Protocol):
 
         Raises:
             OSError: nobody listens there, or TLS fails.
-            WebSocketException: it does not speak WebSocket, or refuses us.
+            WebSocketException: the other end does not speak WebSocket, or refuses us.
         """
         loop = asyncio.get_running_loop()
         if self._address.startswith("unix://"):
@@ -65,7 +65,7 @@ class Link(asyncio.Protocol):
         await self._open
 
     def send(self, message: bytes) -> None:
-        """Send a binary message; without effect on a connection that is closing."""
+        """Send a binary message; does nothing on a connection that is closing."""
         if self._websocket.state is State.OPEN:
             self._websocket.send_binary(message)
             self._flush()
@@ -117,7 +117,7 @@ class Link(asyncio.Protocol):
                 self._websocket.receive_eof()
             error = error or self._websocket.handshake_exc or self._websocket.close_exc
         finally:
-            # Whatever state the protocol is in, nobody waits for this connection any longer.
+            # Whatever state the protocol is in, this connection has ended.
             self._fail(error or ConnectionResetError("the connection was lost"))
 
     def _frame(self, frame: Frame) -> None:
@@ -132,7 +132,7 @@ class Link(asyncio.Protocol):
                 self._receive(message)
 
     def _answered(self) -> None:
-        """The handshake has succeeded or failed."""
+        """Act on the handshake, which has succeeded or failed."""
         if self._open.done():
             return
         if self._websocket.handshake_exc is not None:

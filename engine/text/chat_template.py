@@ -19,7 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 Message = Mapping[str, Any]
-"""`role`, `content` (text or a list of parts) and whatever else a template reads: `name`, `tool_calls`, ..."""
+"""A message of a conversation: `role`, `content` (text or a list of parts) and all else that a template reads."""
 
 
 class ChatTemplateError(ValueError):
@@ -40,7 +40,7 @@ class ChatTemplate:
         self.literals = frozenset(
             literal for source in sources.values() for literal in _literals(environment.parse(source))
         ).union(special_tokens.values())
-        """Everything that the templates write themselves."""
+        """Texts that the templates write themselves, special tokens included."""
 
     @classmethod
     def from_directory(cls, directory: Path, tokenizer_config: Mapping[str, Any]) -> ChatTemplate:
@@ -56,7 +56,7 @@ class ChatTemplate:
         return cls({**inline, **files}, _special_tokens(tokenizer_config))
 
     def source(self, *, tools: bool) -> str:
-        """What the template says, with or without tools; empty if there is none."""
+        """Return the template's source, with or without tools; empty if there is none."""
         return (self._sources.get("tool_use") if tools else None) or self._sources.get("default") or ""
 
     def writes(self, token: str) -> bool:
@@ -71,7 +71,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> str:
-        """The conversation as the text that the model was trained on.
+        """Render the conversation as the text that the model was trained on.
 
         Raises:
             ChatTemplateError: the checkpoint has no template, there are no messages, or the template refuses them.
@@ -100,7 +100,7 @@ class ChatTemplate:
 
 
 def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
-    """`bos_token` and friends, which templates use as variables."""
+    """Return `bos_token` and the like, which templates use as variables."""
     tokens: dict[str, str] = {}
     for name, value in tokenizer_config.items():
         content = value.get("content") if isinstance(value, dict) else value

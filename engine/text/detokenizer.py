@@ -25,7 +25,7 @@ class UnsupportedDecoder(ValueError):
 
 
 class TokenBytes:
-    """What each token of a tokenizer adds to a text, in bytes.
+    """The bytes that each token of a tokenizer adds to a text.
 
     Supports byte-level decoders (GPT-2, Llama 3, Qwen), sentencepiece-style ones (Llama 2, Mistral, Gemma: replace,
     byte fallback, fuse, strip; Metaspace) and tokenizers without a decoder (tokens joined by spaces).
@@ -39,7 +39,7 @@ class TokenBytes:
         added = tokenizer.get_added_tokens_decoder()
         self.special = frozenset(id for id, token in added.items() if token.special)
         self.leading_spaces = 0
-        """Spaces that decoding strips from the start of a text."""
+        """Number of spaces that decoding strips from the start of a text."""
         self._replacements: list[tuple[str, str]] = []
         self._metaspace: str | None = None
         self._byte_level = self._byte_fallback = self._strip_metaspace = False
@@ -69,7 +69,7 @@ class TokenBytes:
                 raise UnsupportedDecoder(f"tokenizer.json: decoder {json.dumps(part)} is not supported")
 
     def __call__(self, token: int, first: bool = False) -> bytes:
-        """Bytes of `token`; `first` if no token of the text came before it. Unknown ids add nothing."""
+        """Return the bytes of `token`; `first` if no token came before it. Unknown ids add nothing."""
         if first:
             return self._bytes(token, first=True)
         if token not in self._cache:
@@ -95,7 +95,7 @@ class TokenBytes:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable character for every byte, inverted: byte-level BPE spells its tokens with these."""
+    """Return GPT-2's printable character for every byte, inverted: byte-level BPE spells its tokens with these."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -105,7 +105,7 @@ _BYTE_OF = _byte_alphabet()
 
 
 class IncrementalDetokenizer:
-    """Text of a growing token sequence: `push` returns what became certain, `flush` what is left at the end."""
+    """Decodes a growing token sequence: `push` returns text that became certain, `flush` what is left at the end."""
 
     def __init__(self, pieces: TokenBytes, *, skip_special: bool = True, shown: Collection[int] = ()) -> None:
         self._pieces = pieces
@@ -115,7 +115,7 @@ class IncrementalDetokenizer:
         self._strip = pieces.leading_spaces
 
     def push(self, token: int) -> str:
-        """Text that `token` completes; empty while a character is still missing bytes."""
+        """Return the text that `token` completes; empty while a character still lacks bytes."""
         if token in self._skip:
             return ""
         piece = self._pieces(token, self._first)
@@ -123,7 +123,7 @@ class IncrementalDetokenizer:
         return self._stripped(self._utf8.decode(piece))
 
     def flush(self) -> str:
-        """The end of the text: bytes of an unfinished character become U+FFFD, as in any lossy decoding."""
+        """Return the end of the text: bytes of an unfinished character become U+FFFD, as in any lossy decoding."""
         return self._stripped(self._utf8.decode(b"", final=True))
 
     def _stripped(self, text: str) -> str:
@@ -149,10 +149,10 @@ class StopMatcher:
         self._stops = tuple(stops)
         self._held = ""
         self.matched: str | None = None
-        """The stop string that ended the text."""
+        """Stop string that ended the text, if one did."""
 
     def push(self, text: str) -> str:
-        """Add `text`; returns what can be shown now. Nothing more is returned once `matched` is set."""
+        """Add `text`; return what can be shown now. Nothing more is returned once `matched` is set."""
         if not self._stops:
             return text
         if self.matched is not None:
@@ -168,13 +168,13 @@ class StopMatcher:
         return held[: len(held) - keep]
 
     def flush(self) -> str:
-        """The text has ended: what was held back is no stop string after all."""
+        """Return what was held back: the text has ended, so that it is no stop string after all."""
         held, self._held = self._held, ""
         return held
 
 
 def _longest_overlap(text: str, stop: str) -> str:
-    """The longest proper prefix of `stop` that `text` ends with."""
+    """Return the longest proper prefix of `stop` that `text` ends with."""
     for size in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:size]):
             return stop[:size]
@@ -182,6 +182,6 @@ def _longest_overlap(text: str, stop: str) -> str:
 
 
 def detokenize(pieces: TokenBytes, tokens: Iterable[int], *, skip_special: bool = True) -> str:
-    """The whole text of `tokens`, equal to what streaming them gives."""
+    """Return the whole text of `tokens`, equal to what streaming them gives."""
     detokenizer = IncrementalDetokenizer(pieces, skip_special=skip_special)
     return "".join([*(detokenizer.push(token) for token in tokens), detokenizer.flush()])

@@ -1,4 +1,4 @@
-"""Tells control tokens that a chat template writes from text of clients that spells them. Pure.
+"""Tells control tokens that a chat template writes from those that clients spell out in their text. Pure.
 
 A rendered conversation is one string, in which nothing says who wrote what. So text of clients carries a mark wherever
 it spells a control token, where its end may begin one, and where its beginning may go on with one that the template has
@@ -14,13 +14,13 @@ from typing import Any
 
 # A Unicode noncharacter; it is removed from text first, so that nobody else can place it.
 _MARK = "\ufdd0"
-# What becomes of it where a template writes JSON or Python's notation. Text may hold the same six characters.
+# The mark's form where a template writes JSON or Python's notation. Text may hold the same six characters.
 _ESCAPE = "\\ufdd0"
 _RENDERED = re.compile(f"{_MARK}|{re.escape(_ESCAPE)}")
 
 
 def without_marks(text: str) -> str:
-    """The text as its author wrote it."""
+    """Return the text as its author wrote it."""
     return text.replace(_MARK, "")
 
 
@@ -72,7 +72,7 @@ for _name in vars(str):
 
 
 class Rendered:
-    """A rendered text without its marks, and where they were."""
+    """A rendered text without its marks, and the positions of the marks."""
 
     def __init__(self, text: str) -> None:
         first, *rest = _RENDERED.split(text)
@@ -88,7 +88,7 @@ class Rendered:
         return bool(self._marks)
 
     def imitates(self, start: int, end: int) -> bool:
-        """Whether a client has written some of the control token that stands here."""
+        """Whether a client has written a part of the control token between these positions."""
         after = bisect_right(self._marks, start)
         if end - start == 1:  # there is no inside: both sides are marked
             return end in self._marks[after : after + 1] and start in self._marks[after - 1 : after]
@@ -112,20 +112,20 @@ class Imitations:
         ends = {literal[-size:] for literal in literals for size in range(1, self._reach)}
         whole = set(literals)
         self._rests: set[str] = set()
-        """What may finish a token that the template has begun."""
+        """Ends of control tokens that the template may have begun."""
         self._parts: set[str] = set()
-        """Beginnings of them, which the template may finish."""
+        """Beginnings of those ends, which the template may complete."""
         for token in spelled:
             for at in range(1, len(token)):
                 if token[:at] in ends or any(token[start:at] in whole for start in range(at)):
                     self._rests.add(token[at:])
                     self._parts.update(token[at:end] for end in range(at + 1, len(token)))
-        # Most text ends and begins with characters that rule all of them out.
+        # Most text ends and begins with characters that exclude all of them.
         self._last = {beginning[-1] for beginning in self._beginnings}
         self._first = {rest[0] for rest in self._rests | self._parts}
 
     def mark(self, value: Any) -> Any:
-        """A copy of plain data in which every string is marked, keys included."""
+        """Copy plain data with every string marked, keys included."""
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, Mapping):
@@ -147,11 +147,11 @@ class Imitations:
         return Marked(marked, plain, self._text)
 
     def _may_begin(self, text: str) -> bool:
-        """Whether a control token may begin at the end of it."""
+        """Whether a control token may begin at the end of `text`."""
         return text[-1:] in self._last and any(text[start:] in self._beginnings for start in range(len(text)))
 
     def _may_go_on(self, text: str) -> bool:
-        """Whether it may be what is missing of a token that the template has begun."""
+        """Whether `text` may complete a control token that the template has begun."""
         if text[:1] not in self._first:
             return False
         return text in self._parts or any(text[:size] in self._rests for size in range(1, self._reach))

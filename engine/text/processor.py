@@ -1,4 +1,4 @@
-"""Text in, token ids out, and back: what a client of the engine needs to know of a checkpoint's tokenizer.
+"""Text in, token ids out, and back: the part of a checkpoint's tokenizer that a client of the engine needs.
 
 No torch and no transformers: `tokenizers`, sandboxed Jinja and the checkpoint's JSON files. Text that imitates a
 control token (`<|end|>` in a user's message) stays text: only what the chat template itself writes is control.
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
-"""Part of what a template writes, which may make a control token of one: `'<|' + message.role + '|>'`."""
+"""Roles that templates may write into a control token: `'<|' + message.role + '|>'`."""
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):
-    """How the checkpoint's authors want it sampled (generation_config.json); greedy unless they say otherwise."""
+    """Sampling parameters that the checkpoint's authors recommend (generation_config.json); greedy unless given."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -109,7 +109,7 @@ class TextProcessor:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> str:
-        """The prompt text of a conversation, for people to read. To run it use `encode_chat`.
+        """Render the prompt text of a conversation, for people to read. To run it use `encode_chat`.
 
         Raises:
             ChatTemplateError: the template refuses the messages or there is none.
@@ -123,7 +123,7 @@ class TextProcessor:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> list[int]:
-        """Token ids of a conversation. Control tokens come from the template alone, never from a message.
+        """Return the token ids of a conversation. Control tokens come from the template alone, never from a message.
 
         Equals transformers' `apply_chat_template(..., sanitize_control_tokens=True)`.
 
@@ -167,7 +167,7 @@ class TextProcessor:
         return ids
 
     def _imitated(self, rendered: Rendered, encoding: Encoding) -> tuple[list[tuple[int, int]], int]:
-        """Where control tokens stand that the template has not written, and how many it has."""
+        """Return the places of control tokens that the template has not written, and how many it has written."""
         imitated, own = [], 0
         for index, id in enumerate(encoding.ids):
             token = self._control.get(id)
@@ -178,7 +178,7 @@ class TextProcessor:
             start, end = span
             at = rendered.text.find(token, start, end)  # a token may take white space around it
             if at < 0 and id != self._unknown:
-                # The tokenizer reads other characters as these. A template writes what it means.
+                # Not spelled out: the tokenizer reads other characters as this token, as no template means it.
                 imitated.append((start, end))
             elif at >= 0 and rendered.imitates(at, at + len(token)):
                 imitated.append((at, self._until(rendered, at, at + len(token))))
@@ -187,7 +187,7 @@ class TextProcessor:
         return imitated, own
 
     def _until(self, rendered: Rendered, start: int, end: int) -> int:
-        """Where an imitation ends: one that reaches into a token of the template must leave that whole."""
+        """Return where an imitation ends: one that reaches into a token of the template must leave that whole."""
         for found in self._written.finditer(rendered.text, start + 1):
             if found.start() >= end:
                 break
@@ -196,7 +196,7 @@ class TextProcessor:
         return end
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Token ids of a plain prompt; `special` adds what the tokenizer puts around a text (such as a BOS token).
+        """Return token ids of a plain prompt; `special` adds what the tokenizer puts around a text (such as BOS).
 
         Control tokens spelled out in `text` are recognised: a plain prompt is the caller's own.
         """
@@ -204,28 +204,28 @@ class TextProcessor:
         return ids
 
     def decode(self, tokens: Sequence[int], skip_special: bool = True) -> str:
-        """Text of `tokens`; equal to the concatenated deltas of a `detokenizer`."""
+        """Return the text of `tokens`; equal to the concatenated deltas of a `detokenizer`."""
         return detokenize(self._pieces, tokens, skip_special=skip_special)
 
     def detokenizer(self, skip_special: bool = True, shown: Collection[int] = ()) -> IncrementalDetokenizer:
-        """A fresh incremental detokenizer for one answer; `shown` special tokens are text all the same."""
+        """Return a fresh incremental detokenizer for one answer; `shown` special tokens become text too."""
         return IncrementalDetokenizer(self._pieces, skip_special=skip_special, shown=shown)
 
     def template_source(self, *, tools: bool = False) -> str:
-        """The chat template that a conversation with or without tools gets; empty if there is none."""
+        """Return the chat template for a conversation with or without tools; empty if there is none."""
         return self._template.source(tools=tools)
 
     def special_token(self, text: str) -> int | None:
-        """The special token that is written like this, if there is one."""
+        """Return the special token that is written like this, if there is one."""
         token: int | None = self._tokenizer.token_to_id(text)
         return token if token in self.special_token_ids else None
 
     def token_bytes(self, token: int) -> bytes:
-        """What `token` adds in the middle of a text; may be part of a character only. For log-probabilities."""
+        """Return the bytes that `token` adds inside a text, maybe a part of a character. For log-probabilities."""
         return self._pieces(token)
 
     def _spell(self, control: str) -> list[int]:
-        """Token ids of a control token's name as ordinary text."""
+        """Return token ids of a control token's name as ordinary text."""
         forbidden = {*self._control} - {self._unknown} | {self._tokenizer.token_to_id(control)}
         (ids,) = self._encode_inside(self._plain, [control])
         if forbidden & {*ids}:  # a unigram model may have the name among its pieces: spell it letter by letter
@@ -235,12 +235,12 @@ class TextProcessor:
         return ids
 
     def _encode_inside(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts that do not stand at the start, where sentencepiece would add a space to them."""
+        """Return token ids of texts that do not stand at the start, where sentencepiece would add a space to them."""
         newline = self._ids(tokenizer, "\n")
         encoded = tokenizer.encode_batch([f"\n{text}" if text else "" for text in texts], add_special_tokens=False)
         inside = []
         for text, ids in zip(texts, (encoding.ids for encoding in encoded), strict=True):
-            # Where the line break melts into the text, a space at worst is added to it.
+            # Where the line break merges with the text, the text at worst gets a space in front.
             inside.append(ids[len(newline) :] if ids[: len(newline)] == newline else self._ids(tokenizer, text))
         return inside
 
@@ -258,7 +258,7 @@ class TextProcessor:
 
 
 def _unknown_token(tokenizer: Tokenizer) -> int | None:
-    """The token that stands for characters which are not in the vocabulary."""
+    """Return the token that stands for characters which are not in the vocabulary."""
     model = json.loads(tokenizer.to_str())["model"]
     unknown: int | None = model.get("unk_id")
     return unknown if model.get("unk_token") is None else tokenizer.token_to_id(model["unk_token"])
@@ -277,7 +277,7 @@ def _read_json(path: Path, missing_ok: bool = False) -> dict[str, Any]:
 
 
 def _eos_token_ids(*configs: Mapping[str, Any]) -> tuple[int, ...]:
-    """End-of-sequence tokens of the first file that names any, as transformers' `generate` resolves them."""
+    """Return end-of-sequence tokens of the first file that names any, as transformers' `generate` resolves them."""
     for config in configs:
         eos = config.get("eos_token_id")
         if eos is not None:
