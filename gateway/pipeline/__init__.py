@@ -1,1 +1,1 @@
-"""The way of one turn from request to answer: admit, prepare, route, answer, settle."""
+"""The pipeline: the steps of one turn from request to answer."""

@@ -1,4 +1,4 @@
-"""What is kept of a turn that has ended: metrics, statistics per tenant, and one log line."""
+"""Records turns that have ended: ledger, metrics, statistics per tenant, and one log line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OUTCOMES: dict[EndReason, Outcome] = {
 
 
 class Accounts:
-    """Keeps the books of this process."""
+    """Records this process's turns in the ledger, metrics, statistics and log."""
 
     def __init__(
         self, statistics: CacheCounter, ledger: Ledger, metrics: Metrics, tracing: Tracing | None = None
@@ -42,15 +42,15 @@ class Accounts:
         self._tracing = tracing
 
     def open(self, progress: Progress) -> None:
-        """A turn has been admitted; exactly one of `close` and `refuse` follows."""
+        """Open the ledger entry of an admitted turn; exactly one of `close` and `refuse` follows."""
         self._ledger.open(progress.admitted.turn.id, partial(_if_lost, progress))
 
     def refuse(self, turn: Turn) -> None:
-        """Nothing came of the turn, and nobody was shown anything."""
+        """Drop the ledger entry of a turn that ended without an answer and before anybody was shown anything."""
         self._ledger.close(turn.id, None)
 
     def close(self, answered: Answered) -> None:
-        """Ledger, metrics, statistics and one log line for a turn that has ended."""
+        """Record a turn that has ended: ledger, metrics, statistics and one log line."""
         turn, outcome = answered.admitted.turn, OUTCOMES[answered.streamed.reason]
         self._ledger.close(turn.id, entry(answered, outcome))
         streamed, usage, metrics = answered.streamed, answered.streamed.usage, self._metrics
@@ -92,7 +92,7 @@ class Accounts:
         )
 
     def escalated(self, first: Answered) -> None:
-        """A first answer is discarded for another one: it has an entry of its own."""
+        """Record a first answer that is discarded for another one, as a ledger entry of its own."""
         made = entry(first, "escalated")
         made = msgspec.structs.replace(made, turn=f"{made.turn}:escalated")
         self._ledger.close(made.turn, made)
@@ -108,7 +108,7 @@ class Accounts:
 
 
 def entry(answered: Answered, outcome: Outcome) -> LedgerEntry:
-    """A turn's entry in the usage ledger."""
+    """Return a turn's entry in the usage ledger."""
     admitted, usage = answered.admitted, answered.streamed.usage
     return LedgerEntry(
         turn=admitted.turn.id,
@@ -129,6 +129,6 @@ def entry(answered: Answered, outcome: Outcome) -> LedgerEntry:
 
 
 def _if_lost(progress: Progress) -> LedgerEntry | None:
-    """The entry of a running turn whose gateway dies now."""
+    """Return a running turn's entry for the case that its gateway dies now."""
     answered = progress.cut_off()
     return None if answered is None else entry(answered, "lost")

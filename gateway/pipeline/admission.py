@@ -1,4 +1,4 @@
-"""What a turn may use at most is set aside before anything is spent, and settled to what it has used."""
+"""Reserves the most that a turn may use before anything is spent, and settles it to what the turn has used."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gateway.protocol.stream import LimitState
 from gateway.turns import Turn
 
 SHORT_TEXT = 2_000
-"""Characters up to which filtering and tokenising take no longer than a question to Redis."""
+"""Characters up to which filtering and tokenising take no longer than a round trip to Redis."""
 
 
 class Admission:
-    """Reserves and settles under one configuration."""
+    """Reserves and settles what turns use, under one configuration."""
 
     def __init__(
         self, settings: Settings, limiter: Limiter, view: View, engines: Engines, routing: Routing, *, slow: bool
@@ -41,10 +41,9 @@ class Admission:
 
     @asynccontextmanager
     async def counted(self, resolved: Resolved) -> AsyncIterator[Reservation]:
-        """Count the request and its turn before work is done that is more than asking for it; if the body fails, they
-        come back.
+        """Count the request and its turn before any costly work; if the body fails, both are given back.
 
-        What is short, of somebody who seems to have room, is asked for when its size is known: a round trip less.
+        A short request of a tenant that seems to have room is counted later, by `extend`, which saves a round trip.
 
         Raises:
             RateLimited: a limit is reached.
@@ -62,12 +61,11 @@ class Admission:
             raise
 
     async def extend(self, prepared: Prepared, reservation: Reservation) -> tuple[bool, Assessment | None]:
-        """Set aside what the turn may use at most; returns whether that is what answers mostly need, and the assessment
-        if one had to be made.
+        """Reserve the most that the turn may use. Returns whether its length is an expected one, and the assessment if
+        made.
 
-        Where `auto` may mean several models, the dearest and longest counts. Only a tenant with quotas of single models
-        has to be routed for that, once more than others: the engine is chosen after the round trip, when it is known
-        who is least busy.
+        Where `auto` may mean several models, the dearest and longest counts. Only for a tenant with quotas of single
+        models is the turn routed here, and once more after the round trip, when it is known which engine is least busy.
 
         Raises:
             RateLimited: a limit is reached.
@@ -85,14 +83,14 @@ class Admission:
         return expected and turn.request.generate, assessment
 
     def learn(self, answered: Answered) -> None:
-        """Remember how long the answer was, if reservations rest on that."""
+        """Remember how long the answer was, if reservations rest on expected lengths."""
         admitted = answered.admitted
         if admitted.expected and answered.cache != "hit" and answered.streamed.error is None:
             turn, tokens = admitted.turn, answered.streamed.usage.output_tokens
             self._limiter.expectations.observe(turn.principal.tenant, turn.request.model, tokens)
 
     async def settle(self, progress: Progress, answered: Answered | None) -> LimitState:
-        """Charge what was used; what another tier has used counts against its own model's limits."""
+        """Charge what was used; what the next tier has used counts against its own model's limits."""
         used = answered.charged if answered else Amounts()
         if progress.takeover is not None:
             earlier = answered.earlier if answered else None
@@ -106,7 +104,7 @@ class Admission:
         return subjects_of(self._settings.limits, tenant, turn.principal, model, name)
 
     def _most(self, prepared: Prepared, *, expected: bool) -> Amounts:
-        """What the turn may use at most."""
+        """Return the most that the turn may use."""
         request = prepared.turn.request
         prompt = max(len(ids) for ids in prepared.prompts.values())
         room = max((engine.context for pool in prepared.pools for engine in pool.engines), default=0) - prompt

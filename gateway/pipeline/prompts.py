@@ -1,4 +1,4 @@
-"""From a turn to token ids for each model that may answer it, and from an engine's log-probabilities back to text."""
+"""Tokenises a turn for each model that may answer it, and turns an engine's log-probabilities back into text."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gateway.tools.prompt import template_messages, template_tools
 from gateway.turns import Turn
 
 LONG_TEXT = 20_000
-"""Characters from which a prompt is tokenised in a thread, so that the event loop goes on."""
+"""Characters from which a prompt is tokenised in a thread, so that the event loop is not blocked."""
 
 
 async def tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
-    """The prompt's token ids by pool name. Pools with the same tokenizer and template share one list.
+    """Return the prompt's token ids by pool name. Pools with the same tokenizer and template share one list.
 
     Raises:
         InvalidRequest: a chat template refuses the conversation, or nothing is left of the prompt.
@@ -29,7 +29,7 @@ async def tokenise(turn: Turn, pools: Sequence[Pool]) -> dict[str, list[int]]:
 
 
 def size_of(turn: Turn) -> int:
-    """Characters of what the model will read, or tokens of a prompt of ids."""
+    """Return the characters that the model will read, or the tokens of a prompt of ids."""
     request = turn.request
     size = len(request.prompt) if request.prompt is not None else sum(message.size for message in turn.conversation)
     return size + (request.tools.size if request.tools else 0)
@@ -65,12 +65,12 @@ def _encode(turn: Turn, pool: Pool) -> list[int]:
 
 
 def scored(prompt: Sequence[int], logprobs: Sequence[EngineLogprob | None], text: TextProcessor) -> PromptScored:
-    """The prompt's log-probabilities in text."""
+    """Return the prompt's log-probabilities in text."""
     return PromptScored(tuple(prompt), tuple(None if entry is None else logprob(entry, text) for entry in logprobs))
 
 
 def logprob(entry: EngineLogprob, text: TextProcessor) -> TokenLogprob:
-    """One position's log-probabilities in text."""
+    """Return one position's log-probabilities in text."""
     top = tuple(_one(token, value, text) for token, value in entry.top)
     return _one(entry.token, entry.logprob, text, top)
 

@@ -1,4 +1,4 @@
-"""Streams one engine's answer into a turn, and tells failures that another engine may mend from those it may not."""
+"""Streams one engine's answer into a turn, and tells which failures let another engine answer."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ logger = logging.getLogger("roundhouse.engines")
 
 
 MAX_REASON = 500
-"""Characters of what an engine says about a grammar."""
+"""Most characters passed on of an engine's complaint about a grammar."""
 
 
 class Streamed(Struct, frozen=True, kw_only=True):
-    """What came of one engine's stream. Times are in seconds on the monotonic clock, None if there was no token."""
+    """How one engine's stream ended. Times are in seconds on the monotonic clock, None if there was no token."""
 
     reason: EndReason
     usage: TokenUsage
@@ -52,7 +52,7 @@ class Streamed(Struct, frozen=True, kw_only=True):
 
 
 class TryNext(Exception):
-    """The engine failed before its first token: another one may answer. `error` is told if there is none."""
+    """The engine failed before its first token: another one may answer. If there is none, the client gets `error`."""
 
     def __init__(self, error: ApiError) -> None:
         super().__init__(str(error))
@@ -60,18 +60,18 @@ class TryNext(Exception):
 
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
-    """What one engine is asked for a turn."""
+    """The request to one engine for a turn."""
 
     turn: Turn
     engine: Engine
     prompt: Sequence[int]
-    """Token ids of this engine's model."""
+    """Prompt as token ids of this engine's model."""
     sampling: SamplingParams
     flight: AbstractContextManager[InFlightRequest]
-    """Counts the request as the engine's load."""
+    """Counts the request as load of its engine while it is open."""
     share: Share
     adapter: str | None
-    """Version of a LoRA adapter."""
+    """Version of the LoRA adapter, if one is used."""
     queue_timeout: float | None
     """Seconds that the request may wait in the engine for its first step; None: as long as it takes."""
 
@@ -112,7 +112,7 @@ async def relay(asked: EngineRequest, sink: AnswerSink) -> Streamed:
 
 
 class _Answer:
-    """One engine's answer while it comes."""
+    """One engine's answer while it is streamed."""
 
     def __init__(self, asked: EngineRequest, sink: AnswerSink) -> None:
         request, pool = asked.turn.request, asked.engine.pool
@@ -125,7 +125,7 @@ class _Answer:
             sink.begin()
         self.first: float | None = None
         self.last: float | None = None
-        """When the first and the last token came."""
+        """When the last token came, as `first` is when the first one did."""
         self._broken: ApiError | None = None
         self._generation: Generation
 
@@ -159,7 +159,7 @@ class _Answer:
             self._broken = sink.finish()
 
     def ended(self) -> Streamed:
-        """What came of it, without a failure of the engine."""
+        """Return how a stream ended that the engine did not fail."""
         turn, generation = self._asked.turn, self._generation
         blocked = self._sink.blocked
         whole = not (turn.cancelled or blocked)
@@ -217,7 +217,7 @@ def _usage(turn: Turn, generation: Generation) -> TokenUsage:
 
 
 def _charge(engine: Engine, failure: EngineGone | RequestFailed, held: Constraint | None) -> ApiError:
-    """Tell the breaker, and what to tell the client."""
+    """Report the failure to the breaker, and return the error for the client."""
     if isinstance(failure, RequestInvalid) or (isinstance(failure, RequestFailed) and failure.field == "grammar"):
         # The request's own fault, also where a grammar turns out too costly later. Not for the log: that must not hold
         # what clients write.

@@ -1,4 +1,4 @@
-"""The way of one turn from request to answer. `Pipeline.run` is the whole of it, and `_drive` its steps in order.
+"""The steps of one turn from request to answer. `Pipeline.run` is the whole of it, and `_drive` its steps in order.
 
 Limits are reserved before anything is spent and settled to what was used, whatever happens in between. Another engine
 takes over only before the first token: afterwards it would repeat or contradict what the client has already read.
@@ -71,10 +71,10 @@ class Pipeline:
             *([SemanticSource(services.similar, self._stored, settings)] if services.similar is not None else []),
             EngineAnswers(settings, engines, self._routing, escalations, metrics, guard),
         ]
-        """Asked in this order after the exact cache."""
+        """Sources in the order in which they are asked after the exact cache."""
 
     async def run(self, turn: Turn) -> None:
-        """See `gateway.turns.TurnPipeline`. Measures what `_drive` does."""
+        """Carry a turn through `_drive`, with metrics and a trace; see `gateway.turns.TurnPipeline`."""
         tier, outcome = "", "failed"
         self._metrics.turns.started()
         self._metrics.activity.started(turn.principal.tenant, monotonic())
@@ -117,7 +117,7 @@ class Pipeline:
         return await self._finish(answered, limits, storing)
 
     def _resolve(self, turn: Turn) -> Resolved:
-        """What the request's names lead to, which costs nothing to find out.
+        """Return what the request's names lead to, which takes no other work.
 
         Raises:
             InvalidRequest, ModelNotFound, Forbidden: it cannot be served, whatever is in it.
@@ -169,7 +169,7 @@ class Pipeline:
         )
 
     async def _admit(self, prepared: Prepared, reservation: Reservation) -> Admitted:
-        """Set aside what the turn may use at most, and look into the exact cache: together one round trip."""
+        """Reserve the most that the turn may use, and look into the exact cache, in one round trip together."""
         looking = asyncio.create_task(self._stored.look_up(prepared))
         try:
             expected, foreseen = await self._admission.extend(prepared, reservation)
@@ -185,7 +185,7 @@ class Pipeline:
         return Admitted(**known, reservation=reservation, expected=expected, foreseen=foreseen, cache=cache)
 
     async def _answer(self, progress: Progress) -> Answered:
-        """The first answer that there is."""
+        """Return the answer of the first source that has one."""
         adapter = progress.admitted.adapter
         answered = await self._stored.answer(progress)
         if answered is None and adapter is not None:
@@ -208,7 +208,7 @@ class Pipeline:
             self._tiers.answered(answered, progress.escalation)
             self._accounts.close(answered)
             self._admission.learn(answered)
-        storing = self._stored.land(turn, answered)  # its round trip is that of the settlement
+        storing = self._stored.land(turn, answered)  # its round trip overlaps that of the settlement
         limits = await self._admission.settle(progress, answered)
         turn.trace.mark(Stage.SETTLE)
         return limits, storing

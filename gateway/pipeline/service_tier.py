@@ -1,4 +1,4 @@
-"""Service tiers: what a request may ask for, which class of the engine's scheduler that is, and its tenant's share."""
+"""Service tiers: which class of the engine's scheduler and which share of the engine a request gets."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gateway.protocol.requests import ServiceTier
 from gateway.records.directory import Tenant
 
 _CLASSES: dict[ServiceTier, ServiceClass] = {"flex": "batch", "priority": "premium", "fast": "premium"}
-"""`auto` and `default` are the tenant's own class."""
+"""Scheduler class by service tier; `auto` and `default` stand for the tenant's own class."""
 _TIERS: dict[ServiceClass, ServiceTier] = {"premium": "priority", "standard": "default", "batch": "flex"}
 
 
 class Share(Struct, frozen=True):
-    """On whose account, and how well, a turn is served."""
+    """The tenant and scheduler class under which an engine serves a turn."""
 
     tenant: str
-    """A digest: engines need not know names."""
+    """Digest of the tenant's name, as engines need not know names."""
     weight: float
     service: ServiceClass
 
     @property
     def tier(self) -> ServiceTier:
-        """The tier that clients are told."""
+        """The service tier that clients are told."""
         return _TIERS[self.service]
 
 

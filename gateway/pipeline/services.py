@@ -1,4 +1,4 @@
-"""What the turns of one process share, whatever configuration they began under. `Gateway` adds what the doors need."""
+"""The parts that all turns of a process share, whatever configuration they began under."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an engine's answer goes: into its turn, or through the filter of safety rules first."""
+"""Sinks take an engine's answer: into its turn, or through the filter of safety rules first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.turns import Turn
 
 
 class AnswerSink(Protocol):
-    """Takes one answer, as an engine gives it."""
+    """Takes one answer event by event, as an engine gives it."""
 
     @property
     def text(self) -> str:
@@ -27,21 +27,21 @@ class AnswerSink(Protocol):
         return False
 
     def begin(self) -> None:
-        """An engine is about to answer."""
+        """Called when an engine is about to answer."""
 
     def take(self, events: Iterable[TurnEvent]) -> None:
-        """The answer goes on with these events."""
+        """Take the next events of the answer."""
 
     def computed(self, tokens: int, logprobs: Sequence[TokenIdLogprob] | None) -> None:
-        """The engine has computed so many tokens for the events taken last, with these log-probabilities."""
+        """Note how many tokens the engine has computed for the events taken last, and their log-probabilities."""
         return
 
     def finish(self) -> AnswerRedacted | None:
-        """The answer has ended; returns its error if it is not what was asked for once rules have changed it."""
+        """End the answer; returns an error if safety rules have changed it so that it is not what was asked for."""
         return None
 
     def close(self) -> None:
-        """Nothing more comes, whether the answer has ended or failed."""
+        """Release what the sink holds, once nothing more comes, whether the answer has ended or failed."""
         return
 
 

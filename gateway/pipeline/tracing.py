@@ -2,8 +2,8 @@
 
 Off unless `telemetry.otlp_endpoint` or OpenTelemetry's own environment variables name a collector; then nothing of the
 SDK is even imported. Names follow OpenTelemetry's conventions for generative AI (`gen_ai.*`, in development when this
-was written: https://github.com/open-telemetry/semantic-conventions-genai); what is ours alone begins with
-`roundhouse.`. A turn's stages become spans once it has ended, from the moments that `TurnTrace` has kept.
+was written: https://github.com/open-telemetry/semantic-conventions-genai); our own names begin with `roundhouse.`. A
+turn's stages become spans once it has ended, from the moments that `TurnTrace` has kept.
 
 No span holds what a client or a model has written, unless an operator turns `telemetry.capture_content` on.
 """
@@ -50,14 +50,14 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 def wanted(settings: TelemetrySettings, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether spans are to be exported."""
+    """Whether spans are exported."""
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none":
         return False
     return bool(settings.otlp_endpoint) or any(environ.get(name) for name in _ENDPOINTS)
 
 
 def create(settings: TelemetrySettings, gateway: str, environ: Mapping[str, str] = os.environ) -> Tracing | None:
-    """The tracing that is configured; None if none is.
+    """Return the configured tracing; None if none is configured.
 
     Args:
         gateway: id of this process.
@@ -109,11 +109,11 @@ class Tracing:
         self.tracer: Tracer = provider.get_tracer("roundhouse", __version__)
 
     async def aclose(self) -> None:
-        """Export what has not been exported."""
+        """Export the remaining spans."""
         await asyncio.to_thread(self._provider.shutdown)
 
     def begin(self, turn: Turn) -> None:
-        """The turn has begun; from now on it has a span, whose children are made when it ends."""
+        """Begin the turn's span, whose children are made when it ends."""
         request, trace = turn.request, turn.trace
         attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": _operation(turn),
@@ -132,7 +132,7 @@ class Tracing:
         )
 
     def answered(self, answered: Answered) -> None:
-        """The turn has an answer, or part of one."""
+        """Describe in the span who answered, once there is an answer or part of one."""
         turn, streamed = answered.admitted.turn, answered.streamed
         span = turn.trace.span
         if span is None or not span.is_recording():
@@ -148,7 +148,7 @@ class Tracing:
             turn.trace.decoded = (streamed.queue_seconds, streamed.first_token, streamed.last_token)
 
     def close(self, turn: Turn, error: BaseException | None) -> None:
-        """The turn is over, by `error` if it was refused or broke off; its span is exported."""
+        """End and export the turn's span; `error` if the turn was refused or broke off."""
         span = turn.trace.span
         if span is None:
             return
@@ -216,7 +216,7 @@ def _operation(turn: Turn) -> str:
 
 
 def _context(parent: SpanContext | None) -> Context:
-    """The context of a span with this parent: never an ambient one, which may be another request's."""
+    """Return the context of a span with this parent: never an ambient one, which may be another request's."""
     return set_span_in_context(NonRecordingSpan(parent), Context()) if parent else Context()
 
 
@@ -255,7 +255,7 @@ def _response(answered: Answered) -> dict[str, AttributeValue]:
 
 
 def _content(turn: Turn, limit: int) -> dict[str, AttributeValue]:
-    """What was said, in the conventions' JSON, at most `limit` characters each way."""
+    """Return what was said, in the conventions' JSON, at most `limit` characters each way."""
     request = turn.request
     if request.prompt is None:
         said = [(message.role, message.content) for message in turn.conversation]
@@ -279,9 +279,9 @@ def _message(role: str, text: str) -> dict[str, Any]:
 
 
 def _intervals(trace: TurnTrace) -> Iterator[tuple[str, float, float]]:
-    """Name, beginning and end of a turn's children: its stages, the engine's divided into queue, prefill and decode."""
+    """Yield name, beginning and end of the turn's stages, the engine's divided into queue, prefill and decode."""
     for stage, begin, finish in trace.stages():
-        # Of two answers the tokens of the one that was given are known.
+        # Where there were two answers, times of tokens are known only for the one that was given.
         if stage is not Stage.ENGINE or trace.decoded is None or not begin <= trace.decoded[1] <= finish:
             yield str(stage), begin, finish
             continue
@@ -293,12 +293,12 @@ def _intervals(trace: TurnTrace) -> Iterator[tuple[str, float, float]]:
 
 
 def _fail(span: Span, error: BaseException) -> None:
-    """What went wrong, without its message: that may repeat what a client has sent."""
+    """Describe a failure without its message, which may repeat what a client has sent."""
     kind = error.code if isinstance(error, ApiError) else type(error).__name__
     span.set_attribute("error.type", kind)
     span.set_status(Status(StatusCode.ERROR, kind))
 
 
 def _epoch(at: float) -> int:
-    """A moment of the monotonic clock in nanoseconds since the epoch."""
+    """Return a moment of the monotonic clock in nanoseconds since the epoch."""
     return time.time_ns() + int((at - monotonic()) * 1e9)

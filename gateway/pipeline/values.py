@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Assigned(Struct, frozen=True):
-    """Where a turn goes that asked for a route."""
+    """The target of a turn that asked for a route."""
 
     route: Route
     model: str
@@ -50,18 +50,18 @@ class Assigned(Struct, frozen=True):
 
     @property
     def trial(self) -> bool:
-        """Whether targets are being compared."""
+        """Whether the route's targets are being compared."""
         stable, *others = self.route.targets
         return stable.weight > 0 and any(target.weight > 0 for target in others)
 
     @property
     def canary(self) -> bool:
-        """Whether it goes to one of those on trial."""
+        """Whether the turn goes to a target on trial."""
         return self.trial and self.model != self.route.targets[0].model
 
     @property
     def sentence(self) -> str:
-        """For the route's reasons."""
+        """The target as one of the reasons that clients are told."""
         return f"the name {self.route.name} leads this conversation to {self.model}"
 
 
@@ -83,7 +83,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
         return self.assigned is not None and self.assigned.trial
 
     def model(self, engine: Engine) -> str:
-        """Public name of what answers on this engine."""
+        """Return the public name of what answers on this engine."""
         return self.adapter.name if self.adapter else engine.pool.name
 
 
@@ -101,18 +101,18 @@ class Prepared(Resolved, frozen=True, kw_only=True):
 
 
 Embedding = NDArray[np.float32]
-"""Of a text, of length 1."""
+"""Vector of length 1 that stands for a text."""
 
 
 class Assessment(Struct, frozen=True):
-    """What the newest message shows about how hard it is, and the tier chosen for it."""
+    """The newest message's features and complexity, and the tier chosen by them."""
 
     seen: Features
     complexity: Complexity
     choice: TierChoice | None
-    """None: the request names its model or tier."""
+    """The tier chosen; None if the request names its model or tier."""
     embedding: Embedding | None
-    """Of the newest user message, if the choice has asked for it."""
+    """Embedding of the newest user message, if the choice needed it."""
 
 
 class CacheFindings(Struct, frozen=True, kw_only=True):
@@ -126,20 +126,20 @@ class CacheFindings(Struct, frozen=True, kw_only=True):
     scope: Scope = Scope.USER
     """Who may be given the answer."""
     embedding: Embedding | None = None
-    """Of the newest user message, if it has been asked for."""
+    """Embedding of the newest user message, if it was computed."""
     attempt: Attempt | None = None
-    """The look-up of the semantic cache, once it was made."""
+    """The look-up in the semantic cache, once it was made."""
 
 
 class Admitted(Prepared, frozen=True, kw_only=True):
-    """A turn within its limits, which the response cache was asked about."""
+    """A turn within its limits, with what the response cache found."""
 
     reservation: Reservation
     """The most that the turn may use."""
     expected: bool
-    """Whether the answer's length is to be learnt, see `gateway.limits.expectation`."""
+    """Whether the answer's length is learnt from, see `gateway.limits.expectation`."""
     foreseen: Assessment | None
-    """Made before admission where the tenant has quotas of single models."""
+    """An assessment made before admission, where the tenant has quotas of single models."""
     cache: CacheFindings
 
     @property
@@ -158,7 +158,7 @@ class Dispatched(Admitted, frozen=True, kw_only=True):
 
 
 class Answered(Struct, frozen=True):
-    """A turn that has ended, and who answered. Figures leave out a discarded first answer unless they say otherwise."""
+    """A turn that has ended, and the model that answered. Figures leave out a discarded first answer unless noted."""
 
     admitted: Admitted
     streamed: Streamed
@@ -166,7 +166,7 @@ class Answered(Struct, frozen=True):
     model: str
     fallback: bool = False
     earlier: Answered | None = None
-    """The first answer that this one has replaced, which is charged all the same."""
+    """The first answer that this one has replaced; it is charged too."""
 
     @property
     def cache(self) -> CacheOutcome:
@@ -180,12 +180,12 @@ class Answered(Struct, frozen=True):
 
     @property
     def price(self) -> TokenPrices | None:
-        """None: nothing is charged, and no cost is told."""
+        """Prices of the model; None if nothing is charged and no cost is told."""
         return self.admitted.prices.get(self.base_model)
 
     @property
     def charged(self) -> Amounts:
-        """What counts against limits: what was computed, and its cost."""
+        """Usage that counts against limits: what was computed, and its cost."""
         if self.cache == "hit":
             return Amounts()
         usage = self.streamed.usage
@@ -203,14 +203,14 @@ class Answered(Struct, frozen=True):
 
     @property
     def cost(self) -> int | None:
-        """Micro-dollars for everything, rounded up."""
+        """Micro-dollars for both answers, rounded up."""
         parts = [answer.picodollars for answer in (self, self.earlier) if answer is not None]
         priced = [part for part in parts if part is not None]
         return _up(sum(priced)) if priced else None
 
     @property
     def usage(self) -> TokenUsage:
-        """Tokens of everything."""
+        """Tokens of both answers."""
         usage = self.streamed.usage
         return usage + self.earlier.streamed.usage if self.earlier else usage
 
@@ -220,19 +220,19 @@ class Progress:
 
     def __init__(self, admitted: Admitted) -> None:
         self.admitted = admitted
-        """Becomes `Dispatched` once an engine is chosen."""
+        """The newest value: `Dispatched` once an engine is chosen."""
         self.escalation: Escalation | None = None
         """Whether another answer was worth its cost, if the first one looked bad."""
         self.takeover: Takeover | None = None
         """The change to the next tier, once it has a reservation of its own."""
 
     def found(self, **changes: Any) -> None:
-        """A cache knows more. Takes fields of `CacheFindings`."""
+        """Replace fields of `CacheFindings` by what a cache has found."""
         cache = msgspec.structs.replace(self.admitted.cache, **changes)
         self.admitted = msgspec.structs.replace(self.admitted, cache=cache)
 
     def cut_off(self, failure: BaseException | None = None) -> Answered | None:
-        """The turn's end if it stopped now, or did so because of a failure; None if nobody was shown anything yet."""
+        """Return the turn's end if it stopped now, or failed; None if nobody was shown anything yet."""
         turn, takeover = self.admitted.turn, self.takeover
         routed = turn.log.routed
         if routed is None:
@@ -245,7 +245,7 @@ class Progress:
 
 
 class Source(Protocol):
-    """Where an answer may come from: the response cache, the semantic cache, or the engines."""
+    """A source of answers: the response cache, the semantic cache, or the engines."""
 
     async def answer(self, progress: Progress) -> Answered | None:
         """Answer the turn with events for its log; None: this source has no answer, and `progress` says why.
@@ -257,5 +257,5 @@ class Source(Protocol):
 
 
 def _up(picodollars: int | None) -> int | None:
-    """Micro-dollars, rounded up."""
+    """Return micro-dollars, rounded up."""
     return None if picodollars is None else -(-picodollars // PICODOLLARS_PER_MICRODOLLAR)

@@ -26,12 +26,12 @@ async def in_registry(function: Callable[..., T], *arguments: Any) -> T:
 
 
 async def pointers(call: Call) -> dict[str, Pointer]:
-    """All names of adapters, and where they lead."""
+    """Return all names of adapters, with their pointers."""
     return await in_registry(call.gateway.adapters.registry.names)
 
 
 async def pointer_of(call: Call, name: str) -> Pointer:
-    """Where a name leads that the caller may see. Raises NotFound: there is none."""
+    """Return the pointer of a name that the caller may see. Raises NotFound: there is none."""
     pointer = (await pointers(call)).get(name)
     if pointer is None or not sees(call, pointer):
         raise NotFound(f"no adapter is named {name!r}")
@@ -39,30 +39,30 @@ async def pointer_of(call: Call, name: str) -> Pointer:
 
 
 async def own_pointer_of(call: Call, name: str) -> Pointer:
-    """Where a name leads that the caller may change. Raises NotFound, Forbidden."""
+    """Return the pointer of a name that the caller may change. Raises NotFound, Forbidden."""
     pointer = await pointer_of(call, name)
     check_own(call, pointer)
     return pointer
 
 
 def check_own(call: Call, pointer: Pointer) -> None:
-    """Raises Forbidden: others may use it too, and the caller is no operator."""
+    """Raise Forbidden if others may use the adapter too and the caller is no operator."""
     if not (call.principal.operator or owner(pointer) == call.principal.tenant):
         raise Forbidden("it is not this tenant's alone; only operators may change it")
 
 
 def sees(call: Call, pointer: Pointer) -> bool:
-    """Whether the caller may see where a name leads."""
+    """Whether the caller may see an adapter's name."""
     return call.principal.operator or pointer.allows(call.principal.tenant)
 
 
 def owner(pointer: Pointer) -> str | None:
-    """The only tenant that may use it; None if there are several."""
+    """Return the only tenant that may use an adapter; None if there are several."""
     return pointer.tenants[0] if pointer.tenants is not None and len(pointer.tenants) == 1 else None
 
 
 async def may_use(call: Call, version: str) -> bool:
-    """Whether a name leads to a version that the caller's tenant may use now. A digest alone is no permission."""
+    """Whether a name that the caller's tenant may use now leads to a version. A digest alone is no permission."""
     if call.principal.operator:
         return True
     tenant = call.gateway.view.tenant(call.principal.tenant)

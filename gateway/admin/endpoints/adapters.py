@@ -192,10 +192,10 @@ async def _edit(
     change: Callable[[Pointer], Pointer | None],
     changes: dict[str, Any],
 ) -> Pointer | None:
-    """Change where a name leads. The audit log is written before, and once more if the change fails."""
+    """Change a name's pointer. The change is logged before it is made, and once more if it fails."""
 
     def allowed(current: Pointer) -> Pointer | None:
-        # It may have been changed, or shared with others, since it was read.
+        # The name may have been changed, or shared with others, since it was read.
         check_own(call, current)
         match.check(_tag(current))
         return change(current)
@@ -212,7 +212,7 @@ async def _edit(
 
 
 async def _receive(call: Call, upload: Upload) -> tuple[AdapterUpload, str]:
-    """Write an upload's files into its folder -> its request, and a digest of the files."""
+    """Write an upload's files into its folder; returns its request and a digest of the files."""
     await asyncio.to_thread(upload.folder.mkdir, parents=True, mode=0o700)
     form = Form(
         call.request.headers["content-type"],
@@ -229,7 +229,7 @@ async def _receive(call: Call, upload: Upload) -> tuple[AdapterUpload, str]:
 
 
 def _source(call: Call, body: AdapterRegistration) -> str:
-    """The normalised address to fetch from.
+    """Return the normalised address to fetch from.
 
     Raises:
         Forbidden, InvalidRequest: the caller may not have this fetched.
@@ -241,7 +241,7 @@ def _source(call: Call, body: AdapterRegistration) -> str:
 
 
 async def _permitted(call: Call, body: AdapterUpload) -> AdapterUpload:
-    """The registration as it will be done: an admin's is for its own tenant.
+    """Return the registration as it will be done: an admin's is for its own tenant.
 
     Raises:
         ApiError: the caller may not register this.
@@ -281,7 +281,7 @@ def _base(call: Call, body: AdapterUpload) -> Pool:
 
 
 def _job_id(call: Call) -> str:
-    """An id for the job: the same when the request is repeated with its idempotency key."""
+    """Return an id for the job, the same one when the request is repeated with its idempotency key."""
     if call.idempotency_key is None:
         return f"job_{secrets.token_hex(16)}"
     return f"job_{hashlib.sha256(f'{call.actor} {call.idempotency_key}'.encode()).hexdigest()[:32]}"
@@ -292,7 +292,7 @@ def _no_such_version() -> InvalidRequest:
 
 
 async def _fitting(call: Call, version: str, pointer: Pointer) -> Manifest:
-    """The manifest of a version.
+    """Return the manifest of a version.
 
     Raises:
         InvalidRequest: there is no such version, or it was checked against another base model.

@@ -1,4 +1,4 @@
-"""The audit log: read, exported, verified."""
+"""The audit log: list, export, verify."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ endpoints = Endpoints("audit", "Who changed what, and when: a chain of hashes.")
 
 _PAGE = 500
 _MOST_PAGES = 10
-"""Pages of the log that one request looks through for entries of one tenant."""
+"""Most pages of the log that one request searches for entries of one tenant."""
 
 
 class AuditEntry(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Statistics of the caches, and forgetting what they hold."""
+"""Statistics of the caches, and the removal of stored answers."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def invalidate_cache(call: Call, path: TenantPath, query: Invalidation) ->
     """Forget all stored answers of a tenant, or those with a tag, at once and on every gateway."""
     changes = {} if query.tag is None else {"tag": [None, query.tag]}
     replayed = await call.note("cache.invalidate", path.tenant, path.tenant, changes=changes, once=call.once(query))
-    # Also if it was noted before: then it may not have been done, and twice does no harm.
+    # Also if an earlier attempt is in the log: it may have failed after that, and twice does no harm.
     await call.gateway.response_cache.invalidate(path.tenant, query.tag or ALL)
     return Answer(None, replayed=replayed)
 

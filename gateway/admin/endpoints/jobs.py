@@ -1,4 +1,4 @@
-"""Jobs: how work is doing that goes on after its request was answered."""
+"""Jobs: work that goes on after its request was answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys: made, rotated, limited and revoked. A key is shown once."""
+"""API keys: make, rotate, limit, revoke. A key is shown once."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def revoke_key(call: Call, path: KeyPath) -> Answer[None]:
 
 
 async def _changeable(call: Call, path: KeyPath) -> Key:
-    """The key of this path.
+    """Return the key of this path.
 
     Raises:
         NotFound: there is none.

@@ -137,7 +137,7 @@ def _engine(call: Call, path: ReplicaPath) -> Engine:
 
 
 async def _control(call: Call, engine: Engine) -> ReplicaControl:
-    """The record of what is set for a replica; its revision is 0 if nothing was set."""
+    """Return a replica's settings as a record; its revision is 0 if nothing was set."""
     return await call.gateway.directory.get(ReplicaControl, engine.name) or ReplicaControl(name=engine.name)
 
 

@@ -1,4 +1,4 @@
-"""What endpoints of the directory's records have in common: read, list, create, change, delete with conditions."""
+"""Shared code of endpoints for the directory's records: read, list, create, change, delete with conditions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def find(call: Call, kind: type[R], identity: str, *, tenant: str | None =
 async def page_of(
     call: Call, kind: type[R], query: Page, state: type[Struct], *, tenant: str | None = None
 ) -> tuple[list[Struct], str | None]:
-    """A page of records as they are shown, and the cursor of the next one."""
+    """Return a page of records as they are shown, and the cursor of the next one."""
     listing = f"{kind.KIND}:{tenant or ''}"
     after = cursors.decode(listing, query.cursor)
     page = await call.gateway.directory.page(kind, tenant=tenant, after=after, limit=query.limit)
@@ -76,12 +76,13 @@ async def delete(call: Call, record: Record) -> Answer[None]:
 
 
 def answer(record: Record, state: type[Struct], *, location: str | None = None, replayed: bool = False) -> Answer[Any]:
-    """A record as an answer, with its ETag."""
+    """Return a record as an answer, with its ETag."""
     return Answer(shown(record, state), etag=entity_tag(record.revision), location=location, replayed=replayed)
 
 
 def refuse_reserved(call: Call, fields: dict[str, Any], *names: str) -> None:
-    """
+    """Refuse fields that only operators may set.
+
     Raises:
         Forbidden: the caller is no operator, and sets one of these fields.
     """

@@ -1,4 +1,4 @@
-"""Public names whose requests are shared among models and adapters, such as canaries."""
+"""Routes: public names whose requests are shared among models and adapters, such as canaries."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _shadow(route: Route, found: Comparison) -> ShadowState:
 def _check(call: Call, route: Route) -> None:
     """
     Raises:
-        InvalidRequest: it leads to what is not there. Clients would be told so, conversation by conversation.
+        InvalidRequest: a target does not exist, which clients would be told turn by turn.
     """
     gateway = call.gateway
     pools = [name for pool in gateway.engines.pools for name in (pool.tier, pool.name)]

@@ -1,4 +1,4 @@
-"""Types that several kinds of requests and answers share, and those that are made from the directory's records."""
+"""Types that several requests and answers share, and functions that derive types from the directory's records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Page(Input, frozen=True):
 def creation(
     name: str, kind: type[Record], *, without: Collection[str] = (), instead: dict[str, Any] | None = None
 ) -> type[Struct]:
-    """What a caller sends to make a record: its fields, but not those that the store sets.
+    """Derive the type of a request that makes a record: the record's fields, but not those that the store sets.
 
     Args:
         without: fields that the path says.
@@ -54,14 +54,14 @@ def creation(
 
 
 def change(name: str, kind: type[Record], *, without: Collection[str]) -> type[Struct]:
-    """What a caller sends to change a record: fields that are left out stay."""
+    """Derive the type of a request that changes a record: fields that are left out stay."""
     return _made(name, kind, _BOOKKEEPING | set(without), {}, _optional)
 
 
 def state(
     name: str, kind: type[Record], *, without: Collection[str] = (), beside: dict[str, Any] | None = None
 ) -> type[Struct]:
-    """How a record is shown: every field, whether or not it holds its default.
+    """Derive the type in which a record is shown: every field, whether or not it holds its default.
 
     Args:
         beside: types of fields that the record does not have; null until they are filled in.
@@ -79,13 +79,13 @@ def state(
 
 
 def shown(record: Record, kind: type[Struct]) -> Struct:
-    """A record as its state."""
+    """Return a record in the type in which it is shown."""
     names = [name for name in kind.__struct_fields__ if name in record.__struct_fields__]
     return kind(**{name: getattr(record, name) for name in names}, read_only=record.revision == 0)
 
 
 def given(body: Struct) -> dict[str, Any]:
-    """The fields that a change names."""
+    """Return the fields that a change names."""
     return {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
 
 

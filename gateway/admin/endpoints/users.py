@@ -80,7 +80,7 @@ async def delete_user(call: Call, path: UserPath) -> Answer[None]:
 
 
 async def _changeable(call: Call, path: UserPath) -> User:
-    """The user of this path.
+    """Return the user of this path.
 
     Raises:
         NotFound: there is none.

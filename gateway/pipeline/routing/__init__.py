@@ -1,1 +1,1 @@
-"""Where a turn goes: tier, route, replica; and what is learnt from where it went."""
+"""Routing: a turn's route, tier and replica, and what is learnt from its outcome."""

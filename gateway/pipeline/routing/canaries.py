@@ -1,11 +1,11 @@
-"""Routes: names whose conversations are shared among models, and canaries that are taken out when they are worse.
+"""Routes, names whose conversations are shared among models, and canaries, which are taken out when they do worse.
 
 A route's first target is the stable one. While another one has a weight as well, it is on trial (`router/canary.py`):
-failures of both are counted, added up over all gateways in Redis, and looked at every second. A canary that is worse
-loses its weight, in the directory, where the audit log says so. While a trial runs, no target's answers come from the
+failures of both are counted, added up over all gateways in Redis, and compared every second. A canary that does worse
+loses its weight in the directory, where the audit log says so. While a trial runs, no target's answers come from the
 response cache: answers that cannot fail would make the stable one look better than it is.
 
-Redis down means that what failed meanwhile is not counted: conversations are split as before, and nothing is taken out.
+While Redis is down, failures are not counted: conversations are split as before, and nothing is taken out.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from router.canary import CanaryRule, CanarySignal, CanaryVerdict, Failures, Wei
 log = logging.getLogger("roundhouse.canaries")
 
 KEY = "rh1:canary:{{{route}}}:{revision}"
-"""HASH: what is known of a route's targets since it was last changed."""
+"""HASH: turns and failures of a route's targets since the route was last changed."""
 LIFETIME = 30 * 86_400
 ACTOR = "system:canary"
-"""Of the audit entries."""
+"""Actor in the audit log when a canary is taken out."""
 RULE = CanaryRule()
 _TURNS = "turns"
 _OUT = "out:"
 _REMEMBERED = 50_000
-"""Conversations of which is known that their failure has been counted."""
+"""Most conversations whose counted failures are remembered, so that each counts once."""
 
 
 class TakenOut(Struct, frozen=True):
-    """Why a canary was taken out: what was known of it then."""
+    """Why a canary was taken out, with the counts at that time."""
 
     at: int
-    """Unix time in seconds."""
+    """Unix time in seconds when the canary was taken out."""
     signal: CanarySignal
     turns: int
     stable_turns: int
@@ -59,7 +59,7 @@ class TakenOut(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """What is known of one canary."""
+    """Counts and verdict of one canary."""
 
     model: str
     weight: int
@@ -68,11 +68,11 @@ class Standing(Struct, frozen=True):
     failures: dict[CanarySignal, Failures]
     verdict: CanaryVerdict
     taken_out: TakenOut | None
-    """By the gateways, and nobody has changed the route since."""
+    """Set if the gateways have taken the canary out and nobody has changed the route since."""
 
 
 class Canaries:
-    """What one gateway knows of its routes."""
+    """Assigns turns to the targets of routes, counts failures, and takes canaries out."""
 
     def __init__(self, redis: Redis, directory: Directory, view: View, metrics: Metrics, shadows: Shadows) -> None:
         self._redis = redis
@@ -81,11 +81,11 @@ class Canaries:
         self._view = view
         self._metrics = metrics
         self._news: dict[tuple[str, int], tuple[Route, Counter[str]]] = {}
-        """By name and revision of the route."""
+        """Counts that are not flushed yet, by the route's name and revision."""
         self._counted: OrderedDict[tuple[str, int, bytes, CanarySignal], None] = OrderedDict()
 
     def assign(self, turn: Turn) -> Assigned | None:
-        """Where the turn's model name leads, if it is a route, all of which its tenant may use."""
+        """Return the target for a turn that asks for a route whose models its tenant may all use, else None."""
         route = self._view.route(turn.request.model)
         if route is None:
             return None
@@ -102,7 +102,7 @@ class Canaries:
         return Assigned(route, model, conversation, copy)
 
     def observe(self, asked: Admitted, answered: Answered | None, failure: BaseException | None) -> None:
-        """A turn has ended, or was refused with `failure`; nothing is done if it has asked for no route."""
+        """Count a turn that has ended, or was refused with `failure`. A turn that asked for no route is ignored."""
         assigned = asked.assigned
         if assigned is None:
             return
@@ -112,7 +112,7 @@ class Canaries:
             self._judge(assigned, _signals(assigned.route, answered, failure, asked.turn.trace.began))
 
     def lost(self, assigned: Assigned) -> ApiError:
-        """There is no such model as the route leads to: our fault, not the client's. Returns what to tell it."""
+        """Report a route that leads to a missing model, and return the client's error: the fault is ours."""
         log.error("route leads nowhere", extra={"route": assigned.route.name, "model": assigned.model})
         if assigned.trial:
             self._judge(assigned, [CanarySignal.ERROR])
@@ -131,12 +131,12 @@ class Canaries:
         self._count(route, counted)
 
     def _count(self, route: Route, counted: Mapping[str, int]) -> None:
-        """Add it up with the next flush."""
+        """Add the counts with the next flush."""
         _, news = self._news.setdefault((route.name, route.revision), (route, Counter()))
         news.update(counted)
 
     async def flush(self) -> None:
-        """Add up what is new, and take out canaries that are worse. Never raises for want of Redis."""
+        """Add new counts to those in Redis, and take out canaries that do worse. Never raises for want of Redis."""
         news, self._news = self._news, {}
         for route, counted in news.values():
             try:
@@ -154,7 +154,7 @@ class Canaries:
             await pipeline.execute()
 
     async def _take_out(self, route: Route, standings: Sequence[Standing]) -> None:
-        """Those that are worse.
+        """Take out the canaries that do worse.
 
         Raises:
             RedisError, OSError, ApiError: Redis does not answer.
@@ -182,21 +182,21 @@ class Canaries:
 
 
 class Trial(Struct, frozen=True):
-    """What is known of a route since it was last changed."""
+    """Counts of a route since it was last changed."""
 
     standings: list[Standing]
-    """Of each target beside the first."""
+    """Standing of each target beside the first."""
     shadow: Comparison | None
 
 
 def exists(route: Route, tenant: Tenant | None) -> bool:
-    """Whether a route is there for a tenant: all that it leads to has to be."""
+    """Whether a route exists for a tenant, who must be allowed all of its models."""
     names = (route.name, *(target.model for target in route.targets))
     return not route.disabled and (tenant is None or all(map(tenant.may_use, names)))
 
 
 async def read(redis: Redis, route: Route) -> Trial:
-    """What is known of a route.
+    """Read a route's counts.
 
     Raises:
         RedisError, OSError: Redis does not answer.
@@ -234,7 +234,7 @@ def _taken_out(standing: Standing) -> TakenOut:
 def _signals(
     route: Route, answered: Answered | None, failure: BaseException | None, began: float
 ) -> list[CanarySignal]:
-    """What was wrong. Only what a model or its engines can be blamed for: no refused or cancelled requests."""
+    """Return a turn's failures that its model or engines caused; refused and cancelled requests are none."""
     error = failure if answered is None else answered.streamed.error
     if error is not None or answered is None:
         return [CanarySignal.ERROR] if isinstance(error, ApiError) and error.status >= 500 else []
@@ -248,7 +248,7 @@ def _signals(
 
 
 def _beginning(turn: Turn) -> bytes:
-    """Digest of a conversation up to its first question: the same in all of its turns."""
+    """Return the digest of a conversation up to its first question, which is the same in all of its turns."""
     digest = hashlib.blake2b(digest_size=16)
     prompt = turn.request.prompt
     if prompt is not None:

@@ -1,4 +1,4 @@
-"""Where a turn goes: looks at what is asked, and has `router` choose a tier, an engine and the engines after it."""
+"""Chooses a turn's tier, its engine and the engines after it: gathers what `router` decides by."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from router.route import NoRoute, RouteDecision, RouteRequest, route
 
 
 class Routing:
-    """The choices of one configuration."""
+    """Chooses tiers and engines under one configuration."""
 
     def __init__(self, view: View, engines: Engines, adapters: AdapterNames, tiers: Tiers) -> None:
         self._view = view
@@ -40,7 +40,7 @@ class Routing:
         return Dispatched(**msgspec.structs.asdict(admitted), assessment=assessment, decision=decision)
 
     async def assess(self, prepared: Prepared, embedding: Embedding | None = None) -> Assessment:
-        """Look at what is asked. To be done once for a turn: it may draw lots, and notices what is asked again."""
+        """Assess the request. Once per turn only: the tier may be random, and repeated questions are recorded."""
         request = prepared.turn.request
         if isinstance(request.prompt, str):
             said = [features.PromptMessage("user", request.prompt)]
@@ -50,7 +50,7 @@ class Routing:
         return await self._tiers.assess(prepared, seen, score(seen), embedding)
 
     def route(self, prepared: Prepared, assessment: Assessment) -> RouteDecision:
-        """The engine as things are now.
+        """Choose the engine by the present load.
 
         Raises:
             ApiError: none can answer.
@@ -76,7 +76,7 @@ class Routing:
             raise refused(refusal, self.visible(prepared.turn), full) from None
 
     def place(self, dispatched: Dispatched) -> Placement | None:
-        """Which replica of the chosen pool answers; None if it has only one."""
+        """Choose the replica of the chosen pool that answers; None if the pool has only one."""
         turn, decision = dispatched.turn, dispatched.decision
         version = dispatched.adapter.version if dispatched.adapter else None
         prompt = dispatched.prompts[self._engines[decision.replica].pool.name]
@@ -84,11 +84,11 @@ class Routing:
         return self._engines.place(decision, question, self._view.replicas())
 
     def tenant(self, turn: Turn) -> Tenant:
-        """The turn's, also where nothing is set for it."""
+        """Return the turn's tenant, with defaults where no record exists."""
         name = turn.principal.tenant
         return self._view.tenant(name) or Tenant(name=name)
 
     def visible(self, turn: Turn) -> list[str]:
-        """Names of the adapters that the turn could have asked for."""
+        """Return the names of the adapters that the turn could have asked for."""
         tenant = self.tenant(turn)
         return [name for name in sorted(self._adapters.visible(tenant.name)) if tenant.may_use(name)]

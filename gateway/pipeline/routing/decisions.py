@@ -1,8 +1,8 @@
 """The log of tier decisions: a capped stream per tenant in Redis, written once a second beside the turns.
 
-An entry holds what a decision was made from and what came of it, so that it can be made again offline and learnt from:
-features (counts and shares), probabilities, prices, the propensity, the model's version. Nothing a client has written.
-What Redis does not take is tried again; beyond `MAX_WAITING` entries the oldest are dropped.
+An entry holds what a decision was made from and how it turned out, so that it can be repeated offline and learnt from:
+features (counts and shares), probabilities, prices, the propensity, the model's version, but no text of clients. What
+Redis does not take is tried again; beyond `MAX_WAITING` entries the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -28,69 +28,69 @@ log = logging.getLogger("roundhouse.decisions")
 KEY = "rh1:route-log:{{{tenant}}}"
 FEEDBACK_KEY = "rh1:route-feedback:{{{tenant}}}"
 FEEDBACK_ENTRIES = 10_000
-"""Of a tenant that are kept, about."""
+"""Feedback entries that are kept of a tenant, about."""
 RETENTION = 35 * 24 * 3600
-"""Seconds after the last entry."""
+"""Seconds for which a tenant's log is kept after its last entry."""
 MAX_WAITING = 10_000
 
 
 class LoggedDecision(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One decision, and who answered in the end."""
+    """One decision, and the tier that answered in the end."""
 
     response: str
     """Id of the response."""
     at: int
-    """Unix time of its end in ms."""
+    """Unix time in milliseconds when the response ended."""
     choice: TierChoice
     features: dict[str, float]
-    """Of `router.features.Features`, those that are not 0."""
+    """Features of the request (`router.features.Features`) that are not 0."""
     model: str
-    """Version of the model of success; empty: it was off."""
+    """Version of the model of success; empty if it was off."""
     tier: str
-    """That answered: another one than was chosen if that was down or too small."""
+    """Tier that answered: not the chosen one if that was down or too small."""
     input_tokens: int
     output_tokens: int
     outcome: str
     """How the turn ended."""
     escalation: Escalation | None = None
-    """Whether a first answer that looked bad was worth another one; `tier` says whether there was one."""
+    """Whether another answer was worth its cost, where the first one looked bad; `tier` says whether there was one."""
     earlier_input_tokens: int = 0
-    """Of a first answer that was given up; not in the figures above."""
+    """Input tokens of a discarded first answer, which `input_tokens` leaves out."""
     earlier_output_tokens: int = 0
 
     @property
     def reproducible(self) -> bool:
-        """Whether the same is decided again."""
+        """Whether the logged values lead to the same decision again."""
         escalated = self.escalation is None or again_escalated(self.escalation) == self.escalation
         return escalated and again(self.choice) == self.choice
 
 
 Signal = Literal["up", "down", "regenerate", "edit"]
-"""A thumb; or the client had the same asked again, or the question put otherwise at the same place."""
+"""Kinds of feedback: a thumb up or down, the same question asked again, or the last question reworded."""
 
 
 class Feedback(Struct, frozen=True, kw_only=True):
-    """What somebody thought of a response, or showed by what they did next."""
+    """A user's judgement of a response, given or inferred from what they did next."""
 
     response: str
     at: int
-    """Unix time in ms."""
+    """Unix time of the feedback in milliseconds."""
     signal: Signal
 
 
 class DecisionLog:
-    """Collects entries and writes them."""
+    """Collects decisions and feedback, and writes them to Redis."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._waiting: deque[tuple[str, int, str, bytes]] = deque(maxlen=MAX_WAITING)
 
     def add(self, tenant: str, entry: LoggedDecision, *, keep: int) -> None:
-        """Write it with the next flush. Args: keep: entries of the tenant that are kept (about)."""
+        """Write a decision with the next flush. Args: keep: entries of the tenant that are kept (about)."""
         self._waiting.append((KEY.format(tenant=tenant), keep, "decision", msgspec.json.encode(entry)))
 
     def think(self, tenant: str, response: str, signal: Signal) -> None:
-        """Write what was thought of a response with the next flush."""
+        """Write a user's judgement of a response with the next flush."""
         feedback = Feedback(response=response, at=int(time.time() * 1000), signal=signal)
         key = FEEDBACK_KEY.format(tenant=tenant)
         self._waiting.append((key, FEEDBACK_ENTRIES, "feedback", msgspec.json.encode(feedback)))
@@ -114,7 +114,7 @@ class DecisionLog:
 
 
 async def read(redis: Redis, tenant: str, count: int) -> list[LoggedDecision]:
-    """The newest entries of a tenant, newest first.
+    """Return a tenant's newest decisions, newest first.
 
     Raises:
         RedisError: Redis does not answer.
@@ -127,16 +127,15 @@ async def read(redis: Redis, tenant: str, count: int) -> list[LoggedDecision]:
 
 
 async def read_feedback(redis: Redis, tenant: str, count: int) -> list[Feedback]:
-    """The same of feedback."""
+    """Return a tenant's newest feedback, like `read`."""
     entries = await redis.xrevrange(FEEDBACK_KEY.format(tenant=tenant), count=count)
     found = cast("list[tuple[bytes, dict[bytes, bytes]]]", entries)
     return [msgspec.json.decode(fields[b"feedback"], type=Feedback) for _, fields in found]
 
 
 def opinions(decisions: Sequence[LoggedDecision], feedback: Sequence[Feedback], model: str) -> list[Opinion]:
-    """What feedback says of the probabilities of one version of the model; of a response the newest thumb counts, and
-    without one what was done next.
-    """
+    """Return feedback beside the probabilities of one version of the model. The newest thumb on a response counts;
+    without one, the newest inferred judgement."""
     said: dict[str, Signal] = {}
     for thought in sorted(feedback, key=lambda thought: (thought.signal in ("up", "down"), thought.at)):
         said[thought.response] = thought.signal

@@ -1,8 +1,8 @@
-"""Another answer of the next tier, once, where the first one looks bad. `router.cascade` decides; this acts on it.
+"""Escalation: a second answer from the next tier where the first one looks bad. `router.cascade` decides, this acts.
 
-Nobody sees the first answer before that is decided. Who waits for a whole answer waits for both; who reads along is not
-kept waiting beyond `router.escalate_hold` tokens, and what was shown stays. If limits or engines have no room for a
-second answer, or give none, the first one is the answer.
+Nobody sees the first answer before that is decided. A client that asked for the whole answer waits for both; one that
+streams waits for `router.escalate_hold` tokens at most, and what was shown stays. If limits or engines have no room for
+a second answer, or give none, the first one is the answer.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from router.tier import TierChoice
 
 
 class FirstAttempt(Struct, frozen=True):
-    """An answer that may be given up, and what would come next."""
+    """A first answer that may be discarded, and the engine of the next tier."""
 
     held: HeldAnswer
     choice: TierChoice
     following: Dispatched
-    """The turn with an engine of the next tier."""
+    """The turn with an engine of the next tier chosen for it."""
 
 
 class Takeover(TurnSink):
-    """The change to the next tier: with its first token, so that a tier that gives none has changed nothing."""
+    """Replaces the first answer at the second one's first token, so that a tier that gives none has changed nothing."""
 
     def __init__(self, first: Answered, signal: str, reservation: Reservation, accounts: Accounts) -> None:
         """Args: signal: what looked bad about the first answer."""
@@ -68,7 +68,7 @@ class Takeover(TurnSink):
         return self.first if self.done else None
 
     def begin(self) -> None:
-        """The turn is told where it runs once the next tier has given something."""
+        """Do nothing: the turn is told where it runs once the next tier has given something."""
 
     def take(self, events: Iterable[TurnEvent]) -> None:
         for event in events:
@@ -76,21 +76,21 @@ class Takeover(TurnSink):
             self._append(event)
 
     def complete(self) -> None:
-        """The first answer is discarded, and charged."""
+        """Discard the first answer, and charge it."""
         if not self.done:
             self.done = True
             self._accounts.escalated(self.first)
             self.announce()
 
     def undo(self) -> None:
-        """The first answer is the answer after all."""
+        """Return to the first answer, as the next tier gave none."""
         self._undone = True
         usage = self.first.streamed.usage
         self._turn.delivered = lambda: usage
 
 
 class Escalations:
-    """The second answers of one configuration."""
+    """Decides on second answers, and reserves and records them, under one configuration."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Escalations:
         metrics: Metrics,
         typical: tuple[float, float, float],
     ) -> None:
-        """`typical`: each tier's share of good answers to questions at large."""
+        """Args: typical: each tier's share of good answers, averaged over all questions."""
         self._settings = settings
         self._engines = engines
         self._limiter = limiter
@@ -117,7 +117,7 @@ class Escalations:
         return self._settings.router.escalate_logprob is not None
 
     def begin(self, dispatched: Dispatched) -> FirstAttempt | None:
-        """The turn's first attempt, if there may be a second one."""
+        """Return the turn's first attempt; None if there may be no second one."""
         router, turn, decision = self._settings.router, dispatched.turn, dispatched.decision
         request, choice = turn.request, dispatched.assessment.choice
         if not router.escalate or choice is None or dispatched.trial or turn.log.items:
@@ -145,7 +145,7 @@ class Escalations:
         return FirstAttempt(held, choice, msgspec.structs.replace(dispatched, decision=following))
 
     def judge(self, progress: Progress, first: FirstAttempt, answered: Answered) -> Dispatched | None:
-        """Where another answer is to come from; None: this one will do."""
+        """Return the turn with the engine for a second answer; None if the first one will do."""
         streamed, held, turn = answered.streamed, first.held, answered.admitted.turn
         if held.released or streamed.error is not None or streamed.reason not in ("stop", "length"):
             return None
@@ -166,7 +166,7 @@ class Escalations:
     async def take_over(
         self, progress: Progress, answered: Answered, following: Dispatched, output: int
     ) -> Takeover | None:
-        """Set aside what the second answer may use at most; None: the limits have no room for it.
+        """Reserve the most that the second answer may use; None if the limits have no room for it.
 
         Args:
             output: tokens that it may have.
@@ -188,7 +188,7 @@ class Escalations:
         return takeover
 
     def ended(self, progress: Progress, takeover: Takeover) -> None:
-        """The next tier has answered, or has failed."""
+        """Record whether the next tier has answered or failed."""
         self._metrics.looked(_made(progress), "escalated" if takeover.done else "unavailable")
 
 

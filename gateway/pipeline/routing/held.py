@@ -1,4 +1,4 @@
-"""A first answer, kept back until it is known whether it will do, or until it is time that somebody sees it."""
+"""Holds a first answer back until it is found good enough, or until its reader has waited long enough."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class HeldAnswer(TurnSink):
     def __init__(self, turn: Turn, *, tokens: int, seconds: float) -> None:
         """
         Args:
-            tokens: that somebody who reads along waits for.
-            seconds: after the first token that those wait who follow the turn for its answer.
+            tokens: how many of them a streaming client waits for.
+            seconds: how long after the first token turns wait that follow this one by single flight.
         """
         super().__init__(turn)
         self._limit = tokens
@@ -31,7 +31,7 @@ class HeldAnswer(TurnSink):
         self._scored = 0
         self._logprobs = 0.0
         self.released = False
-        """It was shown: there is no way back."""
+        """Whether the answer was shown, after which it cannot be discarded."""
 
     @property
     def text(self) -> str:
@@ -62,13 +62,13 @@ class HeldAnswer(TurnSink):
             self.release()
 
     def release(self) -> None:
-        """Show it, and whatever follows."""
+        """Show the answer, and whatever follows."""
         self.released = True
         super().take(self._events)
         self._events.clear()
 
     def seen(self, reason: EndReason, stop: str | None, format: OutputFormat | None, refuses: bool) -> AnswerEvidence:
-        """What it looks like now that it has ended.
+        """Return the evidence by which the ended answer is judged.
 
         Args:
             stop: the client's stop string that has ended it, if one did: wherever it stands is right then.

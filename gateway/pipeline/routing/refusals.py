@@ -1,4 +1,4 @@
-"""What a client is told when no engine can answer its request."""
+"""The errors for requests that no engine can answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMED_ADAPTERS = 20
 
 
 def refused(refusal: NoRoute, adapters: Sequence[str], retry_after: Callable[[], float]) -> ApiError:
-    """The error.
+    """Return the error for the client.
 
     Args:
         adapters: those that it could have named.

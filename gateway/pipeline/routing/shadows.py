@@ -1,8 +1,8 @@
-"""Shadow traffic: copies of a route's turns go to a model that is to be tried, and nobody sees its answers.
+"""Shadow traffic: copies of a route's turns go to a model on trial, and nobody sees its answers.
 
 A copy begins when the turn has ended, so that it delays nothing and there is an answer to compare with. It is counted
-whether the model answers at all, how soon, and whether it says the same. No tenant pays for a copy and none of its
-limits counts it; it has the engine's lowest class of service, and is given up when its engine gets busy.
+whether the model answers, how soon, and whether it says the same. No tenant pays for a copy and none of its limits
+counts it. A copy has the engine's lowest class of service, and is given up when its engine gets busy.
 """
 
 from __future__ import annotations
@@ -36,47 +36,47 @@ log = logging.getLogger("roundhouse.canaries")
 MOST = 8
 """Copies of one gateway at the same time; turns beyond them are not copied."""
 MOST_TOKENS = 1024
-"""Of a copy's answer."""
+"""Most tokens of a copy's answer."""
 SECONDS = 60.0
-"""That a copy may take; it is given up then."""
+"""Seconds after which a copy is given up."""
 QUEUE_SECONDS = 5.0
-"""That it may wait in its engine."""
+"""Seconds for which a copy may wait in its engine."""
 BUSY_SECONDS = 0.5
-"""A copy is given up when others would wait longer than this in its engine."""
+"""Seconds of predicted waiting in an engine beyond which its copies are given up."""
 ACCOUNT = "shadow"
-"""Of all copies in the engines' fair shares; those of tenants are digests."""
+"""Account of all copies in the engines' fair shares; those of tenants are digests."""
 _COPIES, _ERROR, _STABLE_ERROR, _GIVEN_UP = "copies", "error", "stable_error", "given_up"
 _COMPARED, _AGREED, _TIMED, _FIRST, _STABLE_FIRST = "compared", "agreed", "timed", "first_ms", "stable_first_ms"
 _PREFIX = "shadow:"
 
 Count = Callable[[Route, Mapping[str, int]], None]
-"""Adds to what is counted of a route."""
+"""Adds to the counts of a route."""
 
 
 class Comparison(Struct, frozen=True):
-    """What copies have shown, since the route was last changed."""
+    """Results of a route's copies since it was last changed."""
 
     copies: int
-    """Turns that were copied and answered or not; those given up are not among them."""
+    """Turns that were copied, whether or not the copy was answered; copies given up are left out."""
     given_up: int
     errors: int
     """Copies that were not answered."""
     stable_errors: int
-    """The same of the turns that were copied."""
+    """Copied turns whose own request was not answered."""
     compared: int
     """Pairs of answers that both ended by themselves."""
     agreed: int
-    """Those that say the same, see `cache.semantic.agreement`."""
+    """Pairs whose answers say the same, see `cache.semantic.agreement`."""
     first_ms: float | None
-    """Mean time to a copy's first token without waiting for its turn, of those that both have one."""
+    """Mean time to a copy's first token without waiting in a queue, over pairs that both have one."""
     stable_first_ms: float | None
-    """The same of the turns that were copied."""
+    """Mean time to the copied turn's first token, over the same pairs."""
     evidence: float
     """How many times likelier the errors are if the copies fail more often; see `router.canary`."""
 
 
 def comparison(counts: Mapping[str, int]) -> Comparison:
-    """From what is counted of a route."""
+    """Compute the results from a route's counts."""
 
     def of(name: str) -> int:
         return counts.get(_PREFIX + name, 0)
@@ -91,13 +91,13 @@ def comparison(counts: Mapping[str, int]) -> Comparison:
         agreed=of(_AGREED),
         first_ms=of(_FIRST) / timed if timed else None,
         stable_first_ms=of(_STABLE_FIRST) / timed if timed else None,
-        # Of a turn and its copy each is as likely to fail as the other, if the model is no worse.
+        # If the model is no worse, a turn and its copy are equally likely to fail.
         evidence=evidence(0.5, Failures(of(_STABLE_ERROR), of(_ERROR))),
     )
 
 
 def copied(route: Route, tenant: str, conversation: bytes) -> bool:
-    """Whether a conversation is one of those that are copied: in all of its turns, so that its prefix is known."""
+    """Whether a conversation is copied, in all of its turns, so that the model's prefix cache has it."""
     if route.shadow is None:
         return False
     shares = [WeightedTarget("copied", route.shadow.percent), WeightedTarget("not", 100 - route.shadow.percent)]
@@ -105,20 +105,20 @@ def copied(route: Route, tenant: str, conversation: bytes) -> bool:
 
 
 class _Copy(Struct, frozen=True):
-    """What came of a copy."""
+    """The answer to a copy."""
 
     text: str
     whole: bool
-    """It ended by itself."""
+    """Whether the answer ended by itself."""
     first_seconds: float | None
 
 
 class _GivenUp(Exception):
-    """Others need the engine."""
+    """The copy was given up, as others need the engine."""
 
 
 class Shadows:
-    """The copies of one gateway."""
+    """Runs the copies of one gateway."""
 
     def __init__(
         self, engines: Engines, adapters: AdapterNames, view: View, embedder: EmbedderClient | None, metrics: Metrics
@@ -136,16 +136,16 @@ class Shadows:
         return len(self._running)
 
     async def start(self) -> None:
-        """Nothing runs before the first turn."""
+        """Do nothing: no task runs before the first turn."""
 
     async def aclose(self) -> None:
-        """Give up what is under way."""
+        """Give up the copies under way."""
         await self._running.aclose()
 
     def begin(
         self, route: Route, asked: Admitted, answered: Answered | None, failure: BaseException | None, count: Count
     ) -> None:
-        """Copy a turn that has ended, or was refused with `failure`, if it is fit. `count` is told the result."""
+        """Copy a turn that has ended, or was refused with `failure`, if it is fit; `count` receives the result."""
         error = failure if answered is None else answered.streamed.error
         failed = isinstance(error, ApiError) and error.status >= 500
         if route.shadow is None or not (_fit(asked.turn) and (failed or _whole(answered))):
@@ -227,7 +227,7 @@ class Shadows:
         return pools[0]
 
     def _engine(self, pool: Pool) -> Engine:
-        """The least loaded one that may be used."""
+        """Return the least loaded engine that may be used."""
         now = monotonic()
         drained = {name for name, control in self._view.replicas().items() if control.drained}
         up = [each for each in pool.engines if each.client.connected and each.name not in drained]
@@ -261,7 +261,7 @@ class Shadows:
 
 
 def _fit(turn: Turn) -> bool:
-    """Calls of functions are not repeated, and the answers to them not told twice."""
+    """Whether a turn may be copied: no tools, whose calls must not be repeated."""
     tools = turn.request.tools is not None or any(message.role == "tool" for message in turn.conversation)
     return turn.request.generate and not tools
 

@@ -1,4 +1,4 @@
-"""The choice of a tier for a turn: gathers what `router.tier` decides by, and remembers what follows from it.
+"""Chooses the tier of a turn: gathers what `router.tier` decides by, and remembers the outcome.
 
 `Tiers` has the settings of one configuration. `TierMemory` outlives them: the budget's price, and which tier each
 conversation has used. Both memories are this gateway's own. Budgets need no more (`router.budget`); a conversation that
@@ -38,33 +38,33 @@ from router.tier import TIERS, Outlook, Terms, TierChoice, ValueSource, choose, 
 
 MAX_CONVERSATIONS = 50_000
 _SAMPLE = 4
-"""Of so many requests of the calibration set one is looked at for the knob's table."""
+"""One in this many requests of the calibration set is used to compute the knob's prices."""
 
 
 class Used(Struct, frozen=True):
-    """What a conversation was answered by, up to one of its messages."""
+    """The tier and response that answered a conversation, up to one of its messages."""
 
     tier: str
     response: str
     until: float
-    """Monotonic time when it is forgotten."""
+    """Monotonic time when this is forgotten."""
 
 
 class TierMemory:
-    """What one gateway remembers of its choices."""
+    """One gateway's budgets, and the tiers that its conversations have used."""
 
     def __init__(self, decisions: DecisionLog | None = None) -> None:
         self.decisions = decisions
         self.budgets: dict[float, Budget] = {}
-        """By share: of every one that a configuration has had."""
+        """Every budget that a configuration has had, by its share."""
         self.share: float | None = None
-        """That of the budget in force."""
+        """Share of the budget in force."""
         self.asked: OrderedDict[bytes, str] = OrderedDict()
-        """By what was said before it: the response to the last message that followed."""
+        """Newest response to a conversation's next message, by the digest of the conversation before that message."""
         self._used: OrderedDict[bytes, Used] = OrderedDict()
 
     def spent(self) -> float:
-        """Share of the dearest tier's cost that was spent under the budget in force; not a number if none was."""
+        """Share of the dearest tier's cost that was spent under the budget in force; NaN if none was."""
         budget = self.budgets.get(self.share) if self.share is not None else None
         return math.nan if budget is None or budget.realised is None else budget.realised
 
@@ -96,12 +96,12 @@ class Tiers:
         self._model = read_model(router.model) if router.learnt else None
         priced = {pool.tier: pool.cost for pool in settings.pools}
         self._costs = relative([priced[tier] for tier in TIERS if tier in priced])
-        # Also where no model is asked, prices and averages are those of one.
+        # Prices and averages are a model's even where none is asked.
         known = self._model or shipped()
         self._prices = _table(known, self._costs)
         small, medium, large = known.calibration.mean(axis=0).tolist()
         self.typical: tuple[float, float, float] = (small, medium, large)
-        """Each tier's share of good answers to questions at large."""
+        """Each tier's share of good answers, averaged over all questions."""
         share, cheapest = router.budget, self._costs[0]
         if share is not None and share not in memory.budgets:
             knob = round(100 * max(0.0, share - cheapest) / (1 - cheapest))
@@ -150,7 +150,7 @@ class Tiers:
         return Assessment(seen, complexity, choice, embedding)
 
     def predict(self, seen: Features) -> Prediction | None:
-        """What is expected without an embedding."""
+        """Predict each tier's success without an embedding."""
         return self._model.predict(seen) if self._model else None
 
     def choice(
@@ -164,7 +164,7 @@ class Tiers:
         offered: tuple[str, ...] = TIERS,
         floor: str | None = None,
     ) -> TierChoice:
-        """See `router.tier.TierChoice`. Args: quality: where the knob is for this request."""
+        """Choose a tier, see `router.tier.TierChoice`. Args: quality: the request's own value of the quality knob."""
         router = self._router
         outlook = Outlook(
             _source(prediction, seen), complexity.score, prediction, router.medium_from, router.large_from
@@ -174,7 +174,7 @@ class Tiers:
         return choose(outlook, terms, delays=delays, offered=offered, floor=floor, draw=draw)
 
     def answered(self, answered: Answered, escalation: Escalation | None) -> None:
-        """Take account of who answered a request that left it open."""
+        """Account for the tier that answered a request that left it open: budget, memory and log."""
         self._memory.share = self._router.budget
         asked, turn = answered.admitted, answered.admitted.turn
         if answered.cache == "hit" or answered.streamed.error is not None or not isinstance(asked, Dispatched):
@@ -185,7 +185,7 @@ class Tiers:
             tokens = answered.streamed.usage.total_tokens
             cost = self._costs[TIERS.index(answered.tier)]
             if answered.earlier is not None and tokens:
-                # The dearest tier would have answered once.
+                # The budget compares with the dearest tier, which would have answered once.
                 first = answered.earlier
                 cost += self._costs[TIERS.index(first.tier)] * first.streamed.usage.total_tokens / tokens
             self._memory.budgets[share] = charge(self._memory.budgets[share], cost, tokens)
@@ -198,7 +198,7 @@ class Tiers:
             self._memory.decisions.add(turn.principal.tenant, logged, keep=self._router.log_entries)
 
     def _notice(self, turn: Turn) -> None:
-        """Whether this asks again what was answered before: as it was, or in other words at the same place."""
+        """Record as feedback that this asks an answered question again, in the same words or reworded."""
         if not self._router.sticky_seconds or not self._router.log_entries or self._memory.decisions is None:
             return
         tenant, before = turn.principal.tenant, _conversation(turn, -1)
@@ -230,7 +230,7 @@ class Tiers:
 
 
 def read_model(path: str | None) -> SuccessModel:
-    """The model of success in a file, or that of this release.
+    """Read the model of success from a file; without a path, return this release's.
 
     Raises:
         SettingsError: there is none in the file.
@@ -272,12 +272,12 @@ def _logged(
 
 @lru_cache(maxsize=4)
 def _table(model: SuccessModel, costs: tuple[float, float, float]) -> tuple[float, ...]:
-    """The quality knob's prices."""
+    """Return the prices of the quality knob's settings."""
     return price_table(model.calibration[::_SAMPLE], costs)
 
 
 def _delays(pools: Sequence[Pool]) -> tuple[float, float, float]:
-    """Thousands of tokens that wait at the least busy engine of each tier."""
+    """Return the thousands of tokens that wait at the least busy engine of each tier."""
     waiting: dict[str, float] = {
         pool.tier: min((engine.load for engine in pool.routable if engine.client.connected), default=0) / 1000
         for pool in pools
@@ -287,7 +287,7 @@ def _delays(pools: Sequence[Pool]) -> tuple[float, float, float]:
 
 
 def _newest(turn: Turn) -> str | None:
-    """The newest user message."""
+    """Return the newest user message."""
     if isinstance(turn.request.prompt, str):
         return turn.request.prompt
     said = (message.content for message in reversed(turn.conversation) if message.role == "user")
@@ -295,9 +295,9 @@ def _newest(turn: Turn) -> str | None:
 
 
 def _conversation(turn: Turn, back: int) -> bytes | None:
-    """A digest of the conversation up to its newest user message (0), or to the one before it (-1).
+    """Return a digest of the conversation up to its newest user message (0), or to the one before it (-1).
 
-    Of what follows an earlier message only the user's own words are certain: answers are what clients make of them.
+    It ends at a user's message: the answer after it may come back changed by its client.
     """
     messages = turn.conversation
     said = [number for number, message in enumerate(messages) if message.role == "user"]

@@ -1,1 +1,1 @@
-"""Where an answer comes from: an engine, the response cache or the semantic cache."""
+"""The sources of answers: engines, response cache and semantic cache."""

@@ -1,7 +1,6 @@
-"""Everything about a request that shapes its answer, as the parts of its identity in the response cache. Pure.
+"""The parts of a request's key in the response cache: everything about it that shapes its answer. Pure.
 
-What is not known to be harmless is a part: a field that is added to a request later belongs to the key until somebody
-adds it to `HARMLESS`, with the reason why.
+A field that is added to a request later is part of the key until somebody adds it to `HARMLESS`, with the reason why.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _WHOLE = tuple(name for name in TurnRequest.__struct_fields__ if name not in HAR
 
 
 def owner(scope: Scope, principal: Principal) -> list[str]:
-    """Whose answer it is within the tenant."""
+    """Return the parts of the key that say whose answer it is within the tenant."""
     if scope is Scope.TENANT:
         return ["tenant"]
     if principal.user is not None and principal.expires_at is None:
@@ -54,14 +53,14 @@ def parts(
     policy: str,
     default_max_output_tokens: int,
 ) -> dict[str, Any]:
-    """The parts of `cache.keys.response_digest`.
+    """Return the parts of `cache.keys.response_digest`.
 
     Args:
-        pools: of each model that may answer: names, revisions, vocabulary (which stands for the chat template too),
-            defaults.
-        adapter: its version.
-        safety: digest of the rules that the answer is filtered by: answers of other rules may hold what these take out.
-        policy: digest of how tiers are picked.
+        pools: names, revisions, vocabulary (which stands for the chat template too) and defaults of each model that may
+            answer.
+        adapter: version of the adapter.
+        safety: digest of the rules that filter the answer: under other rules it may hold what these take out.
+        policy: digest of how tiers are chosen.
     """
     found: dict[str, Any] = {name: getattr(request, name) for name in _WHOLE}
     if request.sampling.logit_bias:  # keys have to be text where they are sorted

@@ -1,5 +1,5 @@
-"""Answers from engines: asks the one that was chosen, the next ones while none has given a token, and the next tier if
-the answer looks bad before anybody has seen it."""
+"""Answers from engines: asks the chosen one, then others until one gives a token, and the next tier if the answer looks
+bad before anybody has seen it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class EngineAnswers:
         return larger or answered
 
     async def _answer_once(self, dispatched: Dispatched) -> Answered:
-        """The only answer; it may go on with what was shown of another turn's answer before that one failed."""
+        """Give the only answer; it may continue what was shown of another turn's answer before that one failed."""
         turn = dispatched.turn
         if not turn.log.items:
             return await self._ask(dispatched, TurnSink(turn))
@@ -73,7 +73,7 @@ class EngineAnswers:
         return answered
 
     async def _escalate(self, progress: Progress, first: Answered, following: Dispatched) -> Answered | None:
-        """Another answer; None if there is none, and the first one is the answer after all."""
+        """Give a second answer; None if there is none, so that the first one stays the answer."""
         output = self._output_limit(following, self._engines[following.decision.replica])
         following.turn.trace.mark(Stage.ENGINE)
         takeover = await self._escalations.take_over(progress, first, following, output)
@@ -184,13 +184,13 @@ class EngineAnswers:
 
 
 def output_limit(request: TurnRequest, settings: Settings, room: int) -> int:
-    """Output tokens for an engine with `room` beside the prompt; the router has checked an explicit limit."""
+    """Return an engine's output tokens with `room` beside the prompt; the router has checked an explicit limit."""
     if not request.generate:
         return 1  # an engine has to run the whole prompt before it can sample the one token that is thrown away
     return request.max_output_tokens or max(1, min(settings.turns.default_max_output_tokens, room))
 
 
 def _probabilities(decision: RouteDecision) -> tuple[float, float, float] | None:
-    """That each tier answers well, where that decided."""
+    """Return each tier's predicted probability of a good answer, if there was a prediction."""
     prediction = decision.choice.outlook.prediction if decision.choice else None
     return prediction.probabilities if prediction else None

@@ -1,7 +1,7 @@
-"""Goes on with an answer of which a part was shown before: drops what repeats it, and notices if it does not. Pure.
+"""Continues an answer of which a part was shown before: drops what repeats that part, and notices if it differs. Pure.
 
-A request that may share an answer gets the same one from every run; that is why a turn that has shown a part of another
-turn's answer may go on with one of its own.
+Every run of a request whose answer may be shared gives the same answer; that is why a turn that has shown a part of
+another turn's answer may continue with one of its own.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from gateway.protocol.stream import TextDelta, TurnEvent
 
 
 class Repetition:
-    """Events of an answer in, those that are new out."""
+    """Passes on the events of an answer that go beyond the part shown before."""
 
     def __init__(self, shown: str, append: Callable[[TurnEvent], None]) -> None:
         self._left = shown
         self._append = append
         self.diverged = False
-        """The answer is another one; nothing of it is let through any more."""
+        """Whether the answer differs from the part shown; nothing is passed on any more."""
 
     @property
     def whole(self) -> bool:
@@ -26,7 +26,7 @@ class Repetition:
         return not self.diverged and not self._left
 
     def append(self, event: TurnEvent) -> None:
-        """The next event of the answer, which has text only."""
+        """Take the next event of the answer, which has text only."""
         if self.diverged:
             return
         if not self._left or not isinstance(event, TextDelta):

@@ -1,5 +1,5 @@
-"""The exact response cache as a source of answers: which turns may use it, replaying what it has, following the turn
-that makes an answer, storing what is new."""
+"""The exact response cache as a source of answers: decides which turns may use it, replays stored answers, follows the
+turn that makes an answer, and stores new ones."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from gateway.safety.guard import LONG_TEXT, Guard
 from gateway.turns import Turn
 
 MAX_LEADERS = 3
-"""Turns that one turn follows in vain before it makes its answer alone."""
+"""Most turns that one turn follows in vain before it asks an engine itself."""
 
 
 class StoredAnswers:
-    """Answers given before. `policy` is the digest of how tiers are picked; under another one they are misses.
+    """Stored answers. `policy` is the digest of how tiers are chosen; answers stored under another one are misses.
 
-    What Redis holds are digests keyed with a secret of the tenant: whoever reads them cannot tell what was asked.
+    Redis holds digests keyed with a secret of the tenant: whoever reads them cannot tell what was asked.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class StoredAnswers:
         return findings
 
     def context(self, admitted: Admitted, more: dict[str, Any]) -> str:
-        """Digest of everything but the last message that may change the answer, in the words of the exact key."""
+        """Return the digest of all parts of the exact key but the last message, and of some more."""
         turn = admitted.turn
         found = self._parts(admitted, admitted.cache.scope, turn.conversation[:-1]) | {"similar": more}
         return response_digest(found, self._secret(turn.principal.tenant))
@@ -101,7 +101,7 @@ class StoredAnswers:
         )
 
     async def answer(self, progress: Progress) -> Answered | None:
-        """Answer with a stored answer or along with another turn."""
+        """Answer with a stored answer, or by following the turn that makes it."""
         turn, digest = progress.admitted.turn, progress.admitted.cache.digest
         followed = 0
         while True:
@@ -117,16 +117,16 @@ class StoredAnswers:
             progress.found(outcome="miss")
             followed += 1
             if ended is TakeOver.ALONE or followed == MAX_LEADERS:
-                # Nobody follows it, and nothing is stored: it is no answer for others, or one engine after the other
-                # fails.
+                # Nobody is to follow this turn, and nothing is stored: the leader's answer was not for others, or
+                # leaders fail one after the other.
                 progress.found(found=Lookup(LookupOutcome.MISS, "alone"))
                 return None
             progress.found(found=await self._ask(turn, digest, failed=found.leader))
 
     def land(self, turn: Turn, answered: Answered | None) -> asyncio.Task[CachedAnswer | None] | None:
-        """The turn has ended, or failed: store its answer, if the policy lets it, and let nobody wait any more.
+        """End a turn's single flight: store its answer, if the policy lets it, and let nobody wait any more.
 
-        Returns what is being done, if anything is; its result is what was stored.
+        Returns the task that does it, if there is one; its result is what was stored.
         """
         if answered is None or answered.admitted.cache.digest is None or answered.cache == "hit":
             return self._flights.land(turn)
@@ -219,7 +219,7 @@ class StoredAnswers:
         )
 
     def _saved(self, progress: Progress, streamed: Streamed) -> Answered:
-        """The end of a turn that needed no engine, with what that saved."""
+        """End a turn that needed no engine, and count what that saved."""
         answered = _hit(progress, streamed)
         tenant, usage = answered.admitted.turn.principal.tenant, streamed.usage
         self._statistics.add(tenant, "tokens_saved", usage.output_tokens)
@@ -295,9 +295,8 @@ class StoredAnswers:
 
 
 def diverged(turn: Turn) -> Streamed:
-    """How a turn ends if the rest of an answer does not fit what was shown of it, as models' numbers may depend on the
-    batch.
-    """
+    """Return the failure of a turn whose answer does not fit what was shown of it, as models' numbers may depend on the
+    batch."""
     error = EngineFailed("the answer that was begun cannot be continued; send the request again")
     return Streamed(reason="error", usage=turn.delivered(), error=error)
 
@@ -326,7 +325,7 @@ def _question(prepared: Prepared) -> RequestTraits:
 
 
 def _said(turn: Turn) -> str:
-    """What the user has said: what came long ago may still be what an answer is about."""
+    """Return all that the user has said: an answer may still be about what was said long ago."""
     request = turn.request
     said = [message.content for message in turn.conversation if message.role == "user"]
     return "\n".join([*said, request.prompt] if isinstance(request.prompt, str) else said)

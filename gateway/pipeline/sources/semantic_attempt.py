@@ -1,4 +1,4 @@
-"""One look-up of the semantic cache: what was found out about a turn, for what is learnt at its end."""
+"""One look-up of the semantic cache: its findings, kept for what is learnt at the turn's end."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from cache.semantic.profile import Profile
 
 
 class Attempt(Struct, frozen=True):
-    """One look-up."""
+    """A turn's look-up and its findings."""
 
     name: tuple[str, str]
-    """Tenant and partition."""
+    """Tenant and partition that were searched."""
     phrasing: str
     vector: Vector
     sealed: Profile
     delta: float
     decision: SemanticDecision
     checked: CachedAnswer | None
-    """The stored answer that the fresh one is compared with."""
+    """The stored answer with which the fresh one is compared."""
 
     @property
     def remark(self) -> str | None:
-        """What clients are told of a stored answer that was found and judged."""
+        """The remark for clients about a stored answer that was found and judged."""
         decision = self.decision
         if decision.judgement is None:
             return None

@@ -1,7 +1,7 @@
-"""The semantic cache as a source: may the answer to an earlier question be given, though its wording differs?
+"""The semantic cache as a source: gives the answer to an earlier question in other words, where that is safe enough.
 
-`cache.semantic` decides, after the exact cache has found nothing. Here are the embedding, the hints, the entry that is
-read again, the replay, and what is learnt at the turn's end. What is missing or late is a miss; no turn fails by it.
+`cache.semantic` decides, after the exact cache has found nothing. This module gets the embedding, hints and stored
+answer, replays it, and learns at the turn's end. What is missing or late is a miss; no turn fails by it.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from gateway.turns import Turn
 log = logging.getLogger("roundhouse.cache")
 
 CANDIDATES = 5
-"""As the model was fitted on."""
+"""Most candidates that a look-up judges, which is what the model was fitted on."""
 MAX_LEARNING = 256
-"""Ended turns that are learnt from at the same time; more are left out."""
+"""Most ended turns that are learnt from at the same time; more are left out."""
 _LEARNING_SECONDS = 5.0
-"""That the embeddings of two answers may take."""
+"""Seconds that the embeddings of two answers may take."""
 
 
 class SimilarAnswers:
-    """The semantic cache of one gateway. What lives as long as the process; settings come with each `Pipeline`."""
+    """The semantic cache of one gateway, which lives as long as the process; settings come with each `Pipeline`."""
 
     def __init__(
         self,
@@ -76,17 +76,17 @@ class SimilarAnswers:
         self._metrics = metrics
         self._secret = lru_cache(maxsize=10_000)(lambda tenant: derive(secret, f"semantic cache of {tenant}"))
         self._look_ups: Counter[str] = Counter()
-        """By tenant, since its last check that measures the error."""
+        """Look-ups by tenant since its last check that measures the error."""
         self._learning = BackgroundTasks("semantic cache")
         self.draw: Callable[[], float] = random.random
-        """Chance, which decides what is checked."""
+        """Random number that decides which answers are checked."""
 
     def configure(self, settings: SemanticCacheSettings) -> None:
         """Take over changed bounds."""
         self._store.configure(max_questions=settings.max_questions_per_tenant)
 
     async def answer(self, progress: Progress, answers: StoredAnswers, settings: Settings) -> Answered | None:
-        """See `SemanticSource`."""
+        """Answer a turn, as `SemanticSource` does."""
         turn, cache = progress.admitted.turn, progress.admitted.cache
         tenant = turn.principal.tenant
         delta = settings.semantic_cache.delta_of(tenant)
@@ -118,7 +118,7 @@ class SimilarAnswers:
         return answers.replay(progress, entry, counter="semantic_hit", reasons=reasons)
 
     def learn(self, cache: CacheFindings, fresh: CachedAnswer) -> None:
-        """The turn has ended and its answer is in the exact cache: a check, a new question, or both. In background."""
+        """Learn in the background from a turn whose answer is in the exact cache: a check, a new question, or both."""
         attempt = cache.attempt
         if attempt is None or cache.digest is None:
             return
@@ -128,12 +128,12 @@ class SimilarAnswers:
         self._learning.begin(self._learn(attempt, fresh, cache.digest))
 
     def disliked(self, tenant: str, response: str) -> None:
-        """A user has said so of a response; if it was answered by this cache, its answer is in doubt. In background."""
+        """Note in background that a user disliked a response: the stored answer that it came from is in doubt."""
         self._learning.begin(self._doubt(tenant, response))
 
     @property
     def learning(self) -> int:
-        """Ended turns that are being learnt from."""
+        """Number of ended turns that are being learnt from."""
         return len(self._learning)
 
     async def start(self) -> None:
@@ -141,7 +141,7 @@ class SimilarAnswers:
         await self._hints.start()
 
     async def aclose(self) -> None:
-        """Finish what is being learnt, within a second."""
+        """Finish learning, within a second."""
         await self._learning.aclose(1.0)
         await self._hints.aclose()
         await self._embeddings.aclose()
@@ -246,10 +246,10 @@ class SimilarAnswers:
 
 
 class SemanticSource:
-    """Answers with stored answers to similar questions: the semantic cache under one configuration."""
+    """Answers with stored answers to similar questions, under one configuration."""
 
     def __init__(self, similar: SimilarAnswers, answers: StoredAnswers, settings: Settings) -> None:
-        """Args: answers: the exact cache, which the stored answers are in."""
+        """Args: answers: the exact cache, which holds the stored answers."""
         self._similar = similar
         self._answers = answers
         self._settings = settings
@@ -261,7 +261,7 @@ class SemanticSource:
 
 
 _REASONS = {Action.SERVE: "similar", Action.EXPLORE: "checked", Action.REJECT: "different"}
-"""What clients are told; a plain miss keeps the exact cache's reason."""
+"""Reasons that clients are told; a plain miss keeps the exact cache's reason."""
 
 
 def _counter(decision: SemanticDecision) -> str:
@@ -270,7 +270,7 @@ def _counter(decision: SemanticDecision) -> str:
 
 
 def _refusal(turn: Turn, cache: CacheFindings) -> str | None:
-    """Why this turn does not look up, beside what the exact cache has refused already."""
+    """Return why this turn does not look up, beside what the exact cache has refused already."""
     request, conversation = turn.request, turn.conversation
     if cache.found.reason == "unavailable":
         return "unavailable"  # without Redis nothing that is similar can be given, and nothing is learnt

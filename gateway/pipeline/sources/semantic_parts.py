@@ -1,4 +1,4 @@
-"""Makes the semantic cache of a gateway, if it is to have one."""
+"""Builds the semantic cache of a gateway, if it has one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def semantic_cache(
     metrics: SemanticMetrics,
     secret: bytes,
 ) -> SimilarAnswers | None:
-    """The semantic cache, not started; None if it is switched off or cannot be.
+    """Return the semantic cache, not started; None if it is switched off or a part is missing.
 
     Args:
         reader: a client of Redis whose reads may wait.

@@ -1,8 +1,8 @@
 """Single flight: of several turns that ask the same at the same time, one asks an engine and the others follow it.
 
-Who leads stands in Redis (`cache.response`), so that it holds across gateways. A follower is a viewer of the leader's
-turn, here or through `gateway.turns.elsewhere`: it streams along live, keeps the leader from being orphaned, and costs
-nothing per delta but its own stream. A leader that fails, is cancelled or stands still leaves its place to a follower.
+Redis holds who leads (`cache.response`), so that it works across gateways. A follower is a viewer of the leader's turn,
+here or through `gateway.turns.elsewhere`: it streams along live, keeps the leader from being orphaned, and costs
+nothing per delta but its own stream. If a leader fails, is cancelled or stands still, a follower takes its place.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from gateway.turns import Turn, TurnState, Viewer
 log = logging.getLogger("roundhouse.cache")
 
 Find = Callable[[str, Principal], Awaitable[Turn | None]]
-"""A turn of this tenant by its id, wherever it runs, also one that has not been routed yet."""
+"""Finds a turn of a tenant by its id, wherever it runs, even before it is routed."""
 
 SHARED: frozenset[EndReason] = frozenset({"stop", "length"})
-"""Ends that a run of the follower's own would have come to."""
+"""Ends of an answer that a follower's own run would have had too."""
 
 
 class TakeOver(enum.Enum):
-    """Why a follower has to do without its leader."""
+    """Why a follower cannot use its leader's answer."""
 
     AGAIN = "again"
-    """The leader is gone; somebody else may lead."""
+    """The leader is gone; another turn may lead."""
     ALONE = "alone"
-    """Its answer is nobody else's: it was given by a stand-in, or a safety rule has ended it."""
+    """The answer is not for others: a stand-in gave it, or a safety rule has ended it."""
 
 
 class Flights:
-    """The leaders of this process, and the way to those of others."""
+    """The turns of this process that lead, and how to follow turns of other processes."""
 
     def __init__(self, cache: ResponseCache) -> None:
         self._cache = cache
         self._leading: dict[str, tuple[str, str]] = {}
-        """By id of the turn: tenant and digest."""
+        """Tenant and digest of what a turn makes, by the turn's id."""
         self._writing = BackgroundTasks("stored answers")
         self._leases = Periodic("flights", self._renew, LEASE / 3)
         self.find: Find = _nowhere
 
     @property
     def leading(self) -> int:
-        """Turns of this process that others may follow."""
+        """Number of turns of this process that others may follow."""
         return len(self._leading)
 
     async def start(self) -> None:
@@ -64,22 +64,22 @@ class Flights:
         await self._leases.start()
 
     async def aclose(self) -> None:
-        """Write what is being written, and stop."""
+        """Finish writing, within a second, and stop."""
         await self._leases.aclose()
         await self._writing.aclose(1.0)
 
     def lead(self, turn: Turn, digest: str) -> None:
-        """This turn leads from now on."""
+        """Let this turn lead from now on."""
         self._leading[turn.id] = (turn.principal.tenant, digest)
 
     def leads(self, turn: Turn) -> bool:
-        """Whether it does."""
+        """Whether this turn leads."""
         return turn.id in self._leading
 
     def land(
         self, turn: Turn, write: Coroutine[Any, Any, CachedAnswer | None] | None = None
     ) -> asyncio.Task[CachedAnswer | None] | None:
-        """The turn leads no more, if it did. `write` stores its answer and ends the flight, which else just ends."""
+        """End the turn's lead, if any. `write` stores its answer and ends the flight; else the flight just ends."""
         flight = self._leading.pop(turn.id, None)
         if write is None:
             if flight is None:
@@ -99,7 +99,7 @@ class Flights:
         """Stream another turn's answer into `turn`, live.
 
         Args:
-            announce: is told where the leader runs, before its text comes.
+            announce: called with where the leader runs, before its text comes.
             append: takes the text.
             patience: seconds that the leader may stand still.
         """
@@ -115,7 +115,7 @@ class Flights:
         def wake(_: object = None) -> None:
             news.set()
 
-        leader.admitted.add_done_callback(wake)  # a refusal is no news for viewers
+        leader.admitted.add_done_callback(wake)  # viewers are not told of a refusal
         turn.on_cancel(wake)
         try:
             with leader.watch(wake=wake, live=turn.live) as viewer:
@@ -188,7 +188,7 @@ class _Following:
         return None
 
     def _usage(self) -> TokenUsage:
-        """So far."""
+        """Return the leader's usage so far."""
         prompt = self._routed.input_tokens if self._routed else 0
         return TokenUsage(prompt, prompt, self._tokens)
 
