@@ -71,7 +71,7 @@ from gateway.ws.socket import SocketConnections
 
 
 def create_app(configuration: Configuration | Settings) -> Starlette:
-    """The application. Its parts exist while its lifespan runs, as `app.state.gateway`."""
+    """Make the application. Its parts exist while its lifespan runs, as `app.state.gateway`."""
     if isinstance(configuration, Settings):
         configuration = Configuration(configuration)
     settings, change = configuration.settings, configuration
@@ -113,12 +113,12 @@ def create_app(configuration: Configuration | Settings) -> Starlette:
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    """A path below /admin that leads nowhere may not reach the admin API, whose errors have a shape of their own."""
+    """Answer an error; below /admin in the shape of the admin API, which a wrong path there may not reach."""
     return await (handlers.on_error if request.url.path.startswith("/admin/") else on_error)(request, error)
 
 
 class _Part(Protocol):
-    """What works in the background. `aclose` also undoes a `start` that has failed."""
+    """A part that works in the background. `aclose` also undoes a `start` that has failed."""
 
     async def start(self) -> None: ...
 
@@ -130,7 +130,7 @@ _P = TypeVar("_P", bound=_Part)
 
 @contextlib.asynccontextmanager
 async def running(configuration: Configuration) -> AsyncIterator[Gateway]:
-    """A gateway whose engines are being connected. Leaving the block cancels what still runs.
+    """Start a gateway, whose engines may still be connecting. Leaving the block stops it and cancels what still runs.
 
     Raises:
         OSError, ValueError: a checkpoint's tokenizer cannot be read.
@@ -217,7 +217,7 @@ async def _services(
     tracer: Tracing | None,
     starter: _Starter,
 ) -> Services:
-    """What turns share. `clients`: of Redis, the second for reads that wait."""
+    """Make and start what turns share. `clients`: two clients of Redis, the second for reads that wait."""
     redis, reader = clients
     secret, start = installation_secret(settings), starter.start
     metrics = Metrics()
@@ -267,7 +267,7 @@ async def _services(
 
 
 async def _pipeline(services: Services, settings: Settings) -> Pipeline:
-    """The one of a configuration. Turns stay on the one that they began on: it has the settings of that moment."""
+    """Make the pipeline of a configuration. Turns stay on the pipeline, and so the settings, that they began with."""
     violations, metrics, anomalies = services.violations, services.metrics, services.anomalies
     guard = await asyncio.to_thread(Guard, settings.safety, services.secret, violations, metrics, anomalies)
     tiers = await asyncio.to_thread(Tiers, settings, services.memory, services.embedder)
@@ -277,7 +277,7 @@ async def _pipeline(services: Services, settings: Settings) -> Pipeline:
 async def _connected(
     settings: Settings, secret: bytes, stack: contextlib.AsyncExitStack
 ) -> tuple[BatchingRedis, BatchingRedis]:
-    """Two clients of Redis, the second for reads that wait.
+    """Make two clients of Redis, the second for reads that wait.
 
     Raises:
         SettingsError: the gateways of this Redis have another secret.
@@ -285,7 +285,7 @@ async def _connected(
     redis, reader = connect(settings), connect(settings, timeout=READ_TIMEOUT)
     stack.push_async_callback(redis.aclose)
     stack.push_async_callback(reader.aclose)
-    # With the reader's patience: what is not compared now is not compared later. Without an answer the start goes on.
+    # By the reader, which waits longer, as secrets are compared only here. Without an answer the start goes on.
     if not await check(reader, secret):
         raise SettingsError(
             "another gateway uses this Redis with another secret: copy its file 'secret' from its redis.data to "
@@ -295,7 +295,7 @@ async def _connected(
 
 
 def _preparing(gateway: Gateway, make_pipeline: Callable[[Settings], Awaitable[Pipeline]]) -> Prepare:
-    """How the gateway's parts take over changed settings."""
+    """Return the function by which the gateway's parts prepare for changed settings."""
 
     async def prepare(settings: Settings) -> Apply:
         pipeline = await make_pipeline(settings)

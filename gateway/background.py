@@ -1,6 +1,6 @@
-"""Work that a gateway does beside its turns: every few seconds, all the time, or once.
+"""Runs the work that a gateway does beside its turns: every few seconds, all the time, or once.
 
-What it raises is logged, counted and ends nothing else: no part of a gateway stops working without a word.
+An exception of such work is logged and counted, and ends nothing else.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Work = Callable[[], Awaitable[object]]
 _T = TypeVar("_T")
 
 observe_failure: ContextVar[Callable[[str], None]] = ContextVar("observe_failure", default=lambda work: None)
-"""Told the name of work that has failed. A gateway sets it before it makes its parts."""
+"""Called with the name of work that has failed. A gateway sets it before it makes its parts."""
 
 
 def failure_reporter(work: str) -> Callable[[], None]:
-    """What logs and counts the exception that is being handled.
+    """Return a function that logs and counts the exception that is being handled.
 
-    It is made together with a gateway's parts and counts in that gateway's metrics, whichever task calls it.
+    Call this while a gateway makes its parts: failures count in that gateway's metrics, whichever task reports them.
     """
     observe = observe_failure.get()
 
@@ -43,19 +43,19 @@ def failure_reporter(work: str) -> Callable[[], None]:
 
 
 class Periodic:
-    """One piece of work, done again and again.
+    """Does one piece of work again and again.
 
-    It is told to end instead of being cancelled: what a cancelled flush had in hand is lost, and redis-py may take a
-    cancellation for a timeout of its own.
+    Closing lets running work finish instead of cancelling it: a cancelled flush loses what it was writing, and redis-py
+    may take a cancellation for a timeout of its own.
     """
 
     def __init__(self, name: str, work: Work, seconds: float, *, at_end: Work | None = None) -> None:
         """
         Args:
             name: for the log and the metric, from a fixed set.
-            work: is done at once, and then after every pause. What it raises is logged and does not end it.
-            seconds: of a pause.
-            at_end: is done once, when everything else has ended.
+            work: done at once, and then after every pause. An exception is logged and does not end the repetition.
+            seconds: length of a pause.
+            at_end: done once on closing, after `work` has ended.
         """
         self._name = name
         self._report = failure_reporter(name)
@@ -70,7 +70,7 @@ class Periodic:
         self._task = asyncio.create_task(self._run(), name=self._name)
 
     async def aclose(self) -> None:
-        """Do it to its end, within `PATIENCE`."""
+        """Let running work and then `at_end` finish; cancel them after `PATIENCE`."""
         self._ending.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=PATIENCE)
@@ -95,7 +95,7 @@ class Periodic:
 
 
 class Kept:
-    """Work that goes on until it is closed. Where it ends, by an exception or by itself, it is begun again."""
+    """Keeps work running until it is closed: work that ends, by an exception or by itself, is started again."""
 
     def __init__(self, name: str, work: Work) -> None:
         """Args: name: for the log and the metric, from a fixed set; work: goes on until it is cancelled."""
@@ -109,7 +109,7 @@ class Kept:
         self._task = asyncio.create_task(self._keep(), name=self._name)
 
     async def aclose(self) -> None:
-        """Cancel it."""
+        """Cancel the work."""
         if self._task is not None:
             await cancel([self._task])
 
@@ -126,7 +126,7 @@ class Kept:
 
 
 class BackgroundTasks:
-    """Tasks for work that is done once. Whoever awaits one gets its result, and None where the work has failed."""
+    """Runs work that is done once, in tasks. Awaiting a task gives the result, or None if the work has failed."""
 
     def __init__(self, name: str) -> None:
         """Args: name: for the log and the metric, from a fixed set."""
@@ -135,11 +135,11 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
-        """How many have not ended."""
+        """Number of tasks that have not ended."""
         return len(self._tasks)
 
     def begin(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T | None]:
-        """Do it from now on."""
+        """Start a task that does this work."""
         task = asyncio.create_task(self._do(work), name=self._name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -147,12 +147,12 @@ class BackgroundTasks:
         return task
 
     async def wait(self, seconds: float) -> None:
-        """Wait until all have ended, at most so long."""
+        """Wait until all tasks have ended, at most this long."""
         if self._tasks and seconds:
             await asyncio.wait(self._tasks, timeout=seconds)
 
     async def aclose(self, seconds: float = 0.0) -> None:
-        """Cancel those that have not ended within so many seconds."""
+        """Cancel the tasks that have not ended within this time."""
         await self.wait(seconds)
         await cancel(self._tasks)
 

@@ -28,11 +28,11 @@ _STOP = (signal.SIGTERM, signal.SIGINT)
 
 
 class PortTaken(Exception):
-    """Another program listens there."""
+    """The configured address cannot be listened on."""
 
 
 def listen(settings: Settings) -> socket.socket:
-    """A socket bound to the configured address.
+    """Bind a socket to the configured address.
 
     Raises:
         PortTaken: the message says how to choose another port.
@@ -60,7 +60,7 @@ def listen(settings: Settings) -> socket.socket:
 
 
 def url(settings: Settings, bound: socket.socket) -> str:
-    """Address for people: what a browser on this machine can open."""
+    """Return the address that a browser on this machine can open."""
     host = settings.server.host
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{shown}:{bound.getsockname()[1]}"
@@ -94,10 +94,10 @@ class GatewayServer(uvicorn.Server):
         self._terminal = os.isatty(0)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn's, after which the garbage collector leaves alone what stays: tokenizers, templates, modules.
+        """Start as uvicorn does, then exempt what stays (tokenizers, templates, modules) from garbage collection.
 
-        A turn makes garbage of a few kilobytes, most of it without cycles. Going through everything for it, as the
-        defaults do, costs a fifth of a turn's CPU, and a pause of a quarter of a second now and then.
+        A turn makes a few kilobytes of garbage, most of it without cycles. Scanning everything for it, as the defaults
+        do, costs a fifth of a turn's CPU, and a pause of a quarter of a second now and then.
         """
         await super().startup(sockets)
         gc.collect()
@@ -106,7 +106,7 @@ class GatewayServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Replaces uvicorn's handlers, which would end the server at once."""
+        """Replace uvicorn's signal handlers, which would end the server at once."""
         loop = asyncio.get_running_loop()
         for number in _STOP:
             loop.add_signal_handler(number, self.stop)
@@ -125,14 +125,14 @@ class GatewayServer(uvicorn.Server):
             self.should_exit = True
 
     def _hang_up(self) -> None:
-        """SIGHUP says that the terminal is gone, where there was one; otherwise it is an operator's."""
+        """Handle SIGHUP: stop if the terminal that the server was started in is gone, else reload."""
         if self._terminal and not os.isatty(0):
             self.stop()
         else:
             self.reload()
 
     def reload(self) -> None:
-        """Read the configuration again; what comes of it is in the log."""
+        """Read the configuration again; the outcome is logged."""
         if self.started:
             task = asyncio.get_running_loop().create_task(self._reload())
             self._reloading.add(task)

@@ -1,4 +1,4 @@
-"""What the endpoints of one gateway process share. Made by `gateway.app`, reached through `app.state.gateway`."""
+"""The parts that endpoints of one gateway process share. Made by `gateway.app`, reached by `app.state.gateway`."""
 
 from __future__ import annotations
 

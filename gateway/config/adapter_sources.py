@@ -1,4 +1,4 @@
-"""Which addresses an adapter may be fetched from: those below a configured one, after normalising. Pure."""
+"""Decides from which addresses an adapter may be fetched: those below a configured one, after normalising. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gateway.errors import Forbidden, invalid_value
 MAX_LENGTH = 1024
 _NAME = "[A-Za-z0-9_@=+,-][A-Za-z0-9_.@=+,-]*"
 PATTERN = rf"^(file://|(?!file:)[a-z][a-z0-9+.-]*://[A-Za-z0-9_-][A-Za-z0-9_.-]*(:[0-9]{{1,5}})?)(/{_NAME})*/?$"
-"""Names between slashes, none of which begins with a dot. Nothing that some store might read as more than a name: no
-escapes, queries, wildcards, chains or passwords."""
+"""Plain address: names between slashes, none of which begins with a dot. Excludes whatever a store might read as more
+than a name: escapes, queries, wildcards, chains and passwords."""
 
 
 def normalise(address: str) -> str:
-    """An address in the one form in which it is compared and fetched: no slash at its end.
+    """Return the one form in which an address is compared and fetched: host in lower case, no slash at the end.
 
     Raises:
         ValueError: it is not a plain address.
@@ -30,7 +30,7 @@ def normalise(address: str) -> str:
 
 
 def allowed(address: str, sources: Sequence[str]) -> str:
-    """The normalised address.
+    """Return the normalised address if an adapter may be fetched from it.
 
     Args:
         sources: addresses that it must be or be below.

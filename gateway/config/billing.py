@@ -1,4 +1,4 @@
-"""The sections of the configuration about what tokens cost and how their use is kept."""
+"""The `[usage]` and `[[prices]]` sections: how usage is kept, and what tokens cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the folders that pools name hold what a gateway reads of a model: found out before anything is started."""
+"""Checks, before anything is started, that the folder of each pool holds what a gateway reads of a model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The settings in force, and how they change while a gateway runs.
 
 Settings are immutable. A new configuration is read and checked whole; then every part prepares for it, which may fail;
-only when all have, they take it over, without a moment in between in which others could see half of it. Turns that run
-keep what they began with. Whatever goes wrong, the old configuration stays in force.
+only when all are ready, they apply it together, so that nobody sees half of it. Running turns keep the settings that
+they began with. Whatever goes wrong, the old configuration stays in force.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
     "pools": frozenset({"cost", "engines"}),
     "prices": ALL,
 }
-"""By section: the fields that may change while a gateway runs; no other may."""
+"""Fields that may change while a gateway runs, by section; no others may."""
 
 WATCH_SECONDS = 1.0
-"""Between two looks at the file, with `server.watch_config`."""
+"""Seconds between two looks at the configuration file, with `server.watch_config`."""
 
 Outcome = Literal["changed", "unchanged", "refused"]
 Apply = Callable[[], None]
 Prepare = Callable[[Settings], Awaitable[Apply]]
-"""A part's first step: gets ready for new settings or raises `SettingsError`; gives the second, which cannot fail."""
+"""Prepares a part for new settings or raises `SettingsError`; returns what applies them, which cannot fail."""
 
 
 def changes(old: Settings, new: Settings) -> list[str]:
@@ -75,7 +75,7 @@ def changes(old: Settings, new: Settings) -> list[str]:
 
 
 def fixed(old: Settings, new: Settings) -> list[str]:
-    """Those of them that cannot change while a gateway runs."""
+    """Paths of the differing fields that cannot change while a gateway runs."""
     own = {pool.tier for pool in old.pools if not pool.engines} | {pool.tier for pool in new.pools if not pool.engines}
 
     def may_change(path: str) -> bool:
@@ -125,10 +125,10 @@ class Configuration:
     ) -> None:
         """
         Args:
-            settings: as they were read.
-            read: reads them again.
-            fill: puts in what is known only here, such as the addresses of engines that were started.
-            file: where they are read, for `look`.
+            settings: the settings as they were read.
+            read: reads the settings again.
+            fill: adds what only this process knows, such as the addresses of engines that were started.
+            file: the configuration file, which `look` watches.
         """
         self._written = settings
         self._read = read
@@ -138,12 +138,12 @@ class Configuration:
         self._parts: list[Prepare] = []
         self._changing = asyncio.Lock()
         self.settings = fill(settings)
-        """Those in force. Whoever keeps them does not see the next ones."""
+        """The settings in force. A kept reference does not see later changes."""
         self.observe: Callable[[Outcome], None] = lambda outcome: None
-        """Told how each reload ended."""
+        """Called with the outcome of each reload."""
 
     def add(self, prepare: Prepare) -> None:
-        """Have a part follow changes."""
+        """Register a part that takes over changes."""
         self._parts.append(prepare)
 
     async def reload(self) -> list[str]:

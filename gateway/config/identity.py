@@ -15,7 +15,7 @@ from gateway.records.directory import Scope
 from gateway.records.section import Seconds, Section, SettingsError
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Asymmetric ones only: with a shared secret, whoever can check a token could make one."""
+"""Supported signature algorithms: only asymmetric ones, as a shared secret that checks tokens could also make them."""
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -63,7 +63,7 @@ class IssuerSettings(Section, frozen=True):
 
 
 class IdentitySettings(Section, frozen=True):
-    """Who may say who is calling, see [identity.md](identity.md#tokens)."""
+    """Identity providers whose tokens are accepted beside API keys, see [identity.md](identity.md#tokens)."""
 
     issuers: Annotated[list[IssuerSettings], Meta(description="Identity providers.")] = msgspec.field(
         default_factory=list
@@ -80,10 +80,10 @@ class EngineTlsSettings(Section, frozen=True):
     key: Annotated[str | None, Meta(description="Its private key (PEM, without a password).")] = None
 
     def files(self) -> Certificate | None:
-        """The files to use; None if there are none.
+        """Return the certificate files; None if none are configured.
 
         Raises:
-            SettingsError: some are missing, or are not what they should be.
+            SettingsError: a file is missing or cannot be used.
         """
         if self == EngineTlsSettings():
             return None
@@ -147,7 +147,7 @@ def _tenants(issuer: IssuerSettings) -> frozenset[str] | None:
 
 
 def safe_url(url: str) -> bool:
-    """Whether keys may be read from there: HTTPS, or this machine."""
+    """Whether keys may be read from this address: over HTTPS, or from this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname

@@ -1,4 +1,4 @@
-"""Which web pages may talk to this server: the defence against pages of other sites using a visitor's access."""
+"""Decides which web pages may talk to this server, so that pages of other sites cannot use a visitor's access."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Names of this machine by which no other one reaches it."""
+"""Hosts by which a machine reaches only itself."""
 
 
 def origin_allowed(origin: str | None, host: str | None, allowed: Sequence[str] = ()) -> bool:

@@ -1,4 +1,4 @@
-"""Tiers, and the models and engines that serve them."""
+"""The `[[pools]]` section: tiers, and the models and engines that serve them."""
 
 from __future__ import annotations
 

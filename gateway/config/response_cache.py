@@ -42,5 +42,5 @@ class CacheSettings(Section, frozen=True):
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """Those of `cache.response.ResponseCache`."""
+        """The bounds that `cache.response.ResponseCache` takes."""
         return {"ttl": self.ttl, "max_entries": self.max_entries_per_tenant, "max_bytes": self.max_bytes_per_tenant}

@@ -1,4 +1,4 @@
-"""Settings of the router."""
+"""The `[router]` section."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.records.section import Positive, Seconds, Section
 
 
 class RouterSettings(Section, frozen=True):
-    """How a tier is picked, and an engine of it."""
+    """How a tier and one of its engines are picked."""
 
     medium_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the medium tier answers.")] = 0.2
     large_from: Annotated[float, Meta(ge=0, le=1, description="Complexity from which the large tier answers.")] = 0.45

@@ -15,9 +15,9 @@ Action = Literal["redact", "block", "flag"]
 BUILT_IN = ("private_key", "api_key", "email", "card", "iban", "ip_address", "phone")
 """Rules that need no configuration, in the order in which they are tried."""
 BLOCKED = "blocked"
-"""The rule of the phrases in `safety.blocked`."""
+"""Name of the rule that finds the phrases in `safety.blocked`."""
 PLUGINS = "roundhouse.recognisers"
-"""Group of entry points: installed packages may bring rules, each a callable that makes a `Recogniser`."""
+"""Group of entry points by which installed packages add rules; each is a callable that makes a `Recogniser`."""
 
 _RuleName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,31}$")]
 
@@ -89,7 +89,7 @@ class SafetySettings(SafetyPolicy, frozen=True):
 
 
 def plugins() -> dict[str, EntryPoint]:
-    """Rules that installed packages bring, by name."""
+    """Entry points of the rules that installed packages add, by name."""
     return {point.name: point for point in entry_points(group=PLUGINS)}
 
 
@@ -122,10 +122,10 @@ def check_safety(safety: SafetySettings) -> None:
 
 
 def read_phrases(safety: SafetySettings) -> dict[str, dict[int, set[str]]]:
-    """The list in `safety.blocked`; empty if there is none.
+    """Read the digests of phrases in `safety.blocked`; empty if no file is configured.
 
     Raises:
-        SettingsError: it cannot be read.
+        SettingsError: the file cannot be read.
     """
     from gateway.recognisers.blocked import read
 

@@ -1,4 +1,4 @@
-"""Settings of the embedder and the semantic cache."""
+"""The `[embedder]` and `[semantic_cache]` sections."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class SemanticCacheSettings(Section, frozen=True):
     ] = 16_777_216
 
     def delta_of(self, tenant: str) -> float:
-        """The bound that holds for a tenant."""
+        """Highest share of wrong answers for a tenant; 0 if the cache is off."""
         return self.tenants.get(tenant, self.delta) if self.enabled else 0.0
 
 
 def check_embedder(embedder: EmbedderSettings) -> None:
     """
     Raises:
-        SettingsError: an address or a length is none.
+        SettingsError: the address or a length of vectors is not valid.
     """
     if embedder.address is not None and not embedder.address.startswith("unix:///"):
         raise SettingsError(f"embedder.address: {embedder.address!r} is no address; use unix:///path")

@@ -1,6 +1,6 @@
-"""The one configuration: defaults, then a TOML file, then environment variables. Every field is documented here.
+"""Loads the configuration: defaults, then a TOML file, then environment variables.
 
-`docs/configuration.md` is generated from this module and a test compares them. Environment variables are named
+`docs/configuration.md` is generated from the sections and a test compares them. Environment variables are named
 `ROUNDHOUSE_<SECTION>_<FIELD>`, for example `ROUNDHOUSE_SERVER_PORT=9000`; lists of tables (tenants, pools) come from
 the file. `REDIS_URL` is read too, because every host sets it.
 """
@@ -47,7 +47,7 @@ DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo"
 DEMO_KEY = "roundhouse-demo"
 """The API key of the embedded default, which anybody may know: it opens nothing beyond this machine."""
 NO_TENANTS = "make the first while `roundhouse serve` runs: roundhouse tenant add NAME, then roundhouse key add NAME"
-"""What to do where nobody may send requests yet."""
+"""Advice to a user while no tenant exists."""
 
 
 class ServerSettings(Section, frozen=True):
@@ -92,7 +92,7 @@ class ServerSettings(Section, frozen=True):
 
 
 class TurnSettings(Section, frozen=True):
-    """Turns: the server-owned life of one answer."""
+    """How long turns run, wait and are kept, and how many."""
 
     orphan_timeout: Annotated[Seconds, Meta(description="Seconds a turn runs on after its last viewer has gone.")] = (
         30.0
@@ -280,7 +280,7 @@ def demo_settings() -> Settings:
 
 
 def file_of(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The file that `load` reads, if it is there."""
+    """Path of the file that `load` reads if it exists."""
     return Path(path or environ.get("ROUNDHOUSE_CONFIG") or "roundhouse.toml")
 
 
@@ -295,7 +295,7 @@ def load(
     the demo's are used, and its tenant with its public key only without pools and tenants.
 
     Args:
-        server: fields of `[server]` that come before the file and the environment.
+        server: fields of `[server]` that override the file and the environment.
 
     Raises:
         SettingsError: a file is missing or a value is wrong; the message names it.

@@ -1,4 +1,4 @@
-"""The sections of the configuration about logs and traces."""
+"""The `[log]` and `[telemetry]` sections: logs and traces."""
 
 from __future__ import annotations
 

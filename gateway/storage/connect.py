@@ -1,4 +1,4 @@
-"""Where the Redis of an installation is, and a client for it."""
+"""Finds the Redis of an installation and makes a client for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.storage.redis import BatchingRedis
 log = logging.getLogger("roundhouse.storage")
 
 _LONGEST_SOCKET_PATH = 100
-"""Bytes; the kernel's limit for a unix socket's address is 108 on Linux and 104 elsewhere."""
+"""Most bytes of a unix socket's path; the kernel's limit is 108 on Linux and 104 elsewhere."""
 
 
 def socket_path(settings: Settings, name: str) -> Path:
@@ -47,7 +47,7 @@ def redis_url(settings: Settings) -> str:
 
 
 def connect(settings: Settings, *, timeout: float | None = None) -> BatchingRedis:
-    """A client for the gateway's own use; its timeout, in seconds, is the configured one unless given."""
+    """Make a client for the gateway's own use. `timeout`: seconds, instead of the configured ones."""
     client = BatchingRedis.from_url(
         redis_url(settings),
         socket_timeout=settings.redis.timeout if timeout is None else timeout,
@@ -64,7 +64,7 @@ def connect(settings: Settings, *, timeout: float | None = None) -> BatchingRedi
 
 @contextlib.contextmanager
 def unavailable_without_redis(what: str) -> Iterator[None]:
-    """Refuse what the body does if Redis does not answer. `what` says so to the client: "tickets cannot be issued".
+    """Turn an error of Redis in the body into one for the client, who is told `what`: "tickets cannot be issued".
 
     Raises:
         Unavailable: Redis does not answer.

@@ -27,7 +27,7 @@ INTERVAL = 1.0
 LIFETIME = 10.0
 """Seconds after its last heartbeat at which a gateway counts as dead."""
 DEATHS = 3
-"""Heartbeats of ours in a row that do not find another gateway's before it is given up. Once does not count: a Redis
+"""Heartbeats of this gateway in a row that miss another gateway before it is given up. One miss does not count: a Redis
 whose clock was set ahead, or that stood still, has forgotten everybody for a moment."""
 MAX_GATEWAYS = 1000
 """Most entries of the index; the oldest go first."""
@@ -35,20 +35,20 @@ _INDEX_LIFETIME = 3600
 
 
 def new_id() -> str:
-    """A name for one gateway process, never used again."""
+    """Make the id of one gateway process; no other process gets it."""
     return "gw_" + secrets.token_hex(8)
 
 
 class Presence:
-    """The heartbeat of one gateway."""
+    """Writes the heartbeat of one gateway and knows which others are alive."""
 
     def __init__(self, redis: Redis, facts: Callable[[], dict[str, str]] = dict, *, id: str | None = None) -> None:
-        """Args: facts: what the heartbeat holds, asked for before each one; small, and always the same fields."""
+        """Args: facts: returns what the next heartbeat holds; small, and always the same fields."""
         self.id = id or new_id()
         self.others: frozenset[str] = frozenset()
         """Other gateways that were alive at the last heartbeat."""
         self._missed: dict[str, int] = {}
-        """Those that were not, but shortly before: heartbeats since."""
+        """Number of heartbeats in a row that have missed a gateway seen shortly before, by its id."""
         self._redis = redis
         self.facts = facts
         self._key = GATEWAY_KEY.format(id=self.id)
@@ -56,15 +56,15 @@ class Presence:
 
     @property
     def gateways(self) -> int:
-        """Gateways that share this Redis, this one included."""
+        """Number of gateways that share this Redis, this one included."""
         return 1 + len(self.others)
 
     async def start(self) -> None:
-        """Begin to beat; returns at once."""
+        """Start the heartbeat; returns at once."""
         await self._beating.start()
 
     async def aclose(self) -> None:
-        """Stop beating and withdraw."""
+        """Stop the heartbeat and delete it from Redis."""
         await self._beating.aclose()
 
     async def _beat(self) -> None:
@@ -74,7 +74,7 @@ class Presence:
             log.warning("heartbeat not written", extra={"error": type(error).__name__})
 
     async def beat(self) -> None:
-        """Write one heartbeat and look who else is there.
+        """Write one heartbeat and read which other gateways are alive.
 
         Raises:
             RedisError, OSError: Redis does not answer.
@@ -102,7 +102,7 @@ class Presence:
         Raises:
             RedisError, OSError: Redis does not answer.
         """
-        for _ in range(4 * DEATHS + 4):  # more than that and this gateway's own heart has stopped
+        for _ in range(4 * DEATHS + 4):  # more than that and this gateway's own heartbeat has stopped
             if id not in self.others and id not in self._missed:
                 break
             await asyncio.sleep(INTERVAL / 4)
@@ -111,7 +111,7 @@ class Presence:
         return False
 
     async def _withdraw(self) -> None:
-        """Say that this gateway is gone. Never raises: its heartbeat ends by itself too."""
+        """Delete this gateway's heartbeat. Never raises: it would also expire by itself."""
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 pipeline.delete(self._key)
@@ -131,7 +131,7 @@ async def alive(redis: Redis, id: str) -> bool:
 
 
 async def living(redis: Redis, ids: Iterable[str]) -> set[str]:
-    """Those of `ids` that are alive; the others leave the index."""
+    """Return those of `ids` that are alive; remove the others from the index."""
     names = sorted(ids)
     if not names:
         return set()
@@ -146,7 +146,7 @@ async def living(redis: Redis, ids: Iterable[str]) -> set[str]:
 
 
 async def read(redis: Redis) -> dict[str, dict[str, str]]:
-    """The facts of all living gateways by id.
+    """Read the facts of all living gateways, by id.
 
     Raises:
         RedisError, OSError: Redis does not answer.

@@ -24,7 +24,7 @@ from redis.asyncio import Connection, Redis
 from redis.exceptions import ConnectionError, DataError, RedisError, ResponseError, TimeoutError
 
 MAX_BATCH = 128
-"""Commands of one pipeline; more go in a second one after it."""
+"""Most commands of one pipeline; more go in a second one after it."""
 
 CONNECT_TIMEOUT = 1.0
 """Seconds that making a connection may take, greetings included, unless `socket_connect_timeout` says otherwise."""
@@ -48,18 +48,18 @@ _READS = frozenset(
     }
 )
 # fmt: on
-"""Commands that change nothing, and may be sent again when nobody knows whether they were carried out. Of all others
-whoever asked is told that the connection was lost, and decides: a one-use ticket is used up, a count is counted."""
+"""Commands that change nothing, and may be sent again when nobody knows whether they were carried out. For any other
+the caller gets the error of the lost connection: a second time might use up another ticket, or count twice."""
 
 _Waiting = tuple[str, bytes, dict[str, Any], asyncio.Future[Any]]
-"""Name of the command, what is sent, options of redis-py for its answer, and who waits for it."""
+"""A waiting command: its name, its packed bytes, redis-py's options for its answer, and the answer's future."""
 
 
 def _packed(name: str, *args: Any) -> bytes:
-    """A command in Redis' protocol, made in C: asyncio connections of redis-py pack in Python.
+    """Pack a command in Redis' protocol, in C: asyncio connections of redis-py do it in Python.
 
     Raises:
-        DataError: an argument is nothing that Redis has a form of.
+        DataError: an argument has a type that Redis does not know.
     """
     try:
         packed: bytes = hiredis.pack_command((*name.encode().split(), *args))
@@ -71,7 +71,7 @@ def _packed(name: str, *args: Any) -> bytes:
 class BatchingRedis(Redis):
     """`redis.asyncio.Redis` whose single commands are batched; pipelines, transactions and subscriptions are not.
 
-    While one batch is under way, the next gathers. `socket_timeout` is for a batch as a whole. Once it was too short,
+    While one batch is under way, the next is collected. `socket_timeout` bounds a batch as a whole. After a timeout
     nobody waits longer than that for a new connection, and while one is being made commands fail at once.
     """
 
@@ -95,7 +95,7 @@ class BatchingRedis(Redis):
         """Run one command, together with those of other tasks.
 
         Raises:
-            DataError: it has an argument that Redis knows no form of. Nothing is sent.
+            DataError: an argument has a type that Redis does not know; nothing is sent.
         """
         if args[0] in _BLOCKING:
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
@@ -107,7 +107,7 @@ class BatchingRedis(Redis):
         return await answer
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
-        """Close all connections; commands that wait fail."""
+        """Close all connections; commands that wait are cancelled."""
         for task in (self._sending, self._connecting):
             if task is not None:
                 task.cancel()
@@ -152,10 +152,10 @@ class BatchingRedis(Redis):
                 waiter.set_result(answer)
 
     async def _round_trips(self, batch: Sequence[_Waiting]) -> list[Any]:
-        """Send a batch -> its answers, or errors in their place. Timeouts are final.
+        """Send a batch; return its answers, or errors in their place. Nothing is sent again after a timeout.
 
         A connection that Redis has closed while nothing was asked is opened again before anything is sent. If it breaks
-        later, what has been answered is answered, and only reads are sent once more.
+        later, answers that have come are kept, and only reads are sent once more.
         """
         line, answers = self._line, list[Any]()
         if not line.is_connected or self._connecting is not None or await self._closed_by_redis():
@@ -197,7 +197,7 @@ class BatchingRedis(Redis):
                 for command, _, options, _ in batch:
                     answers.append(await self._answer(command, options))
         except BaseException as error:
-            # What is still to come would be taken for the answers to something else.
+            # Answers that are still to come would be taken for those to other commands.
             await line.disconnect(nowait=True)
             if isinstance(error, asyncio.TimeoutError):
                 self._hangs = True
