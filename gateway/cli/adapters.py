@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _SHORT = 12
-"""Digits of a version that people are shown."""
+"""Number of a version's digits that people are shown."""
 _SHOW_PROGRESS_BYTES = 32 * 1024 * 1024
 
 _model = click.option(
@@ -252,7 +252,7 @@ def _pool(settings: Settings, name: str) -> PoolSettings:
 
 
 def _base(settings: Settings, folder: Path, model: str | None) -> PoolSettings:
-    """The pool that was named, or whose model the adapter's config names, or the only one."""
+    """Return the pool that was named, or whose model the adapter's config names, or the only one."""
     if model is not None:
         return _pool(settings, model)
     try:
@@ -290,7 +290,7 @@ def _refuse_unknown_tenants(config: str | None, settings: Settings, tenants: Seq
 
 @contextmanager
 def _explained(subject: object = None) -> Iterator[None]:
-    """Errors of the registry and of adapters as messages of this command."""
+    """Turn errors of the registry and of adapters into messages of this command."""
     from engine.adapters.registry import AdapterError, RegistryError
     from engine.checkpoint.config import CheckpointError
 
@@ -306,7 +306,7 @@ def _explained(subject: object = None) -> Iterator[None]:
 
 @contextmanager
 def _progress(folder: Path, passes: int) -> Iterator[Callable[[int], object] | None]:
-    """A bar while a large file is copied and hashed, where somebody can see it."""
+    """Show a bar on a terminal while a large file is copied and hashed."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     weights = folder / "adapter_model.safetensors"
@@ -339,7 +339,7 @@ def _print_manifest(manifest: Manifest) -> None:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """[0, 1, 2, 5] -> "0-2, 5"."""
+    """Shorten runs of numbers: [0, 1, 2, 5] to "0-2, 5"."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][-1] + 1:

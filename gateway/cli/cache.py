@@ -1,4 +1,4 @@
-"""`roundhouse cache`: what the caches did, what they hold, and how to forget it. Reads and writes what gateways do."""
+"""`roundhouse cache`: what the caches did, what they hold, and how to forget it; on the gateways' data in Redis."""
 
 from __future__ import annotations
 

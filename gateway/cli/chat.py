@@ -46,13 +46,13 @@ class Chat:
         """Connect.
 
         Raises:
-            OSError, WebSocketException: no server, or it refuses.
+            OSError, WebSocketException: there is no server, or it refuses.
         """
         headers = {"Authorization": f"Bearer {self._key}"}
         self._socket = await connect(self._address, additional_headers=headers, max_size=None)
 
     async def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         if self._socket is not None:
             await self._socket.close()
             self._socket = None
@@ -122,11 +122,11 @@ class Chat:
 
 
 class _Restarting(Exception):
-    """The gateway takes no new questions."""
+    """The gateway is restarting and takes no new questions."""
 
 
 class _Answer:
-    """One answer, as far as it has come."""
+    """The received part of one answer."""
 
     def __init__(self) -> None:
         self.response: str | None = None
@@ -136,13 +136,13 @@ class _Answer:
         self.continuable = False
 
     def resume(self) -> dict[str, Any] | None:
-        """The event that asks for the rest of it; None if it has not begun."""
+        """Return the event that asks for the rest of the answer; None if it has not begun."""
         if self.response is None:
             return None
         return {"type": "response.resume", "response_id": self.response, "starting_after": self.last}
 
     def take(self, event: dict[str, Any], write: Callable[[str], None]) -> bool:
-        """Use one event; whether it was the last one."""
+        """Take one event; return whether it was the last one."""
         if event["type"] == "error":
             if event["error"]["code"] == "draining":
                 raise _Restarting

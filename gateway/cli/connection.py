@@ -1,4 +1,4 @@
-"""What the commands share that work on Redis: options, the connection, and errors as messages."""
+"""Options, connection and error messages that the commands working on Redis share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="For programs
 
 
 def load_settings(config: str | None) -> Settings:
-    """The configuration, or an error message."""
+    """Load the configuration; a problem becomes an error message."""
     try:
         return load(config)
     except SettingsError as error:
@@ -35,14 +35,14 @@ def load_settings(config: str | None) -> Settings:
 
 
 def with_redis(settings: Settings, act: Callable[[Redis], Coroutine[Any, Any, T]]) -> T:
-    """Do something with the Redis that the configuration names, also the one of a running `serve`."""
+    """Call `act` with the Redis that the configuration names, or else with that of a running `serve`."""
     from gateway.storage.connect import redis_url
 
     address = redis_url(settings)
 
     async def run_it() -> T:
         async with Redis.from_url(address, socket_timeout=5, socket_connect_timeout=5) as redis:
-            await redis.ping()  # what is called later may take a Redis that is away for one that knows nothing
+            await redis.ping()  # what is called later may take a Redis that is away for an empty one
             return await act(redis)
 
     try:
@@ -57,7 +57,7 @@ def with_redis(settings: Settings, act: Callable[[Redis], Coroutine[Any, Any, T]
 
 
 def without_password(address: str) -> str:
-    """An address that may be shown."""
+    """Return an address that may be shown."""
     parts = urlsplit(address)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if parts.password else address
 
@@ -69,7 +69,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def actor() -> str:
-    """Who uses the command line, for the audit log."""
+    """Return the name of who uses the command line, for the audit log."""
     try:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):  # a user id without a name, as in containers

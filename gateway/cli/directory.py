@@ -1,4 +1,4 @@
-"""What the commands share that show and change the directory."""
+"""Options and functions that the commands showing and changing the directory share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ tenant_option = click.option("--tenant", help="Only this tenant's.")
 
 
 def with_directory(config: str | None, act: Callable[[Directory, bytes], Coroutine[Any, Any, T]]) -> T:
-    """Do something with the directory and the installation's secret; refusals become messages."""
+    """Call `act` with the directory and the installation's secret; refusals become error messages."""
     from gateway.access.directory.view import configured
     from gateway.access.identity.secret import check, installation_secret
 
@@ -104,7 +104,7 @@ adapter_quota_option = click.option(
 
 
 def changed(options: dict[str, Any], before: R) -> R:
-    """The record with the options that were given; lists replace what was there, single limits are put in."""
+    """Return a record with the given options; a list replaces the old one, a single limit is put in."""
     if all(value is None or value == () for value in options.values()):
         raise click.UsageError("say what to change; see --help")
     changes: dict[str, Any] = {}
@@ -144,20 +144,20 @@ def change(config: str | None, kind: type[R], identity: str, how: Callable[[R], 
 
 
 async def found(directory: Directory, kind: type[R], identity: str) -> R:
-    """A record, or an error message."""
+    """Read a record; a missing one becomes an error message."""
     if (record := await directory.get(kind, identity)) is None:
         raise click.ClickException(f"no {kind.KIND} {identity!r}; see: roundhouse {kind.KIND} list")
     return record
 
 
 def everything(config: str | None, kind: type[R], tenant: str | None = None) -> list[R]:
-    """All records of a kind, or a tenant's."""
+    """Read all records of a kind, or a tenant's, with the configured directory."""
 
     return with_directory(config, lambda directory, _: every(directory, kind, tenant))
 
 
 async def every(directory: Directory, kind: type[R], tenant: str | None = None) -> list[R]:
-    """The same, of a directory. A tenant that does not exist is an error message."""
+    """Read all records of a kind, or a tenant's; a tenant that does not exist becomes an error message."""
     records = [record async for record in directory.every(kind, tenant=tenant)]
     if not records and tenant is not None:
         await found(directory, Tenant, tenant)
@@ -165,7 +165,7 @@ async def every(directory: Directory, kind: type[R], tenant: str | None = None) 
 
 
 def remove(config: str | None, kind: type[Record], identity: str, force: bool) -> None:
-    """Remove a record; by force with what belongs to it."""
+    """Remove a record; with `force` also the users and keys that belong to it."""
 
     async def delete(directory: Directory, _: bytes) -> int:
         owned = 0
@@ -183,17 +183,17 @@ def remove(config: str | None, kind: type[Record], identity: str, force: bool) -
 
 
 def show(config: str | None, kind: type[Record], identity: str) -> None:
-    """A record as JSON, without what is secret."""
+    """Print a record as JSON, without its secret fields."""
     show_plain(plain(with_directory(config, lambda directory, _: found(directory, kind, identity))))
 
 
 def show_plain(fields: dict[str, Any]) -> None:
-    """Fields as JSON for people."""
+    """Print fields as JSON, indented for people."""
     click.echo(msgspec.json.format(msgspec.json.encode(fields), indent=2).decode())
 
 
 def plain(record: Record) -> dict[str, Any]:
-    """What may be shown of a record."""
+    """Return the fields of a record that may be shown."""
     return {
         name: msgspec.to_builtins(getattr(record, name))
         for name in record.__struct_fields__
@@ -202,7 +202,7 @@ def plain(record: Record) -> dict[str, Any]:
 
 
 def print_list(records: Sequence[R], as_json: bool, columns: dict[str, Callable[[R], str]], if_empty: str) -> None:
-    """A table of the columns in which something stands, or JSON for programs."""
+    """Print records as a table without its empty columns, or as JSON for programs."""
     if as_json:
         click.echo(msgspec.json.encode([plain(record) for record in records]).decode())
         return
@@ -215,7 +215,7 @@ def print_list(records: Sequence[R], as_json: bool, columns: dict[str, Callable[
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
-    """A table in which words stay whole, so that they can be found and copied; the terminal breaks what is too wide.
+    """Print a table whose words stay whole, so that they can be found and copied; a terminal wraps what is too wide.
 
     Args:
         numbers: columns that are aligned to the right.
@@ -229,7 +229,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, number
 
 
 def print_whole(console: Console, shown: RenderableType) -> None:
-    """As wide as it is where there is no terminal that has a width."""
+    """Print without breaking words; at full width where the output is no terminal."""
     whole = Measurement.get(console, console.options.update(max_width=10_000), shown)
     # A file or pipe has no width: one line for each row then.
     console.width = max(console.width, whole.minimum) if console.is_terminal else whole.maximum
@@ -237,15 +237,15 @@ def print_whole(console: Console, shown: RenderableType) -> None:
 
 
 def limits(quota: Quota | None) -> str:
-    """A quota in a table."""
+    """Return a quota as the text of a table's cell."""
     return ", ".join(f"{name}={value}" for name, value in msgspec.to_builtins(quota).items()) if quota else ""
 
 
 def source(record: Record) -> str:
-    """Where a record is set."""
+    """Return where a record is set."""
     return "directory" if record.revision else "configuration file"
 
 
 def state(disabled: bool) -> str:
-    """Of a tenant, user or key."""
+    """Return the state of a tenant, user or key as a word."""
     return "disabled" if disabled else "active"

@@ -1,7 +1,7 @@
 """Examines an installation: what is there, what is missing, and what to do about it.
 
 Everything is looked at, nothing is changed, and no finding hides another one: what cannot be looked at is a finding
-too. What needs torch is examined by processes of their own (`kernels/doctor.py`).
+too. What needs torch is examined in a process of its own (`kernels/doctor.py`).
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from gateway.storage.connect import redis_url
 State = Literal["ok", "note", "warning", "broken"]
 _PACKAGES = ("starlette", "uvicorn", "redis", "tokenizers")
 _PATIENCE = 2.0
-"""Seconds that a service has to answer."""
+"""Seconds within which a service must answer."""
 _EXAMINATION = 120.0
 """Seconds that loading torch may take on a busy machine."""
 _ROOM = 1 << 30
-"""Bytes that a data folder should have left."""
+"""Free bytes that a data folder's disk should have."""
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """What was found about one thing."""
 
     area: str
     name: str
     value: str
     state: State = "ok"
     remedy: str = ""
-    """What to do about it, unless it is ok."""
+    """What to do about the finding, unless its state is ok."""
 
 
 async def examine(config: str | None, read: Callable[[], Settings]) -> AsyncIterator[CheckResult]:
-    """All findings, as they come. `read` gives the settings of the configuration file `config`."""
+    """Yield all findings as they come. `read` gives the settings of the configuration file `config`."""
     for finding in _versions():
         yield finding
     settings: Settings | None = None
@@ -86,7 +86,7 @@ async def examine(config: str | None, read: Callable[[], Settings]) -> AsyncIter
 
 
 def _devices(settings: Settings, found: Sequence[CheckResult]) -> Iterator[CheckResult]:
-    """Pools whose engines `serve` cannot start for want of a GPU."""
+    """Find pools whose engines `serve` cannot start for want of a GPU."""
     if any(finding.area == "cuda" and finding.name.startswith("device ") for finding in found):
         return
     for pool in settings.pools:
@@ -112,7 +112,7 @@ def _configuration(settings: Settings, file: Path) -> CheckResult:
 
 
 def _installation(settings: Settings) -> Iterator[CheckResult]:
-    """What is on this machine."""
+    """Check folder, port, files, models and registry on this machine."""
     yield _data_folder(Path(settings.redis.data))
     yield _port(settings)
     yield _open_files(settings)
@@ -176,7 +176,7 @@ def _open_files(settings: Settings) -> CheckResult:
 
 
 def _model(pool: PoolSettings) -> CheckResult:
-    """The folder of a pool, which a gateway reads the tokenizer from, and an engine that it starts the weights."""
+    """Check a pool's folder: the gateway reads the tokenizer from it, and an engine that `serve` starts the weights."""
     name = f"model of {pool.tier}"
     try:
         checkpoints.check([pool])
@@ -203,7 +203,7 @@ def _registry(settings: Settings) -> CheckResult:
 
 
 async def _services(settings: Settings) -> AsyncIterator[CheckResult]:
-    """What has to answer."""
+    """Check the services that have to answer."""
     yield await _redis(settings)
     for pool in settings.pools:
         for address in pool.engines:
@@ -239,7 +239,7 @@ async def _redis(settings: Settings) -> CheckResult:
 
 
 def _redis_binary() -> CheckResult:
-    """The server that `serve` would start."""
+    """Check the Redis server that `serve` would start."""
     binary = redis_server.binary()
     try:
         said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
@@ -265,7 +265,7 @@ async def _engine(settings: Settings, pool: PoolSettings, address: str) -> Check
 
 
 def kernels(program: str = "kernels.doctor") -> list[CheckResult]:
-    """What `python -m kernels.doctor` finds; it needs torch, which the gateway does without."""
+    """Return what `python -m kernels.doctor` finds; it needs torch, which the gateway does without."""
     if install := missing("engine"):
         return [CheckResult("kernels", "engines", "not installed: this host has a gateway only", "note", install)]
     command = [sys.executable, "-m", program]

@@ -195,7 +195,7 @@ def key_revoke(config: str | None, id: str) -> None:
 
 
 async def _last_used(directory: Directory, keys: list[Key]) -> dict[str, int]:
-    """By id, in seconds since 1970; those that never were are missing."""
+    """Return when keys were last used, by id, in seconds since 1970; keys that never were are missing."""
     used: dict[str, int] = {}
     for tenant in {key.tenant for key in keys}:
         used |= await last_used(directory.redis, tenant, [key.id for key in keys if key.tenant == tenant])
@@ -221,7 +221,7 @@ def _date(timestamp: int | None) -> str:
 
 
 def _tell(text: str, key: Key, as_json: bool) -> None:
-    """The key on standard output, so that it can be piped; what to know of it on standard error."""
+    """Print the key on standard output, so that it can be piped, and what to know of it on standard error."""
     if as_json:
         click.echo(msgspec.json.encode({"id": key.id, "tenant": key.tenant, "key": text}).decode())
         return

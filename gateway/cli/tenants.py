@@ -91,7 +91,7 @@ def tenant_set(config: str | None, name: str, **options: Any) -> None:
 
 
 def _limits(tenant: Tenant) -> str:
-    """Its own, and those of single models and adapters."""
+    """Return a tenant's limits as text, those for single models and adapters included."""
     named = [*tenant.model_quotas.items(), *tenant.adapter_quotas.items()]
     return "; ".join(filter(None, [limits(tenant.quota), *(f"{name}: {limits(quota)}" for name, quota in named)]))
 

@@ -44,7 +44,7 @@ class TopError(Exception):
 
 
 async def read(redis: Redis) -> Overview:
-    """What all gateways tell.
+    """Read what all gateways say of themselves.
 
     Raises:
         TopError: no gateway is alive.
@@ -57,7 +57,7 @@ async def read(redis: Redis) -> Overview:
 
 
 async def read_page(url: str) -> str:
-    """A gateway's `/metrics`.
+    """Read a gateway's `/metrics`.
 
     Raises:
         TopError: it does not answer.
@@ -75,7 +75,7 @@ async def read_page(url: str) -> str:
 
 
 def render(seen: Overview, *, sort: str = "tokens", times: Mapping[str, Buckets] | None = None) -> RenderableType:
-    """The tables. `times`: histograms of one gateway, see `gateway.telemetry.latencies`."""
+    """Draw the tables. `times`: histograms of one gateway, see `gateway.telemetry.latencies`."""
     parts: list[RenderableType] = [_summary(seen), _replicas(seen.replicas), _tenants(seen.tenants, sort)]
     if len(seen.gateways) > 1 or seen.unreadable:
         parts.insert(1, _gateways(seen))
@@ -169,7 +169,7 @@ def _times(times: Mapping[str, Buckets]) -> Table:
 
 
 def _table(*columns: str) -> Table:
-    """A table; a column whose name ends in > is aligned to the right."""
+    """Make an empty table; a column whose name ends in > is aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
     for column in columns:
         table.add_column(column.removesuffix(">"), justify="right" if column.endswith(">") else "left", no_wrap=True)

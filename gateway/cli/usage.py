@@ -1,4 +1,4 @@
-"""`roundhouse usage`: what was used and what it cost, as a table, CSV or JSON, and whether the books agree."""
+"""`roundhouse usage`: what was used and what it cost, as a table, CSV or JSON, and whether its sums agree."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ async def _print_turns(redis: Redis, query: report.ReportQuery) -> None:
 
 
 async def _with_progress(redis: Redis, query: report.ReportQuery) -> AsyncIterator[LedgerEntry]:
-    """Single turns; if they are many and somebody watches, with a bar on standard error."""
+    """Yield single turns; if they are many, with a bar on standard error where that is a terminal."""
     count = await report.count_turns(redis, query)
     looked_at: Counter[str] = Counter()
     with Progress(
@@ -229,5 +229,5 @@ async def _with_progress(redis: Redis, query: report.ReportQuery) -> AsyncIterat
 
 
 def _harmless(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+    """Return a cell's text such that no spreadsheet takes it for a formula."""
     return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

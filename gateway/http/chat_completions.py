@@ -19,7 +19,7 @@ from gateway.protocol.stream import ArgumentsDelta, Finished, TextDelta, TokenLo
 
 
 class ChatCompletions:
-    """See `gateway.http.choices.Format`."""
+    """The format of chat completions, see `gateway.http.choices.Format`."""
 
     prompt_field = "messages"
 

@@ -1,7 +1,7 @@
 """Answers one HTTP request with several turns: read side by side, ended together, as one JSON body or one stream.
 
-Nobody can come back to such an answer, so its turns end as soon as the client has gone, unless it has a key to come
-back with.
+Nobody can come back to such an answer, so its turns end as soon as the client has gone, unless it has sent an
+idempotency key to come back with.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Choices:
 
     @property
     def logs(self) -> list[TurnLog]:
-        """One per answer."""
+        """The logs of the turns, one per answer."""
         return [viewer.turn.log for viewer in self._viewers]
 
     @property
@@ -99,7 +99,7 @@ class Choices:
         return [log.routed for log in self.logs if log.routed is not None]
 
     def headers(self) -> dict[str, str]:
-        """Who answers, and at what cost, in headers."""
+        """Return the headers about route, overhead and limits."""
         turns = [viewer.turn for viewer in self._viewers]
         return (
             route_headers(self.routes)
@@ -108,7 +108,7 @@ class Choices:
         )
 
     def envelope(self, prefix: str, kind: str) -> dict[str, Any]:
-        """What every body and chunk begins with."""
+        """Return the fields that every body and chunk begins with."""
         return {
             "id": prefix + self._viewers[0].turn.id.removeprefix("resp_"),
             "object": kind,
@@ -117,7 +117,7 @@ class Choices:
         }
 
     def text(self, index: int) -> TextProcessor:
-        """The tokenizer of the model that gives answer number `index`."""
+        """Return the tokenizer of the model that gives answer number `index`."""
         model = self.routes[index].model
         return next(pool.text for pool in self._gateway.engines.pools if pool.name == model)
 
@@ -126,7 +126,7 @@ class Choices:
         return total_usage((log.finished.usage for log in self.logs if log.finished), self.request.n)
 
     def running_usage(self) -> dict[str, Any]:
-        """What a chunk before the end says about usage: nothing, null or, if asked for, the usage so far."""
+        """Return the usage field of a chunk before the end: none, null or, if asked for, the usage so far."""
         if not self.request.include_usage:
             return {}
         if not self.request.continuous_usage:
@@ -175,7 +175,7 @@ class Choices:
                 await asyncio.sleep(self._gateway.settings.turns.coalesce_window)
 
     def close(self) -> None:
-        """Watch no more; turns that have not ended are cancelled."""
+        """Stop watching; turns that have not ended are cancelled."""
         for viewer in self._viewers:
             viewer.close()
 
@@ -184,18 +184,18 @@ class Format(Protocol):
     """The format of one endpoint."""
 
     prompt_field: str
-    """The body's field that is too long when a prompt does not fit."""
+    """Name of the body's field that an error blames when a prompt does not fit."""
 
     def parse(self, body: Mapping[str, Any], caching: Caching) -> ChoicesRequest:
-        """What the body asks for."""
+        """Parse what a body asks for."""
         ...
 
     async def whole(self, choices: Choices) -> dict[str, Any]:
-        """The body of a response, once all turns have ended."""
+        """Return the body of a response, once all turns have ended."""
         ...
 
     def chunks(self, choices: Choices) -> AsyncIterator[dict[str, Any]]:
-        """The chunks of a stream. The first one waits for the first token."""
+        """Yield the chunks of a stream. The first one waits for the first token."""
         ...
 
 
@@ -245,7 +245,7 @@ async def _events(first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]]) 
 
 
 def _check(event: TurnEvent | None) -> None:
-    """Raise what ended a turn early."""
+    """Raise the error that ended a turn early."""
     match event:
         case Finished(error=ApiError() as error):
             raise error

@@ -22,7 +22,7 @@ Scores = dict[str, list[Any]]
 
 
 class Completions:
-    """See `gateway.http.choices.Format`."""
+    """The format of text completions, see `gateway.http.choices.Format`."""
 
     prompt_field = "prompt"
 
@@ -57,7 +57,7 @@ routes: list[BaseRoute] = [Route("/v1/completions", create, methods=["POST"])]
 
 
 class _Piece(Struct, frozen=True):
-    """What one answer gained."""
+    """An addition to one answer."""
 
     index: int
     text: str = ""
@@ -66,7 +66,7 @@ class _Piece(Struct, frozen=True):
 
 
 async def _pieces(choices: Choices) -> AsyncIterator[_Piece]:
-    """All answers bit by bit: the prompt if it is to be echoed, the text, the end."""
+    """Yield all answers piece by piece: the prompt if it is to be echoed, the text, the end."""
     scorers: dict[int, _Scorer] = {}
     async for index, entry in choices.entries():
         event = entry.event
@@ -87,13 +87,13 @@ async def _pieces(choices: Choices) -> AsyncIterator[_Piece]:
 
 
 class _Scorer:
-    """Makes a growing text's scores. Tokens that complete one character together have its offset."""
+    """Makes the scores of a growing text. Tokens that complete one character together have its offset."""
 
     def __init__(self, text: TextProcessor, offset: int = 0) -> None:
         self._text = text
         self._detokenizer = text.detokenizer()
         self._offset = offset
-        """Characters of the whole text before the next token."""
+        """Number of characters of the whole text before the next token."""
 
     def __call__(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob | None]) -> Scores:
         scores = _no_scores()
@@ -115,7 +115,7 @@ def _alternatives(entry: TokenLogprob) -> dict[str, float]:
 
 
 def _spelling(token: bytes) -> str:
-    """A token's name. OpenAI's for a part of a character keeps apart what U+FFFD would make equal."""
+    """Spell a token; a part of a character as OpenAI does, because U+FFFD would make different ones equal."""
     try:
         return token.decode()
     except UnicodeDecodeError:

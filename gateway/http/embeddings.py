@@ -30,9 +30,9 @@ from gateway.services import Gateway, gateway_of
 from gateway.turns.ids import new_response_id
 
 _SECONDS = 60.0
-"""That 64 texts may take, those of others in front of them included."""
+"""Seconds that a batch of texts may take, including the wait for those of others before it."""
 _OFF_LOOP = 16
-"""Vectors from which writing the body is left to a thread."""
+"""Number of vectors from which a thread writes the body, so that the event loop goes on."""
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ def _embedder(gateway: Gateway, principal: Principal, model: str) -> tuple[Embed
     """
     Raises:
         ModelNotFound: there is no such model, or none at all, or the tenant may not use it.
-        Unavailable: it has not said yet what it is.
+        Unavailable: the embedder is still starting.
     """
     client = gateway.embedder
     if client is None:
@@ -140,7 +140,7 @@ def _dimensions(gateway: Gateway, hello: EmbedderInfo, asked: int | None) -> int
 
 
 async def _tokens(client: EmbedderClient, hello: EmbedderInfo, texts: Sequence[str]) -> list[int]:
-    """Tokens of each text; all of them fit."""
+    """Count the tokens of each text. Raises ContextLengthExceeded: a text is too long."""
     tokens: list[int] = []
     for start in range(0, len(texts), MAX_TEXTS):
         batch = texts[start : start + MAX_TEXTS]
@@ -159,7 +159,7 @@ def _too_long(index: int, reason: str) -> ContextLengthExceeded:
 
 
 async def _asked(answer: Awaitable[T], start: int) -> T:
-    """An answer of the embedder, or the error that a refusal is for the client."""
+    """Await an answer of the embedder; turn a refusal into an error for the client."""
     try:
         return await answer
     except EmbedRefused as refused:

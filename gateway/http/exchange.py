@@ -50,12 +50,12 @@ async def read_object(request: Request) -> dict[str, Any]:
 
 
 def error_response(error: ApiError) -> JsonResponse:
-    """An error as an HTTP response."""
+    """Return an error as an HTTP response."""
     return JsonResponse({"error": error.body()}, status_code=error.status, headers=error.headers)
 
 
 def api_error(request: Request, error: Exception) -> ApiError:
-    """What an error of ours, of Starlette's or of a fault is in our tree. Starlette logs the traceback of a fault."""
+    """Turn any exception into an `ApiError`. Starlette logs the traceback of one that is a fault of ours."""
     match error:
         case ApiError():
             return error
@@ -75,12 +75,12 @@ async def on_error(request: Request, error: Exception) -> Response:
 
 
 def overhead_header(traces: Iterable[TurnTrace]) -> dict[str, str]:
-    """What the gateway took so far beside waiting for engines, in milliseconds; of several turns the slowest."""
+    """Return a header with the milliseconds that the gateway took beside waiting for engines; of the slowest turn."""
     return {"x-roundhouse-overhead-ms": f"{1000 * max(trace.overhead for trace in traces):.3f}"}
 
 
 def route_headers(routes: Iterable[Routed]) -> dict[str, str]:
-    """Who answers, in headers; several values where several turns differ."""
+    """Return headers with cache, tier and model; several values where turns differ."""
     routes = list(routes)
 
     def values(name: str) -> str:
@@ -92,7 +92,7 @@ def route_headers(routes: Iterable[Routed]) -> dict[str, str]:
 
 
 def cost_headers(logs: Iterable[TurnLog]) -> dict[str, str]:
-    """What ended turns cost together, in a header; none if nothing of it has a price."""
+    """Return a header with the cost of ended turns together; none if none of them has a price."""
     costs = [log.finished.cost for log in logs if log.finished and log.finished.cost is not None]
     return {"x-roundhouse-cost-microdollars": str(sum(costs))} if costs else {}
 
@@ -148,7 +148,7 @@ async def disconnected(receive: Receive) -> None:
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Response]) -> Response:
-    """The outcome of `work`, which is cancelled if the client goes away before."""
+    """Return the response that `work` makes; cancel it if the client goes away before."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(receive))
     try:
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -162,6 +162,6 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Response])
 
 
 def sse_event(data: Any, event: str | None = None) -> bytes:
-    """One server-sent event with a JSON payload."""
+    """Encode a server-sent event with a JSON payload."""
     name = f"event: {event}\n".encode() if event else b""
     return name + b"data: " + msgspec.json.encode(data) + b"\n\n"

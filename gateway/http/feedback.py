@@ -1,6 +1,6 @@
 """`POST /v1/responses/{id}/feedback`: what somebody thought of a response. OpenAI has no such endpoint.
 
-Ids of chat completions and completions do as well.
+Ids of chat completions and completions are accepted too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gateway.turns.ids import response_id
 
 
 class FeedbackCreate(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body."""
+    """The body of a feedback request."""
 
     rating: Literal["up", "down"]
 
 
 async def create(request: Request) -> Response:
-    """Note an opinion about a response of the caller's tenant; the last one of a response counts."""
+    """Record a rating of a response of the caller's tenant; a response's last rating counts."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "chat")
     body = converted(await read_object(request), FeedbackCreate)

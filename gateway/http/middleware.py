@@ -1,4 +1,4 @@
-"""Pure ASGI middleware: what holds for every request, whatever answers it."""
+"""Pure ASGI middleware: headers and checks of every request, whatever answers it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RequestHeaders:
 
         if scope["type"] == "http":
             arrived.set(monotonic())
-            # Where requests are traced, their own spans take its place.
+            # Where requests are traced, their own spans replace this origin.
             parent = remote_parent(headers.get(TRACEPARENT))
             origin.set(Origin(parent) if parent else NO_ORIGIN)
         with bind(request_id=request_id):
@@ -79,7 +79,7 @@ class HostCheck:
 
 
 class BodyLimit:
-    """Refuses a request whose body is above `limit` bytes, while it is read. What is `elsewhere` limits itself."""
+    """Refuses a request whose body is above `limit` bytes, while it is read; `elsewhere` has limits of its own."""
 
     def __init__(self, app: ASGIApp, limit: int, elsewhere: str | None = None) -> None:
         self.app = app

@@ -20,18 +20,18 @@ from gateway.services import Gateway, gateway_of
 from router.route import AUTO
 
 _STARTED = int(time.time())
-"""Since when the names lead anywhere: `created` has no better meaning for a router's names."""
+"""Value of `created`: when this process started, as a router's names have no better date."""
 
 
 async def index(request: Request) -> Response:
-    """All names: `auto`, the tiers, the models, adapters and routes that the tenant may use, the embedding model."""
+    """`GET /v1/models`: `auto`, tiers, and the models, adapters, routes and embedding model that the tenant may use."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "models")
     return JsonResponse({"object": "list", "data": _models(gateway, principal)})
 
 
 async def read(request: Request) -> Response:
-    """One of them."""
+    """`GET /v1/models/{model}`: one of these names."""
     gateway = gateway_of(request)
     principal = await gateway.authenticate(request, "models")
     name = request.path_params["model"]
@@ -66,7 +66,7 @@ def _models(gateway: Gateway, principal: Principal) -> list[dict[str, Any]]:
 
 
 def _routes(gateway: Gateway, tenant: Tenant | None, named: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is named, and the routes to it; one that has the name of a model takes its place."""
+    """Add the routes to the named models; a route that has the name of a model takes its place."""
     contexts = {model["id"]: model["context_length"] for model in named}
     routes = {
         route.name: _model(route.name, None, min(contexts[target.model] for target in route.targets))
@@ -84,7 +84,7 @@ def _embedders(gateway: Gateway, tenant: Tenant | None) -> list[dict[str, Any]]:
 
 
 def _model(name: str, tier: str | None, context: int) -> dict[str, Any]:
-    """OpenAI's four fields, then ours."""
+    """Describe a name: OpenAI's four fields, then ours."""
     return {
         "id": name,
         "object": "model",
@@ -107,5 +107,5 @@ def _adapter(name: str, pointer: Pointer, pool: Pool) -> dict[str, Any]:
 
 
 def _context(pool: Pool) -> int:
-    """Tokens of prompt and output together; what the checkpoint says until an engine has reported."""
+    """Return the most tokens of prompt and output together; the checkpoint's number until an engine has reported."""
     return max((engine.context for engine in pool.engines), default=pool.text.context)

@@ -54,12 +54,12 @@ class PageFiles(StaticFiles):
 
 
 async def index(request: Request) -> Response:
-    """The page."""
+    """`GET /`: the chat page."""
     return FileResponse(STATIC / "index.html", headers=HEADERS)
 
 
 async def config(request: Request) -> Response:
-    """What the page must know: the key of the embedded default, and where the router's tiers begin.
+    """`GET /ui/config.json`: the key of the embedded default, and the complexities where the router's tiers begin.
 
     A key is told only while the tenants are those of the embedded default, whose key is public knowledge; otherwise
     `key` is null and the page asks its user for one.

@@ -98,7 +98,7 @@ routes: list[BaseRoute] = [
 
 
 async def _whole(viewer: Viewer) -> Response:
-    """The whole response at once."""
+    """Wait for the end of the turn and answer with the whole response."""
     turn = viewer.turn
     await _ended(viewer)
     if turn.log.finished is not None and turn.log.finished.error is not None:

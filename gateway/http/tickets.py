@@ -14,7 +14,7 @@ from gateway.services import gateway_of
 
 
 async def issue(request: Request) -> Response:
-    """The ticket and the seconds it lives."""
+    """Issue a ticket; the body holds it and the seconds it lives."""
     gateway = gateway_of(request)
     origin = request.headers.get("origin")
     if not origin_allowed(origin, request.headers.get("host"), gateway.settings.server.allowed_origins):

@@ -68,16 +68,16 @@ class CallParser(abc.ABC):
         self._ended = False
         self._calls = 0
         self._begun = False
-        """Within a call whose function is known."""
+        """Whether a call is being read whose function is known."""
         self._arguments: list[str] = []
         self._after_call = False
-        """Nothing but white space has come since the last call."""
+        """Whether nothing but white space has come since the last call."""
         self._out: list[Parsed] = []
         self._reading = self._parse()
         next(self._reading, None)
 
     def push(self, text: str) -> list[Parsed]:
-        """The answer goes on."""
+        """Read more of the answer; return what has become certain."""
         keep = self._at if self._mark is None else self._mark
         self._buffer = self._buffer[keep:] + text
         self._at -= keep
@@ -86,7 +86,7 @@ class CallParser(abc.ABC):
         return self._taken()
 
     def finish(self) -> list[Parsed]:
-        """The answer has ended; a call that has not is incomplete."""
+        """Read the rest of the answer; a call that has not ended is incomplete."""
         self._ended = True
         next(self._reading, None)
         return self._taken()
@@ -126,7 +126,7 @@ class CallParser(abc.ABC):
             self._out.append(CallEnd(_is_object("".join(self._arguments))))
 
     def _no_call(self) -> None:
-        """What was read since the mark is text after all; what had become a call has ended."""
+        """Give out what was read since the mark as text after all; end a call that has begun."""
         self._end_call()
         if self._mark is not None:
             text, self._mark = self._buffer[self._mark : self._at], None
@@ -139,7 +139,7 @@ class CallParser(abc.ABC):
     # How to read.
 
     def _peek(self) -> Reading[str]:
-        """The next character; empty at the end."""
+        """Return the next character without reading it; empty at the end."""
         while self._at == len(self._buffer) and not self._ended:
             yield
         return self._buffer[self._at : self._at + 1]
@@ -150,7 +150,7 @@ class CallParser(abc.ABC):
             self._at += 1
 
     def _accept(self, text: str) -> Reading[bool]:
-        """Read exactly this text; if something else stands there, nothing is read."""
+        """Read exactly this text; return False and read nothing if something else stands there."""
         while len(self._buffer) - self._at < len(text) and not self._ended:
             if not text.startswith(self._buffer[self._at :]):
                 return False
@@ -184,7 +184,7 @@ class CallParser(abc.ABC):
         return True
 
     def _read_text(self, end: int) -> None:
-        """Up to a position; white space before it is left."""
+        """Read text up to a position, but no white space right before it."""
         text = self._buffer[self._at : end].rstrip()
         self._say(text)
         self._at += len(text)
@@ -272,7 +272,7 @@ class JsonValue:
     def __init__(self) -> None:
         self.done = False
         self.bare = False
-        """A number, true, false or null: it ends where something else begins, or with the text."""
+        """Whether it is a number, true, false or null, which ends where something else begins, or with the text."""
         self._depth = 0
         self._quoted = self._escaped = False
 
@@ -310,7 +310,7 @@ class JsonValue:
 
 
 _KEYS = ("name", "arguments", "parameters", "type", "id")
-"""Of a call's object; anything else with a name is data of another kind."""
+"""Keys of a call's object; an object with any other key is data of another kind."""
 _ARGUMENTS = ("arguments", "parameters")
 
 
@@ -328,7 +328,7 @@ def _string(read: str | None) -> str | None:
 
 
 def _unwrapped(value: str) -> str:
-    """Arguments as a model may also spell them: as a string that holds the object, or null for none."""
+    """Return arguments as an object also where a model has written a string that holds it, or null for none."""
     if value == "null":
         return "{}"
     inner = _string(value)

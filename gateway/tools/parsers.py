@@ -13,7 +13,7 @@ from gateway.tools.parser import CallParser, Reading
 _NAME = re.compile(r"[\w.-]")
 _IDENTIFIER = re.compile(r"\w")
 MAX_LITERAL = 65_536
-"""Characters of one argument in Python's notation."""
+"""Most characters of one argument in Python's notation."""
 
 
 class HermesParser(CallParser):
@@ -141,7 +141,7 @@ class PythonicParser(CallParser):
                 return
 
     def _keywords(self) -> Reading[bool]:
-        """`a=1, b=2)` as a JSON object."""
+        """Read `a=1, b=2)` as a call's arguments, a JSON object."""
         written = 0
         while True:
             yield from self._space()
@@ -185,14 +185,14 @@ class PythonicParser(CallParser):
 
 
 def _values(source: str, name: str | None) -> list[str] | None:
-    """`name: value` in JSON; without a name those of a dictionary. None if the source is neither JSON nor Python."""
+    """Return `name: value` in JSON, or a dictionary's items if there is no name; None if the source cannot be read."""
     if len(source) > MAX_LITERAL:
         return None
     try:
         value = _evaluated(source)
         values: Any = {name: value} if name is not None else value
         return [f"{_json(str(key))}: {_json(item)}" for key, item in values.items()]
-    # What a parser of somebody else's says to anything at all.
+    # Whatever these parsers may raise for arbitrary text.
     except (ValueError, TypeError, SyntaxError, AttributeError, RecursionError, MemoryError):
         return None
 

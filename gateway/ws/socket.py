@@ -1,8 +1,8 @@
 """`WS /v1/responses`: carries a session's effects out on a real socket and shows turns to it.
 
 One reader and one writer per connection. Nothing is queued per viewer: the writer asks each turn's log for what is new
-when the socket has taken what was sent before. What the reader may cause (errors, mostly) is bounded by not reading on
-while too much of it waits.
+when the socket has taken what was sent before. Events that the reader causes (errors, mostly) are bounded: it does not
+read on while too many of them wait.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from gateway.ws.uvicorn_protocol import SlowConsumer
 log = logging.getLogger("roundhouse.ws")
 
 MAX_UNSENT = 64
-"""Events besides turns' own that may wait to be sent; with more of them, the client is not read any more."""
+"""Events, besides those of turns, that may wait to be sent; while so many do, the client is not read."""
 MAX_CANCELS = 16
-"""Responses that are being looked up to be cancelled; with more of them, the client is not read any more."""
+"""Responses that may be looked up at once to be cancelled; with more, the client is not read."""
 MAX_OWN = 32
-"""Turns that a connection may continue although they are not stored; the oldest are forgotten first."""
+"""Most turns that a connection may continue although they are not stored; the oldest are forgotten first."""
 CLOSE_TIMEOUT = 2.0
 """Seconds that sending a close frame may take."""
 
@@ -85,11 +85,11 @@ class SocketConnection:
         self._coalesce = settings.turns.coalesce_window
         self._session = Session(codec, limits, self._loop.time())
         self._viewers: dict[int, Viewer] = {}
-        """By subscription."""
+        """Viewers of the turns that are shown, by subscription."""
         self._own: dict[str, Turn] = {}
-        """Turns of this connection that it may continue although they are not stored."""
+        """Turns, by id, that this connection may continue although they are not stored."""
         self._starts: set[asyncio.Task[None]] = set()
-        """What the client asked for and is being looked up: turns to start, to show or to cancel."""
+        """Tasks that look up what the client asked for: turns to start, to show or to cancel."""
         self._max_starts = limits.max_turns + MAX_CANCELS
         self._unsent: list[Event] = []
         self._room = waiting.Event()
@@ -98,7 +98,7 @@ class SocketConnection:
         """Set when the writer has something to do."""
         self._closing: Close | None = None
         self.close_code = int(CloseCode.INTERNAL_ERROR)
-        """How it ended, once `run` has returned."""
+        """Code with which the connection was closed, once `run` has returned."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
@@ -125,7 +125,7 @@ class SocketConnection:
         self._carry_out(self._session.drain(reconnect_after))
 
     def shut(self) -> None:
-        """Close now."""
+        """Close the connection now."""
         self._carry_out(self._session.shut())
 
     async def _read(self) -> None:
@@ -230,7 +230,7 @@ class SocketConnection:
             await self._close(CloseCode.SLOW_CONSUMER, f"nothing was read for {self._send_timeout:g} seconds")
 
     async def _send_news(self, subscription: int) -> bool:
-        """Send what is new of one turn; whether its viewer was behind."""
+        """Send the new events of one turn; return whether its viewer was behind."""
         viewer, lane = self._viewers[subscription], self._session.lane(subscription)
         for entry in viewer.read():
             await self._send(with_stream_id(viewer.turn.view.event(entry), lane))
@@ -298,7 +298,7 @@ class SocketConnections:
         self.draining = False
 
     def configure(self, settings: Settings) -> None:
-        """Take over a new configuration, for connections that come; open ones keep theirs."""
+        """Take over a new configuration for new connections; open ones keep theirs."""
         self._settings = settings
 
     @property
@@ -306,7 +306,7 @@ class SocketConnections:
         return self._by_tenant.total()
 
     async def serve(self, socket: WebSocket) -> None:
-        """ASGI endpoint. Whoever may not connect gets an HTTP response instead of a WebSocket."""
+        """Serve one WebSocket, as an ASGI endpoint. A client that may not connect gets an HTTP response instead."""
         try:
             principal = await self._authenticate(socket)
             principal.require("chat")

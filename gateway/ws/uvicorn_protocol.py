@@ -5,7 +5,7 @@ out together. And uvicorn waits without end for a client to read what was sent: 
 close frame, and then until that is read too. A client that reads nothing would keep its connection, with all that is
 held for it, for ever.
 
-uvicorn also keeps, for as long as a connection lasts, what only its opening needed. Here that is let go.
+uvicorn also keeps, for as long as a connection lasts, what only its opening needed. Here that is freed.
 
 uvicorn has no public way to do any of this, so that this file depends on how its protocol is written: its attributes,
 and which of its methods call each other. `tests/test_internals.py` fails when they move.
@@ -25,7 +25,7 @@ from websockets.protocol import State
 from gateway.ws.waiting import Event, Queue
 
 MAX_HELD = 65_536
-"""Bytes of messages, about, that wait for the end of a round."""
+"""Bytes of messages, approximately, that may wait for the end of a round of the event loop."""
 
 
 class SlowConsumer(Exception):
@@ -51,7 +51,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
         Raises:
             SlowConsumer: the client has read nothing for `patience` seconds.
-            ClientDisconnected: it has left, or was parted from because of what it sent.
+            ClientDisconnected: it has left, or was disconnected because of what it sent.
         """
         if self.handshake_complete and self.close_sent and self.initial_response is None:
             # Closed by the protocol, which the application has not heard yet: uvicorn would call that its error.
@@ -101,8 +101,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.send_receive_event_to_app()
 
     def send_receive_event_to_app(self) -> None:
-        """uvicorn's, but for text that is not UTF-8: it would log that as an error of ours, and fail where a frame that
-        came with it has closed the connection already.
+        """Pass a message on as uvicorn does, but for text that is not UTF-8: uvicorn would log it as an error of ours,
+        and fail where a frame that came with it has closed the connection already.
         """
         if self.curr_msg_data_type == "text" and not self.close_sent:
             try:
@@ -116,7 +116,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def _forget_handshake(self) -> None:
-        """The request with its headers, which every copy of the scope shares, and the answer to it: 5 KB."""
+        """Free the request with its headers, which every copy of the scope shares, and the answer to it: 5 KB."""
         cast("list[Any]", self.scope["headers"]).clear()
         del self.request, self.response
 
@@ -127,5 +127,5 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
 
 def patient(seconds: float) -> type[WebSocketProtocol]:
-    """The protocol with that patience; uvicorn wants a class."""
+    """Make a class of the protocol with this patience, as uvicorn takes a class."""
     return type("WebSocketProtocol", (WebSocketProtocol,), {"patience": seconds})

@@ -1,7 +1,7 @@
-"""asyncio's `Event` and `Queue` as small as a connection needs them: one task waits.
+"""Replaces asyncio's `Event` and `Queue` by smaller ones, on which only one task waits.
 
-Thousands of connections do nothing most of the time. asyncio's own hold deques, of which each takes 0.7 KB even when it
-is empty: an event one, a queue four. Here they cost what they hold.
+Thousands of connections do nothing most of the time. asyncio's classes hold deques, each of which takes 0.7 KB even
+when empty: an event one, a queue four. Those here take what their content takes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Queue(Generic[T]):
         self._some.set()
 
     async def get(self) -> T:
-        """The oldest item; waits for one."""
+        """Remove and return the oldest item; wait until there is one."""
         while not self._items:
             self._some.clear()
             await self._some.wait()
