@@ -1,1 +1,1 @@
-"""A checkpoint's files and what its `config.json` says. No torch: the adapter registry reads them too."""
+"""A checkpoint's files and the contents of its `config.json`. No torch: the adapter registry reads them too."""

@@ -1,4 +1,4 @@
-"""What a checkpoint's `config.json` says, read strictly into one `ModelConfig` that drives the decoder.
+"""Reads a checkpoint's `config.json` strictly into one `ModelConfig` that drives the decoder.
 
 Fields and defaults are those of transformers' configuration classes (5.x and the older forms it still reads), which are
 the meaning of the format. Keys that transformers does not read for these architectures have no effect there and are
@@ -156,7 +156,7 @@ class ModelConfig:
     qk_norm: bool
     tied_embeddings: bool
     windows: tuple[int | None, ...]
-    """How many positions a token sees in each layer, itself included; None is all."""
+    """Attention window of each layer: positions that a token sees, itself included; None is all."""
     experts: int
     """Number of experts per layer; 0 for dense MLPs."""
     experts_per_token: int
@@ -164,7 +164,7 @@ class ModelConfig:
     max_position_embeddings: Positive
     eos_token_ids: tuple[int, ...]
     stored_dtype: str
-    """"float32", "bfloat16" or "float16": what the checkpoint says of itself."""
+    """Type of the checkpoint's weights as its config names it: "float32", "bfloat16" or "float16"."""
 
     @classmethod
     def from_directory(cls, directory: Path) -> ModelConfig:
@@ -207,7 +207,7 @@ class ModelConfig:
 
     @property
     def context(self) -> int:
-        """Longest sequence, in tokens. Scaled RoPE reaches `factor` times as far as the length it was pretrained with.
+        """Longest sequence in tokens. Scaled RoPE reaches `factor` times as far as the length of pretraining.
 
         The same rule as vLLM's: llama3 and longrope checkpoints already state the extended length.
         """
@@ -382,7 +382,7 @@ def _check_rope(rope: RopeParameters, head_dim: int) -> None:
 
 
 def _eos_token_ids(directory: Path, raw: _Config) -> tuple[int, ...]:
-    """End-of-sequence ids by transformers' rule: those of generation_config.json, else those of config.json."""
+    """Read end-of-sequence ids by transformers' rule: those of generation_config.json, else those of config.json."""
     path = directory / "generation_config.json"
     ids = _read(path, _GenerationConfig).eos_token_id if path.exists() else None
     if ids is None:

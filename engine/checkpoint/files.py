@@ -1,4 +1,4 @@
-"""The files of a checkpoint and the name of what they hold. Free of torch: the adapter registry reads them too."""
+"""Finds a checkpoint's files and names their content. Free of torch: the adapter registry uses it too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files of a checkpoint.
+    """List the safetensors files of a checkpoint.
 
     Raises:
         CheckpointError: there are none, or the index names something else.
@@ -44,7 +44,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def revision_digest(directory: Path) -> str:
-    """32 hex digits that name this checkpoint's content without reading all of it.
+    """Return 32 hex digits that name this checkpoint's content without reading all of it.
 
     Covers config.json and the index byte for byte, and of every safetensors file its name, size, header (names, types,
     shapes and offsets of all tensors) and the first 4 KiB of each tensor's data. A checkpoint trained further, merged
@@ -62,7 +62,7 @@ def revision_digest(directory: Path) -> str:
 
 
 def quantized_revision(revision: str, quantize: str | None) -> str:
-    """The name of a checkpoint whose weights have been quantised: its KV and answers are not those of the plain one."""
+    """Name a checkpoint whose weights have been quantised: its KV and answers are not those of the plain one."""
     if quantize is None:
         return revision
     return hashlib.blake2b(f"{revision}\0{quantize}".encode(), digest_size=16, person=b"quantized").hexdigest()
@@ -76,7 +76,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _sampled(path: Path) -> Iterator[bytes]:
-    """The header of a safetensors file and the beginning of each tensor."""
+    """Yield the header of a safetensors file and the beginning of each tensor."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > _MAX_HEADER_BYTES:

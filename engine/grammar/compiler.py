@@ -54,11 +54,11 @@ class _Entry:
     bytes: int
     future: Future[CompiledGrammar]
     waiting: Counter[str] = field(default_factory=Counter)
-    """How many requests of each tenant do."""
+    """Number of requests of each tenant that wait for the grammar."""
 
 
 class GrammarCompiler:
-    """The compiled grammars of one engine: a cache, and the threads and processes behind it.
+    """Compiles and caches the grammars of one engine, with the threads and processes behind that.
 
     Its methods are called from one thread; `done` callbacks come from others.
     """
@@ -86,13 +86,13 @@ class GrammarCompiler:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="grammar")
         self._line: TrialQueue[_Entry] = TrialQueue(running=max(1, threads - 1), waiting=waiting)
         self._lock = threading.Lock()
-        """Held by whoever looks at the line."""
+        """Guards the queue of grammars to be compiled."""
         self._thread = threading.local()
         self._workers: list[TrialWorker] = []
         self._reading = threading.Lock()
         self._tokens: GrammarTokens | None = None
         self._cache: OrderedDict[bytes, _Entry] = OrderedDict()
-        """The least recently used first."""
+        """Cached grammars, the least recently used first."""
         self._cache_entries, self._cache_bytes = cache_entries, cache_bytes
         self._cached_bytes = 0
         self.compilations = 0
@@ -110,14 +110,14 @@ class GrammarCompiler:
             return self._tokens
 
     def warm_up(self) -> None:
-        """Begin to read the tokenizer and to start a process, which the first grammar would wait for."""
+        """Begin to read the tokenizer and to start a process, so that the first grammar need not wait for them."""
         with self._lock:
             self._push("", _Entry(_WARM_UP, 0, Future()))
 
     def compile(self, grammar: Grammar, done: Callable[[], None], tenant: str = "") -> Future[CompiledGrammar]:
-        """The compiled grammar or a RequestError, at once or later; then `done` is called, in some thread.
+        """Compile a grammar, at once or later, to a CompiledGrammar or a RequestError; then call `done`, in any thread.
 
-        Whoever called it calls `release` with the same grammar and tenant when it has the result or gives up.
+        The caller calls `release` with the same grammar and tenant when it has the result or gives up.
 
         Raises:
             RequestError: too many grammars of this tenant wait already.
@@ -130,7 +130,7 @@ class GrammarCompiler:
         if entry is None:
             entry = _Entry(grammar, _footprint(grammar), Future())
         if not entry.future.running() and not entry.future.done() and not entry.waiting[tenant]:
-            # Also where another tenant's is the same: whoever's turn comes first has it compiled.
+            # Also where another tenant's is the same: the tenant whose turn comes first has it compiled.
             with self._lock:
                 if not self._line.has_room(tenant):
                     raise GrammarError(_TOO_MANY, "overloaded")
@@ -145,7 +145,7 @@ class GrammarCompiler:
         return entry.future
 
     def release(self, grammar: Grammar, tenant: str = "") -> None:
-        """One that waited for `grammar` does so no more. What nobody waits for is not compiled."""
+        """Count one request less that waits for `grammar`. A grammar that none waits for is not compiled."""
         key = _digest(grammar)
         entry = self._cache[key]
         entry.waiting[tenant] -= 1
@@ -187,14 +187,14 @@ class GrammarCompiler:
     # In a thread of the pool.
 
     def _work(self) -> None:
-        """Compile what is next in the line, until there is nothing that may run."""
+        """Compile the next grammar in the queue, until there is none that may run."""
         while True:
             with self._lock:
                 taken = self._line.pop()
                 if taken is None:
                     return
                 tenant, entry = taken
-                # Not if another tenant's turn came first, or if nobody waits any more.
+                # Not if another tenant's turn came first, or if no request waits any more.
                 due = not (entry.future.running() or entry.future.done())
                 due = due and entry.future.set_running_or_notify_cancel()
             begun = monotonic()
@@ -228,7 +228,7 @@ class GrammarCompiler:
         return CompiledGrammar(tokens, matcher)
 
     def _worker(self) -> TrialWorker:
-        """The process of this thread."""
+        """Return the process of this thread, started if need be."""
         worker: TrialWorker | None = getattr(self._thread, "worker", None)
         if worker is None:
             setup = TrialSetup(
@@ -244,7 +244,7 @@ class GrammarCompiler:
 
 
 def _check_start(matcher: LLMatcher, tokens: GrammarTokens) -> None:
-    """Refuse what no answer can match."""
+    """Refuse a grammar that no answer can match."""
     mask = np.zeros(tokens.words, np.int32)
     matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
     if not mask.any():
@@ -259,7 +259,7 @@ def _digest(grammar: Grammar) -> bytes:
 
 
 def _footprint(grammar: Grammar) -> int:
-    """Bytes that a compiled grammar takes, roughly: measured were 70 to 330 for each character of large ones."""
+    """Estimate the bytes of a compiled grammar: measured were 70 to 330 for each character of large ones."""
     return 64 * 1024 + 320 * len(grammar.source)
 
 
@@ -270,11 +270,11 @@ def _lasting(future: Future[CompiledGrammar]) -> bool:
 
 
 def _explain(message: str, kind: GrammarKind) -> str:
-    """llguidance's message without the source that it quotes, and with a remedy where there is a common one."""
+    """Return llguidance's message without the source that it quotes, and with a remedy where there is a common one."""
     text, *rest = message.strip().splitlines() or [""]
     if reason := next((line for line in rest if line.startswith("error: ")), None):  # a regular expression's
         text = f"{text.split(' (in regex)')[0].rstrip(':')}: {reason.removeprefix('error: ')}"
-    if kind != "lark":  # the place is one in a grammar that the client has not written
+    if kind != "lark":  # positions refer to a grammar that the client has not written
         text = re.sub(r"^at \d+\(\d+\): ", "", text)
     text = text.replace("failed to compile JSON schema: ", "")
     for pattern, plain in _PLAIN_WORDS.items():

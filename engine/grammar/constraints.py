@@ -1,4 +1,4 @@
-"""What the core needs of grammars: requests that wait for theirs, and masks for the steps of those that have one."""
+"""Grammars as the core needs them: requests that wait until theirs is compiled, and masks for the rows of a step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Constraints:
         self._used = False
 
     def __len__(self) -> int:
-        """Requests whose grammar is not compiled yet, or whose turn to be collected has not come."""
+        """Number of requests whose grammar is not compiled yet, or that have not been collected yet."""
         return len(self._compiling)
 
     def __contains__(self, id: str) -> bool:
@@ -35,7 +35,7 @@ class Constraints:
 
     @property
     def ready(self) -> bool:
-        """`collect` may return something."""
+        """Whether `collect` may return something."""
         return not self._done.empty()
 
     def add(self, request: Request, wake: Callable[[], None]) -> None:
@@ -63,7 +63,7 @@ class Constraints:
         return entry[0]
 
     def collect(self) -> list[tuple[Request, RequestError | None]]:
-        """Requests that wait no more, with the matcher that they need or what is wrong with their grammar."""
+        """Return requests that wait no more, each with its matcher set or with the error of its grammar."""
         collected: list[tuple[Request, RequestError | None]] = []
         while not self._done.empty():
             request = self._done.get()
@@ -82,11 +82,11 @@ class Constraints:
         return collected
 
     def start(self, rows: Iterable[Row]) -> FilledMasks | None:
-        """Begin with the masks that a step with `rows` needs; None if it needs none."""
+        """Begin to compute the masks that a step with `rows` needs; None if it needs none."""
         return self._filler.start(rows) if self._used else None
 
     def warm_up(self) -> None:
-        """Prepare beside everything else what the first grammar would wait for."""
+        """Prepare in the background what the first grammar would wait for."""
         self._compiler.warm_up()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""JSON Schema as llguidance enforces it: what it would get wrong without saying so is refused here. Pure.
+"""Translates a JSON Schema for llguidance, and refuses what llguidance would silently fail to enforce. Pure.
 
 Each rule stands for a case in which llguidance 1.9 lets through what the schema forbids; a test has an example of it.
 """
@@ -15,15 +15,15 @@ from typing import Any, NoReturn, TypeGuard
 from engine.request import GrammarError
 
 WHITESPACE = {"whitespace_pattern": r"[ \t\r\n]{1,20}"}
-"""Wherever JSON allows whitespace. Without a bound a model can fill its answer with it."""
+"""Whitespace allowed between JSON tokens. Without a bound a model can fill its answer with it."""
 _ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
-"""Not \\u: a name in `properties` could be spelled with it, and its value would count as an additional property's."""
+"""Escapes allowed in strings. Not \\u: a name in `properties` spelled with it would count as an additional property."""
 _COMBINING = {"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"}
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LARGEST_INTEGER = 2**63 - 1
-"""As a bound it is exact, other than its neighbours."""
+"""Integer that is exact as a bound, other than its neighbours."""
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
-"""Characters that JSON writes with \\u only."""
+"""Characters that JSON can write with \\u only."""
 _PATTERN_UNIT = re.compile(
     r"""\\x\{(?P<braced>[0-9a-fA-F]+)\} | \\u\{(?P<wide>[0-9a-fA-F]+)\} | \\x(?P<byte>[0-9a-fA-F]{2})
     | \\u(?P<short>[0-9a-fA-F]{4}) | \\U(?P<long>[0-9a-fA-F]{8}) | \\(?P<letter>[ave])
@@ -41,7 +41,7 @@ def to_lark(
     lenient: bool,
     spacing: Mapping[str, Any] | None = None,
 ) -> str:
-    """The expression of llguidance's Lark dialect that matches JSON documents of `schema`.
+    """Return the expression of llguidance's Lark dialect that matches JSON documents of `schema`.
 
     `depth`, `nodes`: most nested and most values of the schema; `multiple_of`: the largest `multipleOf`, decimal point
     left out; `lenient`: ignore keywords that cannot be enforced; `spacing`: llguidance's options for whitespace, if not
@@ -89,7 +89,7 @@ def _children(value: Any) -> list[Any]:
 
 
 def _walk(root: Any) -> Iterator[tuple[str, Any]]:
-    """Every value with its path, root first. All of them: a `$ref` may point at any."""
+    """Yield every value with its path, root first. All of them: a `$ref` may point at any."""
     stack = [("#", root)]
     while stack:
         path, value = stack.pop()
@@ -176,7 +176,7 @@ def _check_multiples(schema: Any, most: int) -> None:
 
 
 def _without_point(number: float) -> int:
-    """2.50 -> 25, 300 -> 300."""
+    """Return the number without its decimal point: 2.50 -> 25, 300 -> 300."""
     _, digits, exponent = Decimal(repr(abs(number))).normalize().as_tuple()
     integer: int = int("".join(map(str, digits))) * 10 ** max(int(exponent), 0)
     return integer

@@ -1,4 +1,4 @@
-"""Whose grammar is compiled next: tenants take turns by the time that theirs have taken. Pure.
+"""Decides whose grammar is compiled next: tenants take turns by the compilation time that they have used. Pure.
 
 Start-time fair queueing (Goyal, Vin and Cheng, 1996): a tenant that has had nothing to compile for long comes first,
 but saves up nothing.
@@ -13,7 +13,7 @@ Job = TypeVar("Job")
 
 
 class TrialQueue(Generic[Job]):
-    """Jobs of all tenants that wait, oldest first within a tenant.
+    """Waiting jobs of all tenants, oldest first within a tenant.
 
     Args:
         running: most jobs of one tenant at a time.
@@ -23,12 +23,12 @@ class TrialQueue(Generic[Job]):
     def __init__(self, *, running: int, waiting: int) -> None:
         self._most_running, self._most_waiting = running, waiting
         self._jobs: dict[str, deque[Job]] = {}
-        """Of tenants that have any."""
+        """Waiting jobs by tenant, without tenants that have none."""
         self._running: Counter[str] = Counter()
         self._used: dict[str, float] = {}
-        """Seconds that each tenant's jobs have taken, counted from where the line stood when it came."""
+        """Virtual time of each tenant: seconds that its jobs have taken, counted from the queue's time when it came."""
         self._now = 0.0
-        """The same of the tenant that was served last."""
+        """Virtual time of the queue: that of the tenant served last."""
 
     def __len__(self) -> int:
         return sum(map(len, self._jobs.values()))
@@ -41,7 +41,7 @@ class TrialQueue(Generic[Job]):
         self._jobs.setdefault(tenant, deque()).append(job)
 
     def pop(self) -> tuple[str, Job] | None:
-        """The next job and its tenant, who is told of it by `ended`; None while all that wait have too many running."""
+        """Take the next job, which `ended` must follow, and its tenant; None while all waiting tenants run too many."""
         ready = [tenant for tenant in self._jobs if self._running[tenant] < self._most_running]
         if not ready:
             return None
@@ -55,7 +55,7 @@ class TrialQueue(Generic[Job]):
         return tenant, job
 
     def ended(self, tenant: str, seconds: float) -> None:
-        """A job that was popped has taken so long."""
+        """Record that a job that was popped has taken `seconds`."""
         self._running[tenant] -= 1
         self._used[tenant] += seconds
         for each in [each for each, used in self._used.items() if used <= self._now]:
@@ -63,7 +63,7 @@ class TrialQueue(Generic[Job]):
                 del self._used[each], self._running[each]
 
     def remove(self, tenant: str, job: Job) -> bool:
-        """Take a job out of the line, if it is there."""
+        """Take a job out of the queue; whether it was there."""
         jobs = self._jobs.get(tenant)
         if jobs is None or job not in jobs:
             return False
@@ -73,7 +73,7 @@ class TrialQueue(Generic[Job]):
         return True
 
     def clear(self) -> list[Job]:
-        """Empty the line; what was in it."""
+        """Empty the queue and return its jobs."""
         jobs = [job for each in self._jobs.values() for job in each]
         self._jobs.clear()
         return jobs

@@ -20,7 +20,7 @@ Job = tuple[Matcher, int, tuple[int, ...]]
 
 
 class FilledMasks:
-    """Masks on their way. Implements `engine.plan.TokenMasks`."""
+    """Masks that are being computed. Implements `engine.plan.TokenMasks`."""
 
     def __init__(self, offsets: dict[str, int], filling: Future[Bits], fill: Callable[[], Bits]) -> None:
         self.offsets = offsets
@@ -35,13 +35,13 @@ class FilledMasks:
         return self._filling.result()
 
     def settle(self) -> None:
-        """Return when nothing is computed any more, however it ended."""
+        """Wait until nothing is computed any more, however it ended."""
         if not self._filling.cancel():
             wait([self._filling])
 
 
 class MaskFiller:
-    """A thread of its own and llguidance's, which compute without holding Python's lock."""
+    """Computes masks in a thread of its own and in llguidance's, which do not hold Python's lock meanwhile."""
 
     def __init__(self, vocabulary: int, threads: int = 1) -> None:
         """Masks of `vocabulary` tokens, computed by `threads` threads."""
@@ -50,12 +50,12 @@ class MaskFiller:
         self._executor: LLExecutor | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
         self._slow = False
-        """The last masks took so long that the next ones are timed one by one, to find out whose fault it is."""
+        """Whether the last masks were so slow that the next ones are timed one by one, to find the grammar to blame."""
 
     def start(self, rows: Iterable[Row]) -> FilledMasks | None:
-        """Begin with the masks of the rows that sample under a grammar; None if there is none.
+        """Begin to compute the masks of the rows that sample under a grammar; None if there is none.
 
-        Until the result has been waited for, nobody else may use these requests' matchers.
+        Until the result has been waited for, nothing else may use these requests' matchers.
         """
         jobs: list[Job] = []
         offsets: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Follows one request through its grammar: which tokens may come next, and when the answer is complete."""
+"""Follows one request through its grammar: computes the legal next tokens, and tells when the answer is complete."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _CREDIT_SECONDS = 0.25
 
 
 class Matcher:
-    """One request's place in its grammar, after the tokens that it has been given for good.
+    """One request's position in its grammar, after the tokens that it has gained.
 
-    The grammar has the last word on every token:
+    The grammar decides about every token:
 
     * Where the answer is complete, end-of-sequence and stop tokens are legal and end it. Elsewhere they are tokens like
       any other: they end nothing, and are legal if the grammar says so.
@@ -43,7 +43,7 @@ class Matcher:
     )
 
     def __init__(self, start: LLMatcher, tokens: GrammarTokens, sampling: SamplingParams) -> None:
-        """`start` is a matcher in its first state, this one's to keep."""
+        """Take over `start`, a matcher in its first state that nothing else uses."""
         self._ll = start
         self._tokens = tokens
         self._ended = False
@@ -54,32 +54,32 @@ class Matcher:
         self._early = tokens.bits(self._endings) if sampling.min_tokens else None
         self._stops = tokens.bits(self._endings - tokens.eos)
         self._eos = tokens.bits(tokens.eos) if sampling.ignore_eos else None
-        """The bits of end-of-sequence tokens, if they are to be avoided."""
+        """Bits of end-of-sequence tokens, if they are to be avoided."""
 
     @property
     def llguidance(self) -> LLMatcher:
-        """What computes masks for many requests at a time."""
+        """llguidance's matcher, for computing masks of many requests at a time."""
         return self._ll
 
     @property
     def finished(self) -> bool:
-        """The answer is complete and nothing may follow it."""
+        """Whether the answer is complete and nothing may follow it."""
         return self._ended or (self._ll.is_stopped() and self.error is None)
 
     @property
     def complete(self) -> bool:
-        """`finished` without a token that is not part of the answer."""
+        """Whether the answer is `finished` without a token that is not part of it."""
         return self.finished and not self._ended
 
     @property
     def error(self) -> str | None:
-        """Why this grammar can be followed no further, if so: it costs more than it may."""
+        """Reason why the grammar can be followed no further, because it costs more than it may; None if it can."""
         if self._credit < 0:
             return "takes too long to follow"
         return self._ll.get_error().split("\n")[0] if self._ll.is_error() else None
 
     def consume(self, token: int) -> None:
-        """Go on by one token; one that is not legal leads into `error`."""
+        """Advance by one token; a token that is not legal leads into `error`."""
         if token in self._endings and self._ll.is_accepting():
             self._ended = True
         else:
@@ -89,14 +89,14 @@ class Matcher:
         self._length += 1
 
     def charge(self, seconds: float) -> None:
-        """Count CPU time that following the grammar by one token took: ambiguous ones can take more with every token.
+        """Count CPU time of following the grammar by one token: ambiguous ones can take more with every token.
 
         llguidance's own limits on one step let a request slow down all others by half a second per token.
         """
         self._credit -= max(seconds - _TOKEN_SECONDS, 0.0)
 
     def truncate_draft(self, draft: Sequence[int]) -> list[int]:
-        """The longest prefix of `draft` that is legal here, and goes no further than the answer might."""
+        """Return the longest legal prefix of `draft` that goes no further than the answer might."""
         if self._length == 0 and draft and self._is_not_first(draft[0]):
             return []
         legal = list(draft[: self._ll.validate_tokens(list(draft))])

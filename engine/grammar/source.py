@@ -1,4 +1,4 @@
-"""From a client's grammar to llguidance's notation. Pure; refuses what would not be enforced, naming what and why."""
+"""Translates a client's grammar into llguidance's notation. Pure; refuses what would not be enforced, with a reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.grammar.json_schema import refuse
 from engine.wire import Grammar
 
 _OPTIONS = '%llguidance {"no_forcing": true}'
-"""Every token that the grammar allows may be sampled; llguidance would force a tokenization of its own where it can."""
+"""Options that allow every token that fits the grammar; llguidance would force its own tokenization where it can."""
 _LARK_ATTRIBUTE = re.compile(r"^\s*[?!]*[\w-]+\s*\[[^\]\n]*\b(temperature|max_tokens|stop)\s*=", re.MULTILINE)
 _LENIENT = re.compile(r'"lenient"\s*:\s*true')
 _SPACING = {"whitespace_flexible": bool, "item_separator": str, "key_separator": str}
@@ -25,7 +25,7 @@ _LARK_JSON = re.compile(r"%json\s*(?=\{)")
 class GrammarLimits:
     """How large a grammar may be, and what its compilation may cost.
 
-    `depth`: nested values of a schema; `nodes`: values of a schema, or choices; `multiple_of`: of `multipleOf` without
+    `depth`: nested values of a schema; `nodes`: values of a schema, or choices; `multiple_of`: a `multipleOf` without
     its decimal point, for there is a state for each remainder; `cpu_seconds` and `memory_bytes`: of one compilation.
     """
 
@@ -37,7 +37,7 @@ class GrammarLimits:
 
 
 def to_llguidance(grammar: Grammar, limits: GrammarLimits) -> str:
-    """The grammar in llguidance's notation; whether it compiles is seen when it is compiled.
+    """Translate a grammar into llguidance's notation; only the compilation shows whether it is valid.
 
     Raises:
         RequestError: it is too large, not well-formed, or asks for what would not be enforced.
@@ -54,12 +54,12 @@ def to_llguidance(grammar: Grammar, limits: GrammarLimits) -> str:
             lark = f"start: /{regex_to_lark(_alternatives(_parse(source), limits), '')}/"
         case "lark":
             lark = _checked_lark(source, limits)
-    # The options at the end, so that lines in error messages are the client's.
+    # The options come last, so that line numbers in error messages are the client's.
     return json.dumps({"grammars": [{"lark_grammar": f"{lark}\n{_OPTIONS}\n"}]})
 
 
 def may_ignore(grammar: Grammar) -> bool:
-    """Whether keywords that cannot be enforced may be ignored somewhere in it."""
+    """Whether the grammar allows that keywords which cannot be enforced are ignored somewhere in it."""
     return grammar.lenient or (grammar.kind == "lark" and _LENIENT.search(grammar.source) is not None)
 
 
@@ -75,7 +75,7 @@ def _schema(schema: Any, limits: GrammarLimits, lenient: bool, spacing: dict[str
 
 
 def _alternatives(choices: Any, limits: GrammarLimits) -> str:
-    """One regular expression: as alternatives of a grammar, thousands of choices would be too many to follow."""
+    """Join choices to one regular expression: thousands of alternatives of a grammar would be too slow to follow."""
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
         refuse("a JSON list of at least one string is expected")
     json_schema.check_size(choices, limits.depth, limits.nodes)
@@ -83,7 +83,7 @@ def _alternatives(choices: Any, limits: GrammarLimits) -> str:
 
 
 def _checked_lark(source: str, limits: GrammarLimits) -> str:
-    """A Lark grammar whose JSON schemas keep to the same rules as others.
+    """Return a Lark grammar whose JSON schemas keep to the same rules as others.
 
     A schema in it may have options under `x-guidance`: `lenient`, separators, and whether there is whitespace.
     """
@@ -99,7 +99,7 @@ def _checked_lark(source: str, limits: GrammarLimits) -> str:
         except UnicodeEncodeError:
             refuse("an escape in a JSON schema stands for half a character; leave it out")
         except (ValueError, RecursionError):
-            continue  # whatever is wrong with it, llguidance says where
+            continue  # llguidance reports what is wrong with it, with the place
         options = schema.pop("x-guidance", {})
         lenient = isinstance(options, dict) and options.pop("lenient", False) is True
         checked += [source[end : found.start()], _schema(schema, limits, lenient, _spacing(options))]
@@ -110,7 +110,7 @@ def _checked_lark(source: str, limits: GrammarLimits) -> str:
 def _spacing(options: Any) -> dict[str, Any]:
     if not isinstance(options, dict) or not all(isinstance(options[key], _SPACING.get(key, ())) for key in options):
         refuse(f"x-guidance: only lenient, {', '.join(_SPACING)} are supported; leave out the rest")
-    # Flexible would mean without bounds.
+    # Flexible whitespace would be unbounded.
     return options if options.get("whitespace_flexible") is False else options | json_schema.WHITESPACE
 
 

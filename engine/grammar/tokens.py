@@ -1,4 +1,4 @@
-"""What llguidance must know of a checkpoint's tokenizer: the bytes of every token, as the client's text has them."""
+"""Describes a checkpoint's tokenizer to llguidance: the bytes of every token, as they appear in the client's text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from engine.request import GrammarError
 from engine.text.detokenizer import TokenBytes, UnsupportedDecoder
 
 Bits = npt.NDArray[np.int32]
-"""A bit for each token of a vocabulary, the lowest first: [words], or [positions, words]."""
+"""Bit mask over a vocabulary, the lowest token first: [words], or [positions, words]."""
 _PARSER_LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 
 
 class GrammarTokens:
-    """A vocabulary as grammars see it.
+    """A vocabulary as llguidance reads it.
 
-    The bytes of a token come from the table that clients turn tokens into text with, so that a grammar holds for the
+    The bytes of a token come from the table by which clients turn tokens into text, so that a grammar holds for the
     text that is shown, whatever the tokenizer's family is.
 
     Takes 1 s for a vocabulary of 128,000, the last third of it without letting other threads run.
@@ -47,11 +47,11 @@ class GrammarTokens:
         first = [pieces(token, first=True) for token in range(vocabulary)]
         inside = [pieces(token) for token in range(vocabulary)]
         self.words = -(-vocabulary // 32)
-        """Of a bitmask row: one bit per token."""
+        """Words of a mask over the vocabulary, one bit per token."""
         strips = pieces.leading_spaces > 0
         changed = [a != b or (strips and b.startswith(b" ")) for a, b in zip(first, inside, strict=True)]
         self.not_first = self.bits([token for token, differs in enumerate(changed) if differs])
-        """Tokens that mean something else at the start of a text, where decoding strips a space; None if none does."""
+        """Tokens that differ at the start of a text, where decoding strips a space; None if none does."""
         if all(differs for differs, piece in zip(changed, inside, strict=True) if piece):
             raise GrammarError("not supported with the model's tokenizer, which joins words with spaces")
         self.eos = frozenset(token for token in eos_token_ids if 0 <= token < vocabulary)
@@ -62,9 +62,9 @@ class GrammarTokens:
         )
 
     def compile(self, source: str) -> LLMatcher:
-        """A matcher of a grammar in llguidance's notation in its first state; it knows whether it is in error.
+        """Compile llguidance's notation into a matcher in its first state, which knows whether it is in error.
 
-        The first mask is computed: some faults show only there, and copies of the matcher profit from it.
+        Its first mask is computed here: some faults show only then, and copies of the matcher profit from it.
         """
         matcher = LLMatcher(self.llguidance, source, log_level=0, limits=_PARSER_LIMITS)
         if not matcher.is_error():
@@ -72,7 +72,7 @@ class GrammarTokens:
         return matcher
 
     def bits(self, tokens: Collection[int]) -> Bits | None:
-        """The bits of `tokens` [words]; None if there are none."""
+        """Return the mask [words] of `tokens`; None if there are none."""
         if not tokens:
             return None
         bits = np.zeros(self.words * 32, np.uint8)
@@ -81,7 +81,7 @@ class GrammarTokens:
 
 
 class _Vocabulary(TokenizerWrapper):
-    """The interface that llguidance reads a tokenizer through."""
+    """The interface through which llguidance reads a tokenizer."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None

@@ -1,4 +1,4 @@
-"""Compiling a grammar on trial, in a process that may die of it.
+"""Compiles a grammar on trial, in a process that may die of it.
 
 llguidance's own limits do not bound how long a compilation takes (a multiple of eight digits takes minutes), and a
 thread that runs one cannot be stopped. So a grammar is compiled in `worker.py` first, where it may exhaust time,
@@ -21,7 +21,7 @@ import msgspec
 _LENGTH_BYTES = 4
 _START_SECONDS = 120.0
 _PATIENCE = 10.0
-"""Wall seconds, on a busy machine, for each CPU second that a compilation may take; then it counts as hung."""
+"""Wall seconds, for a busy machine, per CPU second of a compilation; a longer one counts as hung."""
 
 
 class TrialSetup(msgspec.Struct, frozen=True, array_like=True):
@@ -35,14 +35,14 @@ class TrialSetup(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GrammarVerdict(msgspec.Struct, frozen=True, array_like=True):
-    """What is wrong with a grammar, and what of it would not be enforced."""
+    """Errors of a grammar, and the parts of it that would not be enforced."""
 
     error: str | None = None
     warnings: tuple[str, ...] = ()
 
 
 class TrialFailed(Exception):
-    """The grammar cost more than it may; the message says what."""
+    """A grammar cost more than it may; the message says what."""
 
 
 def send(stream: IO[bytes], message: bytes) -> None:
@@ -52,7 +52,7 @@ def send(stream: IO[bytes], message: bytes) -> None:
 
 
 def receive(stream: IO[bytes]) -> bytes | None:
-    """The next message; None at the end of the stream."""
+    """Read the next message; None at the end of the stream."""
     header = stream.read(_LENGTH_BYTES)
     length = int.from_bytes(header, "little")
     message = stream.read(length) if len(header) == _LENGTH_BYTES else b""
@@ -60,7 +60,7 @@ def receive(stream: IO[bytes]) -> bytes | None:
 
 
 class TrialWorker:
-    """A process started when it is first needed, and again after it has died."""
+    """A worker process, started when it is first needed, and again after it has died."""
 
     def __init__(self, setup: TrialSetup) -> None:
         self._setup = setup
@@ -71,7 +71,7 @@ class TrialWorker:
 
         Raises:
             TrialFailed: the process did not survive it.
-            OSError: there is no process, or somebody else has ended it.
+            OSError: the process cannot be started, or was ended by something else.
         """
         if self._process is None:
             self._process = _start()
@@ -82,19 +82,19 @@ class TrialWorker:
         return self._ask(source.encode(), _PATIENCE * self._setup.cpu_seconds)
 
     def kill(self) -> None:
-        """End the process; whoever waits for its verdict gets an OSError."""
+        """End the process; a thread that waits for its verdict gets an OSError."""
         process = self._process
         if process is not None:
             process.kill()
 
     def close(self) -> None:
-        """Release what the process held; nobody may be waiting for a verdict."""
+        """Release what the process held; no thread may wait for a verdict."""
         if self._process is not None:
             self._process.kill()
             self._bury(self._process)
 
     def _bury(self, process: subprocess.Popen[bytes]) -> int:
-        """The exit status of a process that has died or is about to."""
+        """Return the exit status of a process that has died or is about to."""
         self._process = None
         with contextlib.suppress(BrokenPipeError):
             process.communicate()

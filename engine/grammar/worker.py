@@ -19,7 +19,7 @@ def main() -> None:
     first = receive(stdin)
     if first is None:
         return
-    # Signals that end the engine are its own business: this process ends with its standard input.
+    # Signals to the process group are meant for the engine: this process ends with its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
     setup = msgspec.msgpack.decode(first, type=TrialSetup)
@@ -27,7 +27,7 @@ def main() -> None:
     _limit_memory(setup.memory_bytes)
     send(stdout, msgspec.msgpack.encode(GrammarVerdict()))
     while (message := receive(stdin)) is not None:
-        # What the signal does by default ends the process, whatever it is in.
+        # The signal's default action ends the process, whatever code it runs.
         signal.setitimer(signal.ITIMER_PROF, setup.cpu_seconds)
         matcher = tokens.compile(message.decode())
         verdict = GrammarVerdict(matcher.get_error() or None, tuple(matcher.get_grammar_warnings()))

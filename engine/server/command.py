@@ -22,9 +22,9 @@ from engine.server.options import EngineOptions, parameters
 from engine.tls import server_context
 
 CONFIGURATION_ERROR = 2
-"""Exit status when this engine cannot run with what it was given; trying again would not help."""
+"""Exit status when this engine cannot run with its options; trying again would not help."""
 DEVICE_LOST = 3
-"""Exit status when the device does not compute any more; a fresh process may find it well."""
+"""Exit status when the device does not compute any more; a fresh process may be able to use it."""
 
 
 @click.command(
@@ -64,7 +64,7 @@ def main(**values: Any) -> None:
         engine = LoadedEngine(options)
     except (ValueError, RegistryError) as error:
         _fail(str(error))
-    # What was loaded lives as long as the process: collections need not look at it again.
+    # The loaded model lives as long as the process: collections need not look at it again.
     gc.collect()
     gc.freeze()
     try:
@@ -82,15 +82,15 @@ def main(**values: Any) -> None:
 
 
 def _set_up_process(options: EngineOptions) -> None:
-    """Prepare what torch and oneDNN read when they are loaded, and the log."""
+    """Set the environment that torch and oneDNN read when they are loaded, and set up the log."""
     logging.basicConfig(
         level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    # Engines share a machine's cores, so that torch's threads must sleep, not spin, while there is no work. The
+    # Engines share a machine's cores, so torch's threads must sleep, not spin, while there is no work. The
     # kernels' own do so by themselves (kernels/csrc/cpu/threads.h).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["OMP_NUM_THREADS"] = str(options.cpu_threads)
-    # Half of what torch and oneDNN would keep of prepared products, one per shape; see bench/README.md.
+    # Half of the prepared products, one per shape, that torch and oneDNN would keep; see bench/README.md.
     for capacity in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         os.environ.setdefault(capacity, "512")
 

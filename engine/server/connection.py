@@ -1,4 +1,4 @@
-"""One client's connection to an engine: what is to be sent to it, and the requests it has.
+"""One client's connection to an engine: frames to be sent to it, and its requests.
 
 No client can slow the engine: what it does not read piles up to a limit, then it is cut off.
 """
@@ -28,15 +28,15 @@ class ProtocolViolation(Exception):
 
 
 class Connection:
-    """What is to be sent to one client, and the requests it has."""
+    """Frames to be sent to one client, and its requests."""
 
     def __init__(self, websocket: ServerConnection, max_backlog_bytes: int) -> None:
         self.live: dict[str, str] = {}
-        """Ids that are in the core or on their way to it, and what logs call them."""
+        """Ids of requests that are in the core or on their way to it -> their names in logs."""
         self.ending: set[str] = set()
-        """Ids whose cancellation is on its way to the core."""
+        """Ids of requests whose cancellation is on its way to the core."""
         self.follows = False
-        """It has asked to be told of prefix blocks."""
+        """Whether the client has asked to be told of prefix blocks."""
         self._websocket = websocket
         self._max_backlog_bytes = max_backlog_bytes
         self._backlog: deque[bytes] = deque()

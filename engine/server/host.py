@@ -1,6 +1,6 @@
 """Hosts an engine: the core in a thread of its own, clients over WebSocket (`engine/wire.py` has the frames).
 
-The event loop does everything that talks, the core's thread everything that computes; they meet in two places only.
+The event loop does all communication, the core's thread all computation; they meet in two places only.
 Requests and cancellations go in through a queue that the core empties between steps, outputs come back through
 `call_soon_threadsafe`. No client can slow the core: what a client does not read piles up to a limit, then it is
 dropped and its requests are cancelled.
@@ -56,7 +56,7 @@ MAX_CONNECTIONS = 256
 MAX_BACKLOG_BYTES = 16 * 1024 * 1024
 HEARTBEAT_SECONDS = 1.0
 _INTEGRITY_SECONDS = 10.0
-"""The books are compared when the engine becomes idle, at most this often."""
+"""Shortest time between two integrity checks, which are made when the engine becomes idle."""
 
 
 class EngineServer:
@@ -73,7 +73,7 @@ class EngineServer:
         max_backlog_bytes: int = MAX_BACKLOG_BYTES,
         prepare: Callable[[], None] = lambda: None,
     ) -> None:
-        """`prepare` is called in the core's thread before anybody can connect."""
+        """`prepare` is called in the core's thread before any client can connect."""
         self._core = core
         self._prepare = prepare
         self._max_backlog_bytes = max_backlog_bytes
@@ -82,10 +82,10 @@ class EngineServer:
         core.wake = lambda: self._inbox.put(_Signal.WAKE)
         self._connections: dict[str, Connection] = {}
         self._pinned: dict[str, list[str]] = {}
-        """Adapters that connections want to be kept."""
+        """Adapter versions that each connection wants to be kept loaded."""
         self._next_key = 0
         self._followers: set[str] = set()
-        """Connections that are told of prefix blocks; the core's thread's own."""
+        """Connections that are told of prefix blocks; used by the core's thread only."""
         self._failed = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -139,7 +139,7 @@ class EngineServer:
         try:
             self._step_until_stopped(loop)
         except BaseException as error:
-            # The books cannot be trusted any more: a supervisor has to start a fresh engine.
+            # The core's state cannot be trusted any more: a supervisor has to start a fresh engine.
             logger.critical("the engine's core failed", exc_info=True)
             self._failure = error
             loop.call_soon_threadsafe(self._failed.set)
@@ -216,7 +216,7 @@ class EngineServer:
                 connection.post(Step([], load))
 
     async def _handle(self, websocket: ServerConnection) -> None:
-        """One connection, from its introduction to the cancellation of what it left behind."""
+        """Serve one connection, from its introduction to the cancellation of the requests that it leaves behind."""
         if len(self._connections) >= MAX_CONNECTIONS:
             await websocket.close(CloseCode.TRY_AGAIN_LATER, "too many connections")
             return
@@ -246,7 +246,7 @@ class EngineServer:
                 self._inbox.put(_Following(key, False))
 
     def _pin(self, key: str, adapters: list[str]) -> None:
-        """One connection's adapters to keep; the core keeps those of all connections."""
+        """Set the adapters that one connection pins; the core keeps those of all connections."""
         self._pinned[key] = adapters
         if not adapters:
             del self._pinned[key]
@@ -295,7 +295,7 @@ class EngineServer:
 
 
 def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
-    if future.done():  # nobody waits any more
+    if future.done():  # no client waits any more
         return
     if error is None:
         future.set_result(None)
@@ -311,7 +311,7 @@ class _Signal(enum.Enum):
 
 
 class _Following(NamedTuple):
-    """A connection wants to be told of prefix blocks, or not any more."""
+    """A connection starts or stops following prefix blocks."""
 
     connection: str
     on: bool
@@ -321,7 +321,7 @@ _Message = Generate | Cancel | Announce | Pin | _Following | _Signal
 
 
 def _drain(inbox: queue.SimpleQueue[_Message], wait: float | None) -> list[_Message]:
-    """Everything in the inbox, after waiting `wait` seconds, or without end if None, for something to come."""
+    """Return everything in the inbox, after waiting `wait` seconds, or without end if None, for something to come."""
     messages = []
     with contextlib.suppress(queue.Empty):
         messages.append(inbox.get(wait != 0, wait))
@@ -346,7 +346,7 @@ def _hand_over(core: EngineCore, message: _Message) -> None:
 
 
 def _name(request: Generate) -> str:
-    """What logs say of a request: ids only."""
+    """Name a request in logs: by ids only."""
     return f"id={request.id} request_id={request.request_id or '-'} traceparent={request.traceparent or '-'}"
 
 

@@ -185,7 +185,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cpu_threads(self) -> int:
-        """Threads that compute, at least one."""
+        """Number of threads that compute, at least one."""
         return self.threads or len(os.sched_getaffinity(0))
 
     @property
@@ -210,7 +210,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def residency(self) -> ResidencyConfig:
-        """What adapters may hold."""
+        """Bounds of what adapters may hold."""
         return ResidencyConfig(
             share=self.adapter_share,
             host_bytes=self.adapter_host_bytes,
@@ -220,7 +220,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parameters(options: type[msgspec.Struct]) -> list[click.Parameter]:
-    """An option of a command line for each field of a struct: click parses, checks limits and explains them."""
+    """Make a command-line option of each field of a struct: click parses it, checks its limits and explains it."""
     hints = typing.get_type_hints(options, include_extras=True)
     return [_option(field, hints[field.name]) for field in msgspec.structs.fields(options)]
 
@@ -255,7 +255,7 @@ def _type(kind: Any, meta: dict[str, Any]) -> Any:
 
 
 def _unfolded(hint: Any) -> tuple[Any, list[Any]]:
-    """The type inside `Annotated` and `... | None`, and the annotations around it."""
+    """Return the type inside `Annotated` and `... | None`, and the annotations around it."""
     notes: list[Any] = []
     while True:
         if get_origin(hint) is Annotated:

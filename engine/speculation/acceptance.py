@@ -1,17 +1,17 @@
-"""How often drafted tokens are right, estimated per request from what became of its drafts. Pure."""
+"""Estimates how often drafted tokens are right, per request, from the results of its drafts. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 _PRIOR, _PRIOR_WEIGHT = 0.6, 4.0
-"""What is expected of a source of drafts before it has made any, and how many drafted tokens this counts for.
+"""Acceptance rate assumed of a source of drafts before it has made any, and how many drafted tokens it counts for.
 
 Measured for the demo's models: 88 to 92 % of a draft model's tokens are right, of an n-gram's 0 to 20 % in questions
 and 90 % in repetitive text (bench/results/speculation.md).
 """
 _MEMORY = 0.95
-"""Weight of older tokens, per newer draft: texts change between prose, lists and quotations.
+"""Factor by which older tokens count less with each newer draft: texts change between prose, lists and quotations.
 
 From 0.9 to 0.98 simulated engines are equally fast (bench/README.md).
 """
@@ -19,7 +19,7 @@ From 0.9 to 0.98 simulated engines are equally fast (bench/README.md).
 
 @dataclass(slots=True)
 class Tally:
-    """Drafted tokens that were right, of those that were checked; older ones count less."""
+    """Counts drafted tokens that were checked and those that were right; older ones count less."""
 
     right: float = 0.0
     checked: float = 0.0
@@ -31,13 +31,13 @@ class Tally:
 
 
 class Acceptance:
-    """The rate of one source of drafts: over all requests, and what each request adds to it."""
+    """Acceptance rate of one source of drafts: over all requests, and how each request's own tally is drawn to it."""
 
     def __init__(self) -> None:
         self._common = Tally(_PRIOR * _PRIOR_WEIGHT, _PRIOR_WEIGHT)
 
     def observe(self, own: Tally, drafted: int, right: int) -> None:
-        """The first `right` of `drafted` tokens of one request, whose tally is `own`, were right."""
+        """Record that the first `right` of `drafted` tokens of a request, whose tally is `own`, were right."""
         own.add(drafted, right)
         self._common.add(drafted, right)
 

@@ -1,4 +1,4 @@
-"""What a step of a model costs, learnt from the steps that it ran. Pure: times come in as arguments."""
+"""Learns what a step of a model costs from the steps that it ran. Pure: times come in as arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 from statistics import median
 
 _WINDOW = 5
-"""Latest steps of a size whose median is its cost, once three are known.
+"""Number of latest steps of a size whose median is its cost, once three are known.
 
 What makes a step slower than its kind is mostly chance, and the first run of a shape often pays for being the first.
 """
@@ -17,14 +17,14 @@ _FRESH = 64
 _FORGOTTEN = 1024
 """Steps after which a size that was not seen is unknown again: what it cost may have changed."""
 _EXACT = 32
-"""Sizes up to here are told apart; larger ones in quarters of an octave."""
+"""Largest size that is counted by itself; larger ones are counted in quarters of an octave."""
 
 
 class StepCosts:
-    """Seconds of a step as a function of the tokens that it runs.
+    """Estimates the seconds of a step as a function of the tokens that it runs.
 
-    Small steps cost about the same whatever their size (they read all the weights), large ones grow with it, and where
-    the one becomes the other depends on machine, model and load. So nothing is assumed but that sizes in between cost
+    Small steps cost about the same whatever their size (they read all the weights), large ones grow with it, and the
+    point between the two depends on machine, model and load. So nothing is assumed but that sizes in between cost
     something in between.
     """
 
@@ -32,15 +32,15 @@ class StepCosts:
         self._sizes: list[float] = []
         """Sizes whose cost is known, sorted."""
         self._seconds: dict[float, float] = {}
-        """Their costs."""
+        """Cost of each known size."""
         self._recent: dict[float, deque[float]] = {}
         """Seconds of the latest steps of each size."""
         self._latest: dict[float, int] = {}
-        """Which step was the latest of each size; the oldest of them first."""
+        """Number of the latest step of each size; the oldest first."""
         self._steps = 0
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """A step of so many tokens took so long."""
+        """Record that a step of so many tokens took so long."""
         size = _size(tokens)
         known = size in self._seconds
         recent = self._recent.setdefault(size, deque(maxlen=_WINDOW))
@@ -60,9 +60,9 @@ class StepCosts:
             self._forget(oldest)
 
     def seconds(self, tokens: int) -> float:
-        """What a step of so many tokens will cost; 0 if nothing is known.
+        """Predict the seconds of a step of so many tokens; 0 if nothing is known.
 
-        Beyond the known sizes as much more per token as between them: rather too little, which lets a size be tried.
+        Beyond the known sizes each token costs as much as between them: rather too little, which lets a size be tried.
         """
         sizes = self._sizes
         if not sizes:
@@ -89,7 +89,7 @@ class StepCosts:
 
 
 def _size(tokens: int) -> float:
-    """The size that steps of so many tokens are counted under."""
+    """Return the size under which steps of so many tokens are counted."""
     if tokens <= _EXACT:
         return float(tokens)
     return _EXACT * 2 ** (round(4 * math.log2(tokens / _EXACT)) / 4)

@@ -1,6 +1,6 @@
-"""How many tokens each request drafts: as many as bring the most tokens per second. Pure.
+"""Decides how many tokens each request drafts: as many as bring the most tokens per second. Pure.
 
-A drafted token is worth the probability that it and all before it are right, and costs what a larger step takes longer.
+A drafted token's worth is the probability that it and all before it are right; its cost is the longer step.
 Both are measured while the engine runs (`engine.speculation.acceptance`, `engine.speculation.costs`), so that drafts
 go where they pay, become fewer as the load grows, and stop where they do not pay at all. (The goal is that of Liu et
 al., 2024, "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput".)
@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _MARGIN = 1.02
-"""Factor in tokens per second that drafts must promise, or noise would switch them on and off."""
+"""Least gain in tokens per second, as a factor, that drafts must promise, or noise would switch them on and off."""
 _LEAST_WORTH = 0.05
-"""Least probability of a drafted token: those below bring next to nothing, however cheap a step is."""
+"""Least probability of a drafted token: less probable ones bring next to nothing, however cheap a step is."""
 _HORIZON = 64
-"""Tokens of an answer still to come, at most, that are expected to profit from what a draft model reads now.
+"""Most tokens still to come of an answer that are expected to profit from what a draft model reads now.
 
 An answer is mostly far shorter than its limit, which is all that is known beforehand.
 """
@@ -47,7 +47,7 @@ def choose_depths(
     target: Callable[[int], float],
     draft: Callable[[int], float],
 ) -> dict[str, int]:
-    """Draft tokens per request; requests without any are left out.
+    """Choose the number of draft tokens per request; requests without any are left out.
 
     Args:
         tokens: that the step runs anyway.
@@ -56,7 +56,7 @@ def choose_depths(
         draft: the same of the draft model.
     """
     depths, speedup = _best(candidates, tokens, requests, target, draft)
-    # What a draft model has to catch up on is paid once and must come back over the rest of the answer.
+    # A draft model's catching up is paid once and must pay off over the rest of the answer.
     saved = target(tokens) * (1 - 1 / speedup) / requests
     ready = [one for one in candidates if not one.lag or draft(one.lag) < saved * min(one.left, _HORIZON)]
     if len(ready) < len(candidates):
@@ -71,7 +71,7 @@ def _best(
     target: Callable[[int], float],
     draft: Callable[[int], float],
 ) -> tuple[dict[str, int], float]:
-    """Depths with the most tokens per second, and how many times as many as without drafts those are.
+    """Return the depths with the most tokens per second, and their gain as a factor over no drafts.
 
     The best drafts of a given total are the most probable tokens, and a token is less probable than the one before it.
     So there is one order in which to add them, and all that is left to find is where to stop.

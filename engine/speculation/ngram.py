@@ -1,4 +1,4 @@
-"""Guesses from what a text has said before: after the same few tokens, the same may follow. Pure.
+"""Drafts tokens from the text itself: after the same few tokens, the same may follow as before. Pure.
 
 Prompt lookup decoding (Saxena, 2023; transformers' `prompt_lookup_num_tokens`): the last tokens of a request are looked
 up in its own prompt and output, the longest match first, and what followed it there is the draft.
@@ -10,20 +10,20 @@ from collections.abc import Sequence
 
 LONGEST = 4
 SHORTEST = 2
-"""Tokens of a match. One token alone says little about what follows."""
+"""Fewest tokens of a match. One token alone says little about what follows."""
 _OCCURRENCES = 16
-"""How many earlier occurrences are compared, latest first, before the longest match among them is taken."""
+"""Most earlier occurrences that are compared, latest first, to take the longest match among them."""
 
 
 class NgramIndex:
-    """Where each pair of tokens occurs in one text. It grows with the text, in O(1) per token."""
+    """Index of the places where each pair of tokens occurs in one text. It grows with the text, in O(1) per token."""
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
         self._latest: dict[tuple[int, int], int] = {}
-        """Position that follows the latest occurrence of a pair, those at the very end of the text left out."""
+        """Position after the latest occurrence of each pair, those at the very end of the text left out."""
         self._earlier: list[int] = []
-        """For each position, the one that follows the occurrence before that of the pair before it; 0 for none."""
+        """For each position, the position after the previous occurrence of the pair before it; 0 for none."""
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -43,9 +43,9 @@ class NgramIndex:
             position += 1
 
     def propose(self, count: int) -> tuple[int, tuple[int, ...]]:
-        """Length of the longest match, and the `count` tokens that followed it; (0, ()) without a match.
+        """Return the length of the longest match, and the `count` tokens that followed it; (0, ()) without a match.
 
-        A match whose continuation reaches the end of the text is a repetition, which is taken to go on.
+        A match whose continuation reaches the end of the text is taken for a repetition that goes on.
         """
         tokens = self._tokens
         position = self._latest.get((tokens[-2], tokens[-1]), 0) if len(tokens) > SHORTEST else 0
@@ -65,7 +65,7 @@ class NgramIndex:
         return length, tuple(period[:count])
 
     def _match(self, position: int) -> int:
-        """How many tokens before a position equal those at the end, up to `LONGEST`; the pair does."""
+        """Count tokens before a position that equal those at the end, up to `LONGEST`; the pair does."""
         tokens = self._tokens
         length = SHORTEST
         while length < min(LONGEST, position) and tokens[position - 1 - length] == tokens[-1 - length]:

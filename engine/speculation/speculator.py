@@ -1,7 +1,7 @@
-"""Says what each step drafts, and learns from what became of it. Pure but for the draft model, which it only calls.
+"""Decides what each step drafts, and learns from the results. Pure but for the draft model, which it only calls.
 
 Drafts come from two sources: the request's own text (`engine.speculation.ngram`) and a draft model. A request uses the
-one whose guesses are right more often. How many tokens it drafts is decided anew in every step from measured rates and
+source that is right more often. How many tokens it drafts is decided anew in every step from measured rates and
 costs (`engine.speculation.depth`); so that these do not grow stale, a step now and then does the opposite.
 """
 
@@ -20,17 +20,17 @@ from engine.speculation.depth import Candidate, choose_depths
 from engine.speculation.ngram import LONGEST, SHORTEST, NgramIndex
 
 MODEL = 0
-"""The draft model as a source; an n-gram match is the source of its length."""
+"""Number of the draft model as a source; the number of an n-gram match is its length."""
 _PROBE_STEPS = 256
-"""Steps after which what was not chosen is tried: a step without drafts, or a source of drafts."""
+"""Steps after which an alternative not chosen is tried: a step without drafts, or a source of drafts."""
 _PROBE_TOKENS = 4
-"""Tokens of a try: enough for the cost of the draft model's steps to become known."""
+"""Tokens of a trial draft: enough to learn the cost of the draft model's steps."""
 _SLEEP_STEPS = 8
-"""Steps for which a draft model that does not pay is not even considered: without, 2 % slower (bench/README.md)."""
+"""Steps for which a draft model that does not pay is not considered: without them, 2 % slower (bench/README.md)."""
 _READ_TOKENS = 2048
 """Most tokens that n-gram indices take up in a step; until a long prompt is read, nothing is drafted from it."""
 _PROBE_SHARE = 0.02
-"""What a draft model may read for the sake of a try, as a share of the time since it was last used."""
+"""Share of the time since its last use that a draft model may spend on reading up for a trial."""
 
 
 class Drafter(Protocol):
@@ -46,18 +46,18 @@ class Drafter(Protocol):
 
 @dataclass(slots=True)
 class _History:
-    """What is kept of one request."""
+    """State kept of one request."""
 
     index: NgramIndex = field(default_factory=NgramIndex)
     tallies: dict[int, Tally] = field(default_factory=dict)
     continuation: tuple[int, ...] = ()
-    """What followed this step's n-gram match."""
+    """Tokens that followed this step's n-gram match."""
     source: int = MODEL
-    """Where this step's draft comes from."""
+    """Source of this step's draft."""
 
 
 class Speculator:
-    """The drafts of one engine.
+    """Decides on the drafts of one engine.
 
     `tokens` is the most that a request drafts in a step. With `adaptive` false it always drafts that many, whether it
     pays or not.
@@ -65,7 +65,7 @@ class Speculator:
 
     def __init__(self, *, ngrams: bool, model: Drafter | None = None, tokens: int = 8, adaptive: bool = True) -> None:
         self.drafted = self.accepted = 0
-        """Tokens since the start."""
+        """Numbers of tokens drafted and of those that were right, since the start."""
         self._ngrams = ngrams
         self._model = model
         self._tokens = tokens
@@ -73,18 +73,18 @@ class Speculator:
         sources = [*range(SHORTEST, LONGEST + 1)] * ngrams + [MODEL] * (model is not None)
         self._acceptance = {source: Acceptance() for source in sources}
         self._used = dict.fromkeys(sources, 0)
-        """The step in which each source was last used."""
+        """Step in which each source was last used."""
         self._histories: dict[str, _History] = {}
         self._proposed: dict[str, int] = {}
-        """Tokens that were proposed for each request in this step."""
+        """Number of tokens proposed for each request in this step."""
         self._costs = StepCosts()
         self._step = 0
         self._plain_step = 0
-        """Steps in which requests decoded, and the last of them without drafts."""
+        """Counts steps in which requests decoded; `_plain_step` is the last of them without drafts."""
         self._asleep_until = 0
 
     def depths(self, plan: StepPlan) -> dict[str, int]:
-        """How many tokens each request should draft in a step; those that should not are left out."""
+        """Choose how many tokens each request drafts in a step; requests that should draft none are left out."""
         self._proposed = {}
         if self._ngrams:
             self._read(plan)
@@ -109,7 +109,7 @@ class Speculator:
         return chosen
 
     def propose(self, plan: StepPlan, granted: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-        """The drafts of a step: up to so many tokens for each request."""
+        """Draft up to the granted number of tokens for each request of a step."""
         drafts = {}
         modelled: dict[Request, int] = {}
         for row in plan.rows:
@@ -127,7 +127,7 @@ class Speculator:
         return drafts
 
     def observe(self, plan: StepPlan, sampled: Sequence[Sampled], seconds: float) -> None:
-        """Learn from a step that took so long, drafting not included."""
+        """Learn from a step that took `seconds`, drafting not included."""
         self._costs.observe(plan.tokens, seconds)
         if not self._proposed:
             return
@@ -145,7 +145,7 @@ class Speculator:
             self._model.release(request)
 
     def _read(self, plan: StepPlan) -> None:
-        """Take up what the texts of a step's requests have gained, those first that have gained least."""
+        """Index the new tokens of a step's requests, those first that have gained least."""
         unread = []
         for row in plan.rows:
             request = row.request
@@ -167,7 +167,7 @@ class Speculator:
         return history
 
     def _candidate(self, request: Request, modelled: bool) -> Candidate | None:
-        """The better source of drafts for a request, if there is any; the draft model only if `modelled`."""
+        """Return the better source of drafts for a request, if there is any; the draft model only if `modelled`."""
         history = self._history(request)
         left = _left(request)
         limit = min(self._tokens, left)
@@ -190,13 +190,13 @@ class Speculator:
         return self._acceptance[source].rate(history.tallies.setdefault(source, Tally()))
 
     def _choose(self, candidates: Sequence[Candidate], tokens: int, requests: int) -> dict[str, int]:
-        """Drafts that pay, and now and then one to see whether it does."""
+        """Choose drafts that pay, and now and then one to learn whether it does."""
         target, draft = self._costs.seconds, self._model_seconds
         chosen = choose_depths(candidates, tokens=tokens, requests=requests, target=target, draft=draft)
         return chosen | self._tries(candidates, chosen, target(tokens))
 
     def _tries(self, candidates: Sequence[Candidate], chosen: Mapping[str, int], step_seconds: float) -> dict[str, int]:
-        """Drafts that are not chosen, of sources that have rested long enough."""
+        """Choose trial drafts of sources that have rested long enough."""
         tries: dict[int, Candidate] = {}
         for one in candidates:
             source = self._histories[one.id].source
@@ -210,7 +210,7 @@ class Speculator:
         return self._model.costs.seconds(tokens) if self._model is not None else 0.0
 
     def _learn(self, request: Request, proposed: int, right: int) -> None:
-        # What a grammar has cut off a proposal was wrong too.
+        # A grammar's cut of a proposal counts as wrong tokens too.
         history = self._histories[request.id]
         source = history.source
         self._acceptance[source].observe(history.tallies[source], proposed, right)
@@ -218,5 +218,5 @@ class Speculator:
 
 
 def _left(request: Request) -> int:
-    """Tokens that a request may still get behind its next one."""
+    """Return how many tokens a request may still get behind its next one."""
     return request.sampling.max_tokens - len(request.output) - 1

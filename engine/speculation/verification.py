@@ -1,4 +1,4 @@
-"""Which part of a draft is right. Pure.
+"""Decides which part of a draft is right. Pure.
 
 Speculative decoding accepts a drafted token x with probability min(1, p(x) / q(x)), where p is the model's
 distribution and q the drafter's, and otherwise draws from what is left of p (Leviathan et al., 2023; Chen et al.,
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 
 def confirmed(draft: Sequence[int], drawn: Sequence[int]) -> int:
-    """How many tokens of a draft are right, given the model's own token at each of its positions.
+    """Count the tokens of a draft that are right, given the model's own token at each of its positions.
 
     `drawn[i]` is what the model says after the known tokens and `draft[:i]`; it counts only if those were right. So the
     row gains `drawn[: confirmed + 1]`.
