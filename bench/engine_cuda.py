@@ -39,9 +39,9 @@ QUICK_CELLS = (Cell("1", 1, prompt_tokens=20, new_tokens=8), Cell("32", 3, promp
 AT_ONCE = "32"
 """The cell that all models run at the same time."""
 AIM = 0.8
-"""Of the bandwidth roofline: the 7B shape, one request."""
+"""Aim of the 7B shape with one request, as a share of the bandwidth roofline."""
 _WARM_UP_TOKENS = 16
-"""Enough for every step to have been recorded."""
+"""Tokens of a warm-up, enough for every step to have been recorded."""
 
 
 class CudaModel(msgspec.Struct, frozen=True):
@@ -59,21 +59,21 @@ QUICK_MODELS = (CudaModel("mini", SHAPES["mini"], "bf16"), CudaModel("mini 4", S
 
 
 class CudaRow(msgspec.Struct, frozen=True):
-    """One run. Times in seconds."""
+    """Results of one run. Times in seconds."""
 
     model: str
     precision: Precision
     cell: str
     subject: str
     company: str
-    """`ALONE` on the device, or `TOGETHER` with the others."""
+    """Whether the model ran `ALONE` on the device, or `TOGETHER` with the others."""
     tokens_per_second: float
     ttft_p50: float
     ttft_p95: float
     itl_p50: float
     itl_p95: float
     roofline: float
-    """Share: the time that a decode step needs at the least, over the median ITL."""
+    """Share of the decode roofline: the least time that a decode step needs, over the median ITL."""
     prefill: float
     """Share of the matmul limit while the prompts ran."""
 
@@ -94,7 +94,7 @@ class CudaResults(msgspec.Struct):
 
 
 class Measurements:
-    """Runs subjects and collects what comes of it."""
+    """Runs subjects and collects their results."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -111,7 +111,7 @@ class Measurements:
         return CudaResults(Environment.here(), name, self.limits, self.rows, self.failures)
 
     def alone(self, model: CudaModel, subject: str) -> None:
-        """All cells of one subject; the first failure ends it."""
+        """Run all cells of one subject; the first failure ends it."""
         try:
             with self._process(model, subject) as process:
                 process.loaded()
@@ -121,7 +121,7 @@ class Measurements:
             self.failures.append(CudaFailure(model.name, subject, ALONE, str(failure)))
 
     def together(self) -> None:
-        """One cell of all models of ours, which are loaded at the same time and begin together."""
+        """Run one cell on all our models, which are loaded at the same time and begin together."""
         (cell,) = [each for each in self._cells if each.name == AT_ONCE]
         try:
             with ExitStack() as stack, ThreadPoolExecutor(len(self.models)) as pool:
@@ -167,7 +167,7 @@ class Measurements:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Of `bench.engine`'s options: device, quick, kv_dtype, threads, limit, cache, output."""
+    """Run with options of `bench.engine`: device, quick, kv_dtype, threads, limit, cache, output."""
     measurements = Measurements(arguments)
     for model in measurements.models:
         for subject in (OURS, PEER):

@@ -1,4 +1,4 @@
-"""Everything that a run of the engine's benchmark finds, as its JSON has it."""
+"""The record of a run of the engine's benchmark, as its JSON has it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MeasuredSubject(msgspec.Struct, frozen=True):
 
 
 class EngineFailure(msgspec.Struct, frozen=True):
-    """A subject's process that ended before its time."""
+    """A subject's process that ended too early."""
 
     entry: MeasuredSubject
     cell: str
@@ -35,7 +35,7 @@ class EngineFailure(msgspec.Struct, frozen=True):
 
 
 class Agreement(msgspec.Struct, frozen=True):
-    """Of one entry: how far its tokens are those of transformers, with the same prompts."""
+    """How far one entry's tokens are those of transformers, with the same prompts."""
 
     entry: MeasuredSubject
     reference: Precision
@@ -51,7 +51,7 @@ class EngineResults(msgspec.Struct, frozen=True):
     environment: Environment
     threads: int
     kv_dtype: str
-    """Of our engine."""
+    """Type of the KV cache of our engine."""
     repeats: int
     cells: list[Cell]
     rows: list[Measurement]
@@ -63,7 +63,7 @@ class EngineResults(msgspec.Struct, frozen=True):
 
 
 def merged(before: EngineResults, now: EngineResults) -> EngineResults:
-    """`now`, and what `before` has of subjects, models, precisions and cells that `now` did not measure."""
+    """Return `now`, and what `before` has of subjects, models, precisions and cells that `now` did not measure."""
     keys = {row.key for row in now.rows}
     entries = {entry for entry, _ in now.load_seconds} | {failure.entry for failure in now.failures}
     return msgspec.structs.replace(
@@ -77,7 +77,7 @@ def merged(before: EngineResults, now: EngineResults) -> EngineResults:
 
 
 class EngineRecord:
-    """Collects a run."""
+    """Collects the results of a run."""
 
     def __init__(
         self, threads: int, kv_dtype: str, repeats: int, cells: Sequence[Cell], missing: Sequence[str]
@@ -102,7 +102,7 @@ class EngineRecord:
         result: RunResult,
         machine: MachineLimits,
     ) -> None:
-        """One run of one cell."""
+        """Add one run of one cell."""
         figures = summarise(result.traces, batch, SHAPES[entry.model], entry.precision, machine)
         row = Measurement(
             entry.model, entry.precision, cell.name, entry.subject,
@@ -118,7 +118,7 @@ class EngineRecord:
         return any(failure.entry == entry for failure in self._failures)
 
     def results(self) -> EngineResults:
-        """What has been found up to now."""
+        """Return the results so far."""
         return EngineResults(
             environment=self._environment,
             threads=self._threads,
@@ -133,7 +133,7 @@ class EngineRecord:
         )
 
     def _agreement(self, entry: MeasuredSubject) -> Agreement | None:
-        """Over all runs of cells that transformers has run as well, in the same precision or else in bf16."""
+        """Compare over all cells that transformers has run too, in the same precision or else in bf16."""
         references = [
             MeasuredSubject(entry.model, entry.precision, _REFERENCE),
             MeasuredSubject(entry.model, "bf16", _REFERENCE),

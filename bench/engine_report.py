@@ -18,18 +18,18 @@ from bench.subjects.registry import OURS
 
 _PEFT = "peft"
 _ANY = "any"
-"""Precision."""
+"""Precision of an aim that compares each side's best."""
 
 
 class AimVerdict(msgspec.Struct, frozen=True):
-    """How ours compares in one cell. `value` is what the aim bounds."""
+    """How ours compares in one cell. `value` is the figure that the aim bounds."""
 
     aim: Aim
     peer: Measurement | None
-    """The best one."""
+    """Row of the best peer."""
     ours: Measurement
     value: float | None
-    """None: nobody to compare with."""
+    """The figure that the aim bounds; None if there is no peer."""
 
     @property
     def reached(self) -> bool:
@@ -39,7 +39,7 @@ class AimVerdict(msgspec.Struct, frozen=True):
 
 
 def verdicts(rows: Sequence[Measurement]) -> list[AimVerdict]:
-    """One per aim whose cell ours was measured in."""
+    """Return one verdict per aim whose cell ours was measured in."""
     found = []
     for aim in AIMS:
         cell = [
@@ -75,14 +75,14 @@ def _value(aim: Aim, ours: Measurement, peer: Measurement | None, rows: Sequence
 
 
 def _kept(row: Measurement, rows: Sequence[Measurement]) -> float | None:
-    """Throughput with adapters over that of the same subject without."""
+    """Return the throughput with adapters over that of the same subject without."""
     key = (row.model, row.precision, "32", row.subject)
     without = next((each for each in rows if each.key == key), None)
     return None if without is None else row.tokens_per_second / without.tokens_per_second
 
 
 def markdown(results: EngineResults) -> str:
-    """Ours beside the best peer and the aims, then everything that was measured."""
+    """Return the page: ours beside the best peer and the aims, then everything that was measured."""
     lines = ["# The engine beside its peers", "", _conditions(results), ""]
     found = verdicts(results.rows)
     if found:
@@ -138,7 +138,7 @@ def _figure(aim: Aim, row: Measurement, rows: Sequence[Measurement]) -> str:
 
 
 def _matrix(model: str, results: EngineResults) -> list[str]:
-    """A line per subject and precision, a column per cell."""
+    """Return a table with a line per subject and precision, a column per cell."""
     rows = {row.key: row for row in results.rows if row.model == model}
     entries = list(dict.fromkeys(MeasuredSubject(row.model, row.precision, row.subject) for row in rows.values()))
     entries.sort(key=lambda entry: PRECISIONS.index(entry.precision))
@@ -187,7 +187,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _conditions(results: EngineResults) -> str:
-    """What was measured, and on what."""
+    """Return the conditions of the run."""
     place = results.environment
     bandwidths = [row.machine.read_bandwidth / 1e9 for row in results.rows] or [math.nan]
     products = [row.machine.matmul / 1e12 for row in results.rows] or [math.nan]
@@ -206,7 +206,7 @@ def _conditions(results: EngineResults) -> str:
 
 
 def plot(results: EngineResults, path: Path) -> None:
-    """Every subject's throughput over the best peer's, cell by cell; cells without a peer are left out."""
+    """Plot every subject's throughput over the best peer's, cell by cell; cells without a peer are left out."""
     groups = _groups(results.rows)
     places = {group: place for place, group in enumerate(sorted(groups, key=_order))}
     bounds = {(aim.model, aim.precision or _ANY, aim.cell): aim.bound for aim in AIMS if aim.quantity == "tokens/s"}
@@ -237,7 +237,7 @@ def plot(results: EngineResults, path: Path) -> None:
 
 
 def _groups(rows: Sequence[Measurement]) -> dict[tuple[str, str, str], list[Measurement]]:
-    """Rows to compare, by model, precision and cell; of any precision where an aim says so: each subject's best."""
+    """Group rows to compare: by model, precision and cell, or each subject's best where an aim allows any precision."""
     shown = [row for row in rows if row.cell != ADAPTERS and row.subject != _PEFT]
     groups: dict[tuple[str, str, str], list[Measurement]] = {}
     for row in shown:

@@ -31,9 +31,9 @@ FILE = "mooncake_conversation_trace.jsonl.gz"
 GREEDY = "greedy"
 POLITE = (*(f"polite-{number}" for number in range(1, 6)), "premium", "batch")
 CLASSES: dict[str, ServiceClass] = {"premium": "premium", "batch": "batch"}
-"""Of all others: standard."""
+"""Service classes of tenants; all others are standard."""
 COST = StepCost(base=0.004, token=0.0001, row=0.0001)
-"""Seconds; about those of a small model on a CPU."""
+"""Seconds of a step, about those of a small model on a CPU."""
 CONFIG = SchedulerConfig(blocks=2048, step_tokens=512, max_running=32, max_waiting=100_000)
 _HASHED_TOKENS = 512
 _SCALE = 16
@@ -44,15 +44,15 @@ class TraceRequest(msgspec.Struct):
     """One request of a trace."""
 
     timestamp: float
-    """Milliseconds."""
+    """Time of the request, in milliseconds."""
     input_length: int
     output_length: int
     hash_ids: list[int]
-    """One per 512 tokens of the prompt: equal ids, equal tokens."""
+    """One id per 512 tokens of the prompt: equal ids stand for equal tokens."""
 
 
 class FairnessRow(msgspec.Struct):
-    """What one tenant got under one policy; seconds."""
+    """How one tenant was served under one policy, in seconds."""
 
     policy: str
     tenant: str
@@ -62,14 +62,14 @@ class FairnessRow(msgspec.Struct):
 
 
 class Total(msgspec.Struct):
-    """What one policy did as a whole."""
+    """Results of one policy as a whole."""
 
     policy: str
     polite_p99: float
-    """TTFT of the polite tenants' requests of the standard class together."""
+    """p99 of the TTFT of all polite tenants' requests of the standard class."""
     jain: float
     windows: int
-    """How many windows that is the mean of."""
+    """Number of windows over which the fairness index is averaged."""
     tokens_per_second: float
     """Prompt tokens (cached ones included) and output tokens of finished requests."""
     cached: float
@@ -85,23 +85,23 @@ class FairnessResult(msgspec.Struct):
 
 
 def read(path: Path, limit: int) -> list[TraceRequest]:
-    """The first `limit` requests of a trace in JSON lines, gzipped or not."""
+    """Read the first `limit` requests of a trace in JSON lines, gzipped or not."""
     return list(islice(json_lines(path, TraceRequest), limit))
 
 
 def tenant_of(entry: TraceRequest) -> str:
-    """Whose a request is: the same for all requests of a conversation, which share their first tokens."""
+    """Return a request's tenant: the same for all requests of a conversation, which share their first tokens."""
     conversation = entry.hash_ids[: min(2, len(entry.hash_ids))][-1]
     place = int.from_bytes(hashlib.blake2b(b"%d" % conversation, digest_size=4).digest(), "little") % (2 * len(POLITE))
     return GREEDY if place >= len(POLITE) else POLITE[place]
 
 
 def arrivals(entries: Iterable[TraceRequest], speed: float, batch: float = 300.0) -> list[Arrival]:
-    """Requests for the simulation.
+    """Return the trace's requests as arrivals for the simulation.
 
     Args:
         speed: how much faster than recorded time passes.
-        batch: the greedy tenant sends at once what was recorded within so many seconds.
+        batch: seconds of recorded requests that the greedy tenant sends at once.
     """
     arrived = []
     for entry in entries:
@@ -119,7 +119,7 @@ def arrivals(entries: Iterable[TraceRequest], speed: float, batch: float = 300.0
 def replay(
     entries: Sequence[TraceRequest], load: float, policies: Sequence[PolicyName] = POLICIES
 ) -> dict[str, Simulation]:
-    """One simulation per policy. `load`: work offered per work that the engine can do in the time of the trace."""
+    """Run one simulation per policy. `load`: work offered per work that the engine can do in the time of the trace."""
     everything_at_once = simulate(arrivals(entries, speed=1e9), _config("fcfs"), COST)
     span = max(entry.timestamp for entry in entries) / 1000
     speed = max(span, 1e-9) * load / everything_at_once.seconds
@@ -151,7 +151,7 @@ def summarise(runs: dict[str, Simulation], load: float) -> FairnessResult:
 
 
 def markdown(result: FairnessResult) -> str:
-    """The tables, with what they show."""
+    """Return the tables, with their conclusions."""
     policies = [total.policy for total in result.totals]
     tenants = []
     for tenant, group in groupby(sorted(result.rows, key=lambda row: row.tenant), key=lambda row: row.tenant):
@@ -189,7 +189,7 @@ def markdown(result: FairnessResult) -> str:
 
 
 def plot(runs: dict[str, Simulation], path: Path) -> None:
-    """How many requests had their first token after how long, polite ones and greedy ones."""
+    """Plot the shares of polite and of greedy requests that had their first token, over time."""
     with picture(path, columns=2, figsize=(10, 4), sharey=True) as axes:
         for policy, run in runs.items():
             for axis, tenants in zip(axes, (POLITE[:5], (GREEDY,)), strict=True):

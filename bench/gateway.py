@@ -48,14 +48,14 @@ from gateway.config.settings import DEMO
 
 CHUNKS = 32
 Started = contextlib.AbstractContextManager[tuple[int, int]]
-"""A server at a port; gives the port and the process whose CPU counts."""
+"""A started server, as its port and the process whose CPU counts."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 console = Console(stderr=True)
 
 
 class GatewayStage:
-    """Where subjects run: ports, a folder, Redis and the stub."""
+    """The environment in which subjects run: ports, a folder, Redis and the stub."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self.folder = folder
@@ -99,7 +99,7 @@ class GatewayStage:
 
 
 def installed(subject: GatewaySubject) -> bool:
-    """Whether a peer is there to be measured."""
+    """Whether a peer is installed."""
     if subject.name == "litellm":
         return LITELLM.exists()
     if subject.name == "portkey":
@@ -110,7 +110,7 @@ def installed(subject: GatewaySubject) -> bool:
 def measure(
     stage: GatewayStage, subject: GatewaySubject, clients: Sequence[int], turns: int, rate: float | None = None
 ) -> Iterator[GatewayRow]:
-    """One process of the subject for all numbers of clients, warmed up before."""
+    """Measure one process of the subject under all numbers of clients, after a warm-up."""
     with stage.run(subject) as (port, pids):
         headers = subject.headers
         if subject.name == "portkey":
@@ -165,7 +165,7 @@ def load(
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """User and system time of processes and all their descendants that live."""
+    """Return the user and system time of processes and of all their living descendants."""
     children: dict[int, list[int]] = {}
     times: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -182,7 +182,7 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 
 
 def conditions() -> str:
-    """One line: where, when, which versions."""
+    """Return one line with place, date and versions."""
     return f"- {Environment.here()}, which clients and stub share"
 
 

@@ -1,4 +1,4 @@
-"""What `bench.gateway` measures, as a table and as a picture."""
+"""The results of `bench.gateway` as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY = "roundhouse-bench"
 
 
 class GatewaySubject(msgspec.Struct, frozen=True):
-    """What is measured: how it is called, and what a client sends it."""
+    """A gateway to measure: its name, and what a client sends it."""
 
     name: str
     dialect: str
@@ -21,7 +21,7 @@ class GatewaySubject(msgspec.Struct, frozen=True):
     headers: tuple[str, ...] = ()
     model: str = "auto"
     behind: str | None = None
-    """Which way of asking the stub is behind it."""
+    """Name of the stub, `STUB` or `FRAMES`, that stands behind the gateway."""
 
 
 STUB, FRAMES = "stub", "stub, frames"
@@ -54,20 +54,20 @@ class GatewayRow(msgspec.Struct, frozen=True):
     subject: str
     clients: int
     rate: float | None
-    """Turns per second that were asked for; None: every client always busy."""
+    """Turns per second that were requested; None: every client was always busy."""
     ttft_p50: float
     ttft_p95: float
     ttft_p99: float
     turns_per_second: float
     events_per_second: float
     cpu_per_turn: float | None
-    """None for the stub, which is not measured."""
+    """CPU per turn; None for the stub, which is not measured."""
     turns_per_core: float | None
     errors: int
 
 
 def markdown(rows: Sequence[GatewayRow]) -> list[str]:
-    """Markdown: what each adds to the stub's own latency, and what it costs."""
+    """Return what each subject adds to the stub's own latency, and its CPU, in Markdown."""
     by_place = {(row.subject, row.clients): row for row in rows}
     lines = []
     for row in sorted(rows, key=lambda each: (each.clients, list(SUBJECTS).index(each.subject))):
@@ -92,7 +92,7 @@ def _figure(value: float | None, form: str) -> str:
 
 
 def plot(rows: Sequence[GatewayRow], path: Path) -> None:
-    """First tokens over the number of clients, and turns per second of one core."""
+    """Plot first tokens over the number of clients, and turns per second of one core."""
     with picture(path, columns=2, figsize=(11, 4.2)) as (latency, rate):
         for subject in SUBJECTS.values():
             mine = sorted((row for row in rows if row.subject == subject.name), key=lambda row: row.clients)

@@ -39,7 +39,7 @@ _BLOCKS = 4096
 _PROMPT_TOKENS = 32
 _TIMEOUT = 120.0
 _WAYS = {"none": 0, "half": 2, "all": 1}
-"""Of the requests, every so manieth has a grammar."""
+"""Which requests have a grammar, by name of the mix: every n-th; 0: none."""
 
 _PERSON = {
     "type": "object",
@@ -79,19 +79,19 @@ GRAMMARS: dict[str, Callable[[int], Grammar]] = {
     "choice of 1,000": lambda salt: Grammar("choice", json.dumps([f"item {salt + index}" for index in range(1000)])),
     "arithmetic": lambda salt: Grammar("lark", f"{_ARITHMETIC}// {salt}"),
 }
-"""By a number that makes each of them another grammar."""
+"""Grammars by name; the number makes each of them a different one."""
 _ENDLESS = _schema({"type": "array", "items": _PERSON, "minItems": 10_000})
-"""No answer to it ends before its tokens are used up."""
+"""A grammar of which no answer ends before its tokens are used up."""
 
 
 class GrammarRow(msgspec.Struct, frozen=True):
-    """One grammar; times in seconds."""
+    """Results of one grammar; times in seconds."""
 
     name: str
     compile_p50: float
     compile_max: float
     tokens: int
-    """Whose masks were timed."""
+    """Number of tokens whose masks were timed."""
     mask_p50: float
     mask_p99: float
     consume_p50: float
@@ -104,7 +104,7 @@ class StepRow(msgspec.Struct, frozen=True):
     way: str
     step_p50: float
     ratio: float
-    """Over the step without grammars."""
+    """Time of a step over that of a step without grammars."""
 
 
 class GrammarRecord(msgspec.Struct, frozen=True):
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 class _Masks:
-    """Compiles and follows grammars with one vocabulary; `runner`'s answers, or random ones without it."""
+    """Compiles and follows grammars with one vocabulary, along answers of `runner`, or random ones without it."""
 
     def __init__(self, directory: Path, info: ModelInfo, runner: ModelRunner | None) -> None:
         self.info = info
@@ -148,7 +148,7 @@ class _Masks:
         self._constraints = Constraints(self._compiler, info.vocabulary)
         self._core = None if runner is None else _core(runner, self._constraints)
         self.first_seconds, _ = self._compile(Grammar("regex", "first"))
-        """Of the first grammar: the tokenizer is read and a process started."""
+        """Seconds of the first compilation, which includes reading the tokenizer and starting a process."""
 
     def measure(self, name: str, arguments: argparse.Namespace) -> GrammarRow:
         compiled = [self._compile(GRAMMARS[name](salt)) for salt in range(1 + arguments.repeats)]
@@ -220,7 +220,7 @@ def _core(runner: ModelRunner, constraints: Constraints) -> EngineCore:
 
 
 def _run(core: EngineCore, requests: Sequence[Generate]) -> list[_Step]:
-    """Serve requests side by side; the steps in which tokens came."""
+    """Serve requests side by side; returns the steps in which tokens came."""
     for request in requests:
         core.add(request)
     steps = []
@@ -238,7 +238,7 @@ def _run(core: EngineCore, requests: Sequence[Generate]) -> list[_Step]:
 
 
 def _steps(model: Path, runner: ModelRunner, arguments: argparse.Namespace) -> list[StepRow]:
-    """Decode steps with and without grammars."""
+    """Measure decode steps with and without grammars."""
     constraints = Constraints(GrammarCompiler(model, runner.info), runner.info.vocabulary)
     core = _core(runner, constraints)
     sampling = SamplingParams(max_tokens=arguments.new_tokens, temperature=0.0, ignore_eos=True)
@@ -270,7 +270,7 @@ def _steps(model: Path, runner: ModelRunner, arguments: argparse.Namespace) -> l
 
 
 def markdown(record: GrammarRecord, arguments: argparse.Namespace) -> str:
-    """The tables, and what they were measured on."""
+    """Return the tables, and the conditions."""
     environment = record.environment
     lines = [
         f"# Grammars, {environment.date}",

@@ -48,7 +48,7 @@ class GreedySizes(msgspec.Struct, frozen=True):
 
 
 class GreedyRow(msgspec.Struct, frozen=True):
-    """One policy; seconds until the first token."""
+    """Results of one policy; seconds until the first token."""
 
     policy: str
     alone_p50: float
@@ -57,7 +57,7 @@ class GreedyRow(msgspec.Struct, frozen=True):
     beside_p99: float
     greedy_p50: float
     ratio: float
-    """p99 beside over p99 alone."""
+    """The polite tenant's p99 beside the greedy one, over its p99 alone."""
 
 
 class GreedyLoad:
@@ -69,9 +69,9 @@ class GreedyLoad:
         self._random = random.Random(seed)
 
     async def round(self, answers: int) -> tuple[list[float], list[float], list[float]]:
-        """TTFTs of the polite tenant alone, of it beside the greedy one, and of the greedy one's answered requests.
+        """Return TTFTs of the polite tenant alone, of it beside the greedy one, and of the greedy's answered requests.
 
-        The polite one comes back when the greedy one has had its first token and so many whole answers.
+        The polite one sends again when the greedy one has had its first token and so many whole answers.
         """
         sizes = self._sizes
         alone = await self._polite()
@@ -113,7 +113,7 @@ class GreedyLoad:
 
 
 async def measure(model: Path, policy: str, sizes: GreedySizes, threads: int) -> GreedyRow:
-    """All rounds under one policy, in an engine process of its own."""
+    """Run all rounds under one policy, in an engine process of its own."""
     alone: list[float] = []
     beside: list[float] = []
     greedy: list[float] = []

@@ -53,15 +53,15 @@ class QuestionTurn(msgspec.Struct, frozen=True):
 
 
 class HostKvRun(msgspec.Struct, frozen=True):
-    """One setup, one repeat."""
+    """Results of one setup in one repeat."""
 
     seconds: float
     prompt_tokens: int
     cached_tokens: int
     host_tokens: int
-    """Those of them that came from host memory."""
+    """Cached tokens that came from host memory."""
     again_tokens: int
-    """Prompt tokens whose KV had been computed in an earlier turn and was computed again."""
+    """Prompt tokens that were computed although an earlier turn had computed their KV."""
     new_tokens: int
     saved_bytes: int
     loaded_bytes: int
@@ -92,7 +92,7 @@ def _measure(arguments: argparse.Namespace) -> HostKvComparison:
     turns = _turns(arguments)
     most = sum(len(turn.question) + arguments.new_tokens for turn in turns)
     small, large = arguments.kv_tokens // BLOCK_SIZE, most // BLOCK_SIZE + 2 * arguments.conversations
-    # All setups use the same memory; who has a smaller KV cache leaves the rest of it alone.
+    # All setups use the same memory; a smaller KV cache leaves the rest of it unused.
     blocks = max(large, 2 + max(arguments.known))
     runner = ModelRunner(arguments.model, blocks=blocks, device=arguments.device, precision=Precision(arguments.dtype))
     copies = _copies(runner, blocks=min(small, large))
@@ -126,14 +126,14 @@ def _measure(arguments: argparse.Namespace) -> HostKvComparison:
 
 
 def _block_bytes(runner: ModelRunner) -> int:
-    """Of a block's keys and values in all layers."""
+    """Return the bytes of a block's keys and values in all layers."""
     config = runner.config
     element = {"float32": 4, "bfloat16": 2}[runner.info.dtype]
     return 2 * config.layers * config.kv_heads * config.head_dim * BLOCK_SIZE * element
 
 
 def _turns(arguments: argparse.Namespace) -> list[QuestionTurn]:
-    """One of each conversation, which opens it, then those that are counted."""
+    """Return one turn that opens each conversation, then those that are counted."""
     chance = random.Random(1)
 
     def tokens(least: int, most: int) -> list[int]:
@@ -149,7 +149,7 @@ def _turns(arguments: argparse.Namespace) -> list[QuestionTurn]:
 
 
 def _core(runner: ModelRunner, blocks: int, host_bytes: int, least: int | None = None) -> EngineCore:
-    """With empty caches. `least`: fewest tokens to load; the engine's own default unless given."""
+    """Make an engine with empty caches. `least`: fewest tokens to load; the engine's own default unless given."""
     from engine.core import EngineCore, EngineFeatures, SchedulerConfig
 
     host = runner.host_memory(host_bytes) if host_bytes else None
@@ -174,7 +174,7 @@ class _Driver:
         return self.core.step()
 
     def first_token(self, prompt: list[int]) -> float:
-        """Seconds to the only token of an answer, with nothing else to do."""
+        """Return the seconds to the only token of an answer, with nothing else to do."""
         self.core.add(Generate("alone", prompt, SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)))
         begun = time.perf_counter()
         while not any(output.finish for output in self.step()):
@@ -183,7 +183,7 @@ class _Driver:
 
 
 def _known(runner: ModelRunner, blocks: int, arguments: argparse.Namespace) -> Known:
-    """A prefix of so many blocks: computed, evicted by another one and loaded, and found."""
+    """Time a prefix of so many blocks when it is computed, loaded after eviction, and found in the KV cache."""
     chance = random.Random(blocks)
     computed, loaded, found = [], [], []
     core = _core(runner, blocks + 2, 4 * blocks * _block_bytes(runner), least=1)
@@ -203,7 +203,7 @@ def _known(runner: ModelRunner, blocks: int, arguments: argparse.Namespace) -> K
 
 
 def _copies(runner: ModelRunner, blocks: int) -> Copies:
-    """Bytes per second of copies out and back, of blocks that lie anywhere in a KV cache."""
+    """Measure copies out and back, of blocks that lie anywhere in a KV cache, in bytes per second."""
     import torch
 
     from engine.cache.host_tier import Save
@@ -229,7 +229,7 @@ def _copies(runner: ModelRunner, blocks: int) -> Copies:
 def _serve(
     runner: ModelRunner, turns: Sequence[QuestionTurn], blocks: int, host_bytes: int, arguments: argparse.Namespace
 ) -> HostKvRun:
-    """All turns, so many at a time."""
+    """Serve all turns, so many at a time."""
     core = _core(runner, blocks, host_bytes)
     histories: list[list[int]] = [[] for _ in range(arguments.conversations)]
     sampling = SamplingParams(max_tokens=arguments.new_tokens, temperature=0.0, ignore_eos=True)

@@ -13,11 +13,11 @@ from engine.cache.blocks import BLOCK_SIZE
 
 
 class Copies(msgspec.Struct, frozen=True):
-    """Copies of single blocks."""
+    """Speed of copies of single blocks."""
 
     block_bytes: int
     save_bandwidth: float
-    """Bytes per second to host memory, and back."""
+    """Bytes per second to host memory; the next field is back from it."""
     load_bandwidth: float
 
 
@@ -28,30 +28,30 @@ class Known(msgspec.Struct, frozen=True):
     computed: float
     loaded: float
     found: float
-    """In the KV cache."""
+    """Seconds if the blocks are found in the KV cache."""
 
 
 class HostKvLine(msgspec.Struct, frozen=True):
-    """One setup."""
+    """Results of one setup."""
 
     setup: str
     kv_tokens: int
     host_bytes: int
     hit_share: float
-    """Of prompt tokens that were not computed, and those of them that came from host memory."""
+    """Share of prompt tokens that were not computed; the next field is the part of it that came from host memory."""
     host_share: float
     prompt_tokens: int
     again_tokens: int
-    """Computed although an earlier turn had computed them, per repeat."""
+    """Tokens per repeat that were computed although an earlier turn had computed them."""
     ttfts: list[float]
     """Seconds to the first token of all turns, ascending."""
     tokens_per_second: float
-    """Of answers; median over the repeats."""
+    """Tokens of answers per second; median over the repeats."""
     saved_bytes: int
     loaded_bytes: int
-    """Per repeat."""
+    """Bytes loaded per repeat."""
     same: float
-    """Share of answers that are those of the setup that holds all."""
+    """Share of answers that equal those of the setup that holds all."""
 
 
 class HostKvComparison(msgspec.Struct, frozen=True):
@@ -70,21 +70,21 @@ class HostKvComparison(msgspec.Struct, frozen=True):
 
 
 def break_even(known: Sequence[Known]) -> int | None:
-    """From how many blocks on a load is never slower than computing, as far as was measured."""
+    """Return from how many blocks on loading is never slower than computing, as far as was measured."""
     slower = [one.blocks for one in known if one.loaded > one.computed]
     faster = [one.blocks for one in known if one.blocks > max(slower, default=0)]
     return min(faster, default=None)
 
 
 def block_seconds(known: Sequence[Known]) -> tuple[float, float]:
-    """What each further block of a prefix takes, computed and loaded: the slope between the ends of the curve."""
+    """Return the seconds per further block, computed and loaded: the slope between the ends of the curve."""
     first, last = known[0], known[-1]
     count = last.blocks - first.blocks
     return (last.computed - first.computed) / count, (last.loaded - first.loaded) / count
 
 
 def markdown(comparison: HostKvComparison, environment: Environment) -> str:
-    """The tables, and what they were measured on."""
+    """Return the tables, and the conditions."""
     lines = [
         f"# KV in host memory, {comparison.model} model, {comparison.dtype}, {environment.date}",
         "",
@@ -173,7 +173,7 @@ def _ms(seconds: float) -> str:
 
 
 def plot(comparison: HostKvComparison, path: Path) -> None:
-    """A prefix computed and loaded, and what the turns of the setups waited."""
+    """Plot a prefix computed and loaded, and how long the setups' turns waited."""
     from matplotlib import ticker
 
     with picture(path, columns=2, figsize=(10, 4)) as (left, right):

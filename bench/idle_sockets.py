@@ -31,7 +31,7 @@ from bench.report import options, publish, table
 from bench.servers import ROOT
 
 LIMIT_MB = 150.0
-"""What 5,000 idle sockets may take."""
+"""Most megabytes that 5,000 idle sockets may take."""
 SETTLE_SECONDS = 3.0
 _MB = 1_000_000
 
@@ -42,15 +42,15 @@ class SocketRow(msgspec.Struct, frozen=True):
     subject: str
     sockets: int
     before: float
-    """Resident, without a socket."""
+    """Megabytes resident without a socket."""
     opened: float
-    """Gained once all are open."""
+    """Megabytes gained once all sockets are open."""
     answered: float | None
-    """Gained once each has had an answer; None where there are none."""
+    """Megabytes gained once each socket has had an answer; None if the subject gives none."""
 
 
 def measure(stage: GatewayStage, subject: GatewaySubject, sockets: int) -> SocketRow:
-    """Open the sockets, have each answered once, and see what the process has gained."""
+    """Open the sockets, have each answered once, and return what the process has gained."""
     with stage.run(subject) as (port, [pid]):
         with clients(subject, port, 1) as one:  # what is made once is not a socket's
             tell(one, "ask" if subject.name.startswith("roundhouse") else "rest")
@@ -65,7 +65,7 @@ def measure(stage: GatewayStage, subject: GatewaySubject, sockets: int) -> Socke
 
 
 def resident(pid: int) -> int:
-    """Resident bytes of a process that has come to rest."""
+    """Return the resident bytes of a process, once they stop changing."""
     time.sleep(SETTLE_SECONDS)
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
@@ -73,7 +73,7 @@ def resident(pid: int) -> int:
 
 @contextlib.contextmanager
 def clients(subject: GatewaySubject, port: int, sockets: int) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds so many sockets open until the block ends."""
+    """Start a process that holds so many sockets open until the block ends."""
     command = [sys.executable, "-m", "bench.idle_sockets", "--hold", str(sockets), str(port), subject.path]
     started = subprocess.Popen(
         [*command, *subject.headers], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -100,7 +100,7 @@ def tell(holder: subprocess.Popen[str], word: str) -> None:
 
 
 async def hold(sockets: int, plan: LoadPlan) -> None:
-    """In the clients' process: open the sockets, and carry out what standard input says until it ends."""
+    """Run the clients' process: open the sockets, and obey standard input until it ends."""
     opened = [WebSocket(plan) for _ in range(sockets)]
     for each in opened:
         await each.open()
@@ -116,7 +116,7 @@ async def hold(sockets: int, plan: LoadPlan) -> None:
 
 
 def markdown(rows: Sequence[SocketRow]) -> list[str]:
-    """Markdown."""
+    """Return the table in Markdown."""
     lines = []
     for row in rows:
         answered = "" if row.answered is None else f"{row.answered:.1f}"

@@ -1,4 +1,4 @@
-"""What `bench.kernels` measures: the kernels at the sizes of models, and the fastest way there in torch.
+"""The cases of `bench.kernels`: the kernels at the sizes of models, and the fastest way to the same in torch.
 
 Weights that would lie in memory in a running model are read from there: calls go round as many copies as exceed the
 caches. On a CUDA device inputs come from memory too.
@@ -38,19 +38,19 @@ class KernelCase(msgspec.Struct, frozen=True):
     op: str
     shape: str
     cost: Cost
-    """What it must at least move and do; no bytes where caches hold everything."""
+    """The least that the op must move and compute; no bytes where caches hold everything."""
     calls: Sequence[Callable[[], object]]
-    """The same work on other memory."""
+    """Calls that do the same work on other memory."""
     peers: Sequence[Callable[[], object]] = ()
-    """The fastest way to the same result in torch."""
+    """Calls that give the same result in the fastest way in torch."""
     aim: float | None = None
-    """What the share of the limit should be."""
+    """Aim for the share of the limit."""
     rate: str = "bfloat16"
-    """What its FLOPs are limited by: the products of a type."""
+    """Type whose products' rate limits the case's FLOPs."""
 
 
 class KernelCases:
-    """Cases on one device."""
+    """Makes the cases of one device."""
 
     def __init__(self, device: torch.device, sizes: KernelSizes) -> None:
         self._device = device
@@ -72,11 +72,11 @@ class KernelCases:
         return torch.randn(shape, device=self._device).to(dtype)
 
     def _inputs(self, size: int) -> range:
-        """Numbers of as many inputs of `size` bytes as should be in memory."""
+        """Return the numbers of as many inputs of `size` bytes as should be in memory."""
         return range(-(-self._sizes.input_bytes // size))
 
     def _moved(self, cost: Cost) -> Cost:
-        """A cost without the bytes that caches hold."""
+        """Return a cost without the bytes that caches hold."""
         return cost if cost.bytes > self._sizes.caches else Cost(0, cost.flops)
 
     def _aim(self, share: float, aimed: bool = True) -> float | None:
@@ -95,7 +95,7 @@ class KernelCases:
             yield KernelCase("add_rms_norm", f"{tokens} x {width}", cost, ours, (), self._aim(0.85))
 
     def activation(self) -> Iterator[KernelCase]:
-        """The gate between the two products of a feed-forward layer, and the embedding of a step's tokens."""
+        """Yield cases of the gate between a feed-forward layer's two products, and of the lookup of embeddings."""
         for tokens, width in self._sizes.gates:
             cost = OPS["silu_and_mul"].cost(tokens, width, 2)
             xs = [self._random(tokens, 2 * width) for _ in self._inputs(cost.bytes)]
@@ -110,7 +110,7 @@ class KernelCases:
             yield KernelCase("embedding", f"{tokens} of 32000 x 2048", cost, ours, theirs)
 
     def _cache(self, blocks: int, kv_heads: int, dim: int, stored: torch.dtype) -> kernels.LayerCache:
-        """Keys and values as the engine lays them out."""
+        """Make keys and values as the engine lays them out."""
         shape = (blocks, kv_heads, 16, dim)
         pair = []
         for _ in range(2):
@@ -126,7 +126,7 @@ class KernelCases:
         return torch.empty(size, dtype=torch.uint8, device=self._device)
 
     def rotary(self) -> Iterator[KernelCase]:
-        """The rotation of queries and keys, and the way of keys and values into the cache."""
+        """Yield cases of the rotation of queries and keys, and of writing keys and values into the cache."""
         for (tokens, heads, kv_heads, dim), name in itertools.product(self._sizes.rotary, self._sizes.stored):
             stored, dtype = _STORED[name], _computed_in(name)
             cache = self._cache(-(-tokens // 16), kv_heads, dim, stored)
@@ -146,7 +146,7 @@ class KernelCases:
             yield KernelCase(f"rope_and_store {name}", shape, cost, calls, (), aim, _FLOAT32)
 
     def attention(self) -> Iterator[KernelCase]:
-        """Decodes, prompts and chunks over a paged cache, beside torch's attention over keys that lie side by side."""
+        """Yield decodes, prompts and chunks over a paged cache, beside torch's attention over contiguous keys."""
         for one, name in itertools.product(self._sizes.attention, self._sizes.stored):
             stored, dtype, length = _STORED[name], _computed_in(name), one.start + one.count
             width = -(-length // 16)
@@ -185,7 +185,7 @@ class KernelCases:
         return partial(F.scaled_dot_product_attention, by_head, keys, values, attn_mask=mask, enable_gqa=group > 1)
 
     def linear(self) -> Iterator[KernelCase]:
-        """Products with weights, quantised and as they are, beside torch's product in bf16."""
+        """Yield products with weights, quantised and as they are, beside torch's product in bf16."""
         for outputs, inputs in self._sizes.weights + self._sizes.cached_weights:
             weight = self._random(outputs, inputs)
             from_memory = (outputs, inputs) in self._sizes.weights
@@ -208,7 +208,7 @@ class KernelCases:
                     )
 
     def _weights(self, size: int, from_memory: bool = True) -> range:
-        """Numbers of as many weights of `size` bytes as caches do not hold."""
+        """Return the numbers of as many weights of `size` bytes as caches do not hold."""
         return range(-(-self._sizes.weight_bytes // size) if from_memory else 1)
 
     def _copy(self, weight: kernels.PackedWeight) -> kernels.PackedWeight:
@@ -216,7 +216,7 @@ class KernelCases:
         return dataclasses.replace(weight, data=data.copy_(weight.data))
 
     def lora(self) -> Iterator[KernelCase]:
-        """A step's rows through adapters for q, k and v, read from memory, beside torch's batched products."""
+        """Yield a step's rows through adapters for q, k and v, read from memory, beside torch's batched products."""
         one, width, sizes = self._sizes.lora, self._sizes.lora.width, self._sizes.lora.parts
         layout = stacked_layout(width, sizes, one.rank)
         count = max(one.rows, -(-self._sizes.weight_bytes // (2 * layout.elements)))
@@ -240,7 +240,7 @@ class KernelCases:
             yield KernelCase("adapt_linear", shape, cost, ours, theirs, rate=_FLOAT32)
 
     def moe(self) -> Iterator[KernelCase]:
-        """A layer of eight experts, two for each token, with weights from memory."""
+        """Yield a layer of eight experts, two for each token, with weights from memory."""
         experts, chosen, (width, inner) = 8, 2, self._sizes.experts
         router = self._random(experts, width) / width**0.5
         gate_up = self._random(experts, 2 * inner, width) / width**0.5
@@ -269,7 +269,7 @@ class KernelCases:
         return copy.deepcopy(experts)
 
     def sampling(self) -> Iterator[KernelCase]:
-        """From a step's logits to tokens."""
+        """Yield the sampling of a step's tokens from logits."""
         for (rows, vocabulary), (name, draw) in itertools.product(self._sizes.sampling, _DRAWS.items()):
             cost = OPS["sample"].cost(rows, vocabulary, 2)
             # On the device already: a graph cannot be told to copy other numbers, nor hold torch's way.
@@ -282,7 +282,7 @@ class KernelCases:
 
 
 def stacked_layout(width: int, sizes: Sequence[int], rank: int) -> kernels.LoraLayout:
-    """Of adapters for one site "qkv": parts of these sizes."""
+    """Return the layout of adapters for one site "qkv" with parts of these sizes."""
     elements = rank * (len(sizes) * width + sum(sizes))
     begins = itertools.accumulate(sizes, initial=0)
     ups = itertools.accumulate((rank * size for size in sizes), initial=len(sizes) * rank * width)
@@ -298,7 +298,7 @@ def _computed_in(stored: str) -> torch.dtype:
 
 
 def _reordered(weight: torch.Tensor) -> torch.Tensor:
-    """A copy of a weight; on a CPU with bf16 as oneDNN likes it best."""
+    """Copy a weight; on a CPU with bf16 in the layout that oneDNN prefers."""
     if weight.is_cuda or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return weight.clone()
     reordered: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, 32)
@@ -313,7 +313,7 @@ def _torch_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _torch_lora(x: torch.Tensor, out: torch.Tensor, adapters: torch.Tensor, shape: LoraShape) -> None:
-    """Rows by adapter, each with as many: x [rows, width], out [rows, sizes of all parts], adapters [n, elements]."""
+    """Apply adapters to as many rows each: x [rows, width], out [rows, sizes of all parts], adapters [n, elements]."""
     by_adapter = x.view(len(adapters), -1, shape.width)
     size = shape.rank * shape.width
     downs, ups = adapters.tensor_split([len(shape.parts) * size], 1)

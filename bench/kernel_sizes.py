@@ -1,4 +1,4 @@
-"""How large the inputs are that `bench.kernels` measures: on the CPU, on a CUDA device, and to see that all works."""
+"""Sizes of the inputs that `bench.kernels` measures: on the CPU, on a CUDA device, and for a smoke run."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class LoraShape(msgspec.Struct, frozen=True):
     parts: tuple[int, ...]
     rank: int
     distinct: tuple[int, ...]
-    """Numbers of distinct adapters."""
+    """Numbers of distinct adapters to measure."""
 
 
 class KernelSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """How large the inputs are; pairs are (tokens, width) or (outputs, inputs)."""
+    """Sizes of the inputs; pairs are (tokens, width) or (outputs, inputs)."""
 
     probe_bytes: int
-    """How much the bandwidth's probe reads or copies."""
+    """Bytes that the bandwidth's probe reads or copies."""
     probe_size: int
-    """Rows and columns of the square product."""
+    """Rows and columns of the square product that measures FLOPs."""
     seconds: float
-    """For each figure, about."""
+    """Seconds of measuring per figure, about."""
     weight_bytes: int
     """Bytes that all copies of weights together exceed."""
     input_bytes: int = 1
@@ -52,7 +52,7 @@ class KernelSizes(msgspec.Struct, frozen=True, kw_only=True):
     embeddings: tuple[int, ...] = ()
     """Tokens of lookups in a table of 32,000 rows."""
     rotary: tuple[tuple[int, int, int, int], ...]
-    """Tokens, heads, KV heads and their dimension."""
+    """Rotations, as tokens, heads, KV heads and head dimension."""
     attention: tuple[AttentionShape, ...]
     weights: tuple[tuple[int, int], ...]
     cached_weights: tuple[tuple[int, int], ...] = ()
@@ -63,7 +63,7 @@ class KernelSizes(msgspec.Struct, frozen=True, kw_only=True):
     """Width and inner width of a layer of eight experts, two for each token."""
     expert_rows: tuple[int, ...]
     sampling: tuple[tuple[int, int], ...]
-    """Rows and vocabulary."""
+    """Logits that are sampled, as rows and vocabulary."""
 
 
 CPU = KernelSizes(
@@ -137,4 +137,4 @@ QUICK = KernelSizes(
     expert_rows=(1, 8),
     sampling=((3, 300),),
 )
-"""Shows that all works."""
+"""Sizes of a smoke run."""

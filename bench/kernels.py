@@ -25,19 +25,19 @@ from kernels import library
 from kernels.registry import Cost
 
 Timer = Callable[[Sequence[Callable[[], object]]], float]
-"""Seconds of one of the calls, which take turns."""
+"""Measures the seconds of one of the calls, which take turns."""
 
 
 class KernelLimits(msgspec.Struct, frozen=True):
-    """What the device can do, a CPU with all threads."""
+    """The device's limits, for a CPU with all threads."""
 
     bandwidth: float
-    """Bytes per second: read on a CPU, read and written by a copy within the memory of a CUDA device."""
+    """Bytes per second, read on a CPU, and read and written by a copy within the memory of a CUDA device."""
     rates: dict[str, float]
     """FLOP per second of a square product, by type; a type that is missing counts as bfloat16."""
 
     def least(self, cost: Cost, rate: str) -> float:
-        """Seconds that the device needs for that at the least."""
+        """Return the least seconds that the device needs for a cost."""
         return max(cost.bytes / self.bandwidth, cost.flops / self.rates.get(rate, self.rates["bfloat16"]))
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class KernelLimits(msgspec.Struct, frozen=True):
 
 
 class KernelRow(msgspec.Struct, frozen=True):
-    """What was measured. Times in seconds."""
+    """Results of one case. Times in seconds."""
 
     op: str
     shape: str
@@ -54,7 +54,7 @@ class KernelRow(msgspec.Struct, frozen=True):
     bytes: int
     flops: int
     share: float
-    """Of the device's limit: the time that it would need for the bytes or the FLOPs, whichever is longer."""
+    """Share of the device's limit: the time that it would need for the bytes or the FLOPs, whichever is longer."""
     peer_time: float | None
     aim: float | None
 
@@ -76,13 +76,13 @@ def _figure(value: float) -> str:
 
 
 def timer(device: torch.device, seconds: float) -> Timer:
-    """How calls are timed on a device, for about so long."""
+    """Return what times calls on a device, for about so long."""
     measured = replayed_time if device.type == "cuda" else fastest
     return partial(measured, seconds=seconds)
 
 
 def fastest(calls: Sequence[Callable[[], object]], seconds: float) -> float:
-    """Seconds of the fastest of as many calls as fit into `seconds`, three at least."""
+    """Return the seconds of the fastest of as many calls as fit into `seconds`, three at least."""
     calls[0]()
     times: list[float] = []
     end = time.perf_counter() + seconds
@@ -96,7 +96,7 @@ def fastest(calls: Sequence[Callable[[], object]], seconds: float) -> float:
 
 
 def measure_limits(device: torch.device, sizes: KernelSizes) -> KernelLimits:
-    """What the device can do now."""
+    """Measure the device's limits as they are now."""
     measured, size, flops = timer(device, sizes.seconds), sizes.probe_size, 2 * sizes.probe_size**3
     if device.type == "cuda":
         source = torch.ones(sizes.probe_bytes, dtype=torch.uint8, device=device)
@@ -120,7 +120,7 @@ def measure(case: KernelCase, limits: KernelLimits, measured: Timer) -> KernelRo
 
 
 def markdown(rows: Sequence[KernelRow], limits: KernelLimits, device: str, conditions: Sequence[str]) -> str:
-    """The table, and what it was measured on."""
+    """Return the table, and the conditions."""
     columns = "op | shape | µs | GB/s | TFLOP/s | share of the limit | aim | torch µs | times as fast"
     notes = [f"measured in the same run: {limits}; the limit is whichever of bytes and FLOPs takes longer", *conditions]
     lines = [f"### Kernels on {device}", "", *table(columns, map(str, rows), words=2), ""]

@@ -10,12 +10,12 @@ import torch
 
 _WARM_UP = 3
 _REPLAYS = 7
-"""Of which the fastest counts."""
+"""Number of replays, of which the fastest counts."""
 
 
 @torch.inference_mode()
 def replayed_time(calls: Sequence[Callable[[], object]], seconds: float) -> float:
-    """Seconds of a call, the calls taking turns; a graph of them takes about `seconds`."""
+    """Return the seconds of a call, the calls taking turns; a graph of them takes about `seconds`."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # what is set up at a first call cannot be recorded
@@ -28,7 +28,7 @@ def replayed_time(calls: Sequence[Callable[[], object]], seconds: float) -> floa
 
 
 def _replayed(calls: Sequence[Callable[[], object]]) -> float:
-    """Seconds of all calls together, from a CUDA graph: the fastest of a few replays."""
+    """Return the seconds of all calls together, from a CUDA graph: the fastest of a few replays."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for call in calls:

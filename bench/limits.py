@@ -62,14 +62,14 @@ console = Console(stderr=True)
 
 
 class LimitsOutcome(msgspec.Struct):
-    """What the clients of one run saw."""
+    """What the clients of one run received."""
 
     subject: str
     named: bool
     """Whether clients named their output limit."""
     allowed: int = 0
     delivered: int = 0
-    """Output tokens."""
+    """Output tokens that were delivered."""
     refused: int = 0
     failed: int = 0
 
@@ -79,7 +79,7 @@ class LimitsOutcome(msgspec.Struct):
 
 
 async def complete(request: Request) -> Response:
-    """The upstream of HTTP gateways."""
+    """Answer as the upstream of HTTP gateways."""
     await asyncio.sleep(DELAY)
     usage = {"prompt_tokens": 0, "completion_tokens": TOKENS, "total_tokens": TOKENS}
     choice = {"index": 0, "message": {"role": "assistant", "content": WORD * TOKENS}, "finish_reason": "stop"}
@@ -88,7 +88,7 @@ async def complete(request: Request) -> Response:
 
 
 async def generate(connection: ServerConnection) -> None:
-    """The upstream of ours: an engine whose answers come whole."""
+    """Answer as the upstream of our gateway: an engine whose answers come whole."""
     token = TextProcessor.from_directory(MODEL).encode(WORD)[-1]
     await connection.send(frame(Ready(PROTOCOL_VERSION, ModelInfo("s", "s", 2048, 4096, (2,), 16, "cpu", "f"), _IDLE)))
     answering: set[asyncio.Task[None]] = set()
@@ -111,7 +111,7 @@ async def generate(connection: ServerConnection) -> None:
 
 
 async def serve_upstream(port: int, path: str) -> None:
-    """Both upstreams, until the process is ended."""
+    """Serve both upstreams, until the process is ended."""
     application = Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"])])
     config = uvicorn.Config(application, port=port, log_level="warning", access_log=False)
     async with unix_serve(generate, path, compression=None, ping_interval=None):
@@ -119,7 +119,7 @@ async def serve_upstream(port: int, path: str) -> None:
 
 
 class LimitsStage:
-    """Where subjects run."""
+    """The environment in which subjects run."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack, limit: int) -> None:
         self._folder, self._limit = folder, limit
@@ -137,7 +137,7 @@ class LimitsStage:
         wait_for(self._upstream)
 
     def roundhouse(self) -> contextlib.AbstractContextManager[tuple[int, int]]:
-        """Its port and process id."""
+        """Start our gateway; gives its port and process id."""
         own = (
             f"[cache]\nenabled = false\n[limits]\noutput_tokens_per_minute = {self._limit}\n"
             f'[[pools]]\ntier = "small"\nname = "stub"\nmodel = "{MODEL}"\nengines = ["unix://{self._folder}/engine.sock"]\n'
@@ -145,7 +145,7 @@ class LimitsStage:
         return gateway(self._folder, shared_settings(self._folder, KEY) + own)
 
     def litellm(self) -> contextlib.AbstractContextManager[tuple[int, int]]:
-        """Its port and process id."""
+        """Start LiteLLM's proxy; gives its port and process id."""
         (self._folder / "bench_auth.py").write_text(
             "from litellm.proxy._types import UserAPIKeyAuth, hash_token\n\n"
             "async def auth(request, api_key):\n"
@@ -155,7 +155,7 @@ class LimitsStage:
 
 
 async def load(port: int, outcome: LimitsOutcome, clients: int, seconds: float) -> float:
-    """Ask until the time is over; returns how long it took until the last answer."""
+    """Ask until the time is over; returns the seconds until the last answer."""
     body: dict[str, object] = {"model": "auto", "messages": [{"role": "user", "content": "How far can we go?"}]}
     if outcome.named:
         body["max_tokens"] = TOKENS
@@ -181,7 +181,7 @@ async def load(port: int, outcome: LimitsOutcome, clients: int, seconds: float) 
 def run(
     stage: LimitsStage, subjects: Sequence[str], limit: int, clients: int, seconds: float
 ) -> Iterator[LimitsOutcome]:
-    """Every subject twice, each time as a new process."""
+    """Run every subject twice, each time as a new process."""
     for subject in subjects:
         if subject == "litellm" and not LITELLM.exists():
             console.print("[yellow]litellm is not installed: bench/README.md says how")
@@ -197,7 +197,7 @@ def run(
 
 
 def redis_time(path: Path, subjects: int, turns: int) -> float:
-    """Microseconds of Redis per call, half of them reservations, half settlements."""
+    """Return the microseconds of Redis per call, half of them reservations, half settlements."""
     quota = Quota(
         requests_per_minute=10**8,
         input_tokens_per_minute=10**8,
@@ -221,7 +221,7 @@ def redis_time(path: Path, subjects: int, turns: int) -> float:
 
 
 def markdown(outcomes: Sequence[LimitsOutcome], clients: int, seconds: float) -> list[str]:
-    """Markdown."""
+    """Return the table in Markdown."""
     return [
         f"# Limits: {clients} clients at once for {seconds:g} s",
         "",

@@ -34,15 +34,15 @@ class LoadOutcome(msgspec.Struct, frozen=True):
     """What the clients saw. Times in seconds."""
 
     ttft: list[float]
-    """Per turn: from when it should have begun to its first chunk."""
+    """Seconds from when each turn should have begun to its first chunk."""
     seconds: float
-    """From the first turn's beginning to the last one's end."""
+    """Seconds from the first turn's beginning to the last one's end."""
     events: int
     errors: int
 
 
 class LoadPlan(msgspec.Struct, frozen=True):
-    """What to send, and where."""
+    """Requests to send, and their target."""
 
     dialect: Dialect
     port: int
@@ -55,7 +55,7 @@ class LoadPlan(msgspec.Struct, frozen=True):
     rate: float | None = None
     seed: int = 0
     store: bool = True
-    """Whether a gateway is to store the answers that it gives over a socket."""
+    """Whether a gateway should store the answers that it gives over a socket."""
 
 
 class Http:
@@ -186,7 +186,7 @@ class WebSocket:
 
 
 class Frames(WebSocket):
-    """One connection to an engine, as the gateway has it: what an answer takes without a gateway."""
+    """One connection to an engine, as the gateway has it: it shows what an answer takes without a gateway."""
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_unix_connection(self._plan.path)

@@ -1,4 +1,4 @@
-"""What is measured: timed tokens of requests, what follows from them, and the machine's own limits."""
+"""Measured figures: timed tokens of requests, what follows from them, and the machine's own limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.checkpoints import LlamaSizes
 from bench.subjects.interface import Precision, RequestBatch, Trace
 
 _WEIGHT_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5625}
-"""Of one weight; int4 with a scale of 16 bits per 32 weights, as most formats have it or nearly so."""
+"""Bytes of one weight; int4 with a scale of 16 bits per 32 weights, as most formats have it or nearly so."""
 _KV_BYTES = {"fp32": 4, "bf16": 2, "int8": 2, "int4": 2}
 _PROBE_SIZE = 2048
 _TRIAL_SIZE = 256
@@ -26,7 +26,7 @@ class MachineLimits(msgspec.Struct, frozen=True):
     """The machine's limits at one moment, with all threads."""
 
     read_bandwidth: float
-    """Bytes per second."""
+    """Bytes per second that can be read."""
     matmul: float
     """FLOP per second of a square product in bf16, or in fp32 where that is faster."""
 
@@ -50,7 +50,7 @@ class Measurement(msgspec.Struct, frozen=True):
     prefill: float
     """Share of the matmul limit while the prompts ran: their FLOPs over the time until all had their first token."""
     machine: MachineLimits
-    """Mean of the probes before and after."""
+    """Mean of the machine's limits measured before and after."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -58,7 +58,7 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 def prompts(count: int, length: int, vocabulary: int, seed: int) -> list[list[int]]:
-    """Random token ids; the first three ids are left out, as they are special in many vocabularies."""
+    """Return random token ids; the first three ids are left out, as they are special in many vocabularies."""
     generator = random.Random(seed)
     return [[generator.randrange(3, vocabulary) for _ in range(length)] for _ in range(count)]
 
@@ -66,7 +66,7 @@ def prompts(count: int, length: int, vocabulary: int, seed: int) -> list[list[in
 def summarise(
     traces: Sequence[Trace], batch: RequestBatch, shape: LlamaSizes, precision: Precision, machine: MachineLimits
 ) -> dict[str, float]:
-    """The figures of one run, by the names that `Measurement` has for them."""
+    """Return the figures of one run, by the names that `Measurement` has for them."""
     firsts = [trace.times[0] for trace in traces]
     gaps = [later - earlier for trace in traces for earlier, later in pairwise(trace.times)]
     itl = quantile(gaps, 0.5)
@@ -91,7 +91,7 @@ def summarise(
 
 
 def median(runs: Sequence[Measurement]) -> Measurement:
-    """Field by field, over repeats of one row."""
+    """Return the median of every field, over repeats of one row."""
     values = {
         name: statistics.median(getattr(run, name) for run in runs)
         for name in Measurement.__struct_fields__
@@ -110,7 +110,7 @@ def mean(before: MachineLimits, after: MachineLimits) -> MachineLimits:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all values do not exceed."""
+    """Return the smallest value that at least `share` of all values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
 
@@ -135,7 +135,7 @@ def probe(dtype: str, size: int) -> MachineLimits:
 
 
 def _best(run: Callable[[], object]) -> float:
-    """Seconds of the fastest of a few runs."""
+    """Return the seconds of the fastest of a few runs."""
     times = []
     for _ in range(_PROBE_REPEATS):
         begun = time.perf_counter()
@@ -145,7 +145,7 @@ def _best(run: Callable[[], object]) -> float:
 
 
 class ResidentMemory:
-    """Resident memory of a process, from the kernel's own books (Linux)."""
+    """Resident memory of a process, as the kernel counts it (Linux)."""
 
     def __init__(self, pid: int | str = "self") -> None:
         self._folder = Path("/proc") / str(pid)
@@ -154,7 +154,7 @@ class ResidentMemory:
         return self._status("VmRSS")
 
     def peak(self) -> int:
-        """Since `reset_peak`, or since the process began."""
+        """Return the most resident memory since `reset_peak`, or since the process began."""
         return self._status("VmHWM")
 
     def reset_peak(self) -> None:

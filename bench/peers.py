@@ -23,7 +23,7 @@ _FILE = Path(__file__).with_name("peers.toml")
 
 
 class PeerEnvironment(msgspec.Struct, frozen=True):
-    """One section of the file."""
+    """One section of bench/peers.toml."""
 
     requirements: list[str]
     arguments: list[str] = []
@@ -36,17 +36,17 @@ class PeerEnvironment(msgspec.Struct, frozen=True):
 
 
 def environments() -> dict[str, PeerEnvironment]:
-    """All peers of the file, by name."""
+    """Return all peers of the file, by name."""
     return msgspec.convert(tomllib.loads(_FILE.read_text()), dict[str, PeerEnvironment])
 
 
 def folder(name: str, cache: Path) -> Path:
-    """A peer's environment; what it has converted is kept in `models` below it."""
+    """Return the folder of a peer's environment; what the peer has converted is in `models` below it."""
     return cache / "peers" / name
 
 
 def python_of(name: str, cache: Path) -> Path | None:
-    """The interpreter of a peer's environment; None if that is not set up, or not as the file says."""
+    """Return a peer's interpreter; None if its environment is not set up, or not as the file says."""
     stamp = _stamp(name, cache)
     if not stamp.exists() or stamp.read_text() != environments()[name].digest:
         return None

@@ -23,12 +23,12 @@ from bench.worker import RunCommand, RunResult, SubjectLoaded
 
 _ROOT = Path(__file__).parent.parent
 _SHOWN = 4000
-"""Characters of a failed subject's last words."""
+"""Characters that are shown of a failed subject's standard error."""
 Answer = TypeVar("Answer", SubjectLoaded, RunResult)
 
 
 class SubjectFailed(Exception):
-    """A subject's process ended, or was ended for its time; the text says which, with its last words."""
+    """A subject's process ended, or was ended for its time; the text says which, with the end of its standard error."""
 
 
 class SubjectProcess:
@@ -83,7 +83,7 @@ class SubjectProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def loaded(self) -> float:
-        """Wait for the model; seconds that loading it took."""
+        """Wait for the model; returns the seconds that loading it took."""
         return self._read(SubjectLoaded).seconds
 
     def measure(self, run: RunCommand) -> RunResult:
@@ -133,6 +133,6 @@ def convert(name: str, setup: SubjectSetup, directory: Path, cache: Path, limit:
 
 
 def interpreter(name: str, cache: Path) -> Path | None:
-    """The Python that runs a subject; None if its environment is not set up."""
+    """Return the Python that runs a subject; None if its environment is not set up."""
     environment = SUBJECTS[name].environment
     return Path(sys.executable) if environment is None else python_of(environment, cache)

@@ -33,11 +33,11 @@ from kernels import Quantization
 _BLOCKS = 256
 _STEP_TOKENS = 2048
 _RANDOM_PROMPTS = (4, 32)
-"""How many, and of how many tokens."""
+"""Number of random prompts, and tokens of each."""
 
 
 class QuantizedVariant(msgspec.Struct, frozen=True):
-    """What a model in bf16 is served in."""
+    """The formats in which a bf16 model is served."""
 
     quantize: Quantization | None = None
     kv_dtype: KVDtype = "bf16"
@@ -65,7 +65,7 @@ VARIANTS = (
 
 
 class Exam(msgspec.Struct, frozen=True):
-    """How a demo model did."""
+    """Results of a demo model's exam."""
 
     model: str
     variant: QuantizedVariant
@@ -74,22 +74,22 @@ class Exam(msgspec.Struct, frozen=True):
     held_back_asked: int
     held_back_right: int
     loss: float
-    """Mean over the answers' tokens of what the model was surprised by them, in nats."""
+    """Mean negative log-likelihood of the answers' tokens, in nats."""
 
 
 class Distance(msgspec.Struct, frozen=True):
-    """A random model, from its own log-probabilities in fp32."""
+    """Distance of a random model from its own log-probabilities in fp32."""
 
     model: str
     variant: QuantizedVariant
     relative: float
-    """Norm of the difference over that of what differs from token to token."""
+    """Norm of the difference, over the norm of the log-probabilities' deviation from their mean."""
     divergence: float
-    """Kullback-Leibler, in nats per token."""
+    """Kullback-Leibler divergence, in nats per token."""
 
 
 def run(runner: ModelRunner, texts: Sequence[list[int]], sampling: SamplingParams) -> Iterator[tuple[int, Sampled]]:
-    """Run each text as a prompt, many in a step -> (number of the text, what it gave)."""
+    """Run each text as a prompt, many in a step -> (number of the text, its result)."""
     waiting = sorted(range(len(texts)), key=lambda number: len(texts[number]))
     while waiting:
         requests: list[tuple[int, Request]] = []
@@ -110,7 +110,7 @@ def run(runner: ModelRunner, texts: Sequence[list[int]], sampling: SamplingParam
 def read(
     runner: ModelRunner, encoder: Encoder, questions: Sequence[ExamQuestion]
 ) -> Iterator[tuple[ExamQuestion, bool, float]]:
-    """Every question, whether greedy decoding gives its answer token by token, and the answer's mean loss in nats."""
+    """Yield each question, whether greedy decoding gives its answer token by token, and its mean loss in nats."""
     answers = [encoder.tokenizer.encode(question.answer + "<|end|>").ids for question in questions]
     texts = [encoder.prompt(question.messages) + answer for question, answer in zip(questions, answers, strict=True)]
     for number, sampled in run(runner, texts, SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=1)):
@@ -121,7 +121,7 @@ def read(
 
 
 def logprobs(runner: ModelRunner, texts: Sequence[list[int]]) -> torch.Tensor:
-    """Of every token after each of the texts' -> [positions, vocabulary]."""
+    """Return the log-probabilities after each of the texts' tokens -> [positions, vocabulary]."""
     vocabulary = runner.info.vocabulary
     found = torch.zeros(len(texts), len(texts[0]) - 1, vocabulary)
     for number, sampled in run(runner, texts, SamplingParams(max_tokens=1, prompt_logprobs=vocabulary)):
@@ -153,7 +153,7 @@ def compare(model: str, directory: Path, variants: Sequence[QuantizedVariant] = 
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
-    """Of log-probabilities [positions, vocabulary]: what `Distance` has as `relative` and `divergence`."""
+    """Return `relative` and `divergence` of a `Distance`, of log-probabilities [positions, vocabulary]."""
     spread = (expected - expected.mean(-1, keepdim=True)).norm()
     divergence = (expected.exp() * (expected - found)).sum(-1).mean()
     return float((found - expected).norm() / spread), float(divergence)

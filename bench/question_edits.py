@@ -26,12 +26,12 @@ _PLAIN = frozenset(
 """Words whose exchange may leave the meaning as it is."""
 _NO_NAMES = frozenset([*calendar.month_name, *calendar.day_name, "First", "Second", "Third", "Hundred", "Good"])
 _EQUAL_PARTS = re.compile(r"(?i)\b(?:and|or|vs|between|versus)\b|,")
-"""Where two names may change places without a change of meaning."""
+"""Words and signs around which two names may change places without a change of meaning."""
 KINDS = ("number", "name", "negation", "word", "exchange")
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """A question and what was made of it."""
+    """A question and its edited form."""
 
     kind: str
     source: int

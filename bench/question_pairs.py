@@ -22,7 +22,7 @@ from cache.semantic.profile import MAX_CHARACTERS
 
 FILE = "qqp_pairs.jsonl.gz"
 NEIGHBOURS = 64
-"""How many of a question's nearest others are looked through for stored ones."""
+"""Number of a question's nearest others that are searched for stored ones."""
 Part = Literal["calibration", "test"]
 
 
@@ -41,15 +41,15 @@ class QuestionPool(msgspec.Struct):
     clusters: list[int]
     components: list[int]
     neighbours: list[list[tuple[int, float]]]
-    """Per question its nearest others with their cosines, nearest first."""
+    """The nearest others of each question with their cosines, nearest first."""
     phrasings: dict[int, list[int]]
-    """The clusters of two or more questions."""
+    """Clusters of two or more questions."""
     singles: list[int]
-    """The questions that nothing is the same as."""
+    """Questions without another one that is the same."""
 
 
 class QuestionStream(msgspec.Struct, frozen=True, kw_only=True):
-    """How requests are drawn."""
+    """How a stream of requests is drawn."""
 
     requests: int = 20_000
     one_off: float = 0.7
@@ -62,13 +62,13 @@ class QuestionStream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path) -> list[Pair]:
-    """The pairs of a file in JSON lines, gzipped or not."""
+    """Read the pairs of a file in JSON lines, gzipped or not."""
     pairs = json_lines(path, Pair)
     return [pair for pair in pairs if max(len(pair.a), len(pair.b)) <= MAX_CHARACTERS]
 
 
 def split(pairs: Sequence[Pair], part: Part, embed: Callable[[Sequence[str]], Vectors]) -> QuestionPool:
-    """The questions of one part, with their nearest others."""
+    """Return the questions of one part, with their nearest others."""
     every = sorted({text for pair in pairs for text in (pair.a, pair.b)})
     place = {text: index for index, text in enumerate(every)}
     components = _join(len(every), ((place[pair.a], place[pair.b]) for pair in pairs))
@@ -95,9 +95,9 @@ def split(pairs: Sequence[Pair], part: Part, embed: Callable[[Sequence[str]], Ve
 
 
 def draw(pool: QuestionPool, stream: QuestionStream, seed: int) -> list[int]:
-    """Requests in the order of time, as numbers of questions; fewer where the questions run out.
+    """Draw requests in the order of time, as numbers of questions; fewer where the questions run out.
 
-    No question comes twice in the same words: that is the exact cache's part, which stands in front.
+    No question comes twice in the same words: the exact cache in front answers those.
     """
     random = np.random.default_rng(seed)
     singles = [pool.singles[place] for place in random.permutation(len(pool.singles))]
@@ -123,7 +123,7 @@ def draw(pool: QuestionPool, stream: QuestionStream, seed: int) -> list[int]:
 def _asked_again(
     ranked: Sequence[int], popularity: NDArray[np.float64], left: dict[int, list[int]], random: np.random.Generator
 ) -> int | None:
-    """A cluster by its popularity among those with a phrasing that was not asked yet; None if there is none."""
+    """Draw a cluster by its popularity among those with a phrasing not asked yet; None if there is none."""
     for rank in map(int, random.choice(len(ranked), size=64, p=popularity)):
         if left[ranked[rank]]:
             return ranked[rank]
@@ -133,7 +133,7 @@ def _asked_again(
 
 
 def nearest(vectors: Vectors, count: int = NEIGHBOURS, floor: float = 0.6) -> list[list[tuple[int, float]]]:
-    """Per vector the nearest others of at least that cosine, exactly, nearest first."""
+    """Return the nearest others of each vector with at least that cosine, exactly, nearest first."""
     found: list[list[tuple[int, float]]] = []
     for start in range(0, len(vectors), 1000):
         cosines = vectors[start : start + 1000] @ vectors.T
@@ -146,7 +146,7 @@ def nearest(vectors: Vectors, count: int = NEIGHBOURS, floor: float = 0.6) -> li
 
 
 def _join(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
-    """Per item the smallest item that pairs connect it to."""
+    """Return for each item the smallest item that pairs connect it to."""
     parents = list(range(count))
 
     def root(item: int) -> int:

@@ -40,20 +40,20 @@ class LabelledQuestion(msgspec.Struct):
 
     @property
     def frozen(self) -> bool:
-        """Whether it belongs to the suite that nothing is learnt from: a fifth, by its id."""
+        """Whether the question is in the frozen suite, from which nothing is learnt: a fifth, chosen by id."""
         return hashlib.blake2b(str(self.id).encode(), digest_size=2).digest()[0] % 5 == 0
 
 
 class Questions(msgspec.Struct):
-    """Questions by rows."""
+    """Questions with outcomes, a row each."""
 
     examples: Examples
     categories: NDArray[np.str_]
     frozen: NDArray[np.bool_]
     prompt_tokens: NDArray[np.float64]
-    """Estimated from characters; so are the next."""
+    """Prompt tokens, estimated from characters, as are the output tokens."""
     output_tokens: NDArray[np.float64]
-    """(requests, tiers)."""
+    """Output tokens (requests, tiers)."""
     prompts: list[str]
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class Questions(msgspec.Struct):
 
 
 def read(path: Path) -> Questions:
-    """Questions of a file, with embeddings."""
+    """Read the questions of a file, with embeddings."""
     rows = list(json_lines(path, LabelledQuestion))
     prompts = [row.prompt for row in rows]
     vectors = np.stack([vector(extract([PromptMessage("user", prompt)])) for prompt in prompts])

@@ -18,7 +18,7 @@ from engine.checkpoint.config import ModelConfig
 ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 LINEAR = (*ATTENTION, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 _SPREAD = 0.02
-"""Standard deviation of all numbers."""
+"""Standard deviation of all weights."""
 
 
 class StoredAdapters:
@@ -51,7 +51,7 @@ class StoredAdapters:
 
 
 class RandomAdapters(StoredAdapters):
-    """New ones of one rank, on all linear layers, in folders below `folder`."""
+    """New random adapters of one rank, on all linear layers, in folders below `folder`."""
 
     def __init__(self, folder: Path, base: Path, *, rank: int, count: int) -> None:
         super().__init__(base, [write_adapter(folder / str(seed), base, rank=rank, seed=seed) for seed in range(count)])

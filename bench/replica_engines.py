@@ -31,7 +31,7 @@ from engine.wire import Blocks, SamplingParams
 MODEL = Path(__file__).parent.parent / "deploy" / "demo" / "models" / "small"
 KV_TOKENS = 8192
 MOST_TOKENS = 900
-"""Of a prompt: longer ones are left out, so that a run stays short."""
+"""Most tokens of a prompt: longer ones are left out, so that a run stays short."""
 SERVICE = Service(
     tenants=10,
     prompts=2,
@@ -48,14 +48,14 @@ SERVICE = Service(
 
 
 class RuleLine(msgspec.Struct):
-    """What one rule did."""
+    """Results of one rule."""
 
     rule: str
     cached: float
     """Share of prompt tokens that engines found in their prefix caches."""
     imbalance: float
     ttft_p50: float
-    """Seconds."""
+    """Median seconds to the first token."""
     ttft_p99: float
 
 
@@ -79,7 +79,7 @@ class Measured(msgspec.Struct):
 
 
 def rule_table(lines: Sequence[RuleLine]) -> list[str]:
-    """In Markdown."""
+    """Return the table in Markdown."""
     return table(
         "rule | prompt tokens cached | imbalance | TTFT p50 (ms) | TTFT p99 (ms)",
         (
@@ -93,7 +93,7 @@ def rule_table(lines: Sequence[RuleLine]) -> list[str]:
 async def measure(
     count: int, rules: Mapping[str, Callable[[], Rule]], service: Service = SERVICE, repeats: int = 3
 ) -> Measured:
-    """Serve the service with each rule in turn, so many times; the medians."""
+    """Serve the service with each rule in turn, so many times; returns the medians."""
     arrivals = [arrival for arrival in made_up(service, seed=1) if arrival.prompt <= MOST_TOKENS]
     async with contextlib.AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rh-bench-"))
@@ -111,7 +111,7 @@ async def measure(
 
 
 def median(lines: Sequence[RuleLine]) -> RuleLine:
-    """Of several runs with one rule, figure by figure."""
+    """Return the median of several runs with one rule, figure by figure."""
 
     def of(field: str) -> float:
         return float(statistics.median(getattr(line, field) for line in lines))
@@ -178,7 +178,7 @@ def _told(index: PrefixIndex, name: str, news: Blocks) -> None:
 
 
 def _prompt(arrival: ReplicaArrival) -> list[int]:
-    """Equal blocks are equal tokens."""
+    """Return a prompt in which equal blocks are equal tokens."""
     tokens: list[int] = []
     for block in arrival.blocks:
         chance = random.Random(block)

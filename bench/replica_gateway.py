@@ -34,13 +34,13 @@ RULES: dict[str, dict[str, float]] = {
     "by load alone": {"replica_beta": 100, "replica_window": 100},
     "by prefix alone": {"replica_beta": 0, "replica_window": 100},
 }
-"""Settings of `[router]`."""
+"""Settings of `[router]` by rule."""
 PARTS = 25
-"""One of so many conversations is taken."""
+"""One in this many conversations is taken."""
 SECONDS = 70.0
-"""That the trace's hour takes."""
+"""Seconds into which the trace's hour is compressed."""
 MOST_BLOCKS = 100
-"""Of a prompt: longer ones do not fit the demo's small model."""
+"""Most blocks of a prompt: longer ones do not fit the demo's small model."""
 SCALE = TRACE_BLOCK // BLOCK_SIZE
 _KEY = "bench"
 
@@ -68,7 +68,7 @@ class ServedReplicas(msgspec.Struct):
 
 
 def scaled(arrivals: Sequence[ReplicaArrival], parts: int = PARTS, seconds: float = SECONDS) -> list[ReplicaArrival]:
-    """Some conversations of the trace: those that begin alike are one."""
+    """Return some conversations of the trace; requests that begin alike are one conversation."""
     taken = [each for each in arrivals if len(each.blocks) <= MOST_BLOCKS and _part(each, parts) == 0]
     span = max(each.at for each in taken) or 1.0
     return [
@@ -87,7 +87,7 @@ def _part(arrival: ReplicaArrival, parts: int) -> int:
 async def measure(
     count: int, arrivals: Sequence[ReplicaArrival], repeats: int = 3, rules: Mapping[str, Mapping[str, float]] = RULES
 ) -> ServedReplicas:
-    """Serve the arrivals with each rule in turn, so many times; the medians."""
+    """Serve the arrivals with each rule in turn, so many times; returns the medians."""
     text = TextProcessor.from_directory(MODEL)
     size = json.loads((MODEL / "config.json").read_text("utf-8"))["vocab_size"]
     words = [word for token in range(size) if (word := _word(text, token)) is not None]
@@ -108,7 +108,7 @@ async def measure(
 
 
 def _word(text: TextProcessor, token: int) -> str | None:
-    """A token's text, if that is a word which is always that token."""
+    """Return a token's text, if that is a word which always becomes that token."""
     try:
         word = text.token_bytes(token).decode()
     except (UnicodeDecodeError, ValueError):
@@ -182,7 +182,7 @@ async def _run(
 
 
 def _prompt(run: str, arrival: ReplicaArrival, words: Sequence[str]) -> str:
-    """Equal blocks are equal words, one a token."""
+    """Return a prompt in which equal blocks are equal words, one a token."""
     said: list[str] = []
     for block in arrival.blocks:
         said += random.Random(f"{run} {block}").choices(words, k=BLOCK_SIZE)

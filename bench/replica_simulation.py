@@ -26,18 +26,18 @@ class ReplicaArrival:
     """One request."""
 
     at: float
-    """Seconds."""
+    """Time of arrival in seconds."""
     blocks: tuple[int, ...]
-    """Its prompt: equal numbers are equal blocks after equal blocks."""
+    """Blocks of the prompt: equal numbers are equal blocks after equal blocks."""
     prompt: int
-    """Tokens."""
+    """Tokens of the prompt."""
     answer: int
-    """Tokens."""
+    """Tokens of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCost:
-    """What a replica can do."""
+    """Speed of a replica."""
 
     prefill: float = 8000.0
     """Prompt tokens per second."""
@@ -50,13 +50,13 @@ class ReplicaOutcome:
     arrival: ReplicaArrival
     replica: int
     hits: int = 0
-    """Blocks found in the prefix cache."""
+    """Number of blocks found in the prefix cache."""
     first_token: float = 0.0
 
 
 @dataclass(slots=True)
 class ReplicaRun:
-    """What came of one rule."""
+    """Results of one rule."""
 
     outcomes: list[ReplicaOutcome]
     replicas: int
@@ -64,22 +64,22 @@ class ReplicaRun:
 
     @property
     def hit_ratio(self) -> float:
-        """Blocks found in a prefix cache, of all."""
+        """Return the share of blocks that were found in a prefix cache."""
         return sum(each.hits for each in self.outcomes) / sum(len(each.arrival.blocks) for each in self.outcomes)
 
     @property
     def imbalance(self) -> float:
-        """Requests of the busiest replica over the mean."""
+        """Return the requests of the busiest replica over the mean."""
         return self._imbalance([1] * len(self.outcomes))
 
     @property
     def work_imbalance(self) -> float:
-        """The same in tokens that were computed."""
+        """Return the computed tokens of the busiest replica over the mean."""
         return self._imbalance([self._computed(each) + each.arrival.answer for each in self.outcomes])
 
     @property
     def computed(self) -> int:
-        """Prompt tokens that were not found in a prefix cache."""
+        """Return the prompt tokens that were not found in a prefix cache."""
         return sum(self._computed(each) for each in self.outcomes)
 
     @property
@@ -97,7 +97,7 @@ class ReplicaRun:
 
 
 def missing(arrival: ReplicaArrival, hits: int, block: int) -> int:
-    """Prompt tokens to be computed; the last one always is."""
+    """Return the prompt tokens to be computed; the last one always is."""
     return max(1, arrival.prompt - hits * block)
 
 
@@ -113,7 +113,7 @@ class Node:
 
 
 class ReplicaPool:
-    """What a rule may look at."""
+    """The state that a rule may look at."""
 
     def __init__(self, nodes: list[Node], index: PrefixIndex, block: int) -> None:
         self.nodes = nodes
@@ -121,7 +121,7 @@ class ReplicaPool:
         self.block = block
 
     def matched(self, arrival: ReplicaArrival) -> dict[str, int]:
-        """Tokens of the prompt that replicas hold, as far as anybody has been told."""
+        """Return the tokens of the prompt that each replica holds, by the block events so far."""
         found = self.index.match(arrival.blocks)
         return {name: min(blocks * self.block, arrival.prompt) for name, blocks in found.items()}
 
@@ -154,7 +154,7 @@ def longest_prefix(pool: ReplicaPool, arrival: ReplicaArrival, chance: random.Ra
 
 
 def by_score(policy: ReplicaPolicy) -> Rule:
-    """The gateway's own rule."""
+    """Return the gateway's own rule."""
 
     def rule(pool: ReplicaPool, arrival: ReplicaArrival, chance: random.Random) -> int:
         matched = pool.matched(arrival)
@@ -177,7 +177,7 @@ class _Job:
 
 
 class _Simulation:
-    """Replicas that each prefill and decode one request at a time, and what will happen when."""
+    """Replicas that each prefill and decode one request at a time, and the events to come."""
 
     def __init__(self, pool: ReplicaPool, capacity: int, cost: ReplicaCost) -> None:
         self._pool = pool
@@ -187,7 +187,7 @@ class _Simulation:
         self._count = 0
 
     def advance(self, until: float) -> None:
-        """Let everything happen that does by then."""
+        """Process all events up to a time."""
         while self._events and self._events[0][0] <= until:
             at, _, what = heapq.heappop(self._events)
             what(at)
@@ -267,7 +267,7 @@ def simulate(
 
 
 def ceiling(arrivals: Sequence[ReplicaArrival]) -> float:
-    """The hit ratio of one cache without end that all requests share."""
+    """Return the hit ratio of one unbounded cache that all requests share."""
     seen: set[int] = set()
     hits = 0
     for arrival in arrivals:

@@ -17,7 +17,7 @@ from bench.fairness import read
 from bench.replica_simulation import ReplicaArrival
 
 TRACE_BLOCK = 512
-"""Tokens that a trace's numbers stand for."""
+"""Tokens of one of the trace's blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +28,25 @@ class Service:
     zipf: float = 1.1
     """The n-th tenant sends 1/n**zipf as much as the first."""
     prompts: int = 3
-    """System prompts of a tenant, the first of which half of its conversations have."""
+    """Number of a tenant's system prompts, the first of which half of its conversations have."""
     system_tokens: tuple[int, int] = (200, 4000)
     turns: float = 4.0
-    """Mean per conversation."""
+    """Mean turns per conversation."""
     question_tokens: int = 60
     document_tokens: int = 2500
     documents: float = 0.2
-    """Share of the turns that bring one."""
+    """Share of the turns that bring a document."""
     answer_tokens: int = 220
     think: float = 25.0
     """Mean seconds between an answer and the next question."""
     conversations: float = 4.5
-    """That begin per second."""
+    """Conversations that begin per second."""
     seconds: float = 600.0
     block: int = 64
 
 
 def trace(path: Path, requests: int, *, speed: float = 1.0) -> list[ReplicaArrival]:
-    """The first requests of a trace; `speed` is how much faster than recorded time passes."""
+    """Return the first requests of a trace; `speed` is how much faster than recorded time passes."""
     return [
         ReplicaArrival(entry.timestamp / 1000 / speed, tuple(entry.hash_ids), entry.input_length, entry.output_length)
         for entry in read(path, requests)
@@ -54,7 +54,7 @@ def trace(path: Path, requests: int, *, speed: float = 1.0) -> list[ReplicaArriv
 
 
 def made_up(service: Service, seed: int) -> list[ReplicaArrival]:
-    """All requests of a service's conversations, in order."""
+    """Return all requests of a service's conversations, in order."""
     chance = random.Random(seed)
     fresh = count()
     weights = [1 / number**service.zipf for number in range(1, service.tenants + 1)]
@@ -95,7 +95,7 @@ def _blocks(tokens: int, block: int, fresh: Iterator[int]) -> tuple[tuple[int, .
 
 
 def _new(tokens: int, before: int, block: int, fresh: Iterator[int]) -> list[int]:
-    """Blocks of what is said behind `before` tokens."""
+    """Return the blocks of what is said after `before` tokens."""
     return [next(fresh) for _ in range(-(-tokens // block) - before // block)]
 
 

@@ -58,7 +58,7 @@ RULES: dict[str, Callable[[], Rule]] = {
 
 
 class Figure(msgspec.Struct):
-    """Mean over the seeds, and the smallest and the largest."""
+    """Mean, smallest and largest value over the seeds."""
 
     mean: float
     low: float
@@ -70,7 +70,7 @@ class Figure(msgspec.Struct):
 
 
 class ReplicaRow(msgspec.Struct):
-    """What one rule did with one workload."""
+    """Results of one rule with one workload."""
 
     rule: str
     hit_ratio: Figure
@@ -80,7 +80,7 @@ class ReplicaRow(msgspec.Struct):
     computed: Figure
     """Prompt tokens that no prefix cache held."""
     ttft_p50: Figure
-    """Seconds."""
+    """Median seconds to the first token."""
     ttft_p99: Figure
 
 
@@ -88,25 +88,25 @@ class Workload(msgspec.Struct):
     name: str
     requests: int
     ceiling: float
-    """Hit ratio of one cache without end that all share."""
+    """Hit ratio of one unbounded cache that all share."""
     rows: list[ReplicaRow]
 
 
 class ReplicaResult(msgspec.Struct):
     workloads: list[Workload]
     sensitivity: dict[str, list[tuple[float, float, ReplicaRow]]]
-    """By workload: beta, window and what came of them."""
+    """Lists of beta, window and result, by workload."""
     speeds: dict[str, list[tuple[float, list[ReplicaRow]]]]
-    """By workload: how much faster requests come, and what came of them."""
+    """Lists of speed-up of the arrivals and results, by workload."""
     measured: Measured | None = None
     served: ServedReplicas | None = None
 
 
 class WorkloadSource(msgspec.Struct):
-    """How a workload is served."""
+    """A workload, and the replicas that serve it."""
 
     arrivals: Callable[[int], list[ReplicaArrival]]
-    """By seed."""
+    """Makes the arrivals from a seed."""
     capacity: int
     block: int
 
@@ -121,7 +121,7 @@ class WorkloadSource(msgspec.Struct):
 
 
 def run(path: Path, requests: int, seeds: int) -> tuple[ReplicaResult, dict[str, dict[str, list[float]]]]:
-    """All tables, and for the plot the times to first token by workload and rule."""
+    """Return all tables, and for the plot the times to first token by workload and rule."""
     recorded = trace(path, requests)
     service = Service(seconds=600.0 * min(1.0, requests / 12_031))
     sources = {
@@ -250,7 +250,7 @@ def _figure(figure: Figure) -> str:
 
 
 def plot(times: dict[str, dict[str, list[float]]], path: Path) -> None:
-    """How many requests had their first token after how long."""
+    """Plot the share of requests that had their first token, over time."""
     with picture(path, columns=len(times), figsize=(10, 4), sharey=True) as axes:
         for axis, (name, by_rule) in zip(axes, times.items(), strict=True):
             for rule, ttfts in by_rule.items():

@@ -1,4 +1,4 @@
-"""What benchmarks share that measure and write results down: options, tables, pictures, and what they ran on."""
+"""What benchmarks share for their results: options, tables, pictures, and the environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """Where and when."""
+    """The machine, versions and date of a run."""
 
     date: str
     cpu: str
@@ -28,7 +28,7 @@ class Environment(msgspec.Struct, frozen=True):
     torch: str
     transformers: str
     revision: str
-    """Of git; with a plus sign if files differ from it."""
+    """Git revision, with a plus sign if files differ from it."""
 
     @classmethod
     def here(cls) -> Environment:
@@ -46,7 +46,7 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
-    """A command line for the module with this docstring; it has `--output` already."""
+    """Return a command line for the module with this docstring; it has `--output` already."""
     spec = sys.modules["__main__"].__spec__
     parser = argparse.ArgumentParser(
         prog=f"python -m {spec.name}" if spec else None,
@@ -58,14 +58,14 @@ def options(description: str | None) -> argparse.ArgumentParser:
 
 
 def table(header: str, rows: Iterable[str], words: int = 1) -> list[str]:
-    """Lines of a Markdown table. Cells are separated by " | "; the first columns hold words, the others numbers."""
+    """Return a Markdown table. Cells are separated by " | "; the first columns hold words, the others numbers."""
     rule = ["---"] * words + ["--:"] * (header.count(" | ") + 1 - words)
     return [f"| {header} |", f"|{'|'.join(rule)}|", *(f"| {row} |" for row in rows)]
 
 
 @contextlib.contextmanager
 def picture(path: Path, columns: int = 1, **settings: Any) -> Iterator[Any]:
-    """Axes to plot on, an array of them if there are several columns; the picture is written at the end."""
+    """Yield axes to plot on, an array of them if there are several columns; the picture is written at the end."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -86,7 +86,7 @@ def publish(stem: Path, text: str, record: object) -> None:
 
 
 def _cpu() -> str:
-    """The model and the vector extensions that matter here."""
+    """Return the CPU's model and the vector extensions that matter here."""
     information = Path("/proc/cpuinfo")
     if not information.exists():
         return platform.processor() or platform.machine()

@@ -53,25 +53,25 @@ Rows = NDArray[np.intp]
 
 
 class Believed(msgspec.Struct):
-    """What one method says of every question that it did not learn from."""
+    """One method's probabilities for every question that it did not learn from."""
 
     probabilities: Values
     note: str
 
 
 class Split(msgspec.Struct):
-    """All methods on one way of keeping questions apart."""
+    """All methods under one way of splitting the questions."""
 
     name: str
     methods: dict[str, Believed]
     expected: Values
-    """What the router believes tiers to cost, (questions, tiers)."""
+    """Costs that the router expects of tiers, (questions, tiers)."""
     familiar: Values
-    """Whether the model of the fold takes the question for its own: with an embedding, and without."""
+    """Whether the model of the fold finds a question like those it learnt from: with an embedding, and without."""
 
 
 def probabilities(questions: Questions, splits: Iterator[tuple[Rows, Rows]], name: str) -> Split:
-    """Fit every method on each fold's rest and ask it about the fold."""
+    """Fit every method on each fold's rest, and predict the fold."""
     examples, size = questions.examples, len(questions)
     outcomes = examples.outcomes.astype(np.float64)
     lengths = np.log1p(questions.prompt_tokens)[:, None]
@@ -113,20 +113,20 @@ def _logistic(inputs: Values, outcomes: Values, asked: Values) -> Values:
 
 
 def costs_of(questions: Questions, output_tokens: Values) -> Values:
-    """Of each question at each tier: tokens, weighted with the tier's price."""
+    """Return the cost of each question at each tier: tokens, weighted with the tier's price."""
     return np.asarray((questions.prompt_tokens[:, None] + output_tokens) * np.array(COSTS))
 
 
 class RouterLine(msgspec.Struct):
-    """One method in one split."""
+    """Results of one method in one split."""
 
     method: str
     note: str
     area: Interval
     behind: Interval | None
-    """Our area less this one's."""
+    """Area under our curve less the area under this one's."""
     apgr: list[Interval]
-    """For each of `PAIRS`."""
+    """Average performance gap recovered, for each of `PAIRS`."""
     brier: Interval
     calibration_error: list[float]
     cost_of_quality: list[Interval]
@@ -137,7 +137,7 @@ SHARES = (1.0, 0.95, 0.9)
 
 
 def judge(questions: Questions, split: Split, drawn: Values) -> tuple[list[RouterLine], dict[str, RoutingCurve]]:
-    """Figures of every method, and their curves."""
+    """Compute the figures of every method, and their curves."""
     outcomes = questions.examples.outcomes.astype(np.float64)
     costs = costs_of(questions, questions.output_tokens)
     curves = {"random": evaluation.random_mixture(outcomes, costs)} | {
@@ -178,7 +178,7 @@ def judge(questions: Questions, split: Split, drawn: Values) -> tuple[list[Route
 
 
 def markdown(lines: Sequence[RouterLine], outcomes: Values | Array) -> str:
-    """One split as Markdown."""
+    """Return one split as Markdown."""
 
     def row(line: RouterLine) -> str:
         name = f"**{line.method}**" if line.method == OURS else line.method
@@ -210,14 +210,14 @@ def notes(lines: Sequence[RouterLine]) -> str:
 
 
 def familiarity(questions: Questions, splits: Sequence[Split]) -> str:
-    """How often the model takes requests for its own."""
+    """Return how often the model finds requests like those it learnt from."""
     rows = [f"MMLU-Pro, {split.name} | {_pair(split.familiar.mean(axis=0))}" for split in splits]
     rows += _chat_familiarity()
     return "\n".join(table("requests | with an embedding | without", rows, words=3))
 
 
 def _chat_familiarity() -> list[str]:
-    """The row of questions as people ask them in a chat; none without their file."""
+    """Return the row of questions as people ask them in a chat; none without their file."""
     try:
         path = data_file(CHAT)
     except SystemExit:
@@ -241,7 +241,7 @@ def _pair(shares: Sequence[float] | Values) -> str:
 
 
 def plot(curves: Mapping[str, RoutingCurve], believed: Values, outcomes: Values, title: str, path: Path) -> None:
-    """Quality over cost, and reliability."""
+    """Plot quality over cost, and reliability."""
     with picture(path, columns=2, figsize=(13, 5.5)) as (left, right):
         for name, curve in curves.items():
             if name != "oracle":
@@ -259,7 +259,7 @@ def plot(curves: Mapping[str, RoutingCurve], believed: Values, outcomes: Values,
 
 
 def held_out(questions: Questions) -> Split:
-    """The model file of this release on questions that it may not have seen."""
+    """Judge the model file of this release on questions that it may not have seen."""
     model = shipped()
     outcomes = questions.examples.outcomes.astype(np.float64)
     methods = {"static mixture": Believed(np.tile(model.calibration.mean(axis=0), (len(questions), 1)), "")}

@@ -188,7 +188,7 @@ POSITIVE: Mapping[str, Callable[[random.Random], str]] = {
 
 
 def _distractor(draw: random.Random) -> str:
-    """What resembles it and is none."""
+    """Return a text that resembles a finding and is none."""
 
     def n(count: int) -> str:
         return _digits(draw, count)
@@ -218,7 +218,7 @@ def _distractor(draw: random.Random) -> str:
 
 
 def labelled(seed: int, count: int) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Texts with what is in them: (rule, text) in order."""
+    """Yield texts with their labels: (rule, text) in order."""
     draw = random.Random(seed)
     for _ in range(count):
         parts, labels = [], []
@@ -235,7 +235,7 @@ def labelled(seed: int, count: int) -> Iterator[tuple[str, list[tuple[str, str]]
 
 
 def prose(seed: int, size: int) -> str:
-    """Ordinary text with a number now and then."""
+    """Return ordinary text with a number now and then."""
     draw, parts, length = random.Random(seed), [], 0
     while length < size:
         part = " ".join(draw.choices(_WORDS, k=12)) + draw.choice([". ", ", ", f" {draw.randrange(3000)} "])
@@ -245,7 +245,7 @@ def prose(seed: int, size: int) -> str:
 
 
 def accuracy(count: int, seed: int = 1) -> list[tuple[str, int, float, float]]:
-    """By rule: how many there were, recall, precision. A finding counts if it is exactly what was put there."""
+    """Return name, count, recall and precision of each rule. A finding counts if it is exactly what was planted."""
     known = recognisers(SafetySettings(), {}, b"")
     rules = [FilterRule(name, known[name], f"[{name}]") for name in known]
     wanted: Counter[str] = Counter()
@@ -272,11 +272,11 @@ HOSTILE: Mapping[str, str] = {
     "(0": "brackets",
     "a:": "colons",
 }
-"""What could make a careless expression slow."""
+"""Texts that could make a careless expression slow, with their names."""
 
 
 def speed(text: str, known: Mapping[str, Recogniser]) -> float:
-    """Megabytes per second."""
+    """Return megabytes per second."""
     rules = [FilterRule(name, recogniser, f"[{name}]") for name, recogniser in known.items()]
     best = 0.0
     for _ in range(3):
@@ -287,7 +287,7 @@ def speed(text: str, known: Mapping[str, Recogniser]) -> float:
 
 
 def per_delta(text: str, known: Mapping[str, Recogniser], size: int = 4) -> float:
-    """Microseconds that one delta of an answer costs."""
+    """Return the microseconds that one delta of an answer costs."""
     rules = [FilterRule(name, recogniser, f"[{name}]") for name, recogniser in known.items()]
     filter = TextFilter(rules, lambda rule, secret: None)
     chunks = [text[at : at + size] for at in range(0, len(text), size)]

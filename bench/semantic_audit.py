@@ -37,12 +37,12 @@ from cache.semantic.model import shipped
 
 VERDICTS = Path(__file__).parent / "results" / "semantic-cache-audit.json"
 EDGES = (0.88, 0.92, 0.95, 0.98)
-"""Between strata of the cosine."""
+"""Bounds between strata of the cosine."""
 _SAMPLED_THRESHOLDS = (0.86, 0.88, 0.9, 0.92, 0.95, 0.97, 0.98, 0.99)
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A pair to be read."""
+    """A pair for the reader."""
 
     number: int
     pair: str
@@ -52,7 +52,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Audit:
-    """What reading a sample says of whatever was served from a pool."""
+    """Estimates the true error of what was served from a pool, by the read sample."""
 
     def __init__(self, pool: QuestionPool, profiles: Profiles, verdicts: Iterable[ReaderVerdict]) -> None:
         self._pool = pool
@@ -64,7 +64,7 @@ class Audit:
         self._read = {name: (found.count(False), len(found)) for name, found in read.items()}
 
     def stratum(self, question: int, served: int) -> str:
-        """The part of the sample in which a pair falls."""
+        """Return the stratum of the sample to which a pair belongs."""
         pair = (question, served)
         if pair not in self._known:
             label = "same" if same(self._pool, *pair) else "other"
@@ -92,7 +92,7 @@ class Audit:
 def sample(
     pool: QuestionPool, streams: Sequence[list[int]], deltas: Sequence[float], each: int, seed: int
 ) -> list[Reading]:
-    """Pairs to be read: up to `each` of every stratum."""
+    """Draw up to `each` pairs of every stratum."""
     profiles, model = Profiles(pool.texts), shipped()
     audit = Audit(pool, profiles, ())
     pairs: dict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -123,7 +123,7 @@ def digest(asked: str, answered: str) -> str:
 
 
 def known() -> list[ReaderVerdict]:
-    """What was found so far."""
+    """Return the verdicts so far."""
     return msgspec.json.decode(VERDICTS.read_bytes(), type=list[ReaderVerdict]) if VERDICTS.is_file() else []
 
 

@@ -65,12 +65,12 @@ _TRUSTED = tuple(Observation(1.0, True) for _ in range(20))
 def run(
     pool: QuestionPool, streams: Sequence[list[int]], policy: Callable[[int], SemanticPolicy]
 ) -> list[SemanticOutcome]:
-    """A fresh policy's outcome on each stream."""
+    """Return a fresh policy's outcome on each stream."""
     return [simulate(pool, requests, policy(seed)) for seed, requests in enumerate(streams)]
 
 
 def calibrated_threshold(sweep: Callable[[float], list[SemanticOutcome]], delta: float) -> float:
-    """The lowest threshold from which on the error stays within the bound, by the rule of our cutoffs."""
+    """Return the lowest threshold from which on the error stays within the bound, by the rule of our cutoffs."""
     best = 1.01
     for threshold in reversed(THRESHOLDS):
         if upper(sweep(threshold)) > delta:
@@ -80,7 +80,7 @@ def calibrated_threshold(sweep: Callable[[float], list[SemanticOutcome]], delta:
 
 
 def oracle_threshold(sweep: Callable[[float], list[SemanticOutcome]], error: float) -> float:
-    """The threshold with the most hits among those whose error is at most that one, chosen on the test streams."""
+    """Return the threshold with the most hits among those with at most that error, chosen on the test streams."""
     fitting = [threshold for threshold in THRESHOLDS if _share(sweep(threshold), "wrong") <= error]
     return max(fitting, key=lambda threshold: _share(sweep(threshold), "hits"), default=1.01)
 
@@ -108,7 +108,7 @@ def compare(
     seeds: int,
     verdicts: Sequence[ReaderVerdict],
 ) -> list[SemanticRow]:
-    """Every method at every bound."""
+    """Return the results of every method at every bound."""
     calibrating = [question_pairs.draw(calibration, QuestionStream(), 100 + seed) for seed in range(seeds)]
     on_calibration = functools.cache(lambda t: run(calibration, calibrating, lambda _: GlobalThreshold(t)))
     on_test = functools.cache(lambda t: run(pool, streams, lambda _: GlobalThreshold(t)))
@@ -138,7 +138,7 @@ def compare(
 
 
 def ceilings(pool: QuestionPool, streams: Sequence[list[int]]) -> Ceilings:
-    """What no verifier of the five nearest candidates can exceed."""
+    """Return the hit rates that no verifier of the five nearest candidates can exceed."""
     profiles = Profiles(pool.texts)
     return Ceilings(
         alone=_share(run(pool, streams, lambda _: Perfect(pool)), "hits"),
@@ -156,7 +156,7 @@ def ours_on(
     mistakes: float = 0.0,
     exploration: Exploration = Exploration(),  # noqa: B008  frozen
 ) -> tuple[list[SemanticOutcome], list[float]]:
-    """Ours, with what its monitor made of the error of each stream."""
+    """Run ours; also returns its monitor's estimates of the error of each stream."""
     made: list[Roundhouse] = []
 
     def policy(seed: int) -> Roundhouse:
@@ -170,7 +170,7 @@ def ours_on(
 def with_edits(
     pool: QuestionPool, streams: Sequence[list[int]], embed: Callable[[Sequence[str]], Vectors]
 ) -> tuple[QuestionPool, list[list[int]]]:
-    """The pool and the streams with edited questions among the later requests, each some time after its source."""
+    """Add edited questions to pool and streams, among the later requests, each some time after its source."""
     texts, components, clusters = list(pool.texts), list(pool.components), list(pool.clusters)
     longer = []
     fresh = max(clusters) + 1
@@ -208,7 +208,7 @@ def adversarial(
     thresholds: dict[float, float],
     count: int,
 ) -> list[Adversarial]:
-    """How many edits are answered by their source, at the loosest bound, even if the source is trusted for years."""
+    """Count edits that are answered by their source, at the loosest bound, even if the source is trusted for years."""
     rows = []
     trusted = offset_of(_TRUSTED, model.sigma)
     for kind in KINDS:
@@ -248,7 +248,7 @@ def adversarial(
 def sensitivity(
     pool: QuestionPool, model: CorrectnessModel, seeds: int, delta: float, threshold: float
 ) -> list[TrafficVariant]:
-    """Ours and the calibrated threshold on other kinds of traffic, and ours with a worse comparison of answers."""
+    """Run ours and the calibrated threshold on other kinds of traffic, and ours with a worse comparison of answers."""
     profiles = Profiles(pool.texts)
     rows = []
     for name, stream in VARIANTS.items():
@@ -310,7 +310,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def compare_edited(pool: QuestionPool, streams: Sequence[list[int]], model: CorrectnessModel) -> list[SemanticRow]:
-    """Ours on the stream with edits, beside the threshold that is best there at our error."""
+    """Run ours on the stream with edits, beside the threshold that is best there at our error."""
     on_test = functools.cache(lambda t: run(pool, streams, lambda _: GlobalThreshold(t)))
     profiles = Profiles(pool.texts)
     rows = []

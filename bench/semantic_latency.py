@@ -41,20 +41,20 @@ class TimedTurn(msgspec.Struct):
     """One turn as its client saw it."""
 
     seconds: float
-    """To the first text."""
+    """Seconds to the first text."""
     reason: str
-    """The header `x-roundhouse-cache-reason`."""
+    """Value of the header `x-roundhouse-cache-reason`."""
 
 
 class LatencyResult(msgspec.Struct):
-    """All in milliseconds."""
+    """Results, all in milliseconds."""
 
     look_ups: int
     look_up_p50: float
     look_up_p99: float
     misses: int
     miss_p50: float
-    """To the first text, with the cache, of turns that it did not answer."""
+    """Time to the first text, with the cache, of turns that it did not answer."""
     miss_p99: float
     hits: int
     hit_p50: float
@@ -96,13 +96,13 @@ def ask(port: int, question: str) -> TimedTurn:
 
 
 def buckets(port: int) -> dict[float, float]:
-    """Counts of the gateway's histogram by upper limit, in seconds."""
+    """Return the counts of the gateway's histogram by upper limit, in seconds."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
         return {float(limit): float(count) for limit, count in _BUCKET.findall(page.read().decode())}
 
 
 def within(counts: dict[float, float], share: float) -> float:
-    """A quantile of a histogram, between its limits as Prometheus does it; the last finite limit if it lies above."""
+    """Return a quantile of a histogram, interpolated as in Prometheus; the last finite limit if it lies above."""
     limits = sorted(limit for limit in counts if limit < float("inf"))
     total = counts[float("inf")]
     place = np.interp(share * total, [0.0, *(counts[limit] for limit in limits)], [0.0, *limits])
@@ -112,7 +112,7 @@ def within(counts: dict[float, float], share: float) -> float:
 def run(
     folder: Path, first: Sequence[str], then: Sequence[str], *, enabled: bool, pause: float
 ) -> tuple[list[TimedTurn], dict[float, float]]:
-    """Have `first` stored, then ask `then`; what was asked then, and its look-ups."""
+    """Have `first` stored, then ask `then`; returns the turns of `then` and its look-ups."""
     folder.mkdir()
     settings = (
         f'[redis]\ndata = "{folder / "data"}"\n[log]\nlevel = "warning"\n'
@@ -143,7 +143,7 @@ def _wait_for_embedder(port: int) -> None:
 
 
 def questions(pairs: Sequence[question_pairs.Pair], count: int, seed: int) -> tuple[list[str], list[str]]:
-    """Questions to be stored, and others: half of them paraphrases of those by their label, half unlike all."""
+    """Return questions to be stored, and others: half of them paraphrases of those by their label, half unlike all."""
     random = np.random.default_rng(seed)
     same = [pair for pair in pairs if pair.same]
     other = [pair for pair in pairs if not pair.same]
@@ -175,7 +175,7 @@ def summarise(asked: Sequence[TimedTurn], look_ups: dict[float, float], without:
 
 
 def markdown(result: LatencyResult, where: str) -> str:
-    """The table, and the share of the time to the first token."""
+    """Return the table, and the share of the time to the first token."""
     rows = (
         ("look-up: embedding, hints, entry, decision", result.look_ups, result.look_up_p50, result.look_up_p99),
         ("first token, cache off", result.misses + result.hits, result.without_p50, result.without_p99),

@@ -35,7 +35,7 @@ DELTAS = (0.005, 0.01, 0.02, 0.05)
 ARTEFACT = Path(__file__).parents[1] / "cache" / "semantic" / "model.json"
 SIGMAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 STREAMS = (QuestionStream(), QuestionStream(one_off=0.6), QuestionStream(one_off=0.8), QuestionStream(bias=0.0))
-"""The weights are fitted on several kinds of traffic, so that they do not lean on one."""
+"""Kinds of traffic on which the weights are fitted, so that they do not depend on one."""
 _Z = 1.645
 
 
@@ -49,7 +49,7 @@ class JudgedCandidate(msgspec.Struct):
 
 
 class _Recorder:
-    """Lets the model answer everything and checks everything; keeps what it saw."""
+    """A policy that has every question answered by the model and checked, and records the candidates."""
 
     def __init__(self, pool: QuestionPool, profiles: Profiles) -> None:
         self.stored: set[int] = set()
@@ -88,7 +88,7 @@ class _Recorder:
 def record(
     pool: QuestionPool, profiles: Profiles, streams: Sequence[QuestionStream], seeds: Sequence[int]
 ) -> list[list[JudgedCandidate]]:
-    """What look-ups met, per stream and seed."""
+    """Return the candidates that look-ups met, per stream and seed."""
     recorded = []
     for stream in streams:
         for seed in seeds:
@@ -101,7 +101,7 @@ def record(
 def fit(
     recorded: Sequence[Sequence[JudgedCandidate]], *, pairs: int, data: str, ridge: float = 1.0
 ) -> CorrectnessModel:
-    """The model without cutoffs. `ridge`: penalty on the standardised weights."""
+    """Return the model without cutoffs. `ridge`: penalty on the standardised weights."""
     from sklearn.linear_model import LogisticRegression
 
     seen = [candidate for run in recorded for candidate in run]
@@ -135,7 +135,7 @@ def fit(
 
 
 def spread(recorded: Sequence[Sequence[JudgedCandidate]], logits: NDArray[np.float64]) -> float:
-    """The standard deviation of answers' offsets under which each check is likeliest, given the ones before it."""
+    """Return the standard deviation of answers' offsets under which each check is likeliest, given earlier ones."""
     loss = dict.fromkeys(SIGMAS, 0.0)
     place = 0
     for run in recorded:
@@ -152,11 +152,11 @@ def spread(recorded: Sequence[Sequence[JudgedCandidate]], logits: NDArray[np.flo
 
 
 MARGIN = 1.1
-"""What the error is multiplied by, because the questions to come are others than those of the calibration."""
+"""Factor on the error, because the questions to come are others than those of the calibration."""
 
 
 def upper(outcomes: Sequence[SemanticOutcome]) -> float:
-    """The upper 95 % limit of wrong answers per request in one stream like these, the margin included."""
+    """Return the upper 95 % limit of wrong answers per request in one stream like these, the margin included."""
     share = MARGIN * sum(outcome.wrong for outcome in outcomes) / sum(outcome.requests for outcome in outcomes)
     return share + 1.645 * math.sqrt(share * (1 - share) / outcomes[0].requests)
 

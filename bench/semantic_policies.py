@@ -28,17 +28,17 @@ from cache.semantic.profile import Profile, profile
 CANDIDATES = 5
 Near = Sequence[tuple[int, float]]
 Compare = Callable[[int], bool]
-"""Whether the answer to this earlier question serves the present one too."""
+"""Tells whether the answer to this earlier question serves the present one too."""
 
 
 class SemanticPolicy(Protocol):
-    """One way to decide."""
+    """One way to decide what is served."""
 
     stored: set[int]
-    """The questions that can be found."""
+    """Questions that can be found."""
 
     def handle(self, question: int, near: Near, compare: Compare) -> int | None:
-        """The earlier question whose answer is served, or None if the model answers.
+        """Return the earlier question whose answer is served, or None if the model answers.
 
         Args:
             near: the nearest stored questions with their cosines.
@@ -48,22 +48,22 @@ class SemanticPolicy(Protocol):
 
 
 class SemanticOutcome(msgspec.Struct, kw_only=True):
-    """What a policy did with a stream."""
+    """Results of a policy on a stream."""
 
     requests: int = 0
     exact: int = 0
-    """Answered by the exact cache in front."""
+    """Requests answered by the exact cache in front."""
     hits: int = 0
     wrong: int = 0
     """Hits between questions that no chain of "same" labels joins."""
     unlabelled: int = 0
-    """Of those the ones that no label speaks about at all: many are paraphrases in truth."""
+    """Wrong hits between questions that no chain of labels of any kind joins: many are paraphrases in truth."""
     served: list[tuple[int, int]] = []
-    """Per hit the question and the one whose answer it got."""
+    """Each hit's question and the one whose answer it got."""
 
 
 def simulate(pool: QuestionPool, requests: Sequence[int], policy: SemanticPolicy) -> SemanticOutcome:
-    """A policy's outcome on a stream. It begins with nothing stored."""
+    """Return a policy's outcome on a stream. It begins with nothing stored."""
     outcome = SemanticOutcome(requests=len(requests))
     answered: set[int] = set()
     for question in requests:
@@ -93,7 +93,7 @@ def same(pool: QuestionPool, left: int, right: int) -> bool:
 
 
 class GlobalThreshold:
-    """GPTCache's way: serve the nearest whenever it is near enough."""
+    """GPTCache's policy: serves the nearest question whenever it is near enough."""
 
     def __init__(self, threshold: float) -> None:
         self.stored: set[int] = set()
@@ -107,7 +107,7 @@ class GlobalThreshold:
 
 
 class Perfect:
-    """Knows the labels: serves whenever one of the candidates is right, and nothing else. What no method can exceed.
+    """The bound of all methods: knows the labels, and serves whenever one of the candidates is right.
 
     Args:
         profiles: those of the questions, if the guards stand in front.
@@ -130,11 +130,11 @@ class Perfect:
 
 
 class PerEntry:
-    """vCache's way (arXiv 2502.03771): each entry learns a logistic curve of its own from its own checks and is
+    """vCache's policy (arXiv 2502.03771): each entry learns a logistic curve of its own from its own checks and is
     explored with a probability that keeps the error of each request below delta, the curve's uncertainty included."""
 
     LEAST = 6
-    """Observations before an entry may serve, two made-up ones included."""
+    """Observations before an entry may serve, two artificial ones included."""
 
     def __init__(self, delta: float, seed: int) -> None:
         self.stored: set[int] = set()
@@ -157,7 +157,7 @@ class PerEntry:
         return None
 
     def _exploration(self, entry: int, cosine: float) -> float:
-        """tau: the least probability of asking the model that keeps the bound, over all splits of the confidence."""
+        """Return tau: the least probability of asking the model that keeps the bound, over all splits of confidence."""
         seen = self._seen.get(entry, ())
         if len(seen) < self.LEAST:
             return 1.0
@@ -220,7 +220,7 @@ class Profiles:
 
 
 class Roundhouse:
-    """Ours: the decision of `cache.semantic`, with everything that it remembers."""
+    """Our policy: the decision of `cache.semantic`, with everything that it remembers."""
 
     def __init__(
         self,

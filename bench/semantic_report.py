@@ -14,18 +14,18 @@ Interval = tuple[float, float]
 
 
 class ReaderVerdict(msgspec.Struct, frozen=True):
-    """What a reader found."""
+    """A reader's verdict on a pair."""
 
     pair: str
     """Digest of both texts."""
     stratum: str
-    """Label (`same`, `other`), guards (`passed`, `refused`), class of the cosine."""
+    """Stratum of the pair: label (`same`, `other`), guards (`passed`, `refused`), class of the cosine."""
     fits: bool
-    """The answer to the one question serves the other."""
+    """Whether the answer to the one question serves the other."""
 
 
 class Truth(msgspec.Struct, frozen=True):
-    """Wrong answers per request as estimated from what was read, with a 95 % interval."""
+    """Wrong answers per request, estimated from the read pairs, with a 95 % interval."""
 
     error: float
     low: float
@@ -33,12 +33,12 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 class SemanticRow(msgspec.Struct, kw_only=True):
-    """What one method did at one bound, over all streams."""
+    """Results of one method at one bound, over all streams."""
 
     method: str
     delta: float
     setting: float | None = None
-    """The threshold, where it is one."""
+    """The method's threshold, if it has one."""
     requests: int
     hits: int
     wrong: int
@@ -53,9 +53,9 @@ class SemanticRow(msgspec.Struct, kw_only=True):
     rival: float | None = None
     """The hit rate of a threshold with the same error, chosen on these very streams."""
     estimate: float | None = None
-    """What our monitor made of the error, from its random checks."""
+    """Our monitor's estimate of the error, from its random checks."""
     truth: Truth | None = None
-    """The error by reading a sample."""
+    """The error, estimated by reading a sample."""
     true_rival: float | None = None
     """The hit rate of a threshold with the same error by reading."""
 
@@ -69,7 +69,7 @@ class SemanticRow(msgspec.Struct, kw_only=True):
         setting: float | None = None,
         rival: float | None = None,
     ) -> SemanticRow:
-        """Sums over streams. Streams of one pool repeat its questions, so that intervals are those of one of them."""
+        """Sum over streams. Streams of one pool repeat its questions, so that intervals are those of one of them."""
         count = len(outcomes)
         requests = sum(outcome.requests for outcome in outcomes)
         hits = sum(outcome.hits for outcome in outcomes)
@@ -99,11 +99,11 @@ class Adversarial(msgspec.Struct, kw_only=True):
     questions: int
     ours: int
     thresholds: dict[str, int]
-    """By delta, at the calibrated threshold."""
+    """Wrong answers of the calibrated threshold, by delta."""
 
 
 class TrafficVariant(msgspec.Struct):
-    """Another kind of traffic."""
+    """Results on another kind of traffic."""
 
     name: str
     ours: SemanticRow
@@ -115,7 +115,7 @@ class Ceilings(msgspec.Struct, frozen=True):
 
     alone: float
     guarded: float
-    """Behind the guards."""
+    """Hit rate behind the guards."""
 
 
 class SemanticResult(msgspec.Struct, kw_only=True):
@@ -132,7 +132,7 @@ class SemanticResult(msgspec.Struct, kw_only=True):
 
 
 def wilson(successes: float, trials: float, z: float = 1.96) -> Interval:
-    """Wilson's 95 % interval of a share."""
+    """Return Wilson's 95 % interval of a share."""
     if trials <= 0:
         return 0.0, 1.0
     share = successes / trials
@@ -142,7 +142,7 @@ def wilson(successes: float, trials: float, z: float = 1.96) -> Interval:
 
 
 def markdown(result: SemanticResult) -> str:
-    """The tables, with what they show."""
+    """Return the tables, with their conclusions."""
     ours = {row.delta: row for row in result.rows if row.method == "ours"}
     lines = [
         "# Semantic cache: hits and wrong answers",
@@ -309,7 +309,7 @@ def _between(interval: Interval) -> str:
 
 
 def plot(result: SemanticResult, path: Path) -> None:
-    """Hits over wrong answers, with and without edited questions."""
+    """Plot hits over wrong answers, with and without edited questions."""
     with picture(path, columns=2, figsize=(10, 4), sharey=True) as axes:
         methods = dict.fromkeys(row.method for row in (*result.rows, *result.edited))
         colours = {method: f"C{place}" for place, method in enumerate(methods)}

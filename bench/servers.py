@@ -25,7 +25,7 @@ _ENGINE_START_SECONDS = 120.0
 
 @contextlib.contextmanager
 def process(command: list[str], environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block."""
+    """Run a process that ends with the block."""
     variables, nowhere = {**os.environ, **(environment or {})}, subprocess.DEVNULL
     started = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=nowhere, stderr=nowhere)
     try:
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 def wait_for(port: int, ready: str | None = None) -> None:
-    """Until something listens there, and says that it is ready if it has a page for that.
+    """Wait until something listens at a port, and says that it is ready if it has a page for that.
 
     Raises:
         TimeoutError: it does not in time.
@@ -67,7 +67,7 @@ def wait_for(port: int, ready: str | None = None) -> None:
 def listening(
     command: Callable[[int], list[str]], environment: dict[str, str] | None = None, ready: str | None = None
 ) -> Iterator[tuple[int, int]]:
-    """A server at a free port, for which `command` starts it; gives the port and its process id."""
+    """Start a server with `command` at a free port; gives the port and its process id."""
     port = free_port()
     with process(command(port), environment) as started:
         wait_for(port, ready)
@@ -76,14 +76,14 @@ def listening(
 
 @contextlib.contextmanager
 def redis_server(folder: Path) -> Iterator[Path]:
-    """A Redis that keeps nothing; gives its socket, which is in the folder."""
+    """Start a Redis that keeps nothing; gives its socket, which is in the folder."""
     path = folder / "redis.sock"
     with process([binary(), "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(folder)]):
         yield path
 
 
 def gateway(folder: Path, settings: str) -> contextlib.AbstractContextManager[tuple[int, int]]:
-    """`roundhouse serve` with these settings in TOML, without those of `[server]`; gives its port and process id."""
+    """Start `roundhouse serve` with these settings, in TOML without `[server]`; gives its port and process id."""
 
     def command(port: int) -> list[str]:
         file = folder / "roundhouse.toml"
@@ -94,7 +94,7 @@ def gateway(folder: Path, settings: str) -> contextlib.AbstractContextManager[tu
 
 
 def shared_settings(folder: Path, key: str) -> str:
-    """Settings of a gateway with the Redis of the folder, without an embedder, and one tenant with this key."""
+    """Return settings of a gateway with the Redis of the folder, without an embedder, and one tenant with this key."""
     digest = hashlib.sha256(key.encode()).hexdigest()
     return (
         f'[redis]\nurl = "unix://{folder}/redis.sock"\ndata = "{folder}/data"\n[log]\nlevel = "warning"\n'
@@ -106,7 +106,7 @@ def shared_settings(folder: Path, key: str) -> str:
 def litellm(
     folder: Path, upstream: int, key: str, settings: str = ""
 ) -> contextlib.AbstractContextManager[tuple[int, int]]:
-    """LiteLLM's proxy in front of the upstream at that port, as one process; gives its port and process id."""
+    """Start LiteLLM's proxy in front of the upstream at that port, as one process; gives its port and process id."""
 
     def command(port: int) -> list[str]:
         file = folder / "litellm.yaml"
@@ -124,7 +124,7 @@ def litellm(
 async def engine_process(
     address: str, model: Path, *, threads: int = 1, **options: object
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python -m engine.server` on the CPU, ready, and ended at the end."""
+    """Run `python -m engine.server` on the CPU: ready when the block begins, ended when it ends."""
     words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "engine.server", "--model", str(model), "--listen", address),

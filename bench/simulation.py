@@ -1,4 +1,4 @@
-"""The real scheduler without a model: requests in, times out. A step takes as long as a cost model says.
+"""Runs the real scheduler without a model. A step takes as long as a cost model says.
 
 No clock, no randomness: the same arrivals give the same times. The tests prove the policies' promises with it, and
 `bench.fairness` replays traces.
@@ -19,7 +19,7 @@ from engine.scheduling.scheduler import Scheduler
 from engine.wire import ModelInfo, SamplingParams, ServiceClass
 
 OUTPUT_COST = 2
-"""Of an output token, in input tokens, where services are compared."""
+"""Cost of an output token, in input tokens, where services are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +49,21 @@ class StepCost:
 
 @dataclass(slots=True)
 class ArrivalOutcome:
-    """What became of an arrival. Times are absolute, None for what did not happen."""
+    """How an arrival was served. Times are absolute, None for what did not happen."""
 
     arrival: Arrival
     started: float | None = None
     first_token: float | None = None
     ended: float | None = None
     refused: RequestError | None = None
-    """It was not even let into the queue."""
+    """Error of a request that was not let into the queue."""
     expired: bool = False
-    """It waited longer than its `queue_timeout`."""
+    """Whether it waited longer than its `queue_timeout`."""
     preemptions: int = 0
     cached: int = 0
 
     def note(self, request: Request, sampled: Sampled, now: float) -> None:
-        """Take over what a step of the engine has brought."""
+        """Record the results of an engine's step."""
         self.started = request.first_scheduled
         if sampled.tokens and self.first_token is None:
             self.first_token, self.cached = now, request.cached
@@ -77,14 +77,14 @@ class ArrivalOutcome:
 
 @dataclass(slots=True)
 class Simulation:
-    """One run."""
+    """Results of one run."""
 
     outcomes: list[ArrivalOutcome]
     seconds: float = 0.0
     tokens: int = 0
-    """All that were run, those that were run again included."""
+    """Number of tokens that were run, repeated ones included."""
     windows: list[dict[str, float]] = field(default_factory=list)
-    """By window: the service, by weight, of each standard tenant that had somebody waiting all the time."""
+    """Service by weight, of each standard tenant that had a request waiting all the time, window by window."""
 
     def ttfts(self, tenant: str) -> list[float]:
         return [
@@ -93,18 +93,18 @@ class Simulation:
 
     @property
     def jain(self) -> float:
-        """Mean over the windows in which at least two tenants were waiting; 1 if there are none."""
+        """Return the mean index over the windows in which at least two tenants were waiting; 1 if there are none."""
         indices = [jain(list(window.values())) for window in self.windows if len(window) > 1]
         return sum(indices) / len(indices) if indices else 1.0
 
     @property
     def contended(self) -> int:
-        """Windows in which at least two tenants were waiting."""
+        """Return the number of windows in which at least two tenants were waiting."""
         return sum(len(window) > 1 for window in self.windows)
 
 
 def jain(values: Sequence[float]) -> float:
-    """Jain's fairness index: 1 if all are equal, 1/n if one has everything."""
+    """Return Jain's fairness index: 1 if all are equal, 1/n if one has everything."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
@@ -170,7 +170,7 @@ def simulate(
 
 
 class _Services:
-    """What each tenant of the standard class was given, window by window."""
+    """The service of each tenant of the standard class, window by window."""
 
     def __init__(self, window: float) -> None:
         self.windows: list[dict[str, float]] = []
@@ -180,7 +180,7 @@ class _Services:
         self._given: defaultdict[str, float] = defaultdict(float)
         self._waiting: set[str] | None = None
         self._most: dict[str, int] = {}
-        """Tokens that each request had computed at most: what is computed again is no service."""
+        """Most tokens that each request had computed: what is computed again is no service."""
 
     def joined(self, request: Request) -> None:
         self._live[request.tenant] += request.service == "standard"
@@ -189,7 +189,7 @@ class _Services:
         self._live[request.tenant] -= request.service == "standard"
 
     def begin(self, now: float, scheduler: Scheduler) -> None:
-        """A step begins."""
+        """Begin a step."""
         if now >= self._until:
             if self._waiting:
                 self.windows.append({tenant: self._given[tenant] for tenant in self._waiting})

@@ -37,7 +37,7 @@ from engine.wire import Generate, SamplingParams
 
 _BLOCKS = 2048
 _SHORTEST = 80
-"""Characters of a question's canonical answer: one word is no workload."""
+"""Fewest characters of a question's canonical answer: one word is no workload."""
 _WORKLOADS = ("questions", "questions, sampled", "repetitive text")
 
 
@@ -51,9 +51,9 @@ class SpeculationRow(msgspec.Struct, frozen=True):
     way: str
     tokens_per_second: float
     speedup: float
-    """Over no speculation in the same repeat, median."""
+    """tokens/s over those without speculation in the same repeat, median."""
     acceptance: float | None
-    """Share of drafted tokens that were right."""
+    """Share of drafted tokens that were accepted."""
     drafted: float
     """Drafted tokens per token of the answers."""
     same: float
@@ -61,7 +61,7 @@ class SpeculationRow(msgspec.Struct, frozen=True):
 
 
 class SpeculationRun(msgspec.Struct, frozen=True):
-    """Some requests through one engine."""
+    """Results of some requests through one engine."""
 
     seconds: float
     tokens: list[list[int]]
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[SpeculationRow]:
-    """All workloads and concurrencies of one pair of models."""
+    """Measure all workloads and concurrencies of one pair of models."""
     models = HERE / "models"
     dtype: Dtype = arguments.dtype
     runner = ModelRunner(models / target, blocks=_BLOCKS, precision=Precision(dtype))
@@ -94,7 +94,7 @@ def _compare(target: str, draft: str, arguments: argparse.Namespace) -> list[Spe
         return Speculator(ngrams=ngrams, model=model, tokens=arguments.tokens, adaptive=adaptive)
 
     def fresh() -> DraftModel:
-        """The same weights and KV, with nothing learnt."""
+        """Return a drafter with the same weights and KV, with nothing learnt."""
         return DraftModel(model.runner)
 
     ways: dict[str, Callable[[], Speculator | None]] = {
@@ -149,7 +149,7 @@ def _requests(workload: str, count: int, new_tokens: int, texts: TextProcessor, 
 def _serve(
     core: EngineCore, speculator: Speculator | None, asked: Sequence[Generate], concurrency: int, repeat: int
 ) -> SpeculationRun:
-    """So many requests at a time; the next one comes when one has ended. Nobody finds a prefix of an earlier repeat."""
+    """Serve so many requests at a time. Nothing of an earlier repeat is in the prefix cache."""
     before = (speculator.drafted, speculator.accepted) if speculator else (0, 0)
     waiting = [msgspec.structs.replace(request, salt=bytes([repeat])) for request in reversed(asked)]
     tokens: dict[str, list[int]] = {request.id: [] for request in asked}
@@ -195,7 +195,7 @@ def _row(
 
 
 def markdown(rows: Sequence[SpeculationRow], arguments: argparse.Namespace, environment: Environment) -> str:
-    """The table, and what it was measured on."""
+    """Return the table, and the conditions."""
     lines = [
         f"# Speculative decoding, {arguments.dtype}, {environment.date}",
         "",

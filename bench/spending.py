@@ -22,18 +22,18 @@ Rows = NDArray[np.intp]
 
 
 class Position(msgspec.Struct):
-    """The knob at one position."""
+    """Results of one position of the knob."""
 
     quality: int
     spent: Interval
-    """Of what the dearest tier would have cost."""
+    """Share of what the dearest tier would have cost."""
     right: Interval
     tiers: tuple[float, float, float]
     """Share of the questions that each tier answers."""
 
 
 def knob(questions: Questions, drawn: Values) -> list[Position]:
-    """The model file of this release with its own table of prices, on questions that it has not seen."""
+    """Measure this release's model file and its table of prices, on questions that it has not seen."""
     model, every = shipped(), np.arange(len(questions))
     estimated, _, _ = model.estimate(questions.examples.vectors, model.project(questions.examples.embeddings))
     believed = estimated.astype(np.float64)
@@ -57,7 +57,7 @@ def knob(questions: Questions, drawn: Values) -> list[Position]:
 
 
 def knob_table(positions: Sequence[Position]) -> str:
-    """As Markdown."""
+    """Return the table in Markdown."""
     rows = (
         f"{each.quality} | {_percent(each.spent)} | {each.right} | {' | '.join(f'{share:.0%}' for share in each.tiers)}"
         for each in positions
@@ -66,7 +66,7 @@ def knob_table(positions: Sequence[Position]) -> str:
 
 
 class Spent(msgspec.Struct):
-    """What a budget came to. Intervals are over streams of resampled questions."""
+    """Results of a budget. Intervals are over streams of resampled questions."""
 
     budget: float
     order: str
@@ -77,9 +77,9 @@ class Spent(msgspec.Struct):
 
 
 def budgets(questions: Questions, believed: Values, streams: int) -> list[Spent]:
-    """Streams of questions through the budget's price, shuffled and with one category after the other.
+    """Send streams of questions through the budget's price, shuffled and with one category after the other.
 
-    It starts at the price that calibration suggests: of the frozen questions, whose budget is judged on the others.
+    The price starts at what calibration suggests: that of the frozen questions, while others are judged.
     """
     table = price_table(believed[questions.frozen], COSTS)
     stream = np.flatnonzero(~questions.frozen)
@@ -105,9 +105,9 @@ def _order(questions: Questions, rows: Rows, order: str) -> Rows:
 def _spend(
     questions: Questions, believed: Values, rows: Rows, share: float, price: float
 ) -> tuple[float, float, float]:
-    """Realised share, quality, and the share that a fixed price would have spent, of one stream.
+    """Return the realised share, quality, and the share that a fixed price would have spent, of one stream.
 
-    Judged by what the same questions would have cost at the dearest tier, not by the tokens that were used.
+    Shares are of what the same questions would have cost at the dearest tier, not of the tokens that were used.
     """
     tokens = (questions.prompt_tokens[:, None] + questions.output_tokens)[rows]
     outcomes, probabilities = questions.examples.outcomes[rows], believed[rows].tolist()
@@ -127,12 +127,12 @@ def _spend(
 
 
 def cheapest_best(probabilities: Sequence[float], price: float) -> int:
-    """What `router.tier.choose` takes, without what it tells beside it."""
+    """Return the tier that `router.tier.choose` takes."""
     return max(range(len(COSTS)), key=lambda tier: (probabilities[tier] - price * COSTS[tier], -tier))
 
 
 def budget_table(spent: Sequence[Spent]) -> str:
-    """As Markdown."""
+    """Return the table in Markdown."""
     rows = (
         f"{each.budget:.0%} | {each.order} | {_percent(each.realised)} | {each.quality} | {_percent(each.fixed)}"
         for each in spent

@@ -41,7 +41,7 @@ _PARTS: dict[str, tuple[type, str]] = {
     "sample": (Sampler, "__call__"),
     "commit": (Scheduler, "commit"),
 }
-"""Write brings a step's numbers to where the recording reads them; greedy rows take the likeliest token."""
+"""Parts of a step. `write` fills what the recording reads; greedy rows take the likeliest token."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _step_seconds(runner: ModelRunner, rows: int, steps: int, temperature: float) -> list[float]:
-    """Times of `steps` steps in which `rows` requests decode."""
+    """Time `steps` steps in which `rows` requests decode."""
     core = EngineCore(runner, runner.info, SchedulerConfig(blocks=runner.blocks))
     sampling = SamplingParams(max_tokens=_WARM_UP + steps + 1, temperature=temperature, ignore_eos=True)
     for row in range(rows):
@@ -96,7 +96,7 @@ def _step_seconds(runner: ModelRunner, rows: int, steps: int, temperature: float
 
 @contextmanager
 def _clocks() -> Iterator[dict[str, list[float]]]:
-    """Measure every call of the parts; seconds by part."""
+    """Time every call of the parts; seconds by part."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
 
     def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:

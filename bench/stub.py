@@ -92,7 +92,7 @@ class StubEngine:
         self._chunks = chunks
         self._token = token
         self._running: dict[str, tuple[int, int]] = {}
-        """Prompt tokens, and tokens generated, by request."""
+        """Prompt tokens and generated tokens, by request."""
         self._work = asyncio.Event()
 
     async def serve(self, connection: ServerConnection) -> None:

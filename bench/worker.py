@@ -24,7 +24,7 @@ from bench.subjects.registry import SUBJECTS
 
 
 class SubjectLoaded(msgspec.Struct, frozen=True):
-    """The model is ready, or converted."""
+    """Sent when the model is ready, or converted."""
 
     seconds: float
 
@@ -37,11 +37,11 @@ class RunCommand(msgspec.Struct, frozen=True):
 
 
 class RunResult(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """Results of a run."""
 
     traces: list[Trace]
     peak_memory: int
-    """Bytes resident in the subject's processes, less what this one had before it loaded the model."""
+    """Bytes resident in the subject's processes, less those of this process before it loaded the model."""
 
 
 def serve(name: str, setup: SubjectSetup, requests: BinaryIO, answers: BinaryIO) -> None:
@@ -67,7 +67,7 @@ def serve(name: str, setup: SubjectSetup, requests: BinaryIO, answers: BinaryIO)
 
 
 def convert(name: str, setup: SubjectSetup, directory: Path) -> None:
-    """Write what the subject loads; the directory is whole or not there."""
+    """Write what the subject loads; the directory is whole or absent."""
     partial = directory.with_name(f"{directory.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)

@@ -25,14 +25,14 @@ _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 _COMPILE = re.compile(r"\s*\[(\d+)/(\d+)\] \S")
 _INSTALL = re.compile(r"Installing collected packages: (.+)")
 _SECONDS = 5.0
-"""Between two lines of a log about the same thing."""
+"""Seconds between two lines of a log about the same thing."""
 _SILENCE = 1.0
 """Seconds without a line after which it is said how long the same thing has taken."""
 _TAIL = 30
 
 
 def said(lines: Iterable[str]) -> Iterator[str]:
-    """What to show of the lines of an installation, in their order. Shown again, a message is further on.
+    """Yields the messages to show for an installation's lines. A message that is shown again has got further.
 
     An empty line stands for `_SILENCE` without one: unpacking torch or compiling a large file takes a while.
     """
@@ -83,7 +83,7 @@ def _show(messages: Iterable[str]) -> None:
 
 
 def main(log: Path, command: list[str]) -> int:
-    """The exit status of `command`, whose output goes to `log`."""
+    """Runs `command` with its output in `log`; returns its exit status."""
     with (
         log.open("w", encoding="utf-8") as kept,
         subprocess.Popen(

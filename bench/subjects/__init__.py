@@ -1,5 +1,5 @@
-"""What is measured: our engine and its peers, each behind the interface of `bench.subjects.interface`.
+"""The measured subjects: our engine and its peers, each behind the interface of `bench.subjects.interface`.
 
-Peers are set up as their own documentation advises for this workload; where a setting was found to help them, they have
-it. bench/README.md says how each is driven.
+Peers are set up as their own documentation advises for this workload, with settings that were found to help them.
+bench/README.md says how each is driven.
 """

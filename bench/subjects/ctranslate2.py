@@ -20,7 +20,7 @@ def convert(checkpoint: Path, precision: Precision, directory: Path) -> None:
 
 @contextlib.contextmanager
 def load(setup: SubjectSetup) -> Iterator[Subject]:
-    """Its tokens are strings; they are looked up before the clock starts."""
+    """Load the model. Its tokens are strings, which are looked up before the clock starts."""
     import ctranslate2
 
     generator = ctranslate2.Generator(setup.model, device="cpu", intra_threads=setup.threads, inter_threads=1)
@@ -30,7 +30,7 @@ def load(setup: SubjectSetup) -> Iterator[Subject]:
         words = [[vocabulary[token] for token in prompt] for prompt in batch.prompts]
         arguments: dict[str, Any] = {}
         if batch.shared_tokens:
-            # Computed once and kept: how it is told of a common prefix.
+            # CTranslate2's way to compute a common prefix once and keep it.
             arguments["static_prompt"] = words[0][: batch.shared_tokens]
             words = [prompt[batch.shared_tokens :] for prompt in words]
         clock = Clock(len(words))

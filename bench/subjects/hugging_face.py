@@ -16,14 +16,14 @@ _PAGE = 256
 
 @contextlib.contextmanager
 def generate(setup: SubjectSetup) -> Iterator[Subject]:
-    """One static batch; a streamer notes the time of every step."""
+    """Load for one static batch; a streamer notes the time of every step."""
     model = _model(setup)
     yield Subject.here(lambda batch: _generate(model, batch, {}))
 
 
 @contextlib.contextmanager
 def peft(setup: SubjectSetup) -> Iterator[Subject]:
-    """`generate` with a different adapter per row, by peft's `adapter_names`."""
+    """Load for `generate` with a different adapter per row, by peft's `adapter_names`."""
     from peft import PeftModel
 
     model: Any = _model(setup)
@@ -47,7 +47,7 @@ def peft(setup: SubjectSetup) -> Iterator[Subject]:
 
 @contextlib.contextmanager
 def continuous_batching(setup: SubjectSetup) -> Iterator[Subject]:
-    """As `generate_batch` sets it up, but timed only once it is ready.
+    """Load for continuous batching as `generate_batch` sets it up, but timed only once it is ready.
 
     Its cache is sized for the workload: by default it takes 60 % of all memory.
     """
@@ -93,7 +93,7 @@ def _generate(model: Any, batch: RequestBatch, arguments: dict[str, Any]) -> lis
     from transformers.generation.streamers import BaseStreamer
 
     class Moments(BaseStreamer):
-        """`generate` puts the prompts first, then one token of every row per step."""
+        """Notes times. `generate` puts the prompts first, then one token of every row per step."""
 
         def __init__(self) -> None:
             self.times: list[float] = []

@@ -1,6 +1,6 @@
-"""What every subject's module offers: `load`, and `convert` where the subject reads a format of its own.
+"""The interface of every subject's module: `load`, and `convert` where the subject reads a format of its own.
 
-Each runs in a process and a Python environment of its own. Nothing but msgspec may be needed to import this file.
+Each runs in a process and a Python environment of its own. Importing this file must need nothing but msgspec.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import msgspec
 
 Precision = Literal["fp32", "bf16", "int8", "int4"]
-"""Of weights. What is computed in, and the KV cache, are the subject's own choice below fp32."""
+"""Precision of weights. Below fp32, the subject chooses what it computes in and its KV cache's type."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
@@ -26,16 +26,16 @@ class SubjectSetup(msgspec.Struct, frozen=True):
     precision: Precision
     threads: int
     requests: int
-    """Most at once."""
+    """Most requests at once."""
     tokens: int
-    """Most of one request, prompt and answer together."""
+    """Most tokens of one request, prompt and answer together."""
     kv_dtype: str = "auto"
-    """Of our engine's KV cache: a choice of its `--kv-dtype`."""
+    """Type of our engine's KV cache: a choice of its `--kv-dtype`."""
     adapters: list[str] = []
     """Folders in peft's format, for subjects that serve several of them in one batch."""
     device: str = "cpu"
     random_weights: bool = False
-    """The checkpoint is a config.json alone; weights are made up on the device."""
+    """Whether the checkpoint is a config.json alone, so that weights are made up on the device."""
 
 
 class RequestBatch(msgspec.Struct, frozen=True):
@@ -44,9 +44,9 @@ class RequestBatch(msgspec.Struct, frozen=True):
     prompts: list[list[int]]
     new_tokens: int
     shared_tokens: int = 0
-    """So many first tokens are the same in all prompts."""
+    """Number of first tokens that are the same in all prompts."""
     adapters: int = 0
-    """Request i uses adapter i modulo so many of the setup's; 0: none has one."""
+    """Number of the setup's adapters in use: request i has adapter i modulo this; 0: none has one."""
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -61,16 +61,16 @@ class Subject(msgspec.Struct, frozen=True):
 
     run: Callable[[RequestBatch], list[Trace]]
     pids: tuple[int, ...]
-    """The processes whose memory counts."""
+    """Ids of the processes whose memory counts."""
 
     @classmethod
     def here(cls, run: Callable[[RequestBatch], list[Trace]]) -> Subject:
-        """A model in this process."""
+        """Return a model in this process."""
         return cls(run, (os.getpid(),))
 
 
 class Clock:
-    """Traces of a batch whose requests are numbered from 0; it starts when it is made."""
+    """Collects traces of a batch whose requests are numbered from 0; starts when it is made."""
 
     def __init__(self, requests: int) -> None:
         self.traces = [Trace([], []) for _ in range(requests)]

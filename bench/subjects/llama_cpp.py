@@ -14,12 +14,12 @@ from bench.subjects.interface import Clock, Precision, RequestBatch, Subject, Su
 _BATCH = 2048
 """Most tokens of a step; its default."""
 _ROUND = 256
-"""Its caches have a multiple of so many tokens."""
+"""Tokens of which llama.cpp's caches have a multiple."""
 _FILE = "model.gguf"
 
 
 def convert(checkpoint: Path, precision: Precision, directory: Path) -> None:
-    """A GGUF file without a vocabulary, quantised by its own `llama_model_quantize`."""
+    """Write a GGUF file without a vocabulary, quantised by `llama_model_quantize`."""
     import llama_cpp
 
     directory.mkdir(parents=True)
@@ -42,7 +42,7 @@ def convert(checkpoint: Path, precision: Precision, directory: Path) -> None:
 
 
 def _write(checkpoint: Path, path: Path) -> None:
-    """The checkpoint as GGUF in bf16, with norms in fp32."""
+    """Write the checkpoint as GGUF in bf16, with norms in fp32."""
     import gguf
     import torch
     from safetensors.torch import load_file
@@ -82,7 +82,7 @@ def _write(checkpoint: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def load(setup: SubjectSetup) -> Iterator[Subject]:
-    """Each request has a cache of its own, as in the server without `--kv-unified`."""
+    """Load the model. Each request has a cache of its own, as in the server without `--kv-unified`."""
     import llama_cpp
 
     llama_cpp.llama_backend_init()
@@ -105,7 +105,7 @@ def load(setup: SubjectSetup) -> Iterator[Subject]:
 
 
 class _Generation:
-    """Steps of up to `_BATCH` tokens: one of each request that decodes, then prompts in their order."""
+    """Runs steps of up to `_BATCH` tokens: one of each request that decodes, then prompts in their order."""
 
     def __init__(self, model: Any, context: Any) -> None:
         import llama_cpp
@@ -159,7 +159,7 @@ class _Generation:
         return clock.traces
 
     def _step(self, parts: list[tuple[int, list[int], int]], sampled: list[int]) -> list[int]:
-        """Decode (request, tokens, first position) of each part; the greedy tokens of `sampled`, in parts' order."""
+        """Decode (request, tokens, first position) of each part; returns `sampled`'s greedy tokens, in parts' order."""
         at, wanted = 0, set(sampled)
         for request, tokens, position in parts:
             end = at + len(tokens)

@@ -14,7 +14,7 @@ from bench.subjects.interface import Clock, Precision, RequestBatch, Subject, Su
 
 
 def convert(checkpoint: Path, precision: Precision, directory: Path) -> None:
-    """Its model builder. Accuracy level 4 multiplies in int8, the fastest on CPUs with VNNI or AMX."""
+    """Convert by its model builder. Accuracy level 4 multiplies in int8, the fastest on CPUs with VNNI or AMX."""
     command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(checkpoint), "-o", str(directory)]
     command += ["-p", precision, "-e", "cpu"]
     if precision != "fp32":

@@ -17,7 +17,7 @@ _BLOCK = 32
 
 
 def convert(checkpoint: Path, precision: Precision, directory: Path) -> None:
-    """As `optimum-cli export openvino` does it; weights quantised by nncf without a calibration set."""
+    """Convert as `optimum-cli export openvino` does; weights are quantised by nncf without a calibration set."""
     if precision == "bf16":
         # Its command line has no word for it, and quantises large models unless told otherwise.
         from optimum.exporters.openvino import main_export

@@ -1,4 +1,4 @@
-"""Which subjects there are, what each can do and where it runs."""
+"""The subjects: what each can do and where it runs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class SubjectKind(msgspec.Struct, frozen=True):
     """How to measure a subject."""
 
     module: str
-    """Below `bench.subjects`."""
+    """Name of the module below `bench.subjects`."""
     load: str
-    """Its function."""
+    """Name of the function that loads a model."""
     libraries: tuple[str, ...]
-    """Imported before memory is counted: code is not what the column compares."""
+    """Libraries imported before memory is counted: code is not what the column compares."""
     precisions: tuple[Precision, ...]
     cells: tuple[str, ...] = _LOADS
     environment: str | None = None
     """The section of bench/peers.toml that it needs; None is the environment of this project."""
     converts: bool = False
-    """It reads a format of its own."""
+    """Whether the subject reads a format of its own."""
     variables: dict[str, str] = {}
     """Environment variables that its process needs unless they are set."""
 
@@ -44,7 +44,7 @@ class SubjectKind(msgspec.Struct, frozen=True):
 _LLAMA = "transformers.models.llama.modeling_llama"
 _OURS = ("torch", "engine.core", "engine.execution.runner")
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""As `engine.server` has it; in-process it must be set before torch is loaded. Peers keep their own ways."""
+"""Threads sleep, as in `engine.server`; in-process it must be set before torch is loaded. Peers keep their defaults."""
 SUBJECTS = {
     "transformers generate": SubjectKind("hugging_face", "generate", ("torch", _LLAMA), ("fp32", "bf16")),
     "transformers continuous batching": SubjectKind(
@@ -80,4 +80,4 @@ SUBJECTS = {
     ),
 }
 OURS = "Roundhouse"
-"""What the names of our subjects begin with."""
+"""First word of our subjects' names."""

@@ -26,12 +26,12 @@ _DTYPES: dict[Precision, Literal["float32", "bfloat16"]] = {
     "int8": "bfloat16",
     "int4": "bfloat16",
 }
-"""Of activations and KV."""
+"""Type of activations and KV, by precision."""
 
 
 @contextlib.contextmanager
 def in_process(setup: SubjectSetup) -> Iterator[Subject]:
-    """`EngineCore` and `ModelRunner`."""
+    """Load `EngineCore` and `ModelRunner` in this process."""
     import torch
 
     from bench.random_adapters import StoredAdapters
@@ -86,7 +86,7 @@ def in_process(setup: SubjectSetup) -> Iterator[Subject]:
 
 @contextlib.contextmanager
 def served(setup: SubjectSetup) -> Iterator[Subject]:
-    """As it is deployed: `python -m engine.server`, a client over a unix socket."""
+    """Start the engine as it is deployed: `python -m engine.server`, with a client over a unix socket."""
     with tempfile.TemporaryDirectory(prefix="rh-bench-") as folder:
         command = [sys.executable, "-m", "engine.server", "--model", setup.model]
         command += ["--dtype", _DTYPES[setup.precision], "--threads", str(setup.threads)]
@@ -121,12 +121,12 @@ async def _ask(address: str, batch: RequestBatch) -> list[Trace]:
 
 
 def _blocks(setup: SubjectSetup) -> int:
-    """KV blocks for all requests at once, and the one more per request that admission asks for."""
+    """Return the KV blocks for all requests at once, and the one more per request that admission asks for."""
     return setup.requests * (math.ceil(setup.tokens / BLOCK_SIZE) + 1)
 
 
 def _compression(setup: SubjectSetup) -> dict[str, Any]:
-    """What is stored in fewer bits: arguments of `Precision`, and options of `engine.server` by the same names."""
+    """Return the formats of fewer bits: arguments of `Precision`, and options of `engine.server` of the same names."""
     arguments = {"quantize": setup.precision} if setup.precision in ("int8", "int4") else {}
     return arguments if setup.kv_dtype == "auto" else {**arguments, "kv_dtype": setup.kv_dtype}
 

@@ -53,7 +53,7 @@ def load(setup: SubjectSetup) -> Iterator[Subject]:
 
 
 def _family(pid: int) -> tuple[int, ...]:
-    """A process and all that it has started."""
+    """Return a process and all its descendants."""
     import psutil
 
     process = psutil.Process(pid)

@@ -36,7 +36,7 @@ TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 @dataclass(frozen=True)
 class AdapterRecipe:
-    """Ranks differ on purpose: an engine that serves all four has to cope with that."""
+    """How one adapter is trained. Ranks differ on purpose: an engine that serves all four has to cope with that."""
 
     rank: int
     steps: int
@@ -55,7 +55,7 @@ RECIPES: dict[str, AdapterRecipe] = {
 
 
 class StyledStream(ConversationStream):
-    """The usual conversations, all answers rewritten."""
+    """The usual conversations with all answers rewritten."""
 
     def __init__(self, splits: list[SplitIntent], seed: int, rewrite: Rewrite) -> None:
         super().__init__(splits, seed)
@@ -86,7 +86,7 @@ def read_handbook() -> list[SplitIntent]:
 
 
 def streams(name: str, splits: list[SplitIntent]) -> Callable[[int], ConversationStream]:
-    """The training stream of an adapter, by seed."""
+    """Return the training stream of an adapter, by seed."""
     if name == "handbook":
         handbook = read_handbook()
         return lambda seed: HandbookStream(splits, handbook, seed)
@@ -95,7 +95,7 @@ def streams(name: str, splits: list[SplitIntent]) -> Callable[[int], Conversatio
 
 
 def train_all(splits: list[SplitIntent], base: Path, state: Path, compiled: bool) -> None:
-    """Trains those adapters that `state` does not mark as done for this base."""
+    """Train the adapters that `state` does not mark as done for this base."""
     for name in RECIPES:
         marker = state / "adapters" / name
         stamp = str((base / "model.safetensors").stat().st_mtime_ns)
@@ -170,7 +170,7 @@ def save_adapter(tuned: Any, target: Path) -> None:
 
 
 def evaluate_all(base: Path, count: int = 150, adapters: Path = ADAPTERS) -> dict[str, dict[str, float]]:
-    """Per adapter: share of answers in style, of right facts, and of answers that differ from the base's.
+    """Return per adapter the share of answers in style, of right facts, and of answers that differ from the base's.
 
     Style adapters answer the easy exam; the handbook adapter its own held-back questions.
     """

@@ -131,7 +131,7 @@ def case_and_punctuation(text: str, rng: random.Random, question_mark: float = 0
 
 
 def augment(text: str, rng: random.Random) -> str:
-    """One training variant of a phrasing."""
+    """Returns one training variant of a phrasing."""
     if rng.random() < 0.06:
         text = keywords(text, rng)
     if rng.random() < 0.35:
@@ -156,5 +156,5 @@ def augment(text: str, rng: random.Random) -> str:
 
 
 def lightly(text: str, rng: random.Random) -> str:
-    """Case and punctuation only: how exam questions are written."""
+    """Varies case and punctuation only, as exam questions are written."""
     return case_and_punctuation(text, rng, question_mark=0.7)
