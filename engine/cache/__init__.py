@@ -1,1 +1,1 @@
-"""The paged KV cache: blocks, their memory, their identity, and the bookkeeping of the tier in host memory."""
+"""The paged KV cache: blocks, their memory, their keys, and the bookkeeping of the tier in host memory."""

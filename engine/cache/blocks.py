@@ -1,13 +1,13 @@
 """Bookkeeping of the paged KV cache: which blocks are used, cached or free, and which prefix each one holds. Pure.
 
 A block is in exactly one of four states. *Used*: some request's block table names it (`references` counts how many).
-*Cached*: nobody uses it, but it holds a known prefix and is reused if that prefix comes again. *Lent*: it holds
+*Cached*: no request uses it, but it holds a known prefix and is reused if that prefix comes again. *Lent*: it holds
 something else than KV, an adapter's weights. *Free*: its content means nothing. Only full blocks are ever cached, and a
 block that has been registered is never written again. Prefixes that lose their block go to host memory, if there is any
 (`engine/cache/host_tier.py`).
 
-What cached blocks hold and what resting borrowers hold stands in one line, least recently used first: whoever needs
-blocks takes free ones, then the head of that line, be it a prefix or an adapter.
+The contents of cached blocks and of resting borrowers are in one list, least recently used first: an allocation
+takes free blocks, then the head of that list, be it a prefix or an adapter.
 
 Prefixes are identified by a hash chain (`engine/cache/prefix_keys.py`).
 """
@@ -25,26 +25,26 @@ __all__ = ["BLOCK_SIZE", "BlockPool", "PrefixMatch", "block_hash", "blocks_of", 
 
 
 def blocks_of(tokens: int) -> int:
-    """How many blocks so many tokens fill or begin."""
+    """Count the blocks that so many tokens fill or begin."""
     return -(-tokens // BLOCK_SIZE)
 
 
 _REMEMBERED_LOSSES = 4096
-"""Prefixes that were given up last; who has not asked since then looks its prefix up anew."""
+"""Number of evicted prefixes that are remembered; a match older than those is looked up anew."""
 
 
 class PrefixMatch:
-    """The longest known prefix of one chain of hashes, for who asks for it again and again (`BlockPool.rematch`)."""
+    """The longest known prefix of one chain of hashes, for a caller that asks again and again (`BlockPool.rematch`)."""
 
     __slots__ = ("blocks", "losses", "places")
 
     def __init__(self) -> None:
         self.blocks: list[int] = []
-        """Its blocks when it was last asked for."""
+        """Blocks of the prefix at the last look-up."""
         self.losses = 0
-        """How many prefixes the pool had given up by then."""
+        """Number of prefixes that the pool had evicted by then."""
         self.places: dict[bytes, int] = {}
-        """Where in the chain a hash is, as far as that was needed."""
+        """Position of hashes in the chain, as far as that was needed."""
 
 
 class BlockPool:
@@ -55,16 +55,16 @@ class BlockPool:
             raise ValueError(f"the KV cache needs at least one block, not {total}")
         self.total = total
         self.host = host or HostTier(0)
-        """The tier below."""
+        """Tier in host memory below this pool."""
         self._references = [0] * total
         self._holders = [0] * total
-        """The sum of the numbers of those who have a reference: of one that has one, its holder."""
+        """Sum of the numbers of each block's holders: with one reference, that is its holder."""
         self._shared: dict[int, int] = {}
-        """Blocks of each holder that others have too; those who have none are left out."""
+        """Number of blocks that each holder shares with others; holders that share none are left out."""
         self._hashes: list[bytes | None] = [None] * total
         self._by_hash: dict[bytes, int] = {}
         self._losses = 0
-        """Prefixes that were given up since the start."""
+        """Number of prefixes that were evicted since the start."""
         self._lost: deque[bytes] = deque(maxlen=_REMEMBERED_LOSSES)
         self._free = list(range(total - 1, -1, -1))
         # An OrderedDict unlinks from its middle and pops its front in O(1); a dict's front fills with holes.
@@ -76,7 +76,7 @@ class BlockPool:
         self.on_revoke: Callable[[str], None] = _nobody
         """Called with a resting borrower that has just lost its blocks."""
         self._changes: dict[bytes, bool] | None = None
-        """While somebody follows: prefixes that came to be held (True) or are not any more (False), here or below."""
+        """Prefixes that came to be held (True) or are not any more (False), here or below; None if nobody follows."""
 
     @property
     def free(self) -> int:
@@ -92,27 +92,27 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that can be handed out: free ones, then cached and resting ones at the price of their content."""
+        """Number of blocks that can be allocated: free ones, then cached and resting ones, which lose their content."""
         return len(self._free) + self.cached + self._resting_blocks
 
     @property
     def prefixes(self) -> Set[bytes]:
-        """All that can be found, here or in the tier below."""
+        """All prefixes that can be found, here or in the tier below."""
         return self._by_hash.keys() | self.host.prefixes
 
     def follow(self, on: bool) -> None:
-        """Whether to remember for `take_changes` from now on what comes to be held and what is held no more."""
+        """Start or stop recording cache insertions and evictions for `take_changes`."""
         self._changes = {} if on else None
 
     def take_changes(self) -> dict[bytes, bool]:
-        """Prefixes that can be found since the last call (True), or not any more (False)."""
+        """Return prefixes that can be found since the last call (True), or not any more (False)."""
         if not self._changes:
             return {}
         changes, self._changes = self._changes, {}
         return changes
 
     def match(self, hashes: Iterable[bytes]) -> list[int]:
-        """Blocks of the longest known prefix of a chain. They must be `share`d before anything is allocated."""
+        """Return the blocks of the longest known prefix of a chain. They must be `share`d before any allocation."""
         blocks = []
         for digest in hashes:
             block = self._by_hash.get(digest)
@@ -122,10 +122,10 @@ class BlockPool:
         return blocks
 
     def rematch(self, known: PrefixMatch, hashes: Sequence[bytes], most: int) -> list[int]:
-        """The same for the first `most` hashes of a chain that only grows, from what was `known` of it the last time.
+        """Match the first `most` hashes of a chain that only grows, starting from its last match, `known`.
 
-        It takes a look-up and what has changed: prefixes that were given up since then, and blocks that are new in it.
-        Nobody but this method may change the list.
+        The cost is one look-up plus the changes: prefixes evicted since then, and blocks that are new in the match.
+        Only this method may change the list that it returns.
         """
         blocks, lost = known.blocks, self._losses - known.losses
         known.losses = self._losses
@@ -142,15 +142,15 @@ class BlockPool:
         return blocks
 
     def idle(self, blocks: Iterable[int]) -> int:
-        """How many of these are cached, so that sharing them takes away from `available`."""
+        """Count those of `blocks` that are cached, so that sharing them takes away from `available`."""
         return list(map(self._references.__getitem__, blocks)).count(0)
 
     def shared(self, holder: int) -> int:
-        """How many of a holder's blocks others have too; releasing all the rest adds to `available`. O(1)."""
+        """Count a holder's blocks that others have too; releasing all the rest adds to `available`. O(1)."""
         return self._shared.get(holder, 0)
 
     def share(self, blocks: Iterable[int], holder: int = 0) -> None:
-        """Add a reference of a holder, a number, to each matched block; who has none of its own is nobody, 0."""
+        """Add a holder's reference to each matched block; holder 0 is for callers without a number of their own."""
         for block in blocks:
             references = self._references[block]
             if references == 0:
@@ -163,7 +163,7 @@ class BlockPool:
             self._holders[block] += holder
 
     def allocate(self, count: int, holder: int = 0) -> list[int]:
-        """Take `count` blocks to write to; the content of the least recently used reusable ones is given up.
+        """Take `count` blocks to write to; least recently used reusable blocks lose their content.
 
         Raises:
             MemoryError: fewer are available; nothing was taken.
@@ -220,13 +220,13 @@ class BlockPool:
         return blocks
 
     def rest(self, borrower: str) -> None:
-        """Nobody uses what the borrower's blocks hold: they may be taken from it, in its turn."""
+        """Mark a borrower's blocks as not in use: they may be taken from it, in its turn."""
         self._resting.add(borrower)
         self._resting_blocks += len(self._lent[borrower])
         self._reusable[borrower] = None
 
     def wake(self, borrower: str) -> None:
-        """What a resting borrower's blocks hold is used again."""
+        """Mark a resting borrower's blocks as in use again."""
         self._resting.remove(borrower)
         self._resting_blocks -= len(self._lent[borrower])
         del self._reusable[borrower]
@@ -240,10 +240,10 @@ class BlockPool:
         self._free += reversed(blocks)
 
     def check_holders(self, tables: Mapping[int, Sequence[int]]) -> None:
-        """Compare what is known of holders with the block tables of all of them but nobody.
+        """Check the counts of shared blocks against the block tables of all holders but 0.
 
         Raises:
-            RuntimeError: what one shares with others is counted wrongly.
+            RuntimeError: the count of what a holder shares is wrong.
         """
         shared = {holder: sum(self._references[block] > 1 for block in table) for holder, table in tables.items()}
         known = {holder: count for holder, count in self._shared.items() if holder}
@@ -251,7 +251,7 @@ class BlockPool:
             raise RuntimeError("KV bookkeeping is broken: shared blocks are counted wrongly")
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
-        """Compare the books with the block tables of all running requests.
+        """Check the state of all blocks against the block tables of all running requests.
 
         Raises:
             RuntimeError: a block is lost, in two states, or counted wrongly.

@@ -72,11 +72,11 @@ class HostTier:
 
     @property
     def prefixes(self) -> KeysView[bytes]:
-        """All that are held."""
+        """All prefixes that are held."""
         return self._host_blocks.keys()
 
     def match(self, digests: Iterable[bytes]) -> int:
-        """How many of these prefixes are held, up to the first that is not."""
+        """Count these prefixes as far as they are held, up to the first that is not."""
         count = 0
         for digest in digests:
             if digest not in self._host_blocks:
@@ -85,9 +85,9 @@ class HostTier:
         return count
 
     def put(self, digest: bytes, block: int) -> Sequence[bytes]:
-        """The device gives up a block; a copy is due unless it is held already. Which prefixes are not held any more.
+        """Take a block that the device evicts, whose copy is due unless held. Return the prefixes that are lost.
 
-        If every host block is being read, that is the block's own.
+        If every host block is being read, the block's own prefix is lost.
         """
         if digest in self._host_blocks:
             if digest in self._idle:
@@ -107,19 +107,19 @@ class HostTier:
         return lost
 
     def take_saves(self) -> list[Save]:
-        """Copies that have become due since the last call, in the order in which they must be made."""
+        """Return copies that have become due since the last call, in the order in which they must be made."""
         saves, self._saves = self._saves, []
         return saves
 
     def hold(self, digests: Sequence[bytes]) -> list[int]:
-        """Slots of prefixes that are held, which keep their content until they are `release`d."""
+        """Return the host blocks of held prefixes, which keep their content until they are `release`d."""
         for digest in digests:
             self._idle.pop(digest, None)
             self._readers[digest] += 1
         return [self._host_blocks[digest] for digest in digests]
 
     def release(self, digests: Sequence[bytes]) -> None:
-        """A load has ended. The tail of a prefix is given up before its head, which more may share.
+        """End a load. The tail of a prefix is evicted before its head, which more requests may share.
 
         Raises:
             RuntimeError: one of them is not being read.
@@ -133,7 +133,7 @@ class HostTier:
                 self._idle[digest] = None
 
     def check_integrity(self, loads: Iterable[Sequence[bytes]]) -> None:
-        """Compare the books with the prefixes of all loads that have not ended.
+        """Check the state of all host blocks against the prefixes of all loads that have not ended.
 
         Raises:
             RuntimeError: a host block is lost, in two states, or read by nobody.

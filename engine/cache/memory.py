@@ -17,14 +17,14 @@ from engine.checkpoint.config import ModelConfig
 from kernels import LayerCache, zeros_in_huge_pages
 
 _TAKEN = 256 * 1024 * 1024
-"""Bytes that are taken from the system at once, so that no request waits for them; the rest as it is filled."""
+"""Bytes taken from the system at once, so that no request waits for them; the rest is taken as it is filled."""
 KVDtype = Literal["auto", "bf16", "fp8", "int8"]
-"""Of keys and values; "auto" is the model's own type. fp8 is e4m3, int8 has a scale per token and head."""
+"""Type of keys and values; "auto" is the model's own type. fp8 is e4m3, int8 has a scale per token and head."""
 _TYPES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
 
 
 def kv_type(name: KVDtype, dtype: torch.dtype) -> torch.dtype:
-    """The type of keys and values of a model whose own is `dtype`."""
+    """Return the type of keys and values of a model whose own is `dtype`."""
     return dtype if name == "auto" else _TYPES[name]
 
 
@@ -32,7 +32,7 @@ class KVCache:
     """Keys and values of `blocks` blocks, [blocks, layers, 2, kv_heads, BLOCK_SIZE, head_dim].
 
     In memory a head's tokens are neighbours, because attention reads one head at a time. The scales of int8,
-    [kv_heads, BLOCK_SIZE], lie behind a layer's keys and behind its values: whoever copies a sector copies them too.
+    [kv_heads, BLOCK_SIZE], lie behind a layer's keys and behind its values, so that a copy of a sector has them too.
 
     Starts as zeros: the plain torch body of attention masks what a row may not see but reads it, so every block must
     hold finite numbers.
@@ -49,23 +49,23 @@ class KVCache:
         """`stored` is the type of keys and values, `dtype` the model's, in which adapters see the sectors.
 
         Raises:
-            ValueError: there is not so much memory.
+            ValueError: the memory cannot be allocated.
         """
         self.stride = 2 * config.layers
-        """Rows per block: what block ids are multiplied with for the ops."""
+        """Rows of a layer's caches per block: the ops multiply block ids by it."""
         shape = (config.kv_heads, BLOCK_SIZE, config.head_dim)
         numbers = config.kv_heads * BLOCK_SIZE * config.head_dim * stored.itemsize
         scales = 4 * config.kv_heads * BLOCK_SIZE if stored == torch.int8 else 0
         size = blocks * self.stride * (numbers + scales)
         on_host = device.type == "cpu"
         self.taken = min(_TAKEN, size) if on_host else size
-        """Bytes that the system has given already; the rest it gives as they are filled."""
+        """Bytes that the system has given already; the rest is given as it is filled."""
         try:
             if on_host:
                 memory = zeros_in_huge_pages(size, self.taken)
             else:
                 memory = torch.zeros(size, dtype=torch.uint8, device=device)
-        except (OSError, OverflowError, RuntimeError) as error:  # the host's and torch's
+        except (OSError, OverflowError, RuntimeError) as error:  # the host's and torch's exceptions
             raise ValueError(
                 f"the KV cache for {blocks * BLOCK_SIZE} tokens needs {size / (1 << 30):,.1f} GiB, which cannot be "
                 "had; lower --kv-tokens"

@@ -1,4 +1,4 @@
-"""How a block of KV is called: a chain of digests, `H(parent, tokens)`, whose root names everything else it depends on.
+"""Names blocks of KV by a chain of digests, `H(parent, tokens)`, whose root names all else that they depend on.
 
 The one place for that formula: the engine's prefix cache keeps blocks by these keys, and a gateway computes the same
 ones to know which replica has which part of a prompt. Between the two, blocks go by the first 64 bits of their key.
@@ -21,7 +21,7 @@ _NUMBER_BYTES = 8
 
 
 def chain_root(model: ModelInfo, prompt_tokens: int, adapter: str | None, salt: bytes) -> bytes:
-    """Where the chain of a request begins.
+    """Return the digest from which the chain of a request starts.
 
     Args:
         prompt_tokens: length of its prompt.
@@ -33,7 +33,7 @@ def chain_root(model: ModelInfo, prompt_tokens: int, adapter: str | None, salt: 
 
 
 def root_hash(revision: str, adapter: str | None, dtype: str, salt: bytes, regime: int = 0) -> bytes:
-    """Start of the chain of one (model revision, adapter version, KV data type, salt, RoPE regime)."""
+    """Return the root for one (model revision, adapter version, KV data type, salt, RoPE regime)."""
     hasher = hashlib.blake2b(digest_size=32, person=b"kv root")
     version = b"" if adapter is None else b"+" + adapter.encode()
     for part in (revision.encode(), version, dtype.encode(), salt, str(regime).encode()):
@@ -43,12 +43,12 @@ def root_hash(revision: str, adapter: str | None, dtype: str, salt: bytes, regim
 
 
 def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """Identity of a full block: its tokens after everything before them. 256 bits, the same on every machine."""
+    """Return the key of a full block: its tokens after everything before them. 256 bits, the same on every machine."""
     return _hash(parent, struct.pack(f"<{len(tokens)}I", *tokens))
 
 
 def block_hashes(parent: bytes, tokens: Sequence[int]) -> list[bytes]:
-    """Identities of the full blocks that follow one of a chain, or its root. Takes 0.6 microseconds for each."""
+    """Return the keys of the full blocks that follow one of a chain, or its root. 0.6 microseconds for each."""
     count = len(tokens) // BLOCK_SIZE * BLOCK_SIZE
     packed = struct.pack(f"<{count}I", *tokens[:count])
     size = 4 * BLOCK_SIZE
@@ -60,13 +60,13 @@ def block_hashes(parent: bytes, tokens: Sequence[int]) -> list[bytes]:
 
 
 def block_numbers(root: bytes, tokens: Sequence[int], *, most: int) -> list[int]:
-    """The numbers of a prompt's full blocks, at most so many."""
+    """Return the numbers of a prompt's full blocks, at most `most`."""
     hashes = block_hashes(root, tokens[: most * BLOCK_SIZE])
     return [int.from_bytes(digest[:_NUMBER_BYTES], "little") for digest in hashes]
 
 
 def pack_numbers(digests: Iterable[bytes]) -> bytes:
-    """The numbers of blocks with these keys, as they go over the wire."""
+    """Pack the numbers of blocks with these keys as they go over the wire."""
     return b"".join(digest[:_NUMBER_BYTES] for digest in digests)
 
 

@@ -15,34 +15,34 @@ from engine.plan import Row
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rows of a step, whose tokens lie behind each other."""
+    """The rows of a step, whose tokens lie behind one another."""
 
     rows: Sequence[Row]
     starts: Ints
-    """[rows] position of each row's first token."""
+    """[rows] position in its sequence of each row's first token."""
     counts: Ints
-    """[rows] tokens of each row."""
+    """[rows] number of tokens of each row."""
     ends: list[int]
     """One past the last token of each row, in the batch."""
     tables: npt.NDArray[np.int32]
-    """[rows, blocks of the longest row] in rows of a layer's caches; what is beyond a row's own means nothing."""
+    """[rows, blocks of the longest row] block tables, in rows of a layer's caches; meaningless beyond a row's own."""
     tokens: Ints
     """[T] token ids."""
     positions: Ints
-    """[T] of each token in its sequence."""
+    """[T] position of each token in its sequence."""
     row_of_token: Ints
-    """[T]"""
+    """[T] index of the row of each token."""
 
     @property
     def slots(self) -> Ints:
-        """[T] where each token's KV goes: row of a layer's caches * BLOCK_SIZE + offset."""
+        """[T] slot mapping: where each token's KV goes, as row of a layer's caches * BLOCK_SIZE + offset."""
         rows = self.tables[self.row_of_token, self.positions // BLOCK_SIZE].astype(np.int64)
         slots: Ints = rows * BLOCK_SIZE + self.positions % BLOCK_SIZE
         return slots
 
     @property
     def wanted(self) -> Ints:
-        """[rows] tokens at each row's end whose hidden states are read: to sample, or for prompt log-probabilities."""
+        """[rows] tokens at each row's end whose hidden states are read, to sample or for prompt log-probabilities."""
         return np.array(
             [
                 row.tokens
@@ -54,14 +54,14 @@ class Batch:
 
     @property
     def lengths(self) -> Ints:
-        """[T] of each token's sequence when it is run by itself: the prompt's for the prompt, then one more each."""
+        """[T] length of each token's sequence if run by itself: the prompt's for the prompt, then one more each."""
         prompts = np.array([len(row.request.prompt) for row in self.rows])
         lengths: Ints = np.maximum(prompts[self.row_of_token], self.positions + 1)
         return lengths
 
 
 def batch_of(rows: Sequence[Row], buffers: StepBuffers) -> Batch:
-    """The batch of some rows, in their order; their requests' block tables cover what they run."""
+    """Build the batch of some rows, in their order; their requests' block tables cover what they run."""
     starts = np.array([row.start for row in rows])
     tokens: list[int] = []
     for row in rows:

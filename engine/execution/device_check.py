@@ -1,4 +1,4 @@
-"""Whether the device still computes: tells a request that fails its own step from a device on which every step fails.
+"""Tells a request that fails its own step from a device on which every step fails.
 
 An error of a GPU may stay for as long as the process lives: every step fails after it, and an engine that went on would
 look idle and healthy. So a step that fails is followed by one of the engine's own, a single token through the whole
@@ -19,7 +19,7 @@ from engine.wire import SamplingParams
 logger = logging.getLogger(__name__)
 
 MOST_FAILED = 3
-"""Steps in a row that may fail, the engine's own included, before the device counts as lost."""
+"""Failed steps in a row, the engine's own included, after which the device counts as lost."""
 
 
 class DeviceLost(Exception):
@@ -31,20 +31,20 @@ class DeviceCheck:
 
     def __init__(self, runner: Runner, pool: BlockPool, clear: Callable[[], None]) -> None:
         self.failed = 0
-        """Steps that have failed since the last one that has not."""
+        """Number of failed steps since the last one that ran."""
         self._runner = runner
         self._pool = pool
         self._clear = clear
 
     def passed(self) -> None:
-        """A step has run."""
+        """Record that a step has run."""
         self.failed = 0
 
     def suspect(self) -> None:
-        """Something has failed on the device, and whatever it was has given its blocks back: see whether it computes.
+        """Run a step of the engine's own after a failure on the device, whose requests have given back their blocks.
 
         Raises:
-            DeviceLost: it does not.
+            DeviceLost: the device does not compute.
         """
         self.failed += 1
         while self._pool.available:

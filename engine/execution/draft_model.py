@@ -1,4 +1,4 @@
-"""A small model that guesses what the large one will say.
+"""A small model that drafts tokens for a large one.
 
 Its KV cache has a block for every block of the target's and is read through the same block tables, so that prefixes,
 preemption and cancellation need no books of their own: a block that a request has is a block that its drafts have. What
@@ -26,23 +26,23 @@ from engine.request import Request
 from engine.speculation.costs import StepCosts
 
 _CATCH_UP_TOKENS = 512
-"""Most tokens per step that the draft model runs of texts it does not know yet: others wait for them."""
+"""Most tokens of unread texts that the draft model runs per step: further texts wait."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far the draft model is in one request."""
+    """How much of one request the draft model has run."""
 
     valid: int
-    """Tokens `[0, valid)` have the draft model's KV."""
+    """Number of tokens, from the first, whose KV the draft model has."""
     guessed: tuple[int, ...] = ()
-    """Guesses that were run behind them, and may have come true."""
+    """Drafted tokens that were run behind those, and may have been confirmed."""
     named: int = 0
-    """Blocks whose content is known to be that of their hash."""
+    """Number of blocks whose content is known to be that of their hash."""
 
 
 class DraftModel:
-    """Guesses tokens with a model of its own. Its cost is measured in `costs`."""
+    """Drafts tokens with a model of its own, whose cost is measured in `costs`."""
 
     def __init__(self, runner: ModelRunner, clock: Callable[[], float] = time.monotonic) -> None:
         self.costs = StepCosts()
@@ -50,7 +50,7 @@ class DraftModel:
         self._clock = clock
         self._progress: dict[str, _Progress] = {}
         self._content: list[bytes | None] = [None] * runner.blocks
-        """The prefix whose KV of the draft model a block holds in full, by its hash."""
+        """Hash of the prefix whose draft-model KV each block holds in full."""
 
     @classmethod
     def from_directory(cls, directory: Path, target: ModelRunner, target_directory: Path) -> DraftModel:
@@ -69,17 +69,17 @@ class DraftModel:
         return cls(runner)
 
     def limit(self, request: Request) -> int:
-        """Most tokens that this model can guess for a request."""
+        """Return the most tokens that this model can draft for a request."""
         return self.runner.info.context - request.length
 
     def lag(self, request: Request) -> int:
-        """Known tokens, without the last, that this model has not run yet."""
+        """Count known tokens, without the last, that this model has not run yet."""
         return request.length - 1 - self._settle(request).valid
 
     def propose(self, depths: Mapping[Request, int]) -> dict[str, tuple[int, ...]]:
-        """Guess up to so many tokens for each request; those it has to read up on first get none yet.
+        """Draft up to so many tokens for each request; requests whose text must be read first get none yet.
 
-        Their block tables must cover all guesses but the last.
+        The requests' block tables must cover all drafted tokens but the last.
         """
         guesses: dict[str, tuple[int, ...]] = {}
         rows = []
@@ -114,7 +114,7 @@ class DraftModel:
         self.runner.release(request)
 
     def _settle(self, request: Request) -> _Progress:
-        """Bring a request's progress up to date with what has become of its guesses, or of the blocks it was given."""
+        """Update a request's progress from the results of its drafts and from the blocks that it was given."""
         progress = self._progress.get(request.id)
         hashes, table = request.block_hashes, request.block_table
         if progress is None:
@@ -137,7 +137,7 @@ class DraftModel:
         return progress
 
     def _overwrite(self, row: Row) -> None:
-        """The blocks that a row writes to hold no known prefix, until they are named again."""
+        """Mark the blocks that a row writes to as holding no known prefix, until they are named again."""
         for index in range(row.start // BLOCK_SIZE, -(-(row.start + row.tokens) // BLOCK_SIZE)):
             self._content[row.request.block_table[index]] = None
 

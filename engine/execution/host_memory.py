@@ -10,11 +10,11 @@ import torch
 from engine.cache.host_tier import HostMemory, Save
 
 _PIECE_BYTES = 1 << 30
-"""torch rounds what it pins up to a power of two: many pieces waste next to nothing, one could waste half of it."""
+"""Bytes of one piece of pinned memory. torch rounds up to a power of two: one large piece could waste half of it."""
 
 
 def host_memory(sectors: torch.Tensor, size: int) -> HostMemory:
-    """Host memory of at most `size` bytes for the blocks of a KV cache [blocks, elements].
+    """Allocate host memory of at most `size` bytes for the blocks of a KV cache [blocks, elements].
 
     Raises:
         ValueError: not even one block fits, or there is not so much memory.
@@ -25,12 +25,12 @@ def host_memory(sectors: torch.Tensor, size: int) -> HostMemory:
         raise ValueError(f"host memory for KV: {size} bytes hold no block of {block_bytes}; give it more, or none")
     try:
         return _PinnedMemory(sectors, blocks) if sectors.device.type == "cuda" else _PlainMemory(sectors, blocks)
-    except (MemoryError, RuntimeError) as error:  # numpy's and torch's
+    except (MemoryError, RuntimeError) as error:  # numpy's and torch's exceptions
         raise ValueError(f"host memory for KV: {size} bytes cannot be had ({error}); give it fewer") from error
 
 
 class _PlainMemory:
-    """Beside a KV cache that is in host memory itself.
+    """Host memory beside a KV cache that is in host memory itself.
 
     numpy copies, because torch would split a copy among threads, which the steps of the model need. Memory is taken
     from the operating system when a host block is first written.
@@ -55,7 +55,7 @@ class _PlainMemory:
 
 
 class _PinnedMemory:
-    """Beside the KV cache of a GPU: pinned pages, which it reads and writes by itself."""
+    """Host memory beside the KV cache of a GPU: pinned pages, which the GPU reads and writes by itself."""
 
     def __init__(self, sectors: torch.Tensor, blocks: int) -> None:
         self.blocks = blocks
@@ -67,7 +67,7 @@ class _PinnedMemory:
         self._loading = torch.cuda.Stream(sectors.device)  # type: ignore[no-untyped-call]
 
     def save(self, saves: Sequence[Save]) -> None:
-        # In the stream of the steps: whoever got the blocks writes to them in the next one, which would have to wait.
+        # In the stream of the steps: the new owner of a block writes to it in the next step, which would have to wait.
         for save in saves:
             self._host_block(save.host_block).copy_(self._sectors[save.block], non_blocking=True)
 

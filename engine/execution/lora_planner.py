@@ -1,4 +1,4 @@
-"""Plans which rows of a step have which adapters."""
+"""Plans which rows of a step use which adapters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LoraPlanner:
         """Adapters and tokens of the rows of the last step that had any adapter, and its plan."""
 
     def begin(self, rows: Sequence[Row]) -> LoraPlan | None:
-        """The plan of a step; the same object as before if all is as it was, as in most steps of decodes."""
+        """Return the plan of a step; the same object as before if nothing changed, as in most steps of decodes."""
         if not any([row.request.adapter for row in rows]):
             return None
         adapters, counts = self._adapters([row.request for row in rows]), [row.tokens for row in rows]
@@ -35,14 +35,14 @@ class LoraPlanner:
         return self._last[2]
 
     def part(self, requests: Sequence[Request], counts: Ints, *, buffered: bool = False) -> LoraPlan | None:
-        """The plan for tokens of some requests of the step that was begun last, `counts` of each.
+        """Return the plan for tokens of some requests of the step that was begun last, `counts` of each.
 
         buffered: the plan will be written into `LoraPlanBuffers`.
         """
         return self._workspace.plan(self._adapters(requests), counts, buffered=buffered)
 
     def head(self, step: LoraPlan | None, requests: Sequence[Request], counts: Ints) -> LoraPlan | None:
-        """The plan for logits of some requests of a step, if one of its adapters changes them."""
+        """Return the plan for logits of some requests of a step, if one of their adapters changes them."""
         return None if step is None or not step.reaches(HEAD) else self.part(requests, counts)
 
     def clear(self) -> None:

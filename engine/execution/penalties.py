@@ -11,15 +11,15 @@ from engine.request import Request
 
 
 class _Counts:
-    """What one request has said so far, on the device."""
+    """Counts of one request's tokens, on the device."""
 
     __slots__ = ("counted", "output", "seen")
 
     def __init__(self, vocabulary: int, prompt: Sequence[int], device: torch.device) -> None:
         self.output = torch.zeros(vocabulary, device=device)
-        """How often each token occurs in the output."""
+        """Number of times that each token occurs in the output."""
         self.seen = torch.zeros(vocabulary, dtype=torch.bool, device=device)
-        """Which tokens occur in prompt or output."""
+        """Whether each token occurs in prompt or output."""
         self.seen[torch.tensor(prompt, device=device)] = True
         self.counted = 0
 
@@ -30,7 +30,7 @@ class _Counts:
         self.counted = len(output)
 
     def after(self, draft: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """`output` and `seen` as they will be if the tokens of `draft` are said next; copies, unless there are none."""
+        """Return `output` and `seen` as after the tokens of `draft`; copies, unless there are none."""
         if not draft:
             return self.output, self.seen
         new = torch.tensor(draft, dtype=torch.long, device=self.output.device)
@@ -47,7 +47,7 @@ class Penalties:
         self._counts: dict[str, _Counts] = {}
 
     def __len__(self) -> int:
-        """Requests that hold state."""
+        """Number of requests that hold state."""
         return len(self._counts)
 
     @staticmethod

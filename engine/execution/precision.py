@@ -13,22 +13,22 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 class Precision(NamedTuple):
-    """What a model is served in; unless told otherwise what its checkpoint is stored in."""
+    """Types in which a model is served; by default those in which its checkpoint is stored."""
 
     dtype: Dtype = "auto"
     """Type of weights and activations; "auto" is the stored one, and bfloat16 for float16."""
     quantize: Quantization | None = None
-    """What becomes of the weights of linear layers (`kernels.Quantization`); needs bfloat16."""
+    """Quantization of the weights of linear layers (`kernels.Quantization`), if any; needs bfloat16."""
     kv_dtype: KVDtype = "auto"
     """Type of keys and values; "auto" is that of the activations."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The type of weights and activations, which is not "auto"."""
+        """Type of weights and activations as torch's, once it is not "auto"."""
         return torch.float32 if self.dtype == "float32" else torch.bfloat16
 
     def of(self, stored: str) -> Precision:
-        """The same for a checkpoint in type `stored`: "auto" becomes a type.
+        """Resolve "auto" for a checkpoint stored in type `stored`.
 
         Raises:
             ValueError: weights in float32 are to be quantised.

@@ -25,20 +25,20 @@ _LOGITS_BYTES = 64 * 1024 * 1024
 
 
 class Forward(NamedTuple):
-    """The rows of a step that the model has been called for."""
+    """Rows of a step that the model has run, and their hidden states."""
 
     rows: Sequence[Row]
     ends: Sequence[int]
     """One past the last token of each row in `hidden`."""
     lora: LoraPlan | None
     hidden: torch.Tensor
-    """[K, hidden], states of all tokens or of those that are read (`Batch.wanted`); valid until the next step."""
+    """[K, hidden] states of all tokens or of those that are read (`Batch.wanted`); valid until the next step."""
     decoded: Decoded | None = None
-    """States and logits of a step that was replayed; None if it ran as it came."""
+    """States and logits of a step that was replayed; None if the step was not replayed."""
 
 
 class Readout:
-    """Reads the steps of one model."""
+    """Reads tokens and log-probabilities from the steps of one model."""
 
     def __init__(self, model: Decoder, sampler: Sampler, lora: LoraPlanner, device: torch.device) -> None:
         self._model = model
@@ -47,7 +47,7 @@ class Readout:
         self._device = device
 
     def __call__(self, forward: Forward, masks: TokenMasks | None) -> list[Sampled]:
-        """One `Sampled` per row; see `engine.plan.Handle`."""
+        """Return one `Sampled` per row; see `engine.plan.Handle`."""
         if (
             forward.decoded is not None
             and masks is None
@@ -77,14 +77,14 @@ class Readout:
 
     @property
     def piece(self) -> int:
-        """Prompt positions whose logits are computed at a time."""
+        """Number of prompt positions whose logits are computed at a time."""
         return max(1, _LOGITS_BYTES // (4 * self._model.config.vocabulary))
 
     @torch.inference_mode()
     def sample(self, forward: Forward, masks: TokenMasks | None) -> tuple[list[int], list[TokenIdLogprob | None]]:
-        """Tokens after the last known position of every row that samples, and after those of its draft behind it."""
+        """Choose tokens after the known tokens of every row that samples, and after those of its draft behind them."""
         if len(forward.rows) == len(forward.hidden) and all([row.sample for row in forward.rows]):
-            # A step of decodes, as most are: every position is wanted once.
+            # A step of decodes, as most are: every position is read once.
             requests: Sequence[Request] = [row.request for row in forward.rows]
             drafts: Sequence[Sequence[int]] | None = None
             positions: Sequence[int] | None = None
@@ -105,7 +105,7 @@ class Readout:
 
     @torch.inference_mode()
     def guess(self, forward: Forward, drafted: Sequence[Sequence[int]]) -> list[int]:
-        """The token after each row that samples, `drafted` being known for it already."""
+        """Choose the token after each row that samples, given the tokens already `drafted` for it."""
         drawing = [(row.request, end - 1) for row, end in zip(forward.rows, forward.ends, strict=True) if row.sample]
         if not drawing:
             return []
@@ -114,7 +114,7 @@ class Readout:
 
     @torch.inference_mode()
     def prompt_logprobs(self, forward: Forward, hidden: torch.Tensor, row: Row) -> list[TokenIdLogprob]:
-        """Log-probabilities of the prompt tokens that follow the row's first positions, of which `hidden` is."""
+        """Return log-probabilities of the prompt tokens that follow the row's positions to which `hidden` belongs."""
         request = row.request
         tops = request.sampling.prompt_logprobs or 0
         targets = request.prompt[row.start + 1 : row.start + len(hidden) + 1]
@@ -127,7 +127,7 @@ class Readout:
         return found
 
     def _logits(self, forward: Forward, positions: Sequence[int] | None, lora: LoraPlan | None = None) -> torch.Tensor:
-        """Logits at some positions of the batch, or at all of them."""
+        """Compute logits at some positions of the batch, or at all of them."""
         known = forward.hidden if forward.decoded is None else forward.decoded.logits
         if positions is not None:
             known = kernels.embedding(torch.tensor(positions).to(self._device, non_blocking=True), known)
@@ -135,7 +135,7 @@ class Readout:
 
 
 class LaunchedStep(NamedTuple):
-    """A step that the model has been called for. Implements `engine.plan.Handle`."""
+    """A step that the model was called for. Implements `engine.plan.Handle`."""
 
     readout: Readout
     forward: Forward

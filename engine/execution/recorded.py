@@ -27,36 +27,36 @@ from engine.plan import Row
 from kernels import LoraPlan, LoraPlanBuffers, TablePlan
 
 _EAGER = 2
-"""Steps of a size before one is recorded: many sizes come up only while requests come and go."""
+"""Steps of a size that run before one is recorded: many sizes come up only while requests come and go."""
 _MOST_BYTES = 8 * 1024 * 1024
-"""Of one recording: beyond, ops take so long that Python does not matter, and memory that is used again is faster."""
+"""Most bytes of one recording: in larger ones ops outweigh Python, and memory that is used again is faster."""
 _ALL_BYTES = 64 * 1024 * 1024
-"""Of all recordings; the one that was not used for longest goes first."""
+"""Most bytes of all recordings; the one unused for longest is dropped first."""
 
 
 class Decoded:
-    """What a step of decodes gives, good until the next step."""
+    """Results of a step of decodes, valid until the next step."""
 
     __slots__ = ("_argmax", "_tokens", "hidden", "logits")
 
     def __init__(self, hidden: torch.Tensor, logits: torch.Tensor) -> None:
         self.hidden = hidden
-        """[rows, hidden]"""
+        """[rows, hidden] hidden states"""
         self.logits = logits
-        """[rows, vocabulary]"""
+        """[rows, vocabulary] logits"""
         with kernels.record() as self._argmax:
             tokens = kernels.argmax(logits)
         self._tokens = tokens.numpy()
 
     def likeliest(self) -> list[int]:
-        """The token with the largest logit in each row, the first of equals."""
+        """Return the token with the largest logit in each row, the first of equals."""
         self._argmax.replay()
         tokens: list[int] = self._tokens.tolist()
         return tokens
 
 
 class _Kind(NamedTuple):
-    """Of steps that differ only in their numbers."""
+    """Key of steps that differ only in their numbers."""
 
     rows: int
     adapted: bool
@@ -64,7 +64,7 @@ class _Kind(NamedTuple):
 
 
 class _Recorded(NamedTuple):
-    """A recording, and what it gives."""
+    """A recording, and the results that it writes."""
 
     decoded: Decoded
     recording: kernels.Recording
@@ -73,7 +73,7 @@ class _Recorded(NamedTuple):
 class RecordedDecodes:
     """The recordings of one model's steps of decodes.
 
-    With adapters they are others than without, but which ones the rows have may change. Scalings of rotary embeddings
+    Steps with adapters are recorded apart, for any choice of adapters. Scalings of rotary embeddings
     that make a table for each step cannot be recorded; nor can experts, whose shares of a step are counted in Python.
     """
 
@@ -85,27 +85,27 @@ class RecordedDecodes:
         rotary: torch.Tensor,
         windows: set[int | None],
     ) -> None:
-        """`rotary` is the table that all of them read."""
+        """`rotary` is the table that all recordings read."""
         self._model = model
         self._cache = cache
         self._buffers = buffers
         self._lines = len(buffers.tables)
-        """How many of them there are in the memory that recordings read."""
+        """Number of lines of the memory that recordings read."""
         self._adapted: LoraPlanBuffers | None = None
-        """Which adapters the rows have."""
+        """Adapters of the rows, in memory that recordings read."""
         self._rotary = rotary
         self._windows = windows
         self._enabled = kernels.can_record(rotary.device) and not model.config.experts
         self._runs: dict[_Kind, int] = {}
-        """Steps of a kind, until they are recorded."""
+        """Number of steps of a kind that have run, until it is recorded."""
         self._recorded: dict[_Kind, _Recorded] = {}
-        """The one used last is at the end."""
+        """Recordings by kind, the one used last at the end."""
         self.replayed = 0
-        """Steps that were."""
+        """Number of steps that were replayed."""
 
     @property
     def most_bytes(self) -> int:
-        """Memory that recordings may come to take."""
+        """Most memory that recordings can come to take."""
         return _ALL_BYTES if self._enabled else 0
 
     def __call__(
@@ -113,13 +113,13 @@ class RecordedDecodes:
     ) -> Decoded | None:
         """Run rows of one token; their `rotations` in the table are their positions if None.
 
-        None: they have not been run, and have to be as they come.
+        Returns None if they have not been run: the caller has to run them.
         """
         if not self._enabled or not (lora is None or isinstance(lora, TablePlan)):
             return None
         self._buffers.write(rows, rotations)
         if len(self._buffers.tables) != self._lines:
-            # All recordings read the memory of before.
+            # All recordings read the old memory.
             self._lines, self._adapted = len(self._buffers.tables), None
             self._recorded.clear()
         if lora is not None and (self._adapted is None or not self._adapted.write(lora)):

@@ -58,7 +58,7 @@ class ModelRunner:
             blocks: KV blocks of `BLOCK_SIZE` tokens.
             precision: types of weights, activations, keys and values; those of the checkpoint unless given.
             name: what clients call the model; the directory's name unless given.
-            adapters: where the adapters are that requests may name; `bank` loads them.
+            adapters: source of the adapters that requests may name; `bank` loads them.
             random_weights: made up on the device, for measurements: of the directory only config.json is read.
 
         Raises:
@@ -105,8 +105,8 @@ class ModelRunner:
     def record_decodes(self, policy: CapturePolicy, capture: Capture | None = None) -> None:
         """From now on record steps of decodes and replay them, if this model's steps can be recorded on its device.
 
-        They can where the device is told by tensors alone what to do, and all of it is worked out there: not for
-        mixtures of experts and rotations that depend on lengths, nor where the plain torch body of attention serves.
+        They can where tensors alone control the device and all of it is computed there: not with
+        mixtures of experts or rotations that depend on lengths, nor with the plain torch body of attention.
 
         Args:
             capture: makes the recordings; as CUDA graphs unless given, and none on the CPU.
@@ -128,7 +128,7 @@ class ModelRunner:
             )
 
     def host_memory(self, size: int) -> HostMemory:
-        """A tier of at most `size` bytes in host memory below this runner's KV cache.
+        """Allocate a tier of at most `size` bytes in host memory below this runner's KV cache.
 
         Raises:
             ValueError: not even one block fits, or there is not so much memory.
@@ -140,9 +140,9 @@ class ModelRunner:
         return LaunchedStep(self._readout, self._launch(plan.rows), masks)
 
     def dry_run(self, rows: Sequence[Row], *, layers: int | None = None) -> None:
-        """Run rows through some layers, all unless given, and sample; what comes of it is of no use to anybody.
+        """Run rows through some layers, all unless given, and sample; the results mean nothing.
 
-        Of log-probabilities of prompts, no more are computed than at a time.
+        Log-probabilities of prompts are computed for one piece of positions only.
         """
         forward = self._run(batch_of(rows, self._buffers), self._lora.begin(rows), layers=layers)
         self._readout.sample(forward, None)
@@ -154,23 +154,23 @@ class ModelRunner:
 
     @property
     def kv_bytes(self) -> int:
-        """Memory of the whole KV cache."""
+        """Bytes of the whole KV cache."""
         return self._cache.sectors.nbytes
 
     @property
     def kv_bytes_taken(self) -> int:
-        """What of it the system has given already."""
+        """Bytes of the KV cache that the system has given already."""
         return self._cache.taken
 
     @property
     def recorded_bytes(self) -> int:
-        """Most memory of recorded steps on the CPU; those of a GPU know when there is none left."""
+        """Most bytes of recorded steps on the CPU; those of a GPU notice themselves when none are left."""
         return self._decodes.most_bytes
 
     def guess(self, rows: Sequence[Row], drafted: Sequence[Sequence[int]]) -> list[int]:
-        """Run rows without adapters and choose the token after each that samples, `drafted` being known for it already.
+        """Run rows without adapters and choose the token after each that samples, given what is `drafted` already.
 
-        Such a row may lie behind the request's known tokens (count == 0): then its draft is what it runs.
+        Such a row may lie behind the request's known tokens (count == 0): then it runs its draft.
         """
         return self._readout.guess(self._launch(rows, adapted=False), drafted)
 
@@ -208,7 +208,7 @@ class ModelRunner:
     def _prepare(
         self, batch: Batch, rotary: torch.Tensor, rotations: torch.Tensor, lora: LoraPlan | None
     ) -> tuple[torch.Tensor, StepInputs]:
-        """What the model reads of a batch, on the device: its tokens [T], and the rest."""
+        """Put a batch on the device as the model reads it: its tokens [T], and the rest."""
         starts, counts = batch.starts.astype(np.int32), batch.counts.astype(np.int32)
         plans = {
             window: kernels.plan_attention(starts, counts, batch.tables, window=window, device=self._device)
@@ -221,7 +221,7 @@ class ModelRunner:
         )
 
     def _wanted(self, batch: Batch, lora: LoraPlan | None) -> ReadoutTokens | None:
-        """What the last layer is to run of a batch; None: all of it."""
+        """Return the tokens of a batch that the last layer is to run; None for all of them."""
         if len(batch.tokens) == len(batch.rows):
             return None
         every = batch.wanted

@@ -29,7 +29,7 @@ _WORD = (1 << 64) - 1
 
 
 class Sampler:
-    """Chooses the next token of every row; keeps what penalties need to know of each live request."""
+    """Chooses the next token of every row; keeps the penalty state of each live request."""
 
     def __init__(self, vocabulary: int, eos_token_ids: Sequence[int], device: torch.device) -> None:
         self._eos = tuple(eos_token_ids)
@@ -66,7 +66,7 @@ class Sampler:
         drafts: Sequence[Sequence[int]] | None = None,
         masks: TokenMasks | None = None,
     ) -> list[int]:
-        """The same without log-probabilities; may change the logits."""
+        """Choose tokens without log-probabilities; may change the logits."""
         drafts = drafts or [()] * len(requests)
         if any(self._adjusts(request, len(draft)) for request, draft in zip(requests, drafts, strict=True)):
             logits = self._adjust(logits.float(), requests, drafts)
@@ -84,7 +84,7 @@ class Sampler:
         return bool(request.sampling.logit_bias) or Penalties.apply_to(request) or bool(self._forbidden(request, ahead))
 
     def _forbidden(self, request: Request, ahead: int) -> tuple[int, ...]:
-        """Tokens that would end the request before `min_tokens`, `ahead` tokens after its known ones.
+        """Return tokens that would end the request before `min_tokens`, `ahead` tokens after its known ones.
 
         With a grammar there are none: its masks take account of `min_tokens`.
         """
@@ -149,7 +149,7 @@ class Sampler:
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in (0, 1) that is a function of the seed (64 bits of it) and the position alone.
+    """Return a number in (0, 1) that is a function of the seed (64 bits of it) and the position alone.
 
     SplitMix64's finaliser (Steele, Lea and Flood, 2014) over both; the 32 high bits, centred in their cell.
     """
@@ -164,13 +164,13 @@ def _mix(word: int) -> int:
 
 
 def _draw(sampling: SamplingParams, position: int) -> tuple[float, ...]:
-    """What `kernels.sample` needs to know; a greedy row needs no random number."""
+    """Return the parameters of `kernels.sample` for a row; a greedy row needs no random number."""
     number = uniform(sampling.seed, position) if sampling.temperature > 0 else 0.5
     return sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, number
 
 
 def token_logprobs(logits: torch.Tensor, tokens: Sequence[int], tops: Sequence[int]) -> list[TokenIdLogprob]:
-    """Log-probabilities of one token per row of logits [rows, vocabulary], and of the row's `tops` most likely ones."""
+    """Return log-probabilities of one token per row of logits [rows, vocabulary], and of the `tops` most likely."""
     totals = kernels.log_sum_exp(logits)[:, None]
     index = torch.tensor(tokens, device=logits.device)[:, None]
     chosen: list[float] = (logits.gather(1, index) - totals)[:, 0].tolist()

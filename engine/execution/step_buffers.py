@@ -1,4 +1,4 @@
-"""The numbers that steps read, in memory that stays: whatever serves a step, they are written here once.
+"""The numbers that steps read, in memory that stays: every way of running a step reads them from here.
 
 Most of them are block tables, and most of these are what they were in the step before: a row gains a block in one step
 of sixteen. So the table of a request stays from its first step to its release, and each step writes only what is new.
@@ -19,11 +19,11 @@ from engine.request import Request
 Ints = npt.NDArray[np.int64]
 
 _LINES = 16
-"""Lines that there is memory for at first."""
+"""Number of lines allocated at first."""
 
 
 class StepBuffers:
-    """The numbers of the steps of one runner."""
+    """Buffers with the numbers of one runner's steps."""
 
     def __init__(self, stride: int, width: int) -> None:
         """For requests of at most `width` blocks, of which block b is row b * `stride` of a layer's caches."""
@@ -31,16 +31,16 @@ class StepBuffers:
         self.tables: npt.NDArray[np.int32] = np.zeros((_LINES, width), np.int32)
         """[lines, width] block tables, in rows of a layer's caches; what is beyond a row's own means nothing."""
         self.numbers: Ints = np.zeros((3, _LINES), np.int64)
-        """[3, lines] of rows of one token: its id, its rotation and where its KV goes (as `Batch.slots`)."""
+        """[3, lines] for rows of one token: its id, its rotation and its slot (as `Batch.slots`)."""
         self.starts: npt.NDArray[np.int32] = np.zeros(_LINES, np.int32)
-        """[lines] position of each row's first token; of rows of one token."""
+        """[lines] position of each row's first token, for rows of one token."""
         self._holders: list[Request | None] = []
-        """The request of each line."""
+        """Request of each line."""
         self._known: list[int] = []
-        """How many blocks of a line are sure to be its request's own until that is released."""
+        """Number of blocks of each line that stay its request's own until that is released."""
 
     def hold(self, rows: Sequence[Row]) -> int:
-        """Bring the tables of a step's rows up to date; how many blocks the longest one has."""
+        """Bring the tables of a step's rows up to date; return how many blocks the longest one has."""
         self._arrange([row.request for row in rows])
         ends = [blocks_of(row.start + row.tokens) for row in rows]
         for line, end in enumerate(ends):
@@ -67,12 +67,12 @@ class StepBuffers:
         self.starts[:count] = starts
 
     def release(self, request: Request) -> None:
-        """A request has lost its blocks: should it come again, with others, none of them are known."""
+        """Mark a request's blocks as unknown: it has lost them, and may come again with others."""
         if request in self._holders:
             self._holders[self._holders.index(request)] = None
 
     def _arrange(self, requests: list[Request]) -> None:
-        """Have the first lines hold these requests, in this order, and others those that are not in the step."""
+        """Move lines so that the first ones hold these requests, in this order."""
         if self._holders[: len(requests)] == requests:
             return
         before = {request: line for line, request in enumerate(self._holders) if request is not None}
@@ -101,7 +101,7 @@ class StepBuffers:
         self._known[line] = min(end, blocks_of(request.length))
 
     def _grow(self, lines: int) -> None:
-        """Make room for so many lines, in other memory."""
+        """Grow to `lines` lines, in new memory."""
         tables = np.zeros((lines, self.tables.shape[1]), np.int32)
         tables[: len(self.tables)] = self.tables
         self.tables = tables

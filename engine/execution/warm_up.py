@@ -1,7 +1,7 @@
 """Runs the largest steps that an engine can meet before it says that it is ready.
 
-What a step needs for the first time (threads, workspaces, caches of prepared work) is there then, and what it needs of
-memory has been had once: an engine that cannot hold its largest batch fails at its start, with what to lower, and not
+Each resource that a step needs for the first time (threads, workspaces, caches of prepared work) is there then, and its
+memory has been used once: an engine that cannot hold its largest batch fails at its start, with what to lower, and not
 under load. All layers need the same memory, one after the other, so that one of them is enough to find out. What is
 taken up only as the engine runs (KV, adapters and prefixes on the host, recorded steps) is added to that.
 """
@@ -25,11 +25,11 @@ from engine.wire import SamplingParams
 
 _CGROUP = Path("/sys/fs/cgroup")
 _LARGEST = SamplingParams(temperature=1.0, top_p=0.9, repetition_penalty=1.1, frequency_penalty=0.1)
-"""What needs the most memory of all that a request may ask of the sampler, but for log-probabilities."""
+"""Sampling parameters that need the most memory, but for log-probabilities."""
 
 
 class NotEnoughMemory(Exception):
-    """The engine cannot hold what it is to hold; the message says what to lower."""
+    """The engine does not fit into memory; the message says what to lower."""
 
 
 def warm_up(
@@ -43,13 +43,13 @@ def warm_up(
     """Run the largest steps once, in the thread that is to run all others, while no request is there yet.
 
     Args:
-        runners: the model that requests name, then those that guess for it. Their KV caches are zeros.
+        runners: the model that requests name, then those that draft for it. Their KV caches are zeros.
         draft_tokens: most tokens that are drafted per request and step.
-        residency: what adapters may take.
+        residency: bounds of what adapters may take.
         kv_host_bytes: memory for prefixes that the KV cache has no room for.
 
     Raises:
-        NotEnoughMemory: see there.
+        NotEnoughMemory: the engine does not fit; the message says what to lower.
     """
     available = available_bytes()
     before = _resident_bytes()
@@ -69,7 +69,7 @@ def warm_up(
             "the KV cache": sum(runner.kv_bytes for runner in on_host),
             "the largest step": _peak_bytes() - before,
             "recorded steps": sum(runner.recorded_bytes for runner in on_host),
-            # A GPU's is pinned, and has been had.
+            # Pinned memory beside a GPU was allocated already.
             "prefixes in host memory": kv_host_bytes if on_host else 0,
             "adapters in host memory": 0 if runners[0].bank is None else residency.host_bytes,
         }
@@ -82,14 +82,14 @@ _OPTIONS = {
     "prefixes in host memory": "--kv-host-bytes",
     "adapters in host memory": "--adapter-host-bytes",
 }
-"""What makes each of them smaller."""
+"""Option that makes each of these smaller."""
 
 
 def check_room(available: int, needed: Mapping[str, int]) -> None:
-    """Whether what the system gives us only as it is used fits into what it has. In bytes, by what it is for.
+    """Check that memory which the system gives only on use fits into what is available. In bytes, by purpose.
 
     Raises:
-        NotEnoughMemory: it does not.
+        NotEnoughMemory: it does not fit.
     """
     if sum(needed.values()) > available:
         parts = ", ".join(f"{name} ({_mib(size)})" for name, size in needed.items() if size)
@@ -98,7 +98,7 @@ def check_room(available: int, needed: Mapping[str, int]) -> None:
 
 
 def available_bytes() -> int | None:
-    """Memory that this process can still get: of the machine, and of its control group (version 2); None: unknown."""
+    """Return the memory that machine and control group (version 2) still allow this process; None: unknown."""
     found = []
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -114,14 +114,14 @@ def available_bytes() -> int | None:
 
 
 def _run_largest_steps(runner: ModelRunner, config: SchedulerConfig, draft_tokens: int, share: float) -> None:
-    """The largest steps of one runner. Adapters come first: they lie in KV blocks, which are still zeros then."""
+    """Run the largest steps of one runner. Adapters come first: they lie in KV blocks, which are still zeros then."""
     context = runner.info.context
     tops = min(MAX_LOGPROBS, runner.info.vocabulary)
     if runner.bank is not None:
         lent = int(runner.blocks * share)
         left = min(context, (runner.blocks - lent) * BLOCK_SIZE)
         with runner.bank.standing_in(range(runner.blocks - lent, runner.blocks), config.max_running) as names:
-            if names:  # nothing fits into a small cache
+            if names:  # none if nothing fits into a small cache
                 _run(runner, _prompts(left, config, draft_tokens, tops, names), 1)
                 _run(runner, _decodes(left, config.max_running, tops, names), 1)
     _run(runner, _prompts(context, config, draft_tokens, tops), 1)
@@ -138,9 +138,9 @@ def _run(runner: ModelRunner, rows: Sequence[Row], layers: int | None) -> None:
 def _prompts(
     context: int, config: SchedulerConfig, draft_tokens: int, tops: int, adapters: Sequence[str] = ()
 ) -> list[Row]:
-    """As many requests and tokens as a step may have; all sample, and draft as far as there are tokens for it.
+    """Make as many requests and tokens as a step may have; all sample, and draft as far as there are tokens for it.
 
-    The longest one wants the log-probabilities of its prompt too.
+    The longest one asks for the log-probabilities of its prompt too.
     """
     left = config.step_tokens
     rows: list[Row] = []
@@ -154,7 +154,7 @@ def _prompts(
 
 
 def _decodes(context: int, requests: int, tops: int, adapters: Sequence[str] = ()) -> list[Row]:
-    """Requests that are as long as they can be."""
+    """Make requests that are as long as they can be."""
     sampling = msgspec.structs.replace(_LARGEST, logprobs=tops)
     return [_row(number, context - 1, 1, (), sampling, adapters) for number in range(requests)]
 
@@ -162,7 +162,7 @@ def _decodes(context: int, requests: int, tops: int, adapters: Sequence[str] = (
 def _row(
     number: int, start: int, count: int, draft: tuple[int, ...], sampling: SamplingParams, adapters: Sequence[str]
 ) -> Row:
-    """All requests have the same blocks: what they write there means nothing. They take turns with the adapters."""
+    """Make a row. All requests have the same blocks, whose content means nothing; adapters are used in turn."""
     adapter = adapters[number % len(adapters)] if adapters else None
     request = Request(f"warm-up {number}", [0] * (start + count), sampling, arrival=0.0, adapter=adapter)
     request.block_table = list(range(blocks_of(start + count + len(draft))))
@@ -170,14 +170,14 @@ def _row(
 
 
 def _resident_bytes() -> int:
-    """Memory that this process has now; from here on its most is measured."""
+    """Return the memory that this process has now; its peak is measured from here on."""
     with contextlib.suppress(OSError):  # then the most that loading took counts too
         Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
 
 
 def _peak_bytes() -> int:
-    """Most memory that this process has had since then."""
+    """Return the most memory that this process has had since then."""
     return _status("VmHWM")
 
 
