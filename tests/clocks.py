@@ -1,4 +1,4 @@
-"""Clocks that a test turns: that of its event loop, and the wall clock of real processes (libfaketime)."""
+"""Clocks that a test sets: that of its event loop, and the wall clock of real processes (libfaketime)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOUR = 3600
 
 
 class LoopClock:
-    """The running loop's clock; what is to happen later waits for the test, not for the time."""
+    """The running loop's clock, which moves when the test says so."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -23,14 +23,14 @@ class LoopClock:
         self._loop.time = lambda: self._time() + self._ahead  # type: ignore[method-assign]
 
     async def advance(self, seconds: float) -> None:
-        """Let so much time have passed, and everything that is due by then happen."""
+        """Let so much time pass, with everything that is due by then."""
         self._ahead += seconds
         for _ in range(3):
             await asyncio.sleep(0)
 
 
 class WallClock:
-    """Of the processes that are started with `environment`. What is measured in between goes on undisturbed."""
+    """The wall clock of processes that are started with `environment`. Their monotonic clocks go on undisturbed."""
 
     def __init__(self, library: Path, file: Path) -> None:
         self._file = file
@@ -43,7 +43,7 @@ class WallClock:
         self.set(0)
 
     def set(self, seconds: int) -> None:
-        """Let it be so far ahead (or, below 0, behind)."""
+        """Set the clock so many seconds ahead (below 0: behind)."""
         fresh = self._file.with_suffix(".new")
         fresh.write_text(f"{seconds:+d}\n")
         fresh.replace(self._file)
@@ -51,7 +51,7 @@ class WallClock:
 
 @contextmanager
 def wall_clock() -> Iterator[WallClock]:
-    """One that shows the right time; the test is skipped where there is no libfaketime."""
+    """A clock that shows the right time; the test is skipped where there is no libfaketime."""
     found = [path for folder in ("/usr/lib", "/usr/local/lib") for path in Path(folder).glob(_LIBRARY)]
     if not found:
         pytest.skip("no libfaketime here: apt install faketime")

@@ -1,4 +1,4 @@
-"""Fixtures that several rooms share."""
+"""Fixtures that tests of several folders share."""
 
 from __future__ import annotations
 
@@ -111,14 +111,14 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def embedder() -> Iterator[EmbedderProcess]:
-    """The real one. Not to be killed: loading its libraries takes a core for eight seconds."""
+    """The real embedder. Not to be killed: loading its libraries takes a core for eight seconds."""
     with embedder_process() as running:
         yield running
 
 
 @pytest.fixture
 def light_embedder() -> Iterator[EmbedderProcess]:
-    """One of its own, for tests that kill it and have no use for what vectors mean."""
+    """An embedder of the test's own, for tests that kill it and do not depend on what vectors mean."""
     with embedder_process(module="tests.light_embedder") as running:
         yield running
 
@@ -127,7 +127,7 @@ class redis_server:
     """Context manager: starts a Redis without persistence and gives its URL; `stop` and `start` simulate an outage."""
 
     def __init__(self, **environment: str) -> None:
-        """Args: environment: what its process has beside that of the tests."""
+        """Args: environment: variables of its process in addition to those of the tests."""
         self._environment = {**os.environ, **environment}
         # Socket paths have at most about 100 characters, which pytest's own folders exceed.
         self._folder = tempfile.mkdtemp(prefix="rh-redis-")

@@ -1,4 +1,4 @@
-"""A proxy in front of a Redis that can lose a reply: the command was carried out, and whoever sent it cannot know."""
+"""A proxy in front of a Redis that can lose a reply: the command was carried out, but its sender cannot know."""
 
 from __future__ import annotations
 

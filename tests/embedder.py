@@ -38,7 +38,7 @@ class EmbedderProcess:
         return ready
 
     def kill(self) -> None:
-        """Its sudden death."""
+        """Kill the process."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -49,7 +49,7 @@ class EmbedderProcess:
 
 @contextlib.contextmanager
 def embedder_process(*options: str, module: str = "cache.embedder") -> Iterator[EmbedderProcess]:
-    """One that runs, and is gone afterwards."""
+    """Run an embedder until the block ends."""
     embedder = EmbedderProcess(*options, module=module)
     try:
         embedder.start()

@@ -13,14 +13,14 @@ from cache import embedder
 
 
 class Words:
-    """Vectors of length 1 that are the nearer the more words two texts share."""
+    """Embeds texts as vectors of length 1 that are the nearer the more words two texts share."""
 
     max_tokens = 256
     dimensions = 384
     revision = "words"
 
     def __init__(self, directory: Path, *, device: str) -> None:
-        """As that of `SentenceModel`."""
+        """Take the arguments of `SentenceModel`."""
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         return [len(text.split()) for text in texts]

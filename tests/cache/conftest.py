@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 @pytest.fixture
 async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    """An empty database."""
+    """A client of an empty database."""
     client = Redis.from_url(redis_url)
     await client.flushdb()
     yield client

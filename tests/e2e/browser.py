@@ -91,7 +91,7 @@ PATIENCE = 60_000
 expect.set_options(timeout=PATIENCE)
 
 NETWORK = ("Failed to load resource", "WebSocket connection to")
-"""What the browser itself logs about connections that tests cut and requests that tests have refused."""
+"""Messages of the browser itself about connections that tests cut and requests that tests have refused."""
 
 
 class Visit:
@@ -125,7 +125,7 @@ def visit(browser: Browser, url: str, **options: Any) -> Iterator[Visit]:
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What the scripted pipeline does with one question."""
+    """How the scripted pipeline answers one question."""
 
     text: str = "A short answer."
     tier: str = "small"
@@ -134,15 +134,15 @@ class Answer(Struct, frozen=True, kw_only=True):
     cache: CacheOutcome = "miss"
     cache_reason: str = ""
     refusal: ApiError | None = None
-    """Raised before the turn is routed."""
+    """Error that is raised before the turn is routed."""
     failure: ApiError | None = None
-    """Ends the turn after its text."""
+    """Error that ends the turn after its text."""
     chunk: int = 4
     """Characters of one delta."""
     pause: float = 0.0
     """Seconds between deltas."""
     call: tuple[str, str] | None = None
-    """Name and arguments of a function that is called after the text."""
+    """Name and arguments of a function call after the text."""
     hold_at: int | None = None
     """Characters after which the answer waits for `ScriptedPipeline.release`."""
 
@@ -153,7 +153,7 @@ class ScriptedPipeline:
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
         self.turns: list[Turn] = []
-        """All turns that ran, for what they were asked."""
+        """All turns that ran, so that tests see what was asked."""
         self._gate = asyncio.Event()
 
     async def run(self, turn: Turn) -> None:
@@ -264,7 +264,7 @@ class ScriptedServer:
             "view": view,
             "decisions": DecisionLog(redis),
         }
-        # No route of this application asks for the others.
+        # This application's routes use no other parts.
         self.gateway = Gateway(**{field.name: parts.get(field.name) for field in dataclasses.fields(Gateway)})
         app.state.gateway = self.gateway
         yield
@@ -281,7 +281,7 @@ class ScriptedServer:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(20)
 
     def write_feedback(self) -> None:
-        """As a gateway does every second."""
+        """Write feedback, as a gateway does every second."""
         asyncio.run_coroutine_threadsafe(self.gateway.decisions.flush(), self._loop).result(20)
 
     def release(self) -> None:

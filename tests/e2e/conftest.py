@@ -31,7 +31,7 @@ class Installation:
     """A running `roundhouse serve` with a data folder of its own, and the demo's models.
 
     Args:
-        tiers: those that it has; each takes a core for seconds to start.
+        tiers: tiers to start, each of which takes a core for seconds.
         tables: more of its configuration, where not all tiers are wanted.
     """
 
@@ -102,7 +102,7 @@ class Installation:
         return self.process.wait(timeout=DEADLINE)
 
     def close(self) -> None:
-        """End it however it stands, and remove its folder."""
+        """End it in whatever state it is, and remove its folder."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -117,7 +117,7 @@ class Installation:
 
 @contextlib.contextmanager
 def installation(*, tiers: Sequence[str] = TIERS, tables: str = "", **environment: str) -> Iterator[Installation]:
-    """A Roundhouse that is ready."""
+    """Start a Roundhouse, and wait until it is ready."""
     running = Installation(tiers=tiers, tables=tables, **environment)
     try:
         running.wait_ready()

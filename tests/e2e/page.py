@@ -1,4 +1,4 @@
-"""What a user does on the chat page, and sees there."""
+"""A user's actions on the chat page, and what the user sees there."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def answered(page: Page) -> None:
 
 
 def answer(page: Page) -> Any:
-    """The text of the last answer."""
+    """Return the text of the last answer."""
     return page.locator(".markdown").last

@@ -1,4 +1,4 @@
-"""What the engine can do at the same time: workloads that switch features on.
+"""Workloads that switch on features of the engine, alone and together.
 
 Every pair of features is one test of `test_oracle.py`, and so are a random sample of larger combinations and all of
 them together on every architecture; so is every feature with every type of fewer bits. `composition_page.py` lists
@@ -54,15 +54,15 @@ FEWER_BITS: dict[str, Numbers] = {
     "int4, kv-fp8": Numbers("int4", "fp8"),
     "int4, kv-int8": Numbers("int4", "int8"),
 }
-"""What `--quantize` and `--kv-dtype` make of the model in fp32; quantised weights need one in bf16."""
+"""Settings of `--quantize` and `--kv-dtype` by name, for a model in fp32; quantised weights need one in bf16."""
 FEWER_BITS_OF_BOTH = [name for name, numbers in FEWER_BITS.items() if numbers.quantize and numbers.kv_dtype != "auto"]
 TIMEOUT = 30
-"""Seconds after which a core is stuck."""
+"""Seconds after which a core counts as stuck."""
 HOST_BYTES = 1 << 20
-"""Of host memory for KV: more than all blocks of a test."""
+"""Bytes of host memory for KV: more than all blocks of a test."""
 PAIRS = list(combinations(FEATURES, 2))
 SAMPLE = 24
-"""Larger combinations that are tested."""
+"""Number of larger combinations that are tested."""
 
 
 def larger_combinations() -> list[tuple[str, ...]]:
@@ -104,7 +104,7 @@ class Transcript:
 
 
 class Recorder:
-    """A runner that keeps the plans it passes on, so that a test can prove that what it wants to test took place."""
+    """Wraps a runner and keeps the plans it runs, so that a test can prove that what it tests took place."""
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
@@ -125,7 +125,7 @@ class Recorder:
 
 
 WORDS = Grammar("regex", "[a-z]+( [a-z]+){60,}")
-"""Too long to be finished: requests must live long enough to be preempted."""
+"""A grammar too long to be finished: requests must live long enough to be preempted."""
 RECORD = Grammar(
     "json_schema",
     json.dumps(
@@ -138,7 +138,7 @@ RECORD = Grammar(
     ),
 )
 COLOUR = Grammar("regex", "(red|green|blue) [0-9]{1,3}[.]")
-"""Ends by itself."""
+"""A grammar that ends by itself."""
 
 
 class Scenario:
@@ -227,7 +227,7 @@ class Scenario:
         )
 
     def run(self, device: str) -> dict[str, Transcript]:
-        """Serve the scenario; what each of the five requests got. Fails if a feature did not come into play."""
+        """Serve the scenario; returns the five requests' transcripts. Fails if a feature did not come into play."""
         runner = self.checkpoint.runner(self.blocks, device)
         recorder = Recorder(runner)
         with self.core(runner, recorder, device) as (core, speculator):
@@ -251,7 +251,7 @@ class Scenario:
         return {request.id: transcripts[request.id] for request in self.requests}
 
     def _evict(self, core: EngineCore) -> None:
-        """Have the prompts computed, and others after them until nothing of them is on the device any more."""
+        """Have the prompts computed, and others after them until the device holds none of their blocks."""
         once = SamplingParams(max_tokens=1)
         for request in self.requests:
             # With its grammar, which is thus compiled: or by then the others might have ended.
@@ -262,7 +262,7 @@ class Scenario:
         self._bring_adapter(core)
 
     def _bring_adapter(self, core: EngineCore) -> None:
-        """On the device before anything else runs, so that it is four blocks that are left."""
+        """Load the adapter before anything else runs, so that four blocks are left."""
         if {"adapters", "preempt"} <= self.features:
             serve(core, [(0, Generate("load", [7], SamplingParams(max_tokens=1), adapter=self.checkpoint.adapters[0]))])
 

@@ -1,4 +1,4 @@
-"""docs/composition.md, from what is tested: `python -m tests.engine.composition_page` prints it."""
+"""Writes docs/composition.md from what is tested: `python -m tests.engine.composition_page` prints it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ are {larger_in_fewer_bits} of the combinations above on Llama.
 
 
 def page() -> str:
-    """docs/composition.md"""
+    """Return docs/composition.md."""
     return _PAGE.format(
         features="\n".join(f"- **{name}**: {meaning}" for name, meaning in FEATURES.items()),
         pairs=table(FEATURES, {frozenset(pair) for pair in PAIRS}),
@@ -67,7 +67,7 @@ def page() -> str:
 
 
 def table(columns: Iterable[str], tested: set[frozenset[str]]) -> str:
-    """What composes with what, in markdown: a cell for every pair of a feature and a column that is tested."""
+    """Return a Markdown table with a cell for every tested pair of a feature and a column."""
     rows = [["", *(column.replace(", ", " ") for column in columns)]]
     for feature in FEATURES:
         cells = ("✓" if frozenset((feature, column)) in tested else "-" for column in columns)

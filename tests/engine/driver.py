@@ -16,7 +16,7 @@ BLOCKS = 128
 
 
 def request(prompt: Sequence[int], id: str = "r", **sampling: object) -> Request:
-    """A request, greedy unless told otherwise."""
+    """Return a request, greedy unless told otherwise."""
     return Request(id, list(prompt), SamplingParams(**({"temperature": 0.0} | sampling)), arrival=0.0)  # type: ignore[arg-type]
 
 
@@ -29,7 +29,7 @@ def drive(
     draft: Callable[[Request], Sequence[int]] = lambda _: (),
     blocks: int = BLOCKS,
 ) -> list[list[Sampled]]:
-    """Run all requests side by side until each has `max_tokens` tokens; what each row gave, by request.
+    """Run all requests side by side until each has `max_tokens` tokens; returns each row's results, by request.
 
     `chunk` limits the tokens of a row; 0 draws a limit for every row, so that chunks and decodes mix. `draft` guesses
     the next tokens of a request that decodes. Blocks from `blocks` on are not used.
@@ -65,6 +65,6 @@ def drive(
 
 
 def tokens_of(runner: ModelRunner, requests: Sequence[Request], **how: Any) -> list[list[int]]:
-    """The output tokens of all requests."""
+    """Return the output tokens of all requests."""
     drive(runner, requests, **how)
     return [one.output for one in requests]

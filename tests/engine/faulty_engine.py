@@ -7,7 +7,7 @@ from engine.execution.readout import LaunchedStep
 from engine.plan import StepPlan, TokenMasks
 
 POISON, FATAL = 301, 302
-"""Fails its own steps; from this one on every step fails, as after most errors of a GPU."""
+"""Prompts' first tokens that fail their own steps, and every step from then on, as after most errors of a GPU."""
 
 
 class FaultyRunner(runner.ModelRunner):

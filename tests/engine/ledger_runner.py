@@ -37,7 +37,7 @@ def model_info(context: int = 256, eos: tuple[int, ...] = (EOS,), **overrides: o
 
 
 def next_token(tokens: Sequence[int], adapter: str | None = None) -> int:
-    """The ledger's "model": a token that depends on all tokens before it, and on the adapter."""
+    """Return the ledger's "model" output: a token that depends on all tokens before it, and on the adapter."""
     packed = struct.pack(f"<{len(tokens)}I", *tokens) + (adapter or "").encode()
     digest = hashlib.blake2b(packed, digest_size=4).digest()
     return int.from_bytes(digest, "little") % VOCABULARY
@@ -53,7 +53,7 @@ def expected_output(prompt: Sequence[int], count: int, adapter: str | None = Non
 
 @dataclass(frozen=True)
 class Done:
-    """The handle of a step that had run when it was launched."""
+    """The handle of a step that has already run when it is launched."""
 
     results: list[Sampled]
 
@@ -64,9 +64,9 @@ class Done:
 class LedgerRunner:
     def __init__(self, blocks: int) -> None:
         self.cells: list[tuple[object, ...] | None] = [None] * (blocks * BLOCK_SIZE)
-        """Token, position and adapter of what each cell holds."""
+        """Contents of each cell: token, position and adapter."""
         self.step_tokens: list[int] = []
-        """Tokens of every step that ran."""
+        """Number of tokens of every step that ran."""
         self.released: list[str] = []
 
     def launch(self, plan: StepPlan, masks: TokenMasks | None = None) -> Handle:

@@ -51,7 +51,7 @@ def adapters_for(architecture: str) -> tuple[Kind, Kind]:
 
 
 class Numbers(NamedTuple):
-    """What a model is served in; nothing of it unless its weights or its keys and values are in fewer bits."""
+    """The number formats in which a model is served; none unless its weights or its KV are in fewer bits."""
 
     quantize: Quantization | None = None
     kv_dtype: KVDtype = "auto"
@@ -91,7 +91,7 @@ class OracleCheckpoint:
         return Constraints(self._compiler, info.vocabulary)
 
     def compile(self, *grammars: Grammar) -> None:
-        """Have grammars in the cache, so that requests with them are ready at once."""
+        """Compile grammars into the cache, so that requests with them are ready at once."""
         for grammar in grammars:
             self._compiler.compile(grammar, lambda: None).exception(TIMEOUT)
             self._compiler.release(grammar)
@@ -129,7 +129,7 @@ class OracleCheckpoint:
         return self._runners[key]
 
     def tolerance(self, adapter: str | None) -> float:
-        """How far log-probabilities may be from the oracle's."""
+        """Return how far log-probabilities may be from the oracle's."""
         return 1e-5 if adapter is None else 1e-4
 
     def logprobs(self, adapter: str | None, tokens: list[int]) -> torch.Tensor:
@@ -184,7 +184,7 @@ class OracleCheckpoint:
 
 
 class QuantizedCheckpoint(OracleCheckpoint):
-    """The checkpoint, adapters and grammars of another checkpoint, served in fewer bits, on the CPU.
+    """A wrapper that serves another checkpoint, its adapters and grammars in fewer bits, on the CPU.
 
     The oracle is the same engine with nothing else in it: whole texts, one at a time, with its adapters in place.
     """
@@ -204,7 +204,7 @@ class QuantizedCheckpoint(OracleCheckpoint):
         self._plain.compile(*grammars)
 
     def close(self) -> None:
-        """The other checkpoint does it."""
+        """Do nothing, as the other checkpoint closes what it owns."""
 
     def path(self, version: str) -> Path:
         return self._plain.path(version)
@@ -246,7 +246,7 @@ class QuantizedCheckpoint(OracleCheckpoint):
 
     @cached_property
     def _alone(self) -> ModelRunner:
-        """With all adapters in sectors behind the blocks that `drive` uses."""
+        """Return a runner with all adapters in sectors behind the blocks that `drive` uses."""
         runner = self._load(self.directory, BLOCKS + sum(self.sectors.values()), "cpu")
         assert runner.bank is not None
         end = BLOCKS
@@ -278,7 +278,7 @@ def _row(entry: TokenIdLogprob) -> torch.Tensor:
 
 
 class _Masks(LogitsProcessor):
-    """llguidance in transformers' loop."""
+    """Applies llguidance's masks in transformers' loop."""
 
     def __init__(self, tokens: llguidance.LLTokenizer, grammar: Grammar, prompt: int) -> None:
         self._tokens, self._prompt, self._source = tokens, prompt, _source(grammar)

@@ -16,7 +16,7 @@ from engine.wire import ClientFrame, Generate, Load, Output, Ready, SamplingPara
 from tests.engine.ledger_runner import LedgerRunner, model_info
 
 TIMEOUT = 30
-"""Seconds after which a test is stuck; none depends on how long anything takes."""
+"""Seconds after which a test counts as stuck; no test depends on how long anything takes."""
 
 
 class GatedRunner(LedgerRunner):
@@ -51,7 +51,7 @@ class Peer:
         return decode_server_frame(await self.connection.recv(decode=False))
 
     async def outputs(self, id: str) -> list[Output]:
-        """Everything that one request gets, to its end."""
+        """Return everything that one request gets, to its end."""
         outputs: list[Output] = []
         while not outputs or outputs[-1].finish is None:
             frame = await self.receive()
@@ -60,7 +60,7 @@ class Peer:
         return outputs
 
     async def until_outputs(self) -> list[Output]:
-        """The outputs of the next frame that has any."""
+        """Return the outputs of the next frame that has any."""
         while True:
             frame = await self.receive()
             assert isinstance(frame, Step)
@@ -73,7 +73,7 @@ class Peer:
         await self.outputs("flush")
 
     async def probe(self) -> Load:
-        """Run a request of one token; the engine's load after it, and after everything that was sent before it."""
+        """Run a request of one token; returns the engine's load after it and everything that was sent before it."""
         await self.send(ask("probe", max_tokens=1))
         while True:
             frame = await self.receive()

@@ -22,7 +22,7 @@ class Bench:
     """A scheduler with a ledger runner and a clock that ticks once per step."""
 
     policy: PolicyName = "fair"
-    """Unless the configuration says otherwise."""
+    """Policy to use unless the configuration names one."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Bench:
         self.now = 0.0
         self.plan = StepPlan()
         self.draft: Callable[[Row], tuple[int, ...]] | None = None
-        """Guesses what comes after a row, if there are to be drafts."""
+        """Drafts the tokens after a row, if the test uses drafts."""
 
     def add(self, id: str, prompt: list[int] | int, max_tokens: int = 4, **fields: Any) -> Request:
-        """A request; an integer prompt is that many tokens nobody else has."""
+        """Add a request; an integer prompt is that many tokens nobody else has."""
         if isinstance(prompt, int):
             prompt = [sum(map(ord, id)) % VOCABULARY, *(position % VOCABULARY for position in range(prompt - 1))]
         request = Request(
@@ -61,7 +61,7 @@ class Bench:
         return request
 
     def step(self) -> dict[str, int]:
-        """Run one step; how many tokens each request ran in it."""
+        """Run one step; returns how many tokens each request ran in it."""
         self.now += 1.0
         self.plan = self.scheduler.schedule(self.now)
         if self.draft is not None:
@@ -75,7 +75,7 @@ class Bench:
         return {row.request.id: row.tokens for row in self.plan.rows}
 
     def _before_execution(self) -> None:
-        """What the core does between schedule and execution."""
+        """Do what the core does between scheduling and execution."""
 
     def _assert_only_private_blocks_are_written(self) -> None:
         users = Counter(block for request in self.scheduler.running for block in request.block_table)
@@ -93,6 +93,6 @@ class Bench:
             steps -= 1
 
     def assert_correct(self) -> None:
-        """Every finished request has exactly the tokens it would have had alone."""
+        """Check that every finished request has exactly the tokens it would have had alone."""
         for request in self.requests.values():
             assert request.output == expected_output(request.prompt, len(request.output), request.adapter)

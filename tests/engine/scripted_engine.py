@@ -1,4 +1,4 @@
-"""A served engine whose answers a test dictates, and what its clients' tests share."""
+"""A served engine whose answers a test dictates, and shared parts of the tests of its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of everything that reads bytes of strangers.
+"""Coverage-guided fuzzing of everything that decodes bytes from outside.
 
     python -m tests.fuzz.decoders session -runs=100000          one target; any libFuzzer option
     make fuzz                                                   all of them, a minute each
@@ -33,7 +33,7 @@ ARTIFACTS = Path(__file__).parent.parent.parent / "test-artifacts"
 
 
 def bodies(data: bytes) -> None:
-    """Request bodies of all endpoints."""
+    """Decode request bodies of all endpoints."""
     try:
         body = JsonCodec().decode(data)
     except InvalidRequest:
@@ -46,7 +46,7 @@ def bodies(data: bytes) -> None:
 
 
 def session(data: bytes) -> None:
-    """Messages of one WebSocket, separated by zeros, in both codecs."""
+    """Feed messages of one WebSocket, separated by zeros, in both codecs."""
     now = 0.0
     for codec in (JsonCodec(), MsgpackCodec()):
         connection = Session(codec, SessionLimits(max_message_bytes=4096), now)
@@ -59,14 +59,14 @@ def session(data: bytes) -> None:
 
 
 def frames(data: bytes) -> None:
-    """What engines and gateways hear from each other."""
+    """Decode the frames between engines and gateways."""
     for decode in (decode_client_frame, decode_server_frame):
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
             decode(data)
 
 
 def calls(data: bytes) -> None:
-    """Answers of models in all formats of tool calls: cut anywhere, they are read as if they were whole."""
+    """Parse answers in all formats of tool calls: cut anywhere, they must read as if they were whole."""
     text = data[1:].decode(errors="replace")
     step = 1 + (data[0] if data else 0) % 7
     pieces = [text[start : start + step] for start in range(0, len(text), step)]
@@ -75,7 +75,7 @@ def calls(data: bytes) -> None:
 
 
 def _read(make: Callable[[list[str]], CallParser], pieces: list[str]) -> list[object]:
-    """What was read, neighbouring texts and arguments put together."""
+    """Return what was read, with neighbouring texts and arguments joined."""
     parser = make(["get_weather", "f"])
     found: list[Parsed] = [event for piece in pieces for event in parser.push(piece)]
     found += parser.finish()

@@ -1,4 +1,4 @@
-"""Requests that name a thing, and everything that is heard in return: for telling whether there is such a thing."""
+"""Requests that name a thing, with everything heard in return: it must not tell whether the thing exists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(served: Served, key: str | None) -> httpx2.AsyncClient:
 
 
 def invented(name: str) -> str:
-    """A name of the same form that never was; of a response, one that the same gateway would have run."""
+    """Return a name of the same form that never existed; of a response, one that the same gateway would have run."""
     if name.startswith("resp_"):
         return name[:21] + secrets.token_hex(16)
     return name[:4] + secrets.token_hex(len(name))[: len(name) - 4]
@@ -47,7 +47,7 @@ OWN = [
     (re.compile(r'("(?:created|created_at|completed_at|remaining|reset_seconds)":)[\d.]+'), r"\1*"),
     (re.compile(r"^(x-ratelimit-(?:remaining|reset)-.*|x-roundhouse-overhead-ms|date): .*$", re.MULTILINE), r"\1: *"),
 ]
-"""What is a caller's own, or the time's."""
+"""Parts of a response that depend on the caller or the time."""
 
 
 def without_own(said: str, name: str = "\0") -> str:
@@ -58,13 +58,13 @@ def without_own(said: str, name: str = "\0") -> str:
 
 
 def written(status: int, headers: Mapping[str, str], content: bytes) -> str:
-    """A response, whole."""
+    """Return a whole response as text."""
     head = "".join(f"{name.lower()}: {value}\n" for name, value in sorted(headers.items()))
     return f"{status}\n{head}\n{content.decode()}\n"
 
 
 async def over_http(client: httpx2.AsyncClient, endpoint: str, attempt: Attempt, name: str) -> str:
-    """What the client is told, and what its headers alone tell where they can be read."""
+    """Return what the client is told over HTTP, and what headers alone tell where they can be read."""
     method, path = endpoint.split(" ")
     _, body, query, headers = attempt.named(name)
     address = re.sub(r"{.*}", name, path) + query
@@ -77,7 +77,7 @@ async def over_http(client: httpx2.AsyncClient, endpoint: str, attempt: Attempt,
 
 
 async def over_a_socket(socket: ClientConnection, attempt: Attempt, name: str) -> str:
-    """The same, up to the event that ends it."""
+    """Return what the client is told over a socket, up to the event that ends it."""
     said: list[dict[str, Any]] = []
     packed = socket.subprotocol == "roundhouse.msgpack"
     event = attempt.named(name).body

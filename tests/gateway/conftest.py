@@ -73,7 +73,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class EngineThread:
-    """A real engine that serves on a loop of its own; `stop` is its death. `config` goes to the scheduler."""
+    """A real engine that serves on a loop of its own; `stop` kills it. `config` goes to the scheduler."""
 
     def __init__(self, model: Path, *, tls: ssl.SSLContext | None = None, **config: Any) -> None:
         self._tls = tls
@@ -126,7 +126,7 @@ class Served:
     server: GatewayServer
     port: int
     client: openai.AsyncOpenAI
-    """Without retries; closed by the fixture."""
+    """Client without retries; closed by the fixture."""
 
     @property
     def url(self) -> str:
@@ -134,11 +134,11 @@ class Served:
 
     @property
     def base_url(self) -> str:
-        """For the `openai` client."""
+        """Base URL for the `openai` client."""
         return f"{self.url}/v1"
 
     def connect(self, key: str | None = KEY, **options: Any) -> connect:
-        """A plain WebSocket to `/v1/responses`."""
+        """Open a plain WebSocket to `/v1/responses`."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
         if "host" in options:  # connects to this machine under another name
             options |= {"sock": socket.create_connection(("127.0.0.1", self.port))}
@@ -148,7 +148,7 @@ class Served:
         )
 
     def leftovers(self) -> dict[str, int]:
-        """Everything that a turn or connection may leave behind; all zero when nothing leaks."""
+        """Return everything that a turn or connection may leave behind; all zero when nothing leaks."""
         gateway = self.gateway
         return {
             "turns": gateway.turns.running,
@@ -245,7 +245,7 @@ async def send(socket: ClientConnection, **event: Any) -> None:
 
 
 async def receive(socket: ClientConnection) -> dict[str, Any]:
-    """The next event."""
+    """Return the next event."""
     async with asyncio.timeout(20):
         event: dict[str, Any] = json.loads(await socket.recv())
     return event
@@ -255,7 +255,7 @@ TERMINAL = ("response.completed", "response.incomplete", "response.failed", "err
 
 
 async def until_end(next_event: Callable[[], Awaitable[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """All events up to the one that ends the turn."""
+    """Return all events up to the one that ends the turn."""
     events = [await next_event()]
     while events[-1]["type"] not in TERMINAL:
         events.append(await next_event())
@@ -263,5 +263,5 @@ async def until_end(next_event: Callable[[], Awaitable[dict[str, Any]]]) -> list
 
 
 def text_of(events: list[dict[str, Any]]) -> str:
-    """The deltas' text."""
+    """Return the deltas' text."""
     return "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")

@@ -38,24 +38,24 @@ class FrameEngine:
     def __init__(self, path: Path, tokens: dict[str | None, int]) -> None:
         self.address = f"unix://{path}"
         self.tokens = tokens
-        """By adapter version; None is the base model."""
+        """Answering token by adapter version; None is the base model."""
         self.frames: list[ClientFrame] = []
-        """Everything received, in order."""
+        """Frames that were received, in order."""
         self.gate = asyncio.Event()
         """Until it is set, requests get no token."""
         self.gate.set()
         self.failing = False
-        """Close the connection instead of answering."""
+        """Whether it closes the connection instead of answering."""
         self.load = LOAD
-        """What it says of itself."""
+        """The load that it reports."""
         self.finish: FinishReason = "length"
-        """How answers end."""
+        """Reason with which answers end."""
         self.script: Callable[[Generate], list[list[int]]] | None = None
-        """Answers instead: the tokens of each step. The end waits while the gate is closed."""
+        """Answers in place of the token: the tokens of each step. The end waits while the gate is closed."""
         self.pace: Callable[[], Awaitable[None]] | None = None
         """Awaited after each step of a script."""
         self.logprob = -0.1
-        """Of every token of a script, where requests ask for it."""
+        """Log-probability of every token of a script, where requests ask for it."""
         self._path = path
         self._steps: set[asyncio.Task[None]] = set()
 

@@ -1,4 +1,4 @@
-"""What the tests of the WebSocket share: asking, reading errors, seeing a close."""
+"""Shared parts of the tests of the WebSocket: ask, read errors, expect a close."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from tests.gateway.conftest import receive, send, until_end
 
 VARIED: dict[str, Any] = {"temperature": 1, "seed": 5, "ignore_eos": True}
-"""Random text, the same in every run."""
+"""Parameters of a random text that is the same in every run."""
 
 
 async def create(socket: ClientConnection, text: str = "hello", **fields: Any) -> None:
@@ -20,7 +20,7 @@ async def create(socket: ClientConnection, text: str = "hello", **fields: Any) -
 
 
 async def ask(socket: ClientConnection, text: str = "hello", **fields: Any) -> list[dict[str, Any]]:
-    """One turn, all its events."""
+    """Run one turn; returns all its events."""
     await create(socket, text, **fields)
     return await until_end(lambda: receive(socket))
 
@@ -31,7 +31,7 @@ def assert_error(event: dict[str, Any], status: int, code: str, param: str | Non
 
 
 async def closed_with(socket: ClientConnection) -> int:
-    """Read until the server closes; the code it gives."""
+    """Read until the server closes; returns its code."""
     async with asyncio.timeout(20):
         try:
             while True:

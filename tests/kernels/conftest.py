@@ -12,11 +12,11 @@ from kernels import library
 torch.set_num_threads(1)
 
 Body = tuple[library.Library, torch.device]
-"""A library, and where its tensors are."""
+"""A library, and the device of its tensors."""
 
 
 def load(name: str) -> library.Library:
-    """A library for tensors of the CPU; skips the test where there is none."""
+    """Load a library for tensors of the CPU; skips the test where there is none."""
     if name in library.ISAS and name not in library.supported():
         pytest.skip(f"this CPU has no {name}")
     try:

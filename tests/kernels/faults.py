@@ -25,15 +25,15 @@ _HOST = BUILD / "kernels" / "csrc" / "emulator" / "libroundhouse_emulator_host.a
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A line of a header that is changed."""
+    """A changed line of a header."""
 
     name: str
     header: str
-    """Below `include/roundhouse`."""
+    """Path of the header below `include/roundhouse`."""
     old: str
     new: str
     message: str | None = None
-    """What the error must say, if it is one of the emulator's."""
+    """What the error must say, if the emulator raises it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Case:
     """A kernel in which faults are planted."""
 
     source: str
-    """Of `cuda/`, without its ending."""
+    """Name of the source in `cuda/`, without its ending."""
     functions: list[str]
-    """Of the library, that are needed."""
+    """Functions of the library that the run needs."""
     run: Callable[[library.Library], torch.Tensor]
-    """Checks the result, and gives it."""
+    """Runs the kernel, checks the result and returns it."""
 
 
 def check(run: Callable[[library.Library], torch.Tensor], body: library.Library) -> None:
@@ -65,7 +65,7 @@ def check(run: Callable[[library.Library], torch.Tensor], body: library.Library)
 
 
 def compile_with(fault: Fault, source: str, functions: list[str], folder: Path) -> library.Library:
-    """The library of `cuda/<source>.cu` with a fault, which has these functions only."""
+    """Compile the library of `cuda/<source>.cu` with a fault, which has these functions only."""
     if not _HOST.exists():
         pytest.skip("the emulator is not built: install the CUDA toolkit's headers, then run `python -m kernels.build`")
     shutil.copytree(_CSRC / "include", folder / "include")

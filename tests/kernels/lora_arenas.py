@@ -13,7 +13,7 @@ from kernels.lora import reference
 from kernels.lora.layout import CHUNK
 
 SECTOR = 13 * CHUNK
-"""Elements: neither a part nor a row of one ends with a sector."""
+"""Elements of a sector, at whose end neither a part nor a row of one ends."""
 WIDTH, SIZES, VOCABULARY, EXPERTS = 24, (16, 8, 8), 11, 3
 
 
@@ -59,7 +59,7 @@ class Arena:
         counts = [-(-one.elements // sector) for one in layouts]
         self.memory = torch.full((sum(counts) + 2, sector), torch.nan, dtype=dtype)
         self.magnitudes = self.memory.clone()
-        """The same with every number's magnitude."""
+        """The arena's memory with every number's magnitude."""
         free = random.Random(seed).sample(range(len(self.memory)), sum(counts))
         self.adapters = []
         for one, count in zip(layouts, counts, strict=True):
@@ -78,7 +78,7 @@ class Arena:
 
 
 def segments(adapters: Sequence[LoraAdapter | None], counts: Sequence[int]) -> reference.Segments:
-    """Rows by adapter."""
+    """Return the rows by adapter."""
     owners = [adapter for adapter, count in zip(adapters, counts, strict=True) for _ in range(count)]
     return [
         (adapter, torch.tensor([row for row, owner in enumerate(owners) if owner is adapter]))

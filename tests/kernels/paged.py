@@ -1,4 +1,4 @@
-"""Batches over a paged cache for the CUDA bodies, and what attention over them should be."""
+"""Batches over a paged cache for the CUDA bodies, and attention's expected results over them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Batch:
     counts: torch.Tensor
     window: int = 0
     scales: tuple[torch.Tensor, torch.Tensor] | None = None
-    """Of keys and values in int8."""
+    """Scales of keys and values in int8."""
 
     def run(self, body: library.Library) -> torch.Tensor:
-        """Attention by a library -> [T, H, D]; what is not to be read is NaN, and so is what surrounds the output."""
+        """Run attention by a library -> [T, H, D]; what must not be read, and what surrounds the output, is NaN."""
         tokens, heads, dim = self.query.shape
         out = torch.full((tokens + 2, heads, dim), math.nan, dtype=self.query.dtype, device=self.query.device)
         most, splits = int(self.counts.max()), -(-int((self.starts + self.counts).max()) // SPLIT)
@@ -43,7 +43,7 @@ class Batch:
         return out[1:-1]
 
     def expected(self) -> torch.Tensor:
-        """The same in fp64, one row after the other."""
+        """Return the same in fp64, one row after the other."""
         outputs = []
         caches = [cache.cpu().double() for cache in (self.keys, self.values)]
         if self.scales is not None:

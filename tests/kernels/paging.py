@@ -1,4 +1,4 @@
-"""Batches of sequences in a paged cache, and what attention over them must give."""
+"""Batches of sequences in a paged cache, and attention's expected results over them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Paged:
         return plan_attention(starts, counts, self.tables, window=self.window, device=torch.device(self.device))
 
     def expected(self) -> torch.Tensor:
-        """[tokens, heads * dim] in fp64."""
+        """Return attention in fp64 [tokens, heads * dim]."""
         outputs, begin = [torch.empty(0, self.heads * self.dim, dtype=torch.float64)], 0
         query = self.query.cpu().double()
         for (start, count), pair in zip(self.rows, self.sequences, strict=True):

@@ -1,4 +1,4 @@
-"""What the tests of stored questions share."""
+"""Shared parts of the tests of stored questions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MODEL = CorrectnessModel(
     pairs=1,
     data="",
 )
-"""Sure from a similarity of about 0.8."""
+"""A model that is sure from a similarity of about 0.8."""
 
 
 def vector(*leading: float) -> Vector:
-    """Of length 1."""
+    """Return a vector of length 1 with these first numbers."""
     made = np.zeros(DIMENSIONS, dtype=np.float32)
     made[: len(leading)] = leading
     normal: Vector = made / np.linalg.norm(made)

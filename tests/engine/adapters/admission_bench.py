@@ -16,7 +16,7 @@ _SIZES = {"share", "host_bytes", "step_bytes", "wait", "loads"}
 
 
 class AdapterBench(Bench):
-    """`delay`: steps that a load takes."""
+    """A bench whose adapters take `delay` steps to load."""
 
     def __init__(self, blocks: int = 16, *, sizes: Mapping[str, int] | None = None, delay: int = 0, **config: Any):
         residency = {name: config.pop(name) for name in _SIZES & config.keys()}
@@ -26,10 +26,10 @@ class AdapterBench(Bench):
         self.delay = delay
         self.loading: list[tuple[float, Job]] = []
         self.failed: dict[str, str] = {}
-        """Why requests were ended."""
+        """Errors that ended requests, by request."""
 
     def step(self) -> dict[str, int]:
-        """Let loads end that are due, schedule, do what the bank has to do, and run the step."""
+        """End the loads that are due, schedule, carry out what the bank plans, and run the step."""
         while self.loading and self.loading[0][0] <= self.now:
             self._finish(self.loading.pop(0)[1])
         ran = super().step()

@@ -1,4 +1,4 @@
-"""A checkpoint with adapters of every kind for its architecture: what an engine serves, and what peft says to it."""
+"""A checkpoint with adapters of every kind for its architecture, and peft's answers with them as an oracle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.engine.checkpoints import oracle_greedy, oracle_logits
 from tests.engine.driver import request
 
 BLOCKS, LENT = 400, 2000
-"""For KV, and behind them for adapters."""
+"""Blocks for KV, and blocks behind them for adapters."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Collection:
         return self.folders[version]
 
     def runner(self, *kinds: str, device: str = "cpu", dtype: Dtype = "auto") -> ModelRunner:
-        """With these adapters installed in the last blocks, the last one first."""
+        """Return a runner with these adapters installed in the last blocks, the last one first."""
         runner = ModelRunner(self.base, blocks=BLOCKS + LENT, device=device, precision=Precision(dtype), adapters=self)
         free = iter(range(BLOCKS + LENT - 1, BLOCKS - 1, -1))
         for kind in kinds:
@@ -53,19 +53,19 @@ class Collection:
         return runner
 
     def logits(self, kind: str | None, tokens: list[int]) -> torch.Tensor:
-        """The oracle's, of every position."""
+        """Return the oracle's logits of every position."""
         if kind is None:
             return oracle_logits(self.base, tokens)
         return peft_logits(self.base, self.folders[kind], tokens)
 
     def greedy(self, kind: str | None, prompt: list[int], new_tokens: int) -> list[int]:
-        """The oracle's answer."""
+        """Return the oracle's answer."""
         if kind is None:
             return oracle_greedy(self.base, prompt, new_tokens)
         return peft_greedy(self.base, self.folders[kind], prompt, new_tokens)
 
     def mixture(self) -> list[str | None]:
-        """All kinds, every third with company of its own, and base rows between."""
+        """Return all kinds, every third one twice, and base rows between them."""
         kinds: list[str | None] = []
         for index, kind in enumerate(self.folders):
             kinds += [kind, *([kind, None] if index % 3 == 0 else [])]
@@ -78,7 +78,7 @@ def bank_of(runner: ModelRunner) -> AdapterBank:
 
 
 def ask(kind: str | None, prompt: list[int], **sampling: object) -> Request:
-    """A greedy request with an adapter."""
+    """Return a greedy request with an adapter."""
     one = request(prompt, str(kind), **sampling)
     one.adapter = kind
     return one

@@ -16,7 +16,7 @@ from tests.engine.ledger_runner import LedgerRunner
 
 
 class LedgerBank(LedgerRunner):
-    """A runner and its bank. `sizes`: sectors of each registered version, 1 where it is not named."""
+    """A runner and its adapter bank. `sizes`: sectors of each registered version, 1 where it is not named."""
 
     sector_bytes = 10
 
@@ -28,7 +28,7 @@ class LedgerBank(LedgerRunner):
         self._written: dict[str, Sequence[int]] = {}
         self.log: list[str] = []
         self.distinct: list[int] = []
-        """Adapters of every step that ran."""
+        """Number of distinct adapters in every step that ran."""
 
     def prepare(self, version: str) -> int:
         self.log.append(f"prepare {version}")

@@ -1,4 +1,4 @@
-"""What processes of tests do to a registry; without torch, so that they start at once."""
+"""Writes of test processes to a registry; without torch, so that they start at once."""
 
 from __future__ import annotations
 

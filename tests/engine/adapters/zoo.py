@@ -38,7 +38,7 @@ class Kind:
     copies: bool = True
     """Whether embeddings that are targets are saved along, as peft does by itself."""
     listed: bool = False
-    """Experts as transformers 4 saved them."""
+    """Whether experts are saved as transformers 4 did."""
 
 
 def _kind(architecture: str = "llama", **config: Any) -> Kind:
@@ -108,7 +108,7 @@ ZOO: dict[str, Kind] = {
     "listed experts and router": _kind("mixtral", target_modules=["q_proj", "gate", "w1", "w2", "w3"], listed=True),
     "listed outputs": _kind("mixtral", target_modules=["w2"], listed=True),
 }
-"""Name -> kind. Every kind is supported."""
+"""Kinds by name. Every kind is supported."""
 
 
 def write_adapter(folder: Path, base: Path, kind: str | Kind, *, seed: int = 0) -> Path:
@@ -129,7 +129,7 @@ def write_adapter(folder: Path, base: Path, kind: str | Kind, *, seed: int = 0) 
 
 @cache
 def load_peft(base: Path, folder: Path) -> PeftModel:
-    """The adapter on its base as peft's own model, in eval mode, fp32, on the CPU."""
+    """Return the adapter on its base as peft's own model, in eval mode, fp32, on the CPU."""
     with warnings.catch_warnings(action="ignore"):
         warnings.filterwarnings("error", message=".*missing adapter keys")
         return PeftModel.from_pretrained(_load_base(base), folder).eval()
@@ -137,14 +137,14 @@ def load_peft(base: Path, folder: Path) -> PeftModel:
 
 @torch.inference_mode()
 def peft_logits(base: Path, folder: Path, tokens: list[int]) -> torch.Tensor:
-    """Logits of every position of one sequence without a KV cache, [len(tokens), vocabulary] in fp32."""
+    """Return the logits of every position of one sequence without a KV cache, [len(tokens), vocabulary] in fp32."""
     logits: torch.Tensor = load_peft(base, folder)(input_ids=torch.tensor([tokens]), use_cache=False).logits
     return logits[0]
 
 
 @torch.inference_mode()
 def peft_greedy(base: Path, folder: Path, prompt: list[int], new_tokens: int) -> list[int]:
-    """Exactly `new_tokens` greedy tokens of the peft model's `generate`, end-of-sequence tokens ignored."""
+    """Return exactly `new_tokens` greedy tokens of the peft model's `generate`, end-of-sequence tokens ignored."""
     output: torch.Tensor = load_peft(base, folder).generate(
         input_ids=torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
@@ -175,7 +175,7 @@ def _randomise(model: PeftModel, seed: int) -> None:
 
 
 def _write_listed(folder: Path, base: Path, kind: Kind, seed: int) -> None:
-    """The keys that peft wrote while transformers had a module per expert."""
+    """Write the keys that peft wrote while transformers had a module per expert."""
     generator = torch.Generator().manual_seed(seed)
     shapes = _load_base(base).config
     hidden, inner, experts = shapes.hidden_size, shapes.intermediate_size, shapes.num_local_experts

@@ -34,7 +34,7 @@ def write_model(directory: Path, family: str = "byte-level", **overrides: Any) -
 
 @cache
 def runner_for(directory: Path, blocks: int = 64) -> ModelRunner:
-    """Runners keep nothing between requests but stale KV, which must never show."""
+    """Return a runner. It keeps nothing between requests but stale KV, which must never show."""
     return ModelRunner(directory, blocks=blocks, precision=Precision("float32"))
 
 
@@ -59,18 +59,18 @@ class Engine:
         self.core.wake = self.woken.set
 
     def wait(self) -> None:
-        """Until an idle core has something to do."""
+        """Wait until an idle core has something to do."""
         assert self.woken.wait(TIMEOUT), "nobody woke the core"
         self.woken.clear()
 
     def compile(self, *grammars: Grammar) -> None:
-        """Have grammars in the cache."""
+        """Compile grammars into the cache."""
         for grammar in grammars:
             self.compiler.compile(grammar, lambda: None).exception(TIMEOUT)
             self.compiler.release(grammar)
 
     def serve(self, *requests: Generate) -> dict[str, Transcript]:
-        """Run requests side by side to their ends; the books must balance then."""
+        """Run requests side by side to their ends, and check the block counts then."""
         transcripts = {request.id: Transcript() for request in requests}
         for request in requests:
             self.core.add(request)
@@ -79,7 +79,7 @@ class Engine:
         return transcripts
 
     def outputs(self) -> Iterator[Output]:
-        """Step until nothing is alive any more."""
+        """Step until no request is alive, and yield the outputs."""
         while len(self.core) or not self.core.idle:
             if self.core.idle:
                 self.wait()
@@ -90,7 +90,7 @@ class Engine:
         assert (load.running, load.waiting) == (0, 0)
 
     def answer(self, transcript: Transcript) -> str:
-        """The text of an answer, as a client shows it."""
+        """Return the text of an answer, as a client shows it."""
         tokens = transcript.tokens
         if transcript.finish == "stop" and not transcript.grammar_complete:
             tokens = tokens[:-1]

@@ -75,7 +75,7 @@ UNDER = {
 
 @dataclass
 class Outcome:
-    """What became of one file of the suite."""
+    """Results of one file of the suite."""
 
     compiled: int = 0
     refused: int = 0
@@ -160,7 +160,7 @@ def _spellings(value: Any) -> Iterable[str]:
 
 
 def table() -> str:
-    """The markdown of what is supported, file by file, and of every known difference."""
+    """Return the table of what is supported, file by file, and of every known difference, in Markdown."""
     lines = [
         "| keyword | schemas | refused | valid instances accepted | invalid instances rejected |",
         "|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Drafts of chosen quality, for tests of what becomes of them."""
+"""Drafts of chosen quality, for tests of their verification."""
 
 from __future__ import annotations
 

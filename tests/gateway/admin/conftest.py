@@ -73,7 +73,7 @@ def administer(serve: Serve) -> Administer:
 
 
 def problem(response: httpx2.Response, status: int, code: str) -> dict[str, Any]:
-    """The problem that a response must be."""
+    """Check that a response is this problem, and return it."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     body: dict[str, Any] = response.json()
@@ -87,7 +87,7 @@ def problem(response: httpx2.Response, status: int, code: str) -> dict[str, Any]
 
 @pytest.fixture
 def thread(administer: Administer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Thread]:
-    """With a tenant `shop`, and something of everything."""
+    """A gateway with a tenant `shop` and something of everything."""
     from tests.gateway.admin.thread import Thread
 
     # Handlers of signals belong to a main thread.

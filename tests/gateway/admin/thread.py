@@ -14,7 +14,7 @@ class Thread:
     def __init__(self, administer: Administer) -> None:
         self.url = ""
         self.names: dict[str, str] = {}
-        """Of what exists, by parameters of paths."""
+        """Names of existing things, by parameter of a path."""
         self._administer = administer
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()

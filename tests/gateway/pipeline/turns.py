@@ -28,7 +28,7 @@ def request(text: str = "hello", **fields: Any) -> TurnRequest:
 
 
 async def run(served: Served, asked: TurnRequest, principal: Principal = DEMO) -> list[Any]:
-    """The neutral events of one turn."""
+    """Return the neutral events of one turn."""
     with await served.gateway.turns.start(asked, principal) as viewer:
         return [entry.event async for entry in viewer.entries() if entry.event is not None]
 
@@ -42,7 +42,7 @@ def text(events: list[Any]) -> str:
 
 
 async def stopping(served: Served, **changes: Any) -> TurnRequest:
-    """A request whose greedy answer soon ends of itself: its stop string is in the answer."""
+    """Return a request whose greedy answer soon ends by itself: its stop string is in the answer."""
     fields: dict[str, Any] = {"sampling": Sampling(temperature=0), "max_output_tokens": 50, **changes}
     whole = text(await run(served, request(**{**fields, "max_output_tokens": 12, "caching": Caching(no_store=True)})))
     return request(**{"stop": (whole[2:4],), **fields})

@@ -1,4 +1,4 @@
-"""Texts for the tests of recognisers: made of what they look for, of what resembles it, and of what is between."""
+"""Texts for the tests of recognisers: findings, what resembles them, and what stands between them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ FOUND: dict[str, tuple[str, ...]] = {
     "custom": ("EMP-1234", "EMP-123456", "case AB7"),
     "blocked": ("Project  Nightingale", "the blue door, opens at NOON", "ZU\u0308RICH", "xyz\u200bzy"),
 }
-"""By rule: what has to be found in any place."""
+"""Texts that have to be found in any place, by rule."""
 
 NOT_FOUND: dict[str, tuple[str, ...]] = {
     "private_key": ("-----BEGIN PUBLIC KEY-----", "-----BEGIN CERTIFICATE-----", "PRIVATE KEY"),
@@ -86,7 +86,7 @@ NOT_FOUND: dict[str, tuple[str, ...]] = {
     "custom": ("EMP-123", "XEMP-1234", "EMP-1234567", "case ab7"),
     "blocked": ("project", "nightingale project", "project nightingales", "the blue door", "zurich"),
 }
-"""By rule: what resembles it."""
+"""Texts that resemble findings and must not be found, by rule."""
 
 _fragments: Sequence[str] = [text for texts in (*FOUND.values(), *NOT_FOUND.values()) for text in texts]
 _between = st.sampled_from(
@@ -96,11 +96,11 @@ _pieces = st.sampled_from(_fragments).flatmap(
     lambda text: st.sampled_from([text, text[: len(text) // 2], text[len(text) // 2 :], text[:-1], text[1:]])
 )
 texts = st.lists(st.one_of(_pieces, _between, st.text(max_size=5)), max_size=12).map("".join)
-"""Texts."""
+"""Texts of such pieces and anything between."""
 
 
 @st.composite
 def cuts(draw: st.DrawFn, text: str) -> list[str]:
-    """Any way to cut a text into chunks, empty ones included."""
+    """Draw any way to cut a text into chunks, empty ones included."""
     places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=12)))
     return [text[begin:end] for begin, end in zip([0, *places], [*places, len(text)], strict=True)]

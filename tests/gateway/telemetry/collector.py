@@ -54,7 +54,7 @@ class Collector:
         return [span for span in self.spans if span.name == name]
 
     def children(self, span: Span) -> list[Span]:
-        """In order of time."""
+        """Return a span's children in order of time."""
         below = [each for each in self.spans if each.parent_span_id == span.span_id]
         return sorted(below, key=lambda each: (each.start_time_unix_nano, each.end_time_unix_nano))
 
@@ -69,7 +69,7 @@ class Collector:
 
 
 def attributes(span: Span) -> dict[str, Any]:
-    """A span's attributes as plain values."""
+    """Return a span's attributes as plain values."""
     values = {}
     for pair in span.attributes:
         kind = pair.value.WhichOneof("value")

@@ -33,5 +33,5 @@ RANDOM: dict[str, Any] = {"model": "auto", "temperature": 2.0, "max_output_token
 
 
 def check_call(name: str, arguments: str) -> None:
-    """Arguments keep to the schema of their function."""
+    """Check that arguments keep to the schema of their function."""
     jsonschema.validate(json.loads(arguments), SCHEMAS[name])

@@ -32,11 +32,11 @@ from tests.gateway.conftest import KEY, eventually
 from tests.gateway.frame_engine import LOAD, FrameEngine
 
 ANSWER = " ".join(f"{number:03}" for number in range(60))
-"""No two places of it look the same."""
+"""An answer of which no two places look the same."""
 
 
 ADMIN = "roundhouse-operator"
-"""An operator's key, with these tables."""
+"""Key of the operator in the tables below."""
 OPERATOR = f"""
 [[tenants]]
 name = "operations"
@@ -59,7 +59,7 @@ class CountingEngine(FrameEngine):
         self.live: dict[tuple[ServerConnection, str], asyncio.Event] = {}
         """Requests that have not ended, and how to cancel them."""
         self.sent = 0
-        """Tokens."""
+        """Number of tokens sent."""
 
     async def _answer(self, connection: ServerConnection, request: Generate) -> None:
         cancelled = self.live[connection, request.id] = asyncio.Event()
@@ -89,7 +89,7 @@ class CountingEngine(FrameEngine):
 
 
 CALLER = f'[[tenants]]\nname = "demo"\nkeys = [{{ id = "demo", sha256 = "{sha256(KEY.encode()).hexdigest()}" }}]\n'
-"""Whose key is `KEY`, where a test's tables name no tenants."""
+"""The tenant whose key is `KEY`, where a test's tables name no tenants."""
 
 
 class GatewayProcess:
@@ -114,7 +114,7 @@ class GatewayProcess:
     async def call(
         self, path: str, body: Any = None, *, key: str = KEY, method: str | None = None, **headers: str
     ) -> tuple[int, dict[str, str], Any]:
-        """Status, headers and body of the answer; a POST if it has a body."""
+        """Return status, headers and body of the answer; sends a POST if there is a body."""
         document = None if body is None else json.dumps(body).encode()
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json", **headers}
         request = urllib.request.Request(f"{self.url}{path}", document, headers, method=method)
@@ -151,7 +151,7 @@ class GatewayProcess:
             return await self.process.wait()
 
     async def metrics(self) -> dict[str, float]:
-        """Values of all series."""
+        """Return the values of all series."""
 
         def read() -> str:
             with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
@@ -181,10 +181,10 @@ async def gateways(
     environments: Sequence[Mapping[str, str]] = (),
     **turns: float,
 ) -> AsyncIterator[tuple[Sequence[GatewayProcess], CountingEngine]]:
-    """So many ready gateways that know of each other, and their engine.
+    """Start so many gateways that know of each other, and their engine; returns when they are ready.
 
-    Args: tables: more of the configuration; environments: what the first, the second ... process has beside that of
-    the tests; turns: settings.
+    Args: tables: more of the configuration; environments: variables of the first, second ... process in addition to
+    those of the tests; turns: settings.
     """
     with tempfile.TemporaryDirectory(prefix="rh-") as name:
         folder = Path(name)
@@ -252,7 +252,7 @@ GAUGES = (
     "roundhouse_websocket_connections",
     "roundhouse_reservations_held",
 )
-"""What must be zero when nobody wants anything."""
+"""Gauges that must be zero when no turn runs and no client is connected."""
 
 
 def free_port() -> int:

@@ -10,7 +10,7 @@ from tests.kernels.paged import SPLIT, batch
 
 
 def decode(body: library.Library) -> torch.Tensor:
-    """Rows of several tiles and splits, with and without a window."""
+    """Decode rows of several tiles and splits, with and without a window."""
     plain = attention(body, [(SPLIT + 200, 1), (63, 2), (SPLIT - 1, 1)], 0)
     return torch.cat((plain, attention(body, [(2 * SPLIT + 100, 1), (100, 1)], 150)))
 
@@ -21,7 +21,7 @@ def prefill(body: library.Library) -> torch.Tensor:
 
 
 def stored_in_int8(body: library.Library) -> torch.Tensor:
-    """Rows of few and of many queries."""
+    """Run rows of few and of many queries."""
     return attention(body, [(SPLIT + 90, 1), (30, 50)], 130, torch.bfloat16, torch.int8)
 
 
@@ -208,4 +208,4 @@ FAULTS = {
         Fault("a lane's sum for a row's", "attention/fp32.cuh", "reduce_warp(states[i].sum, Sum())", "states[i].sum"),
     ],
 }
-"""By case."""
+"""Faults by case."""

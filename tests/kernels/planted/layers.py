@@ -1,4 +1,4 @@
-"""Planted faults of what every layer and the end of a model need: norms, rotations, products, draws."""
+"""Planted faults in the ops of every layer and of a model's end: norms, rotations, products, draws."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.kernels.faults import Case, Fault
 
 
 def rms_norm(body: library.Library) -> torch.Tensor:
-    """Of a block per row. What a fault may read or write beside the rows is still the tensors' memory."""
+    """Normalise rows, a block each. What a fault may read or write beside the rows is still the tensors' memory."""
     torch.manual_seed(0)
     width, reach = 1160, 32 * 256
     memory = torch.full((3, reach), torch.nan)
@@ -24,7 +24,7 @@ def rms_norm(body: library.Library) -> torch.Tensor:
 
 
 def rope(body: library.Library) -> torch.Tensor:
-    """Into int8: what is stored is near what plain torch computes, and what is not a slot stays."""
+    """Rotate and store into int8: results equal those of plain torch, and what is not a slot stays."""
     torch.manual_seed(0)
     tokens, dim = 5, 20
     heads = torch.randn(tokens, 7, dim)
@@ -42,7 +42,7 @@ def rope(body: library.Library) -> torch.Tensor:
 
 
 def linear_int4(body: library.Library) -> torch.Tensor:
-    """Of more groups than a slice has stages; beyond the rows' ends are no numbers."""
+    """Multiply with more groups than a slice has stages; beyond the rows' ends is NaN."""
     torch.manual_seed(0)
     inputs, outputs = 41 * GROUP + 8, 40
     x = torch.full((17, inputs + GROUP), torch.nan, dtype=torch.bfloat16)[:, :inputs]
@@ -185,4 +185,4 @@ FAULTS = {
         ),
     ],
 }
-"""By case."""
+"""Faults by case."""

@@ -16,7 +16,7 @@ from tests.kernels.test_lora_cuda import plan_of as lora_plan
 
 
 def lora(body: library.Library) -> torch.Tensor:
-    """Of several chunks, ranks and splits, two parts in one warp's columns, and a row that is no number."""
+    """Apply adapters of several chunks, ranks and splits, two parts in one warp's columns, and a row that is NaN."""
     arena = Arena([wide(torch.bfloat16, 1096, (24, 300), (72, 24), True)] * 2, torch.bfloat16, 0, 1032)
     generator = torch.Generator().manual_seed(0)
     x, out = (torch.randn(22, size, generator=generator).bfloat16() for size in (1096, 324))
@@ -125,4 +125,4 @@ FAULTS = {
         ),
     ],
 }
-"""By case."""
+"""Faults by case."""

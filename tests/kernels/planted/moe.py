@@ -13,7 +13,7 @@ from tests.kernels.test_moe_cuda import experts_of
 
 
 def route(body: library.Library) -> torch.Tensor:
-    """Between the results is memory that a fault may write to."""
+    """Choose experts; between the results is memory that a fault may write to."""
     torch.manual_seed(0)
     tokens, experts, k = 150, 40, 3
     logits, memory = torch.rand(tokens, experts).argsort(1).float(), torch.full((5, 1000), -1)
@@ -29,7 +29,7 @@ def route(body: library.Library) -> torch.Tensor:
 
 
 def grouped(body: library.Library) -> torch.Tensor:
-    """Of few and of many rows, more stages than there are, and a row and an output that are no numbers."""
+    """Multiply few and many rows, with more stages than there are, and a row and an output that are NaN."""
     results = []
     for counts in ([3, 0, 17, 20, *[0] * 36, 2, 1], [3, 70, 0, 20]):
         x, weights, ends, wanted, reach = experts_of(counts, 130, 520, 0)
@@ -52,7 +52,7 @@ def grouped(body: library.Library) -> torch.Tensor:
 
 
 def grouped_int4(body: library.Library) -> torch.Tensor:
-    """Of several experts' weights one behind the other, for few rows and for many."""
+    """Multiply with several experts' weights one behind the other, for few rows and for many."""
     torch.manual_seed(0)
     inputs, outputs, results = 9 * GROUP + 8, 40, []
     levels, steps = torch.randint(16, (4, outputs, inputs)), torch.rand(4, outputs, 10).bfloat16()
@@ -156,4 +156,4 @@ FAULTS = {
         Fault("rows of the next expert", "linear/quantized.cuh", "own.rows = tile.end;", ""),
     ],
 }
-"""By case."""
+"""Faults by case."""

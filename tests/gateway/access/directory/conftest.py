@@ -24,7 +24,7 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 def directory(redis: Redis) -> Directory:
-    """Nothing is in it."""
+    """An empty directory."""
     return Directory(redis, secret=SECRET)
 
 

@@ -26,7 +26,7 @@ from gateway.records.directory import Key, Tenant, User
 SECRET = bytes(range(32))
 NOW = 2_000_000_000.0
 FAILURES = 5
-"""Wrong keys that an address may send at once."""
+"""Number of wrong keys that an address may send at once."""
 
 
 def connection(bearer: str | None, address: str | None = "192.0.2.1", header: str | None = None) -> HTTPConnection:
@@ -38,7 +38,7 @@ def connection(bearer: str | None, address: str | None = "192.0.2.1", header: st
 
 @dataclass
 class Installation:
-    """What decides who is calling, and ways to change it."""
+    """The parts that decide who is calling, and ways to change them."""
 
     redis: Redis
     directory: Directory
@@ -47,9 +47,9 @@ class Installation:
     last_used: LastUsed
     issuers: Issuers
     clock: list[float]
-    """Seconds since 1970."""
+    """Wall clock, in seconds since 1970."""
     steady: list[float]
-    """Seconds."""
+    """Monotonic clock, in seconds."""
 
     async def ask(self, bearer: str | None, address: str | None = "192.0.2.1") -> Principal:
         return await self.identity.authenticate(connection(bearer, address))
@@ -61,14 +61,14 @@ class Installation:
         await self.view.refresh()
 
     async def key(self, **fields: Any) -> str:
-        """A new key of the tenant acme."""
+        """Make a new key of the tenant acme."""
         text, digest = new_key(SECRET)
         await self.write(Key(**{"id": f"key_{digest[:8]}", "tenant": "acme", "digest": digest, **fields}))
         return text
 
 
 async def make_installation(redis: Redis, issuers: Sequence[IssuerSettings] = ()) -> Installation:
-    """The tenant acme is in the directory; the tenant filed, with a key 'sesame', in the configuration."""
+    """Put the tenant acme in the directory, and the tenant filed, with a key 'sesame', in the configuration."""
     keys = [ApiKeySettings(id="file", sha256=hashlib.sha256(b"sesame").hexdigest(), scopes=["models"])]
     settings = Settings(tenants=[TenantSettings(name="filed", keys=keys)])
     directory = Directory(redis, configured=configured(settings), secret=SECRET)

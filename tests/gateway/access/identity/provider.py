@@ -21,7 +21,7 @@ Private = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519Privat
 
 
 def private_key(kind: str, name: str = "") -> Private:
-    """A key of this kind; the same one for the same name."""
+    """Return a key of this kind; the same one for the same name."""
     return _private_key(kind, name)
 
 
@@ -43,7 +43,7 @@ def _private_key(kind: str, name: str) -> Private:
 
 
 def public_jwk(key: Private, **fields: Any) -> dict[str, Any]:
-    """What a provider publishes of it."""
+    """Return what a provider publishes of a key."""
     public: Any = key.public_key()
     algorithm: Any = {"RSA": RSAAlgorithm, "EC": ECAlgorithm}.get(type(key).__name__[:2].replace("RS", "RSA"))
     if isinstance(key, ed25519.Ed25519PrivateKey):
@@ -62,7 +62,7 @@ class ProviderServer:
         self.pages: dict[str, bytes | int] = {}
         self.asked: Counter[str] = Counter()
         self.hold = threading.Event()
-        """Cleared: answers wait."""
+        """While it is cleared, answers wait."""
         self.hold.set()
         provider = self
 
@@ -95,7 +95,7 @@ class ProviderServer:
         self.pages["/jwks"] = json.dumps({"keys": keys}).encode()
 
     def claims(self, **changes: Any) -> dict[str, Any]:
-        """Of a token that is valid; None takes one away."""
+        """Return the claims of a valid token; None takes one away."""
         now = int(time.time())
         claims = {"iss": self.url, "aud": AUDIENCE, "sub": "ann", "exp": now + 600, "nbf": now - 5, "iat": now}
         return {name: value for name, value in {**claims, **changes}.items() if value is not None}
@@ -103,7 +103,7 @@ class ProviderServer:
     def token(
         self, kind: str = "RSA", algorithm: str = "RS256", kid: str | None = "one", name: str = "", **changes: Any
     ) -> str:
-        """A token with these claims."""
+        """Return a token with these claims."""
         headers = {"kid": kid} if kid is not None else None
         return jwt.encode(self.claims(**changes), private_key(kind, name), algorithm=algorithm, headers=headers)
 

@@ -1,4 +1,4 @@
-"""Adapters that tests register, and how."""
+"""Adapters to register, and functions that register them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def frames(tmp_path: Path, model: Path) -> AsyncIterator[FrameEngine]:
 
 
 async def finished(client: httpx2.AsyncClient, response: httpx2.Response) -> dict[str, Any]:
-    """The job that a response names, when it has ended."""
+    """Return the job that a response names, when it has ended."""
     assert response.status_code == 202, response.text
     path = response.headers["location"].removeprefix("/admin/v1")
     async with asyncio.timeout(60):
@@ -46,7 +46,7 @@ async def finished(client: httpx2.AsyncClient, response: httpx2.Response) -> dic
 
 
 def form(folder: Path, **request: Any) -> dict[str, Any]:
-    """Arguments of an upload."""
+    """Return the arguments of an upload."""
     return {
         "files": {
             "request": (None, json.dumps(request), "application/json"),
@@ -63,7 +63,7 @@ async def upload(client: httpx2.AsyncClient, folder: Path, **request: Any) -> ht
 async def registered(
     api: Administered, folder: Path, name: str = "acme:pirate", by: httpx2.AsyncClient | None = None
 ) -> httpx2.Response:
-    """An adapter of acme's, or of another tenant whose admin registers it."""
+    """Register an adapter of acme's, or of another tenant whose admin registers it."""
     client = by or api.acme
     job = await finished(client, await upload(client, folder, name=name))
     assert job["state"] == "succeeded", job

@@ -33,7 +33,7 @@ class Speaker:
         self.tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
         self.text = TEXT
         self.wordless: Callable[[int], bool] = lambda number: False
-        """Whether generation number so and so says nothing before the gate is open."""
+        """Whether a generation, by its number, gives no token before the gate is open."""
         engine.finish = "stop"
         engine.script = self._steps
 
@@ -44,7 +44,7 @@ class Speaker:
 
     @property
     def asked(self) -> int:
-        """How often it has been asked."""
+        """Number of generations that were asked for."""
         return len(self.engine.generated)
 
 
@@ -57,7 +57,7 @@ async def speaker(model: Path) -> AsyncIterator[Speaker]:
 
 @contextlib.asynccontextmanager
 async def speaking(serve: Serve, speaker: Speaker, **sections: Any) -> AsyncIterator[Served]:
-    """A gateway in front of it; nothing may be left over."""
+    """Start a gateway in front of it; nothing may be left over at the end."""
     async with serve(**{"engines": {"small": [speaker.engine.address]}, **sections}) as served:
         yield served
         speaker.engine.gate.set()
@@ -90,7 +90,7 @@ class Asked:
             return await self._task
 
     async def gone(self) -> None:
-        """The client goes away."""
+        """Let the client go away."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -110,7 +110,7 @@ async def run(served: Served, asked: TurnRequest | None = None, principal: Princ
 
 
 async def said(asked: Asked, text: str = TEXT) -> None:
-    """Wait until a turn has said so much."""
+    """Wait until this is a turn's text."""
     await eventually(lambda: asked.text == text, lambda: asked.events)
 
 
@@ -127,7 +127,7 @@ def routes(events: list[Any]) -> list[Routed]:
 
 
 def outcome(events: list[Any]) -> tuple[str, str]:
-    """Of the cache, and the reason, as the last route says."""
+    """Return the cache's outcome and reason, as the last route says."""
     route = routes(events)[-1]
     return route.cache, route.cache_reason
 
@@ -138,6 +138,6 @@ def end_of(events: list[Any]) -> Finished:
 
 
 async def counted(served: Served, tenant: str = "demo") -> dict[str, int]:
-    """The tenant's counters, all of them written."""
+    """Return the tenant's counters, once all of them are written."""
     await served.gateway.statistics.flush()
     return dict((await statistics.read(served.gateway.redis, tenant=tenant))[tenant])
