@@ -1,1 +1,1 @@
-"""LoRA adapters: the format that is read, the registry that holds them, and where they are in a running engine."""
+"""LoRA adapters: their format, the registry that stores them, and their residency in a running engine."""

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class AdapterSource(Protocol):
-    """Where versions come from: `engine.adapters.registry.AdapterRegistry`."""
+    """Source of adapter versions: `engine.adapters.registry.AdapterRegistry`."""
 
     def manifest(self, version: str) -> Manifest: ...
     def path(self, version: str) -> Path: ...
@@ -36,13 +36,13 @@ class AdapterSource(Protocol):
 class _Image:
     layout: LoraLayout
     sectors: torch.Tensor
-    """[n, elements of a sector] on the host."""
+    """[n, elements of a sector] image on the host."""
 
 
 class AdapterBank:
     """Adapters of one model in an arena [sectors, elements]. Implements `engine.adapters.loads.Bank`.
 
-    `prepare` and `install` may run beside steps and each other: they write only what nobody reads yet.
+    `prepare` and `install` may run beside steps and each other: they write only memory that is not read yet.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class AdapterBank:
         self._images: dict[str, _Image] = {}
         self._adapters: dict[str, LoraAdapter] = {}
         self._written: dict[str, torch.Tensor] = {}
-        """Sectors [n] that hold bytes of a version, all of them or those of a copy that has failed."""
+        """Sectors [n] that hold bytes of each version, of a whole copy or of one that has failed."""
         cuda = arena.device.type == "cuda"
         self._stream = torch.cuda.Stream(arena.device) if cuda else None  # type: ignore[no-untyped-call]
 
     def prepare(self, version: str) -> int:
-        """Read, check and pack an adapter on the host; returns the sectors that it needs.
+        """Read, check and pack an adapter on the host; return the sectors that it needs.
 
         Raises:
             AdapterError: it cannot be served; the message is for the client.
@@ -94,7 +94,7 @@ class AdapterBank:
             raise ValueError(f"adapter {version} has {len(image.sectors)} sectors, not {len(sectors)}")
         where = torch.tensor(sectors, device=self._arena.device)
         with self._lock:
-            self._written[version] = where  # before the first byte is
+            self._written[version] = where  # recorded before the first byte is written
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.default_stream(self._arena.device))  # which zeroed these sectors
         with torch.cuda.stream(self._stream):
@@ -106,15 +106,15 @@ class AdapterBank:
             self._adapters[version] = LoraAdapter(image.layout, where)
 
     def remove(self, version: str) -> None:
-        """Give up the copy on the device, be it whole or the part that was written before it failed.
+        """Remove the copy on the device, whole or partly written by a copy that failed.
 
-        It leaves zeros, because KV blocks must be finite and vectors may not be as such.
+        It leaves zeros, because KV blocks must be finite and adapters' bytes, read as KV, may not be.
         """
         with self._lock:
             self._adapters.pop(version, None)
             where = self._written.pop(version, None)
         if where is not None:
-            if self._stream is not None:  # a copy that has failed may have left parts of it on their way
+            if self._stream is not None:  # a copy that has failed may still be writing parts of it
                 torch.cuda.default_stream(self._arena.device).wait_stream(self._stream)
             self._arena.index_fill_(0, where, 0)
 
@@ -124,10 +124,10 @@ class AdapterBank:
             self._images.pop(version, None)
 
     def adapter(self, version: str) -> LoraAdapter:
-        """An adapter that is installed.
+        """Return an adapter that is installed.
 
         Raises:
-            RuntimeError: it is not.
+            RuntimeError: it is not installed.
         """
         with self._lock:
             found = self._adapters.get(version)
@@ -137,7 +137,7 @@ class AdapterBank:
 
     @contextmanager
     def standing_in(self, sectors: range, most: int) -> Iterator[list[str]]:
-        """At most `most` stand-ins for adapters in these sectors, which are zeros; what they are called."""
+        """Install at most `most` stand-ins for adapters in these sectors, which are zeros; yield their names."""
         adapters = {f"stand-in {n}": each for n, each in enumerate(stand_ins(self._config, self._arena, sectors, most))}
         with self._lock:
             self._adapters |= adapters
@@ -149,7 +149,7 @@ class AdapterBank:
                     del self._adapters[name]
 
     def _layout(self, shapes: tuple[SiteShape, ...]) -> LoraLayout:
-        """One layout for all adapters of a shape."""
+        """Return the one layout of all adapters of a shape."""
         with self._lock:
             layout = self._layouts.get(shapes)
             if layout is None:

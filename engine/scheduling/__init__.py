@@ -1,1 +1,1 @@
-"""What runs next, and for whom: pure decisions over a snapshot of the queue."""
+"""Decides what runs next, and for whom: pure decisions over a snapshot of the queue."""

@@ -1,10 +1,10 @@
-"""When requests with adapters may run: loads in the order of waiting, bytes per step, and who has to drain. Pure.
+"""Decides when requests with adapters may run: order of loads, bytes per step, and which adapters drain. Pure.
 
 While a version is OPEN or ENTERING (`engine/adapters/states.py`), its waiting requests stand in the policy's line like
 all others. In every other state they stand aside, indexed by version, so that a step never looks at requests that
 cannot run. Both ways they keep their place.
 
-* What waits longest is loaded first, and nothing is installed past it.
+* The adapter waited for longest is loaded first, and no other is installed before it.
 * The adapters of one step have at most `step_bytes` together: a step reads each of them once. Those of running
   requests count; those of preempted ones and the base model do not. One adapter alone is always admitted.
 * An adapter that cannot get in for `wait` seconds is *starving*. From then on nothing else is newly brought in, idle
@@ -30,7 +30,7 @@ from engine.scheduling.versions import Versions
 
 @dataclass(slots=True)
 class LineChanges:
-    """What the scheduler has to do with requests."""
+    """Changes that the scheduler has to make to requests."""
 
     joining: list[Request] = field(default_factory=list)
     """Waiting requests that stand in line from now on."""
@@ -41,7 +41,7 @@ class LineChanges:
 
 
 class AdapterAdmission:
-    """Requests by adapter, and what is done so that each can run."""
+    """Waiting and running requests by adapter, and the loads and drains that let each of them run."""
 
     def __init__(self, residency: Residency, config: ResidencyConfig) -> None:
         self.residency = residency
@@ -52,12 +52,12 @@ class AdapterAdmission:
         """KV blocks that admission has to leave to a starving adapter."""
         self._config = config
         self._waiting: dict[str, dict[Request, float]] = {}
-        """By version, with the moment since when each waits."""
+        """Waiting requests by version, and since when each waits."""
         self._running: dict[str, dict[Request, None]] = {}
         self._in_step: set[str] = set()
-        """Versions whose bytes count in a step: those that are used, and those that are entering."""
+        """Versions whose bytes count in a step: those in use and those that are entering."""
         self._absent, self._hosted, self._closed = Versions(), Versions(), Versions()
-        """Versions that are waited for: to be loaded onto the host, onto the device, and closed ones on the device."""
+        """Versions waited for: to be loaded onto the host, onto the device, and closed ones on the device."""
         self._starving: str | None = None
         self._may_open = False
         """Whether something has changed that could open a version in `_closed`."""
@@ -67,11 +67,11 @@ class AdapterAdmission:
     # What happens to requests.
 
     def arrive(self, request: Request) -> None:
-        """A new request; it must `wait` next."""
+        """Register a new request; it must `wait` next."""
         self.residency.hold(_version(request))
 
     def wait(self, request: Request, now: float) -> bool:
-        """A request waits, as a new one or preempted; whether it may stand in line."""
+        """Register that a request waits, as a new one or preempted; whether it may stand in line."""
         version = _version(request)
         self._waiting.setdefault(version, {})[request] = now
         if self._is_open(version):
@@ -81,7 +81,7 @@ class AdapterAdmission:
         return False
 
     def unwait(self, request: Request) -> bool:
-        """A waiting request has ended; whether it stood in line."""
+        """Remove a waiting request that has ended; whether it stood in line."""
         version = _version(request)
         stood = self._is_open(version)
         self.standing_aside -= not stood
@@ -96,7 +96,7 @@ class AdapterAdmission:
         return stood
 
     def start(self, request: Request) -> None:
-        """A waiting request, which `admits` has let in, runs."""
+        """Register that a waiting request runs, which `admits` has let in."""
         version = _version(request)
         self._forget_waiting(request)
         self.residency.start(version)
@@ -104,7 +104,7 @@ class AdapterAdmission:
         self._place(version)
 
     def stop(self, request: Request, *, ended: bool) -> None:
-        """A running request has ended, or is preempted and must `wait` next."""
+        """Register that a running request has ended, or is preempted and must `wait` next."""
         version = _version(request)
         self.residency.stop(version)
         running = self._running[version]
@@ -122,12 +122,12 @@ class AdapterAdmission:
             self.residency.release(version)
 
     def admits(self, request: Request) -> bool:
-        """Whether a request that stands in line may run as far as its adapter is concerned."""
+        """Whether a request in line may run as far as its adapter is concerned."""
         version = _version(request)
         return version in self._in_step or (self._starving is None and self._fits(version))
 
     def close(self, version: str) -> list[Request]:
-        """Let no more requests of an open version in; those that leave the line, which stand aside now."""
+        """Stop admitting requests of an open version; return those that leave the line to stand aside."""
         if not self._is_open(version):
             return []
         self.residency.move(version, AdapterVersionState.RESIDENT)
@@ -137,7 +137,7 @@ class AdapterAdmission:
         return leaving
 
     def evict(self) -> list[Request] | None:
-        """Take the sectors of an adapter that no running request uses; who leaves the line, None if there is none."""
+        """Take the sectors of an adapter that no running request uses; return who leaves the line, None without one."""
         version = self.residency.next_wanted
         if version is None:
             return None
@@ -149,7 +149,7 @@ class AdapterAdmission:
     # Steps.
 
     def relieve(self, now: float, growth: int) -> LineChanges:
-        """Find out who starves and make way for it. `growth`: KV blocks to be left to running requests."""
+        """Find starving adapters and make way for them. `growth`: KV blocks to be left to running requests."""
         changes = LineChanges()
         self.reserved = 0
         if self._hosted or self._closed or self._starving is not None:
@@ -157,7 +157,7 @@ class AdapterAdmission:
         return changes
 
     def advance(self, growth: int) -> LineChanges:
-        """Begin loads, and open what can be opened."""
+        """Begin loads, and open adapters that can be opened."""
         changes = LineChanges()
         while self.residency.loading < self._config.loads and (job := self._next_load(growth, changes)) is not None:
             self._place(job.version)
@@ -168,37 +168,37 @@ class AdapterAdmission:
         return changes
 
     def take_jobs(self) -> list[Job]:
-        """Loads that have been decided on since the last call."""
+        """Return loads that have been decided on since the last call."""
         jobs, self._jobs = self._jobs, []
         return jobs
 
     def take_refused(self) -> list[tuple[Request, RequestError]]:
-        """Waiting requests whose adapters can never be installed, with the reason; they must be ended."""
+        """Return waiting requests whose adapters can never be installed, with the reason; they must be ended."""
         refused, self._refused = self._refused, []
         return [(request, error) for version, error in refused for request in self.waiting(version)]
 
     def waiting(self, version: str) -> list[Request]:
-        """All waiting requests with this version."""
+        """Return all waiting requests with this version."""
         return list(self._waiting.get(version, ()))
 
     def prepared(self, version: str, sectors: int) -> None:
-        """A version is on the host now."""
+        """Register that a version is on the host."""
         self.residency.prepared(version, sectors)
         self._place(version)
 
     def installed(self, version: str) -> None:
-        """A version is on the device now."""
+        """Register that a version is on the device."""
         self.residency.installed(version)
         self._place(version)
 
     def failed(self, version: str) -> list[Request]:
-        """A load failed; the requests that wait for it, which must be ended."""
+        """Register that a load failed; return the requests that wait for it, which must be ended."""
         self.residency.failed(version)
         self._place(version)
         return self.waiting(version)
 
     def check_integrity(self, running: Iterable[Request], in_line: Iterable[Request]) -> None:
-        """Compare the books with those of the scheduler, of the residency and with each other.
+        """Check the bookkeeping against the scheduler's, the residency's and itself.
 
         Raises:
             RuntimeError: they differ; the message says where.
@@ -238,7 +238,7 @@ class AdapterAdmission:
         return self.residency.state(version) in IN_LINE
 
     def _place(self, version: str) -> None:
-        """List a version where its state, its waiting and its running requests have it belong."""
+        """Put a version into the list that its state, its waiting and its running requests call for."""
         state = self.residency.state(version)
         counts = version in self._running or state is AdapterVersionState.ENTERING
         (self._in_step.add if counts else self._in_step.discard)(version)
@@ -257,7 +257,7 @@ class AdapterAdmission:
             self._may_open = True
 
     def _fits(self, version: str, more: int = 0) -> bool:
-        """Whether its bytes fit into a step, beside those of other versions and `more`."""
+        """Whether a version's bytes fit into a step, beside those of other versions and `more`."""
         limit = self._config.step_bytes
         if limit is None or version in self._running:
             return True
@@ -265,7 +265,7 @@ class AdapterAdmission:
         return not others or others + self.residency.size(version) <= limit
 
     def _relieve(self, now: float, growth: int, changes: LineChanges) -> None:
-        """Find out who starves and make way for it."""
+        """Find starving adapters and make way for them."""
         if self._starving is None:
             since, version = min(self._hosted.first(), self._closed.first())
             if now - since <= self._config.wait or self._room(version, growth, urgent=False) is AdapterFit.YES:
@@ -287,14 +287,14 @@ class AdapterAdmission:
             changes.preempted += [request for other in draining for request in self._running[other]]
 
     def _room(self, version: str, growth: int, *, urgent: bool) -> AdapterFit:
-        """Whether a version on the host or the device can be brought in; yes if there is no use in waiting for that."""
+        """Whether a version on the host or the device can be brought in; yes if waiting for that is of no use."""
         if version in self._closed:
             return AdapterFit.YES if self._fits(version) else AdapterFit.BYTES
         room = self.residency.room(version, growth, urgent=urgent)
         return AdapterFit.YES if room is AdapterFit.NEVER else room
 
     def _choose_victim(self, version: str, changes: LineChanges) -> list[str]:
-        """Let the adapter drain that needs the fewest steps for it; none if draining would not help."""
+        """Let the adapter drain that needs the fewest steps for it; return none if draining would not help."""
         needs_sectors = version in self._hosted
         candidates = [
             other
@@ -319,7 +319,7 @@ class AdapterAdmission:
         return self.residency.state(version) is AdapterVersionState.DRAINING
 
     def _next_load(self, growth: int, changes: LineChanges) -> Job | None:
-        """The load that is due next, begun; None if nothing is to be loaded or can be."""
+        """Begin the load that is due next and return it; None if nothing is to be loaded or can be."""
         while self._hosted:
             version = self._hosted.first()[1]
             if self._starving is not None and self._starving in self._hosted:
@@ -337,7 +337,7 @@ class AdapterAdmission:
             return self.residency.install(version)
         if self._absent:
             since, version = self._absent.first()
-            # Who has waited longest is prepared whatever the budget: one copy more, and nobody waits for ever.
+            # The adapter waited for longest is prepared whatever the budget: one copy more, and none waits for ever.
             oldest = since <= min(self._hosted.first()[0], self._closed.first()[0])
             if oldest or self.residency.may_prepare():
                 return self.residency.prepare(version)
@@ -346,7 +346,7 @@ class AdapterAdmission:
         return self.prefetch.next_load(growth)
 
     def _reopen(self, changes: LineChanges) -> None:
-        """Open versions that are on the device, who has waited longest first, as far as their bytes fit."""
+        """Open versions that are on the device, the one waited for longest first, as far as their bytes fit."""
         opened = 0
         for version in self._closed.versions():
             new = version not in self._running
@@ -380,5 +380,5 @@ def _version(request: Request) -> str:
 
 
 def _remaining(request: Request) -> int:
-    """Tokens that a running request may still need."""
+    """Return the tokens that a running request may still need."""
     return request.uncomputed + request.sampling.max_tokens - len(request.output)

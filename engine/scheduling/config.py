@@ -15,7 +15,7 @@ class SchedulerConfig:
     """Sizes of one engine and how it chooses.
 
     `blocks`: KV blocks; `step_tokens`: most tokens of one step; `max_running`: most requests in one step;
-    `max_waiting`: most requests beyond those; `policy`: who goes first (docs/engine.md); `aging`: seconds of waiting
+    `max_waiting`: most requests beyond those; `policy`: order of service (docs/engine.md); `aging`: seconds of waiting
     that outweigh one level of service, so that a low class is delayed and never starved; `max_preemptions`: how often
     one request may lose its KV; `max_queue_seconds`: a request whose first step is predicted to be further away is
     refused, None never refuses one for that; `host_load_tokens`: a shorter prefix in host memory is computed again,
@@ -50,5 +50,5 @@ class SchedulerConfig:
 
     @property
     def max_requests(self) -> int:
-        """Most live requests."""
+        """Most live requests, running and waiting."""
         return self.max_running + self.max_waiting

@@ -1,4 +1,4 @@
-"""When requests have to have started, and when they have to have ended. Pure; O(log n) per request."""
+"""Watches by when requests must have started and ended. Pure; O(log n) per request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, bool, Request]] = []
-        """(when, number, whether the first step meets it, request); those that have been met lie here until due."""
+        """(when, number, whether the first step meets it, request); limits that were met stay in it until due."""
         self._numbers = count()
 
     def __len__(self) -> int:
@@ -25,12 +25,12 @@ class Deadlines:
             self._push(request.arrival + request.queue_timeout, True, request)
         if request.timeout is not None:
             self._push(request.arrival + request.timeout, False, request)
-        if len(self._heap) > 64 + 4 * live:  # what has long been met must not pile up
+        if len(self._heap) > 64 + 4 * live:  # limits that were met must not pile up
             self._heap = [entry for entry in self._heap if not _met(entry[2], entry[3])]
             heapq.heapify(self._heap)
 
     def due(self, now: float) -> list[Request]:
-        """Live requests that have missed a limit; each is named once."""
+        """Return live requests that have missed a limit; each is named once."""
         missed: dict[str, Request] = {}
         while self._heap and self._heap[0][0] <= now:
             _, _, starts, request = heapq.heappop(self._heap)
@@ -39,7 +39,7 @@ class Deadlines:
         return list(missed.values())
 
     def next(self) -> float | None:
-        """When the next live request misses a limit."""
+        """Return when the next live request misses a limit."""
         while self._heap and _met(self._heap[0][2], self._heap[0][3]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

@@ -1,4 +1,4 @@
-"""Room for drafted tokens in a step. Pure."""
+"""Reserves blocks for drafted tokens in a step. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from engine.request import Request
 def reserve_drafts(
     plan: StepPlan, depths: Mapping[str, int], pool: BlockPool, *, budget: int, context: int
 ) -> dict[str, int]:
-    """Give rows that decode blocks for drafts of up to `depths` tokens; how many tokens each may draft.
+    """Give rows that decode blocks for drafts of up to `depths` tokens; return how many tokens each may draft.
 
-    Drafts get what a step leaves: `budget` tokens, and what is left of the context and of `max_tokens`. They never cost
-    another request its blocks, only what nobody uses, and that a few steps early: the answer needs the block anyway.
+    Drafts get what a step leaves: `budget` tokens, and the rest of the context and of `max_tokens`. They never cost
+    another request its blocks, only unused ones, and those a few steps early: the answer needs the block anyway.
     """
     granted = {}
     for row in plan.rows:

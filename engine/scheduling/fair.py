@@ -4,7 +4,7 @@ The counters are those of VTC ("Fairness in Serving Large Language Models", arXi
 input token that has to be computed, nothing for a cached one, 2 for an output token, each divided by its weight; the
 one with the lowest counter goes next. Tokens that a preempted request computes again are free: it did not want that.
 
-* Who had nothing waiting is lifted to the *floor* of its class less a credit, so that idleness earns no more than that.
+* A tenant that had nothing waiting is lifted to the *floor* of its class less a credit, the most that idleness earns.
   The floor is at least the lowest counter of those that wait, as in the paper, and rises at the class's mean rate
   besides (the virtual time of WF2Q+), so that a row of new tenants does not push an old one back for ever.
 * Classes have counters of their own: what a tenant lets run in the background does not cost it its place in front. A
@@ -25,7 +25,7 @@ from engine.wire import ServiceClass
 
 
 class Fair:
-    """Service classes, and in each the tenants' counters; see the module."""
+    """Service classes, each with its tenants' counters; see the module."""
 
     def __init__(self, aging: float) -> None:
         self._queues: dict[ServiceClass, ServiceQueue] = {
@@ -52,7 +52,7 @@ class Fair:
         return better + own.ahead(request)
 
     def counter(self, service: ServiceClass, tenant: str) -> float:
-        """What a live tenant has paid."""
+        """Return what a live tenant has paid."""
         return self._queues[service].flow(tenant).counter
 
     def join(self, request: Request) -> None:
@@ -98,7 +98,7 @@ class Fair:
         self._queues[request.service].finish(request)
 
     def may_preempt(self, request: Request, victim: Request) -> bool:
-        """Who is better off gives way: a lower class, a tenant with a higher counter, a later request of its own."""
+        """Whether a victim gives way: of a lower class, of a tenant with a higher counter, or later of its own."""
         level, other = LEVELS[request.service], LEVELS[victim.service]
         if level != other:
             return level < other
@@ -116,7 +116,7 @@ class Fair:
     def claim(
         self, request: Request, shortage: Shortage, running: Sequence[Request], victims: Callable[[], Sequence[Victim]]
     ) -> Sequence[Request]:
-        """Requests of lower classes give way, and those of tenants that have paid more and keep their share without.
+        """Choose requests that give way: of lower classes, and of tenants that paid more and keep their share without.
 
         A share is by weight among the tenants of the class, of the rows that the class has. Because the other tenant
         still has its share afterwards, it cannot claim the same room back. For KV blocks a tenant that runs already
@@ -150,7 +150,7 @@ class Fair:
         return ()
 
     def share(self, request: Request) -> PromptShare:
-        """Of a step's prompt tokens a tenant that has paid less gets more; among equals, weights decide."""
+        """Return the tenant's part of a step's prompt tokens: who paid less gets more; among equals, weights decide."""
         queue = self._queues[request.service]
         flow = queue.flow(request.tenant)
         return PromptShare((queue.level, request.tenant), flow.weight, flow.counter - queue.floor)

@@ -1,4 +1,4 @@
-"""The tenants of one service class and what each has paid; see `engine/scheduling/fair.py`. Pure."""
+"""Tenants of one service class and what each has paid; see `engine/scheduling/fair.py`. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from engine.scheduling.policy import by_rank
 
 INPUT_COST, OUTPUT_COST = 1.0, 2.0
 CREDIT = 2048.0
-"""How far below the class's mean a tenant may start that comes back, in units of the counters."""
+"""How far below the class's mean a returning tenant may start, in units of the counters."""
 PASS_WINDOW = 16
-"""How many of a tenant's requests are considered in one step."""
+"""Most requests of a tenant that are considered in one step."""
 MAX_IDLE = 1024
-"""Tenants without requests whose counters are remembered, per class."""
+"""Most tenants without requests whose counters are remembered, per class."""
 
 _counter_and_turn = attrgetter("counter", "served")
 
@@ -29,19 +29,19 @@ class Flow:
     tenant: str
     weight: float
     counter: float = 0.0
-    """What it has paid, by weight."""
+    """What the tenant has paid, divided by its weight."""
     served: int = 0
-    """Which admission of the class was its last one: among equals the one served longest ago goes first."""
+    """Number of the class's admission that was its last one: among equals the tenant served longest ago goes first."""
     line: list[Request] = field(default_factory=list)
     """Waiting requests, oldest first."""
     work: int = 0
-    """Tokens that they are expected to need."""
+    """Tokens that the waiting requests are expected to need."""
     cost: float = 0.0
-    """What those will cost."""
+    """Expected cost of the waiting requests."""
     passed: set[Request] = field(default_factory=set)
     """Waiting requests that were passed over in this step."""
     rows: int = 0
-    """Running requests."""
+    """Number of running requests."""
 
     @property
     def live(self) -> int:
@@ -49,40 +49,40 @@ class Flow:
 
     @property
     def considered(self) -> bool:
-        """Whether a waiting request of it may be admitted in this step."""
+        """Whether a waiting request of the tenant may be admitted in this step."""
         return len(self.passed) < min(len(self.line), PASS_WINDOW)
 
 
 class ServiceQueue:
-    """One service class: its flows, by tenant."""
+    """One service class: its flows by tenant."""
 
     def __init__(self, level: int, aging: float) -> None:
         self.level = level
         self.since = 0.0
-        """Since when it has been waiting without being served."""
+        """Time since which the class has been waiting without being served."""
         self.weight = 0.0
-        """Of all flows that have requests."""
+        """Total weight of all flows that have requests."""
         self.floor = 0.0
         """What flows have paid on average, by weight, since the class was idle; at least the lowest counter."""
         self.rows = self.waiting = self.work = 0
         self._aging = aging
         self._flows: dict[str, Flow] = {}
         self._backlog: dict[Flow, None] = {}
-        """Flows that have somebody waiting."""
+        """Flows with waiting requests, as an ordered set."""
         self._passed: list[Flow] = []
-        """Flows of which requests were passed over in this step."""
+        """Flows with requests that were passed over in this step."""
         self._idle: dict[Flow, None] = {}
         """Flows without requests, whose counters are above what newcomers start from."""
         self._admissions = 0
 
     @property
     def turn(self) -> float:
-        """The class with the smallest turn goes next."""
+        """Moment that orders the classes: the one with the smallest goes next."""
         return self.since + self.level * self._aging
 
     @property
     def flows(self) -> int:
-        """Tenants that are remembered."""
+        """Number of tenants that are remembered."""
         return len(self._flows)
 
     def lines(self) -> Iterator[Request]:
@@ -93,7 +93,7 @@ class ServiceQueue:
         return self._flows[tenant]
 
     def ahead(self, request: Request) -> int:
-        """Tokens of this class that go before a new request of it: until its tenant has paid for its own backlog."""
+        """Return the tokens of this class that go before a new request: until its tenant has paid for its backlog."""
         own = self._flows.get(request.tenant)
         entry = self._entry()
         start = max(own.counter, entry) if own else entry
@@ -106,7 +106,7 @@ class ServiceQueue:
         return round(tokens)
 
     def join(self, request: Request, since: float) -> None:
-        """A request that has no place in line yet begins to wait; `since` counts for how long its class has waited."""
+        """Queue a request that has no place in line yet; `since` counts for how long its class has waited."""
         flow = self._flows.get(request.tenant)
         if flow is None:
             flow = self._flows[request.tenant] = Flow(request.tenant, request.weight)
@@ -132,13 +132,13 @@ class ServiceQueue:
         self._settle(flow)
 
     def open(self) -> None:
-        """A step begins: nobody is passed over yet."""
+        """Begin a step: no request is passed over yet."""
         for flow in self._passed:
             flow.passed.clear()
         self._passed.clear()
 
     def top(self) -> Flow | None:
-        """The flow to be served next: the one with the lowest counter."""
+        """Return the flow to be served next: the one with the lowest counter."""
         exhausted = {flow for flow in self._passed if not flow.considered}
         backlog = [flow for flow in self._backlog if flow not in exhausted] if exhausted else self._backlog
         return min(backlog, key=_counter_and_turn, default=None)
@@ -170,11 +170,11 @@ class ServiceQueue:
         self._settle(flow)
 
     def within_share(self, flow: Flow) -> bool:
-        """Whether a flow with one more row has no more than its part, by weight, of the rows that its class has."""
+        """Whether a flow with one more row has no more than its share, by weight, of the rows of its class."""
         return not flow.rows or (flow.rows + 1) * self.weight <= self.rows * flow.weight
 
     def check_integrity(self, rows: Mapping[str, int]) -> None:
-        """Compare the books with each other and with the running requests by tenant.
+        """Check the bookkeeping against itself and against the running requests by tenant.
 
         Raises:
             RuntimeError: they differ.
@@ -202,7 +202,7 @@ class ServiceQueue:
             raise RuntimeError(f"the fair queue's books are broken: {'; '.join(broken)}")
 
     def _entry(self) -> float:
-        """The counter that who comes back starts from at least; forgets those who would start from it anyway."""
+        """Return the least counter of a returning tenant; forget those who would start from it anyway."""
         self.floor = max(self.floor, min((flow.counter for flow in self._backlog), default=0.0))
         entry = max(self.floor - CREDIT, 0.0)
         for flow in [flow for flow in self._idle if flow.counter <= entry]:

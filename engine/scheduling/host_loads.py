@@ -1,7 +1,7 @@
 """Brings prefixes back from host memory for requests that are about to compute them. Pure: others do the copies.
 
 A request is admitted as if its prefix were not cached, with blocks for all its tokens, and gets no row while the load
-of its prefix fills the first of them. Everybody else runs on. When the load has ended the blocks are published as if
+of its prefix fills the first of them. Others run on. When the load has ended the blocks are published as if
 the request had computed them, and it goes on behind them.
 
 A load holds a reference to each block that it writes to. Should the request lose its blocks meanwhile, they stay out
@@ -24,11 +24,11 @@ class HostLoad:
 
     request: Request
     digests: list[bytes]
-    """The prefixes that it brings back, neighbours in a chain."""
+    """Keys of the prefixes that it brings back, neighbours in a chain."""
     host_blocks: list[int]
-    """Where they are on the host."""
+    """Host blocks that hold the prefixes."""
     blocks: list[int]
-    """Where they go on the device."""
+    """Blocks of the device that they are copied to."""
 
 
 class HostLoads:
@@ -45,14 +45,14 @@ class HostLoads:
         self._due: list[HostLoad] = []
 
     def __len__(self) -> int:
-        """Loads that have not ended."""
+        """Number of loads that have not ended."""
         return len(self._in_flight)
 
     def __iter__(self) -> Iterator[HostLoad]:
         return iter(self._in_flight)
 
     def found(self, request: Request, hits: int) -> list[bytes]:
-        """Prefixes worth loading for a request, which its `hits` blocks on the device go before.
+        """Return prefixes worth loading for a request, behind its `hits` blocks on the device.
 
         They must be held before anything is allocated.
         """
@@ -73,12 +73,12 @@ class HostLoads:
             self.hit_tokens += len(host_blocks) * BLOCK_SIZE
 
     def take_due(self) -> list[HostLoad]:
-        """Loads that have been decided on since the last call; the copies of `HostTier.take_saves` go first."""
+        """Return loads decided on since the last call; the copies of `HostTier.take_saves` must be made first."""
         due, self._due = self._due, []
         return due
 
     def end(self, load: HostLoad, *, failed: bool = False) -> None:
-        """A load has ended. If it failed, its request computes what it did not get."""
+        """End a load. If it failed, its request computes what it did not get."""
         del self._in_flight[load]
         request = load.request
         waiting = request.load is load
@@ -95,6 +95,6 @@ class HostLoads:
     def check_integrity(self) -> None:
         """
         Raises:
-            RuntimeError: the books of host memory do not balance.
+            RuntimeError: the host tier's bookkeeping is wrong.
         """
         self._host.check_integrity(load.digests for load in self._in_flight)

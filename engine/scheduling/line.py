@@ -1,4 +1,4 @@
-"""One line for all requests: the policies `fcfs` and `priority`. Pure."""
+"""The policies `fcfs` and `priority`: one line for all requests. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.scheduling.policy import LEVELS, PromptShare, Shortage, Victim, by_r
 class WaitingLine:
     """One line by arrival; a level of service weighs as much as `aging` seconds of waiting (0: it weighs nothing).
 
-    Who is ahead may take KV blocks from who is behind; nobody who waits takes anything from who runs.
+    A request ahead may take KV blocks from one behind; a waiting request takes nothing from a running one.
     """
 
     def __init__(self, aging: float) -> None:
@@ -30,7 +30,7 @@ class WaitingLine:
 
     def ahead(self, request: Request) -> int:
         place = bisect_left(self._line, self._rank(request), key=by_rank)
-        # Mostly at the end: what is behind is quicker to sum up.
+        # The place is mostly near the end: the requests behind it are quicker to sum up.
         return self.work - sum(other.work for other in self._line[place:])
 
     def join(self, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""What a scheduling policy decides: who is admitted next, who may be preempted for whom, who pays for what.
+"""The decisions of a scheduling policy: who is admitted next, who may be preempted for whom, who pays for what.
 
 A policy holds the waiting requests; the scheduler asks it for one at a time and admits it or passes over it. Whatever
 the policy, the scheduler never preempts the first in line (smallest `rank`) and lets it preempt anybody else. Pure:
@@ -21,14 +21,14 @@ LEVELS: dict[ServiceClass, int] = {"premium": -1, "standard": 0, "batch": 1}
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What a waiting request lacks to be admitted."""
+    """Resources that a waiting request lacks to be admitted."""
 
     row: bool
-    """All rows of the step are taken."""
+    """Whether all rows of the step are taken."""
     blocks: int
-    """KV blocks missing; none if not positive."""
+    """Number of KV blocks missing; none if not positive."""
     needs: int
-    """KV blocks that it would hold."""
+    """Number of KV blocks that the request would hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Victim:
 
     request: Request
     frees: int
-    """KV blocks that become available."""
+    """Number of KV blocks that its preemption makes available."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,18 @@ class PromptShare:
     """Requests with the same key are served from the same part, in their order."""
     weight: float = 1.0
     paid: float = 0.0
-    """Tokens by weight that it has had, those of its running prompts included; who has had less goes first."""
+    """Tokens by weight that the group has had, those of its running prompts included; who has had less goes first."""
 
 
 class QueuePolicy(Protocol):
     """The waiting requests and their order."""
 
     def __len__(self) -> int:
-        """Waiting requests."""
+        """Number of waiting requests."""
         ...
 
     def __iter__(self) -> Iterator[Request]:
-        """All waiting requests."""
+        """Iterate over all waiting requests."""
         ...
 
     @property
@@ -68,51 +68,51 @@ class QueuePolicy(Protocol):
         ...
 
     def ahead(self, request: Request) -> int:
-        """The part of `work` that would be admitted before a new request."""
+        """Return the part of `work` that would be admitted before a new request."""
         ...
 
     def join(self, request: Request) -> None:
-        """A new request waits; sets its `rank`."""
+        """Add a new request to the line and set its `rank`."""
         ...
 
     def rejoin(self, request: Request) -> None:
-        """A running request has been preempted and waits again, in its old place."""
+        """Put a preempted request back into its old place."""
         ...
 
     def leave(self, request: Request) -> None:
-        """A waiting request has ended."""
+        """Remove a waiting request that has ended."""
         ...
 
     def withdraw(self, request: Request) -> None:
-        """A waiting request stands aside, because its adapter cannot take it now; maybe in the middle of a step."""
+        """Set a request aside, because its adapter cannot take it now; maybe in the middle of a step."""
         ...
 
     def restore(self, request: Request) -> None:
-        """A request that stood aside is back, in its old place."""
+        """Put a request that stood aside back into its old place."""
         ...
 
     def open(self, now: float) -> None:
-        """A step begins: nobody is passed over yet."""
+        """Begin a step: no request is passed over yet."""
         ...
 
     def first(self) -> Request | None:
-        """Who is to be admitted next, of those not passed over in this step."""
+        """Return the request to be admitted next, of those not passed over in this step."""
         ...
 
     def pass_over(self, request: Request) -> None:
-        """`first()` cannot be admitted in this step, for a reason that need not hold up those behind it."""
+        """Pass over `first()`, which cannot be admitted in this step for a reason that need not hold up others."""
         ...
 
     def admit(self, request: Request, cached: int) -> None:
-        """`first()` runs from now on; `cached` of its tokens need not be computed."""
+        """Admit `first()`, of whose tokens `cached` need not be computed."""
         ...
 
     def generated(self, request: Request, tokens: int) -> None:
-        """A running request has gained output tokens."""
+        """Account for output tokens that a running request has gained."""
         ...
 
     def finish(self, request: Request) -> None:
-        """A running request has ended."""
+        """Account for the end of a running request."""
         ...
 
     def may_preempt(self, request: Request, victim: Request) -> bool:
@@ -120,21 +120,21 @@ class QueuePolicy(Protocol):
         ...
 
     def within_share(self, request: Request) -> bool:
-        """Whether a waiting request could have running ones preempted for it, if there is no room; O(1)."""
+        """Whether a waiting request might have running ones preempted for it, if there is no room; O(1)."""
         ...
 
     def claim(
         self, request: Request, shortage: Shortage, running: Sequence[Request], victims: Callable[[], Sequence[Victim]]
     ) -> Sequence[Request]:
-        """Those of `victims()`, which come cheapest first, that make room for a waiting request; none if not enough."""
+        """Choose those of `victims()`, cheapest first, that make room for a waiting request; none if not enough."""
         ...
 
     def share(self, request: Request) -> PromptShare:
-        """From which part of a step's prompt tokens a request is served."""
+        """Return the share of a step's prompt tokens from which a request is served."""
         ...
 
     def check_integrity(self, running: Sequence[Request]) -> None:
-        """Compare the policy's books with who waits and runs.
+        """Check the policy's bookkeeping against the waiting and running requests.
 
         Raises:
             RuntimeError: they differ.

@@ -1,4 +1,4 @@
-"""Who may lose its KV to make room, and what who may not is promised instead. Pure.
+"""Decides which requests may lose their KV to make room, and what is reserved for those that may not. Pure.
 
 A request that has been preempted `limit` times is *safe*: it is admitted with blocks for its longest possible answer
 and keeps them to its end. Everybody can still end, by this argument. Who is first in line progresses in every step: if
@@ -18,12 +18,12 @@ from engine.request import Request
 class Preemption:
     """The rules for one pool of KV blocks.
 
-    `context`: most tokens of one request; `blocks`: of the pool, those that adapters never hold.
+    `context`: most tokens of one request; `blocks`: blocks of the pool that adapters never hold.
     """
 
     def __init__(self, pool: BlockPool, limit: int, context: int, blocks: int) -> None:
         self.reserved = 0
-        """Blocks of safe requests that run."""
+        """Blocks reserved for safe requests that run."""
         self._pool = pool
         self._limit = limit
         self._context = context
@@ -34,11 +34,11 @@ class Preemption:
         return request.preemptions >= self._limit
 
     def blocks_at_admission(self, request: Request) -> int:
-        """Blocks of all known tokens; of the longest answer for a safe request."""
+        """Return the blocks of all known tokens; of the longest answer for a safe request."""
         return self._longest(request) if self.is_safe(request) else blocks_of(request.length)
 
     def may_run(self, request: Request, running: Sequence[Request]) -> bool:
-        """Whether, with this request, the longest answer of anybody who runs still fits beside all that is reserved."""
+        """Whether, with this request, the longest answer of every running one still fits beside what is reserved."""
         safe = self.is_safe(request)
         if not safe and not self.reserved:
             return True
@@ -49,18 +49,18 @@ class Preemption:
         return reserved + max(others, default=0) <= self._blocks
 
     def reserve(self, request: Request) -> None:
-        """A request begins to run with its blocks: if it is safe, they stay its own."""
+        """Reserve the blocks of a safe request that begins to run: they stay its own."""
         if self.is_safe(request):
             request.reserved_blocks = len(request.block_table)
             self.reserved += request.reserved_blocks
 
     def release(self, request: Request) -> None:
-        """A request runs no longer."""
+        """Undo the reservation of a request that runs no longer."""
         self.reserved -= request.reserved_blocks
         request.reserved_blocks = 0
 
     def victims(self, requests: Iterable[Request], first: Request) -> list[Request]:
-        """Those of some running requests that may be preempted, who has least to compute again first.
+        """Return those of some running requests that may be preempted, with the least to compute again first.
 
         Blocks that are being loaded would not be free at once.
         """
@@ -73,14 +73,14 @@ class Preemption:
         return allowed
 
     def frees(self, request: Request) -> int:
-        """Blocks that a waiting request gains by the preemption of a running one: its own and the one to grow into."""
+        """Return the blocks that a waiting request gains by a preemption: the victim's own and the one to grow into."""
         return len(request.block_table) - self._pool.shared(request.holder) + 1
 
     def recompute(self, request: Request) -> int:
-        """Tokens that would have to run again; blocks that others use as well, all of them computed, stay readable."""
+        """Count tokens that would have to run again; blocks that others use as well stay readable."""
         return request.computed - self._pool.shared(request.holder) * BLOCK_SIZE
 
     def _longest(self, request: Request) -> int:
-        """Blocks of a request's longest possible answer, whose last token is never run."""
+        """Return the blocks of a request's longest possible answer, whose last token is never run."""
         longest = min(len(request.prompt) + request.sampling.max_tokens, self._context) - 1
         return blocks_of(max(longest, request.length))

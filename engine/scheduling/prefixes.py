@@ -1,4 +1,4 @@
-"""Which prefixes are in the KV cache, and which will be soon because a running request computes them. Pure."""
+"""Tracks which prefixes are in the KV cache, and which a running request will soon have computed. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Prefixes:
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self._computing: dict[bytes, Request] = {}
-        """Prefixes that a running request will have computed soon, by the hash of their last block."""
+        """Running request that will soon have computed a prefix, by the hash of the prefix's last block."""
 
     def match(self, request: Request) -> list[int]:
-        """Cached blocks that `request` may use. Its last known token always runs: its logits are wanted.
+        """Return cached blocks that `request` may use. Its last known token always runs, to give logits.
 
-        Of one that waits, only what has changed since the last time is looked at: it may be asked for in every step.
+        For a waiting request only changes since the last call are looked at: it may be asked for in every step.
         """
         if request.sampling.prompt_logprobs is not None:
             return []
@@ -29,7 +29,7 @@ class Prefixes:
         return self._pool.rematch(known, request.block_hashes, (request.length - 1) // BLOCK_SIZE)
 
     def missing(self, request: Request, hits: int) -> list[bytes]:
-        """Prefixes that `request` could have used as well, behind the `hits` blocks that `match` has found."""
+        """Return prefixes that `request` could have used as well, behind the `hits` blocks that `match` has found."""
         if request.sampling.prompt_logprobs is not None:
             return []
         return request.block_hashes[hits : (request.length - 1) // BLOCK_SIZE]
@@ -50,13 +50,13 @@ class Prefixes:
         return shared > 0 and 2 * shared >= request.length - hits * BLOCK_SIZE
 
     def begin(self, request: Request) -> None:
-        """`request` has been admitted and will compute the blocks behind its cached ones."""
+        """Register the blocks that an admitted request will compute behind its cached ones."""
         request.prefix_match = None
         for digest in request.block_hashes[request.computed // BLOCK_SIZE :]:
             self._computing.setdefault(digest, request)
 
     def publish(self, request: Request, computed: int) -> None:
-        """Tokens `[0, computed)` are in the cache now: register the blocks that became full."""
+        """Register the full blocks of tokens `[0, computed)`, which are in the cache now."""
         full = range(request.computed // BLOCK_SIZE, computed // BLOCK_SIZE)
         request.computed = computed
         if not full:
@@ -68,7 +68,7 @@ class Prefixes:
             self._forget(digest, request)
 
     def abandon(self, request: Request) -> None:
-        """`request` computes no more; its blocks are still its own."""
+        """Withdraw what `request` would have computed; its blocks are still its own."""
         for digest in request.block_hashes[request.computed // BLOCK_SIZE :]:
             self._forget(digest, request)
 

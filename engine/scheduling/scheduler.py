@@ -6,12 +6,12 @@ vLLM's V1 scheduler). Who goes first is the policy's decision (`engine/schedulin
 
 * A request enters when blocks for all its known tokens are available plus one for each request already running; no
   later one overtakes it because it is smaller.
-* When blocks run out, the request in need preempts the one that has least to compute again, of those that the policy
+* When blocks run out, the request in need preempts the one with the least to compute again, of those that the policy
   lets it preempt. If there is none, it waits with its KV intact.
 * The *first in line*, which of those that run is the oldest by `rank`, is never preempted and may preempt anybody, so
   that it progresses in every step. `rank` is fixed for life, so that everybody who runs long enough becomes the first.
-* Who needs an adapter waits until it is on the device (`engine/scheduling/adapters.py`), and may be preempted, even as
-  the first in line, so that another adapter gets in.
+* Requests that need an adapter wait until it is on the device (`engine/scheduling/adapters.py`). They may be preempted,
+  even as the first in line, so that another adapter gets in.
 * Nobody is preempted more than `max_preemptions` times (`engine/scheduling/preemption.py` says why all still end).
 * A preempted request runs its tokens again later; its full blocks stay in the prefix cache as long as they can.
 
@@ -45,7 +45,7 @@ from engine.wire import FinishReason, ModelInfo, PolicyName
 
 
 class Scheduler:
-    """Queue, running set and KV bookkeeping of one engine."""
+    """Decides the steps of one engine: its queue, running set and KV bookkeeping."""
 
     def __init__(
         self, config: SchedulerConfig, model: ModelInfo, adapters: ResidencyConfig = BASE_ONLY, host_blocks: int = 0
@@ -62,17 +62,17 @@ class Scheduler:
         self._model = model
         self._requests: dict[str, Request] = {}
         self._running: list[Request] = []
-        """In line order."""
+        """Running requests in line order."""
         self._prefixes = Prefixes(self.pool)
         self.loads = HostLoads(self.pool, self._prefixes, config.host_load_tokens)
         self._policy: QueuePolicy = _policy_named(config.policy, config.aging)
-        """Holds the waiting requests."""
+        """Policy that holds the waiting requests."""
         self._waiting_tokens = 0
         self._preemption = Preemption(self.pool, config.max_preemptions, self.context, blocks)
         self._forecast = Forecast()
 
     def __len__(self) -> int:
-        """Live requests."""
+        """Number of live requests."""
         return len(self._requests)
 
     def __contains__(self, id: str) -> bool:
@@ -84,12 +84,12 @@ class Scheduler:
 
     @property
     def waiting(self) -> QueuePolicy:
-        """Waiting requests that stand in line: their number, and an iterator over them."""
+        """Waiting requests that stand in line."""
         return self._policy
 
     @property
     def uncomputed_tokens(self) -> int:
-        """Tokens that still have to be run before every known request decodes."""
+        """Number of tokens to be run before every known request decodes."""
         prefilling = sum(request.uncomputed for request in self._running if request.uncomputed > 1)
         return self._waiting_tokens + prefilling
 
@@ -124,7 +124,7 @@ class Scheduler:
             self._wait_for_adapter(request, request.arrival)
 
     def cancel(self, id: str, reason: FinishReason = "cancelled") -> Request | None:
-        """End a request wherever it is and free its blocks; None if there is no such request."""
+        """End a request wherever it is and free its blocks; return it, None if there is no such request."""
         request = self._requests.get(id)
         if request is not None:
             self._finish(request, reason)
@@ -142,7 +142,7 @@ class Scheduler:
         return StepPlan(rows, step.preempted)
 
     def reserve(self, plan: StepPlan, depths: Mapping[str, int]) -> dict[str, int]:
-        """Give rows that decode blocks for drafts of up to `depths` tokens; how many tokens each may draft."""
+        """Give rows that decode blocks for drafts of up to `depths` tokens; return how many tokens each may draft."""
         return reserve_drafts(
             plan, depths, self.pool, budget=self.config.step_tokens - plan.tokens, context=self.context
         )
@@ -176,7 +176,7 @@ class Scheduler:
         return gained
 
     def check_integrity(self) -> None:
-        """Compare all books with each other.
+        """Check all bookkeeping for consistency.
 
         Raises:
             RuntimeError: they differ; the message says where.
@@ -201,11 +201,11 @@ class Scheduler:
             raise RuntimeError("reserved KV blocks are counted wrongly")
 
     def _continue(self, step: PlannedStep) -> None:
-        """Let the running requests go on: who decodes takes a token each, what is left is for prompts."""
+        """Let running requests go on: those that decode take a token each, prompts share the rest."""
         decoding = [request for request in self._running if request.uncomputed == 1]
         prefilling = [request for request in self._running if request.uncomputed != 1]
         for request in decoding:
-            if request.state is State.RUNNING and self._make_room(request, step):  # not a victim of this very loop
+            if request.state is State.RUNNING and self._make_room(request, step):  # not preempted in this very loop
                 step.decodes[request] = None
         step.prompts.budget -= len(step.decodes)
         for request in prefilling:
@@ -240,9 +240,9 @@ class Scheduler:
                 step.prompts.add(request)
 
     def _find_room(self, request: Request, hits: Sequence[int], blocks: int, step: PlannedStep) -> bool:
-        """Whether a waiting request gets a row and `blocks` beside its cached ones, others preempted for it or not."""
+        """Whether a waiting request gets a row and `blocks` beside its cached ones, with preemptions or without."""
         if self._missing(blocks, ()) > 0 and not self._policy.within_share(request):
-            return False  # nobody gives way, whatever its cached blocks add to what is missing
+            return False  # no request gives way, whatever its cached blocks add to what is missing
         if not self._preemption.may_run(request, self._running):
             return False
         missing = self._missing(blocks, hits)
@@ -263,7 +263,7 @@ class Scheduler:
         return len(self._running) < self.config.max_running
 
     def _missing(self, blocks: int, hits: Sequence[int]) -> int:
-        """How many blocks too few are available for a request that needs `blocks` beside its cached ones."""
+        """Return how many blocks are missing for a request that needs `blocks` beside its cached ones."""
         kept = len(self._running) + self.adapters.reserved
         return blocks + self.pool.idle(hits) + kept - self.pool.available
 
@@ -272,7 +272,7 @@ class Scheduler:
         request.move_to(State.RUNNING)
         if request.adapter is not None:
             self.adapters.start(request)
-        host_blocks = self.pool.host.hold(on_host)  # before what is allocated pushes others there
+        host_blocks = self.pool.host.hold(on_host)  # before allocations push others there
         self.pool.share(hits, request.holder)
         request.block_table = hits + self.pool.allocate(blocks, request.holder)
         request.computed = len(hits) * BLOCK_SIZE
@@ -288,9 +288,9 @@ class Scheduler:
         self._prefixes.begin(request)
 
     def _make_room(self, request: Request, step: PlannedStep) -> bool:
-        """Extend a decoding request's block table over its next token, at the cost of others if need be.
+        """Extend a decoding request's block table over its next token, by preemption if need be.
 
-        Only who decodes can be in need: a prompt gets all its blocks at admission.
+        Only decoding requests can be in need: a prompt gets all its blocks at admission.
         """
         missing = blocks_of(request.length) - len(request.block_table)
         if missing <= 0:
@@ -328,7 +328,7 @@ class Scheduler:
         self.preemptions += 1
 
     def _move_adapters(self, step: PlannedStep) -> None:
-        """Let requests into the line whose adapters can take them, and others out of it or of the running set."""
+        """Move requests into the line or aside, and running ones out, as their adapters require."""
         changes = self.adapters.relieve(step.now, len(self._running))
         self._withdraw(changes.leaving)
         for request in changes.preempted:
@@ -365,7 +365,7 @@ class Scheduler:
             self._forecast.idle()
 
     def _release(self, request: Request) -> None:
-        """Take a request out of the running set, and its blocks back."""
+        """Take a request out of the running set and free its blocks."""
         del self._running[bisect_left(self._running, request.rank, key=by_rank)]
         self._prefixes.abandon(request)
         request.load = None
@@ -375,10 +375,10 @@ class Scheduler:
         self._preemption.release(request)
 
     def _queue_seconds(self, ahead: int) -> float:
-        """Predicted time until a request starts that `ahead` tokens of others go before; 0 if nothing is known."""
+        """Predict the time until a request behind `ahead` tokens of others starts; 0 while the speed is unknown."""
         return self._forecast.queue_seconds(ahead, self._running, full=not self._has_row)
 
 
 def _policy_named(name: PolicyName, aging: float) -> QueuePolicy:
-    """A policy with nobody waiting. `aging`: seconds of waiting that outweigh one level of service."""
+    """Return an empty policy. `aging`: seconds of waiting that outweigh one level of service."""
     return Fair(aging) if name == "fair" else WaitingLine(aging if name == "priority" else 0.0)

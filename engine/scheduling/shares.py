@@ -1,4 +1,4 @@
-"""Divides a step's prompt tokens among those whose prompts run in it. Pure."""
+"""Divides a step's prompt tokens among the prompts in it. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from engine.scheduling.policy import PromptShare
 
 
 def fair_shares(demands: Sequence[int], weights: Sequence[float], starts: Sequence[float], budget: int) -> list[int]:
-    """Fill up from the lowest: who starts low gets tokens first, until all that want more are level.
+    """Divide `budget` from the lowest start up: low ones get tokens first, until all that want more are level.
 
-    Whoever gets `n` tokens is at `start + n / weight` afterwards; with equal starts these are the weighted max-min fair
-    shares. In whole tokens, nobody more than they want, all that can be given; what rounding leaves goes to the lowest.
+    Who gets `n` tokens is at `start + n / weight` afterwards; with equal starts these are the weighted max-min
+    fair shares. In whole tokens, none above its demand, as many as possible; rounding's rest goes to the lowest.
     """
     hungry = sorted((index for index, demand in enumerate(demands) if demand > 0), key=starts.__getitem__)
     ends = {index: starts[index] + demands[index] / weights[index] for index in hungry}
@@ -31,7 +31,7 @@ def fair_shares(demands: Sequence[int], weights: Sequence[float], starts: Sequen
 
 
 def _level(spans: Sequence[tuple[float, float, float]], budget: float) -> float:
-    """How high `budget` fills spans of (start, end, tokens per level)."""
+    """Return the level to which `budget` fills spans of (start, end, tokens per level)."""
     levels = sorted({level for start, end, _ in spans for level in (start, end)})
     for low, high in pairwise(levels):
         speed = sum(weight for start, end, weight in spans if start <= low < end)
@@ -42,14 +42,14 @@ def _level(spans: Sequence[tuple[float, float, float]], budget: float) -> float:
 
 
 class PromptTokens:
-    """The prompts of one step. Those with the same key (see `Policy.share`) are served in the order in which they came.
+    """The prompts of one step. Those with the same key (see `QueuePolicy.share`) are served in the order of `add`.
 
-    Whoever is first of all gets at least one token.
+    The first request of all gets at least one token.
     """
 
     def __init__(self, budget: int, share: Callable[[Request], PromptShare]) -> None:
         self.budget = budget
-        """Tokens that the step has for prompts."""
+        """Number of tokens that the step has for prompts."""
         self._share = share
         self._demand = 0
         self._groups: dict[Hashable, list[Request]] = {}
@@ -65,7 +65,7 @@ class PromptTokens:
         self._demand += request.uncomputed
 
     def discard(self, request: Request) -> None:
-        """Take out a request, which must still be as far as it was, if it is in."""
+        """Take out a request if it is in; its progress must be the same as when it was added."""
         key = self._share(request).key
         group = self._groups.get(key, [])
         if request in group:
@@ -75,11 +75,11 @@ class PromptTokens:
                 del self._groups[key]
 
     def counts(self) -> dict[Request, int]:
-        """Tokens of the requests that get any."""
+        """Return the tokens of the requests that get any."""
         groups = list(self._groups.values())
         given = [sum(request.uncomputed for request in group) for group in groups]
         if self._demand > self.budget > 0:
-            # Whoever is first of all must not have to wait, however far ahead its group is.
+            # The first request of all must not have to wait, however far ahead its group is.
             given = [demand - (index == 0) for index, demand in enumerate(given)]
             shares = [self._share(group[0]) for group in groups]
             weights = [share.weight for share in shares]

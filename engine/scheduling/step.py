@@ -1,4 +1,4 @@
-"""A step in the making. Pure."""
+"""A step that is being planned. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from engine.scheduling.shares import PromptTokens
 
 @dataclass(slots=True)
 class PlannedStep:
-    """The requests of one step while the scheduler chooses them."""
+    """Requests chosen for one step while the scheduler plans it."""
 
     now: float
     prompts: PromptTokens
-    """The requests in their prompts, and how many tokens the step has for them."""
+    """Requests in their prompts, and the number of tokens for them."""
     decodes: dict[Request, None] = field(default_factory=dict)
     """The requests that decode, in order."""
     preempted: list[Request] = field(default_factory=list)
 
     def rows(self) -> list[Row]:
-        """Rows of one token first, then the chunks of prompts."""
+        """Return rows of one token first, then the chunks of prompts."""
         rows = [Row(request, request.computed, 1, sample=True) for request in self.decodes]
         chunks = [
             Row(request, request.computed, count, sample=count == request.uncomputed)

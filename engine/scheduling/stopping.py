@@ -1,4 +1,4 @@
-"""What becomes of sampled tokens, and when an answer has come to its end. Pure."""
+"""Appends sampled tokens to an answer and decides when it has ended. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.wire import FinishReason
 def accept(
     request: Request, result: Sampled, eos_token_ids: Container[int], context: int
 ) -> tuple[Sampled, FinishReason | None]:
-    """Append sampled tokens to an answer, up to its end; those that count, and why it ends there, if it does."""
+    """Append sampled tokens to an answer, up to its end; return those that count, and the reason if it ends there."""
     for said, token in enumerate(result.tokens, 1):
         request.output.append(token)
         if request.matcher is not None:
@@ -24,10 +24,10 @@ def accept(
 
 
 def stop_reason(request: Request, eos_token_ids: Container[int], context: int) -> FinishReason | None:
-    """Why the last output token is the last one, None if it is not. `context`: most tokens of a request."""
+    """Return why the last output token ends the answer, None if it does not. `context`: most tokens of a request."""
     sampling, token = request.sampling, request.output[-1]
     if request.matcher is not None:
-        ends = request.matcher.finished  # which takes account of stop tokens
+        ends = request.matcher.finished  # this takes account of stop tokens
     else:
         ends = token in sampling.stop_token_ids or (not sampling.ignore_eos and token in eos_token_ids)
         ends = ends and len(request.output) > sampling.min_tokens

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 
 
 class Versions:
-    """Versions, who has waited longest first."""
+    """Adapter versions, the one waited for longest first."""
 
     def __init__(self) -> None:
         self._line: list[tuple[float, str]] = []
@@ -31,7 +31,7 @@ class Versions:
         return self._since[version]
 
     def first(self) -> tuple[float, str]:
-        """The moment since when the first one waits, and which it is; an infinite moment if there is none."""
+        """Return the first version and since when it is waited for; an infinite moment if there is none."""
         return self._line[0] if self._line else (float("inf"), "")
 
     def versions(self) -> list[str]:
