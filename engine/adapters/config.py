@@ -1,4 +1,4 @@
-"""What an adapter's `adapter_config.json` says, with the meaning that peft 0.21 gives it.
+"""Reads an adapter's `adapter_config.json`, with the meaning that peft 0.21 gives it.
 
 Every key is in one of four groups: used, without effect on inference (ignored), refused because it changes the
 computation in a way that the engine does not implement, and unknown (refused unless it is empty). Nothing is skipped
@@ -20,9 +20,9 @@ CONFIG = "adapter_config.json"
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 MAX_RANK = 256
 _MAX_ENTRIES = 8192
-"""Of any list or table."""
+"""Most entries of any list or table."""
 _MAX_REPEATING = 64
-"""Keys of `rank_pattern` and `alpha_pattern` together that have repetitions: each is matched against every module."""
+"""Most keys of `rank_pattern` and `alpha_pattern` with repetitions: each is matched against every module."""
 
 
 class AdapterError(ValueError):
@@ -49,11 +49,11 @@ class AdapterConfig(msgspec.Struct, frozen=True):
     ensure_weight_tying: bool = False
 
     def rank(self, name: str) -> int:
-        """The rank of one target; `name` is the module's or parameter's full name in the base model."""
+        """Return the rank of one target; `name` is the module's or parameter's full name in the base model."""
         return int(_first_match(self.rank_pattern or {}, name, self.r))
 
     def scaling(self, name: str) -> float:
-        """What the low-rank product is multiplied with: alpha / r, or alpha / sqrt(r) with rank-stabilised LoRA."""
+        """Return the factor of the low-rank product: alpha / r, or alpha / sqrt(r) with rank-stabilised LoRA."""
         alpha = _first_match(self.alpha_pattern or {}, name, self.lora_alpha)
         return alpha / (math.sqrt(self.rank(name)) if self.use_rslora else self.rank(name))
 
@@ -135,7 +135,7 @@ def read_config(path: Path) -> tuple[AdapterConfig, bytes]:
 
 
 def parse_config(content: bytes) -> tuple[AdapterConfig, bytes]:
-    """The same for the file's content."""
+    """Check the file's content as `read_config` does."""
     try:
         raw = msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -198,7 +198,7 @@ def _check(config: AdapterConfig) -> None:
 
 
 def _first_match(patterns: dict[str, Any], name: str, default: float) -> float:
-    """peft's rule: the first pattern, in the file's order, that is the name or its end behind a dot."""
+    """Find a value by peft's rule: the first pattern, in the file's order, that is the name or its end behind a dot."""
     for pattern, value in patterns.items():
         if compiled(_whole(pattern)).match(name):
             return float(value)
@@ -206,26 +206,26 @@ def _first_match(patterns: dict[str, Any], name: str, default: float) -> float:
 
 
 def _named(patterns: str | list[str], name: str) -> bool:
-    """peft's rule for modules: a string is an expression for the whole name, a list names modules or their ends."""
+    """Match by peft's rule for modules: a string is an expression for the whole name, a list names modules or ends."""
     if isinstance(patterns, str):
         return re.fullmatch(patterns, name) is not None
     return any(name == each or name.endswith(f".{each}") for each in patterns)
 
 
 def _layer_of(name: str, patterns: str | list[str] | None) -> int | None:
-    """The index by which peft's `layers_to_transform` selects: the first numbered part, or the one behind a pattern."""
+    """Return peft's index for `layers_to_transform`: the first numbered part, or the one behind a pattern."""
     expressions = [_behind(pattern) for pattern in _listed(patterns)] or [r".*?\.[^.]*\.(?P<idx>\d+)\."]
     found = next(filter(None, (compiled(expression).match(name) for expression in expressions)), None)
     return int(found["idx"]) if found else None
 
 
 def _whole(pattern: str) -> str:
-    """The expression that peft makes of a key of `rank_pattern` and `alpha_pattern`."""
+    """Return the expression that peft makes of a key of `rank_pattern` and `alpha_pattern`."""
     return rf"(.*\.)?({pattern})$"
 
 
 def _behind(pattern: str) -> str:
-    """The expression that peft makes of an entry of `layers_pattern`."""
+    """Return the expression that peft makes of an entry of `layers_pattern`."""
     return rf"(?:^|.*?\.){pattern}\.(?P<idx>\d+)\."
 
 

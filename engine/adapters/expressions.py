@@ -1,4 +1,4 @@
-"""Regular expressions of `adapter_config.json`: peft's, limited to forms that cannot take exponential time.
+"""Checks regular expressions of `adapter_config.json`: peft's, limited to forms that cannot take exponential time.
 
 RE2 would be linear whatever the expression, but knows no look-ahead, which adapters in use have. So their form is
 checked with the parser of Python's `re`, which has no public name: `tests/test_internals.py` fails when it moves.
@@ -51,7 +51,7 @@ def repetitions(pattern: str, expression: str) -> int:
 
 
 def _unbounded(parsed: Any) -> int:
-    """Most repetitions on any path through a parsed expression; a repeated group counts as too many."""
+    """Return the most repetitions on any path through a parsed expression; a repeated group counts as too many."""
     total = 0
     for operation, argument in parsed:
         if operation in (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT):

@@ -1,8 +1,8 @@
 """Checks a peft LoRA adapter against a base model: all of it is understood, or it is refused by name.
 
 What the config asks for decides which tensors the file must have (`engine/adapters/targets.py`). One that is missing,
-one too many and one of another shape are refused, so that nothing of an adapter is ever left out in silence. What is
-good gets a manifest (`engine/adapters/manifest.py`), which engines work from. No torch here.
+one too many and one of another shape are refused, so that nothing of an adapter is ever left out in silence. An adapter
+that passes gets a manifest (`engine/adapters/manifest.py`), which engines work from. No torch here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engine.checkpoint.files import revision_digest, weight_files
 __all__ = ["CONFIG", "WEIGHTS", "AdapterError", "BaseBias", "LoraTarget", "Manifest", "check_adapter", "digests"]
 
 MAX_WEIGHTS_BYTES = 8 * 1024**3
-"""Rank 128 on every linear of a 70B model in float32 is 6.6 GB."""
+"""Largest file of weights; rank 128 on every linear of a 70B model in float32 is 6.6 GB."""
 _MAX_BASE_BYTES = 1024**4
 _READ = 4 * 1024 * 1024
 
@@ -32,7 +32,7 @@ def check_adapter(folder: Path, base: Path, *, progress: Callable[[int], object]
     """Check the adapter in `folder` against the base model in the directory `base`.
 
     Args:
-        progress: told, again and again, how many more bytes of the weights have been read.
+        progress: called repeatedly with the number of further bytes of the weights that have been read.
 
     Raises:
         AdapterError: the adapter cannot be served on this base, and why.
@@ -68,7 +68,7 @@ def check_adapter(folder: Path, base: Path, *, progress: Callable[[int], object]
 
 
 def digests(canonical: bytes, weights: Path, *, progress: Callable[[int], object] | None = None) -> tuple[str, str]:
-    """(version, SHA-256 of the weights' file), reading the file once.
+    """Return (version, SHA-256 of the weights' file), reading the file once.
 
     The version is BLAKE2b-256 over the config as canonical JSON (keys sorted, no spaces), its length, and the file.
     """
@@ -113,7 +113,7 @@ def _why_unexpected(name: str) -> str:
 
 
 def _check_base_copies(weights: Path, header: Mapping[str, Tensor], expected: Expected, base: Path) -> None:
-    """peft saves embeddings along with LoRA on them. They are not loaded, so they must be the base model's."""
+    """Check copies of embeddings that peft saves along with LoRA on them: not loaded, they must be the base model's."""
     copies = header.keys() & expected.base_copies.keys()
     if not copies:
         return
@@ -133,7 +133,7 @@ def _check_base_copies(weights: Path, header: Mapping[str, Tensor], expected: Ex
 
 
 def _check_tied(weights: Path, header: Mapping[str, Tensor]) -> None:
-    """`ensure_weight_tying`: one LoRA for both embeddings, stored twice."""
+    """Check `ensure_weight_tying`: one LoRA for both embeddings, stored twice."""
     head, embedding = PREFIX + HEAD, PREFIX + EMBEDDING
     for ours, theirs in (("lora_A.weight", "lora_embedding_B"), ("lora_B.weight", "lora_embedding_A")):
         first, second = header[f"{head}.{ours}"], header[f"{embedding}.{theirs}"]

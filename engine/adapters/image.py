@@ -1,6 +1,6 @@
-"""Builds an adapter's image on the host: reads its file, folds in what can be folded, and lays it out.
+"""Builds an adapter's image on the host: reads its file, folds scalings and norms in, and lays it out.
 
-Scalings go into B. Whatever acts on outputs (DoRA's magnitudes over norms, differences of biases) becomes one vector to
+Scalings go into B. Changes of outputs (DoRA's magnitudes over norms, differences of biases) become one vector to
 multiply with and one to add. All of it is computed in fp32 and rounded once.
 """
 
@@ -21,10 +21,10 @@ from kernels import LoraLayout, LoraSite
 from kernels.lora.layout import EMBEDDING
 
 BaseWeight = Callable[[Module, int | None], tuple[torch.Tensor, torch.Tensor | None]]
-"""Weight and bias of one module of the base model: `Decoder.base`."""
+"""Returns weight and bias of one module of the base model: `Decoder.base`."""
 
 _NORM_ELEMENTS = 1 << 22
-"""Norms of a weight's rows are computed for pieces of this size."""
+"""Elements of one piece of a weight for which row norms are computed at a time."""
 
 
 def build_image(
@@ -53,7 +53,7 @@ def build_image(
 
 
 class _Builder:
-    """An image that is being filled."""
+    """Fills an image."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class _Builder:
             assert site.scale is not None
             self._vectors[site.scale + where.begin : site.scale + where.end] = scale
             if bias is not None:
-                # The output is multiplied with its bias in it.
+                # The output is multiplied including its bias.
                 self._add_offset(site, where, (1 - scale) * bias.float().cpu())
 
     def add_base_bias(self, replaced: BaseBias) -> None:
@@ -111,7 +111,7 @@ class _Builder:
         self._add_offset(self._sites[where.site], where, difference)
 
     def _pair(self, target: LoraTarget, where: Place) -> tuple[torch.Tensor, torch.Tensor]:
-        """A [experts, rank, width] and B [experts, rank, columns], with the scaling in B."""
+        """Return A [experts, rank, width] and B [experts, rank, columns], with the scaling in B."""
         rank, experts, columns = target.rank, where.experts, where.end - where.begin
         if len(target.a) > 1:
             a = torch.stack([self._tensor(key, rank, where.width) for key in target.a])
@@ -138,14 +138,14 @@ class _Builder:
 
 
 def row_norms(weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Norms [out] in fp32 of the rows of weight [out, in] + b^T a, for a [rank, in] and b [rank, out]."""
+    """Return norms [out] in fp32 of the rows of weight [out, in] + b^T a, for a [rank, in] and b [rank, out]."""
     size = max(1, _NORM_ELEMENTS // weight.shape[1])
     pieces = zip(torch.split(weight, size), torch.split(b.T, size), strict=True)
     return torch.cat([torch.linalg.norm(some.float().cpu() + up @ a, dim=1) for some, up in pieces])
 
 
 def column_norms(weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Norms [width] in fp32 of the columns of weight [n, width] + a^T b, for a [rank, n] and b [rank, width]."""
+    """Return norms [width] in fp32 of the columns of weight [n, width] + a^T b, for a [rank, n] and b [rank, width]."""
     size = max(1, _NORM_ELEMENTS // weight.shape[1])
     squares = torch.zeros(weight.shape[1], dtype=torch.float64)
     for some, down in zip(torch.split(weight, size), torch.split(a.T, size), strict=True):

@@ -1,4 +1,4 @@
-"""Where adapters reach into a model, and how their images are laid out. Pure.
+"""Places adapters' targets in a model and lays out their images. Pure.
 
 A *site* is one linear layer as the engine runs it: q, k and v are parts of one, gate and up of another. Adapters that
 have the same ranks at the same sites share a `LoraLayout`, so that one product can serve them together.
@@ -21,13 +21,13 @@ HEAD = "head"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one module of a model is: columns [begin, end) of a site."""
+    """Location of one module in a model: columns [begin, end) of a site."""
 
     site: str
     width: int
-    """Of the site's inputs; the vocabulary for the embedding."""
+    """Width of the site's inputs; the vocabulary for the embedding."""
     columns: int
-    """Of the site's outputs."""
+    """Number of the site's output columns."""
     begin: int
     end: int
     experts: int = 1
@@ -35,20 +35,20 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class SiteShape:
-    """What an adapter has at one site; width, columns and experts are those of `Place`."""
+    """Shape of an adapter at one site; width, columns and experts are those of `Place`."""
 
     site: str
     width: int
     columns: int
     experts: int
     ranks: tuple[tuple[int, int, int], ...]
-    """(begin, end, rank) of its parts, by column; ranks are multiples of CHUNK."""
+    """(begin, end, rank) of the adapter's parts, by column; ranks are multiples of CHUNK."""
     scale: bool
     offset: bool
 
 
 def place(config: ModelConfig, module: Module, layer: int | None) -> Place:
-    """Where a module is, by the model's shape."""
+    """Return the location of a module, by the model's shape."""
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     match module:
@@ -78,7 +78,7 @@ def place(config: ModelConfig, module: Module, layer: int | None) -> Place:
 
 
 def shape(config: ModelConfig, targets: Sequence[LoraTarget], biases: Sequence[BaseBias] = ()) -> tuple[SiteShape, ...]:
-    """What an adapter has, site by site; adapters of one shape can share a layout."""
+    """Return an adapter's shape, site by site; adapters of one shape can share a layout."""
     places: dict[str, Place] = {}
     ranks: dict[str, list[tuple[int, int, int]]] = {}
     scaled, shifted = set(), set()
@@ -88,7 +88,7 @@ def shape(config: ModelConfig, targets: Sequence[LoraTarget], biases: Sequence[B
         ranks.setdefault(where.site, []).append((where.begin, where.end, -(-target.rank // CHUNK) * CHUNK))
         if target.magnitude is not None:
             scaled.add(where.site)
-            # The output's bias was multiplied too, if there is one: the offset takes that back.
+            # An output's bias was multiplied too, if there is one: the offset undoes that.
             shifted.add(where.site)
         if target.b_bias is not None:
             shifted.add(where.site)
@@ -111,7 +111,7 @@ def shape(config: ModelConfig, targets: Sequence[LoraTarget], biases: Sequence[B
 
 
 def lay_out(shapes: Sequence[SiteShape], dtype: torch.dtype) -> LoraLayout:
-    """Put everything behind one another: factors, then vectors, then the embedding's rows."""
+    """Lay out everything one behind another: factors, then vectors, then the embedding's rows."""
     taken = 0
 
     def take(count: int) -> int:

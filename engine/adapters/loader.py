@@ -18,19 +18,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What came of a load."""
+    """Result of a load."""
 
     job: Job
     sectors: int = 0
-    """Sectors that the adapter needs, after a `Prepare`."""
+    """Number of sectors that the adapter needs, after a `Prepare`."""
     error: RequestError | None = None
-    """Why it failed, in words for clients."""
+    """Reason of a failure, in words for clients."""
 
 
 class Loader:
-    """One thread that does jobs in order, copies to the device first: they are short, and nothing else is left to do.
+    """One thread that runs loads in order, copies to the device first: they are short, and complete an adapter.
 
-    `done` is called in it after each; whoever submits jobs takes the results.
+    `done` is called in it after each load; the thread that submits loads takes the results.
     """
 
     def __init__(self, bank: Bank, done: Callable[[], None]) -> None:
@@ -47,31 +47,31 @@ class Loader:
         return not self._results.empty()
 
     def submit(self, job: Job) -> None:
-        """Have a load done; returns at once."""
+        """Queue a load; returns at once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="adapter loader", daemon=True)
             self._thread.start()
         self._jobs.put((isinstance(job, Prepare), next(self._submitted), job))
 
     def remove(self, versions: Iterable[str]) -> None:
-        """These copies on the device are not valid any more."""
+        """Remove these copies on the device, which are not valid any more."""
         for version in versions:
             self._bank.remove(version)
 
     def forget(self, versions: Iterable[str]) -> None:
-        """These copies on the host are not needed any more."""
+        """Drop these copies on the host, which are not needed any more."""
         for version in versions:
             self._bank.forget(version)
 
     def take(self) -> list[Loaded]:
-        """What has been done since the last call."""
+        """Return the results since the last call."""
         taken = []
         while not self._results.empty():  # nobody else takes from it
             taken.append(self._results.get_nowait())
         return taken
 
     def close(self) -> None:
-        """End the thread after the load that it is at; those that it has not begun are given up."""
+        """End the thread after its current load; loads that it has not begun are given up."""
         if self._thread is not None:
             self._jobs.put((-1, 0, None))
             self._thread.join()
@@ -91,7 +91,7 @@ class Loader:
         except AdapterError as error:
             return Loaded(job, error=RequestError(str(error), field="adapter"))
         except Exception:
-            # Whatever an adapter does to the bank costs the requests that name it, never the engine.
+            # Whatever an adapter does to the bank ends the requests that name it, never the engine.
             stage = "prepared" if isinstance(job, Prepare) else "copied to the device"
             logger.exception("adapter %s could not be %s", job.version, stage)
             message = f"{job.version!r} could not be {stage}; try again, and tell the operator if it stays so"

@@ -1,4 +1,4 @@
-"""What is done to bring an adapter where it is needed, and who does it. Free of torch."""
+"""The loads that bring adapters to host and device, and the interface that executes them. Free of torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Protocol
 class Bank(Protocol):
     """Holds the weights of adapters on host and device. Versions are immutable; each call is about one of them.
 
-    `remove` and `forget` of what is not there do nothing. An `install` that failed may have written to some of its
-    sectors; whoever called for it calls `remove`, as for one that succeeded.
+    `remove` and `forget` do nothing for a version that is not there. An `install` that failed may have written to some
+    of its sectors; the caller then calls `remove`, as for one that succeeded.
     """
 
     @property
@@ -20,7 +20,7 @@ class Bank(Protocol):
         ...
 
     def prepare(self, version: str) -> int:
-        """Read, check and pack an adapter on the host; returns the sectors it needs. Called by the loader's thread.
+        """Read, check and pack an adapter on the host; return the sectors it needs. Called by the loader's thread.
 
         Raises:
             AdapterError: it cannot be served; the message is for the client.
@@ -32,7 +32,7 @@ class Bank(Protocol):
         ...
 
     def remove(self, version: str) -> None:
-        """The copy on the device, or what a failed one has written, is not valid any more: leave nothing of it there.
+        """Remove the copy on the device, or what a failed one has written: leave nothing of it there.
 
         Called by the core's thread, before its sectors are reused.
         """

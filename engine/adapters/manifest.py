@@ -1,4 +1,4 @@
-"""What an adapter's file holds, as engines need to know it.
+"""Describes the content of an adapter's file to engines.
 
 The tensors' meaning is peft's:
 
@@ -40,17 +40,17 @@ class LoraTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     """LoRA on one module; the keys name tensors of the adapter's file."""
 
     module: Module
-    """experts.gate_up_proj is the stacked form (gate rows first), experts.gate_proj and .up_proj the listed one."""
+    """Module that LoRA is on. experts.gate_up_proj is stacked (gate rows first), .gate_proj and .up_proj are listed."""
     layer: int | None
-    """None for embed_tokens and lm_head."""
+    """Layer of the module; None for embed_tokens and lm_head."""
     rank: int
     scaling: float
     a: tuple[str, ...]
-    """One key, or one per expert in the listed form."""
+    """Key of A, or one key per expert in the listed form."""
     b: tuple[str, ...]
     b_bias: str | None = None
     magnitude: str | None = None
-    """DoRA's m."""
+    """Key of DoRA's m."""
 
 
 class BaseBias(msgspec.Struct, frozen=True):
@@ -62,19 +62,19 @@ class BaseBias(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """An adapter that was found to be good, and for which base models."""
+    """An adapter that passed the checks, and the base models for which it did."""
 
     format: Literal[1]
     version: str
-    """64 hex digits: BLAKE2b over the config as canonical JSON and the weights' file."""
+    """Version as 64 hex digits: BLAKE2b over the config as canonical JSON and the weights' file."""
     config_sha256: str
     weights_sha256: str
     size: int
-    """Bytes of both files."""
+    """Total bytes of both files."""
     dtypes: tuple[str, ...]
     max_rank: int
     architecture: str
     bases: tuple[str, ...]
-    """Revisions (`ModelInfo.revision`) of the base models that it was checked against."""
+    """Revisions (`ModelInfo.revision`) of the base models that the adapter was checked against."""
     targets: tuple[LoraTarget, ...]
     base_biases: tuple[BaseBias, ...] = ()

@@ -1,4 +1,4 @@
-"""Adapters that are loaded although no request waits for them yet: pinned and announced ones. Pure."""
+"""Decides which adapters are loaded before a request waits for them: pinned and announced ones. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.adapters.residency import AdapterFit, Residency
 from engine.adapters.states import LOADING, AdapterVersionState
 
 MAX_ANNOUNCED = 256
-"""Announcements beyond these push out the oldest."""
+"""Most announcements that are kept; further ones push out the oldest."""
 
 
 class Prefetch:
@@ -22,20 +22,20 @@ class Prefetch:
         self._announced: OrderedDict[str, None] = OrderedDict()
 
     def announce(self, version: str) -> None:
-        """A request for this version is about to arrive."""
+        """Remember that a request for this version is about to arrive."""
         self._announced[version] = None
         self._announced.move_to_end(version)
         if len(self._announced) > MAX_ANNOUNCED:
             self._announced.popitem(last=False)
 
     def pin(self, versions: Iterable[str]) -> None:
-        """Load these versions ahead and keep them, and no others."""
+        """Load these versions without waiting for a request, and keep them and no others."""
         versions = list(dict.fromkeys(versions))
         self._residency.pin(versions)
         self._pins = deque(versions)
 
     def next_load(self, growth: int) -> Job | None:
-        """The load that is due next, begun. `growth`: blocks to be left to running requests."""
+        """Begin the load that is due next and return it. `growth`: blocks to be left to running requests."""
         return self._next_pinned(growth) or self._next_announced()
 
     def _next_pinned(self, growth: int) -> Job | None:
@@ -49,7 +49,7 @@ class Prefetch:
                 return residency.install(version) if residency.room(version, growth) is AdapterFit.YES else None
             if state in LOADING:
                 return None
-            self._pins.popleft()  # it is where it can be
+            self._pins.popleft()  # it is already where it can be
         return None
 
     def _next_announced(self) -> Job | None:

@@ -4,8 +4,8 @@
     names.json
 
 A version is named by its content, is checked before it gets in, and never changes. A name is a pointer that can be
-swapped at any time; whoever resolved it before keeps the version it got. Names belong to the gateway, versions are all
-that an engine sees. See docs/adapters.md.
+swapped at any time; requests that resolved it before keep the version they got. Names belong to the gateway, versions
+are all that an engine sees. See docs/adapters.md.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ _MAX_NAMES_BYTES = 128 * 1024 * 1024
 _MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 _VERSION = re.compile(r"[0-9a-f]{64}")
 _ABANDONED_SECONDS = 3600.0
-"""Age from which a staged folder was left by a process that has died."""
+"""Age in seconds from which a staged folder counts as left by a process that has died."""
 
 
 class NameTaken(RegistryError):
-    """The name leads somewhere already."""
+    """The name points to a version already."""
 
 
 class Pointer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a public name leads."""
+    """Target of a public name."""
 
     version: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     model: str
     """Public name of the base model."""
     tenants: tuple[str, ...] | None = None
-    """Who may use it; None is everybody."""
+    """Tenants that may use the adapter; None is everybody."""
     pinned: bool = False
-    """Engines keep it loaded."""
+    """Whether engines keep the adapter loaded."""
     drained: bool = False
-    """It takes no new requests; those that run finish."""
+    """Whether the adapter takes no new requests; running ones finish."""
     description: str = ""
     updated: float = 0.0
-    """When it was pointed here, in seconds since the epoch."""
+    """Time when the name was pointed here, in seconds since the epoch."""
 
     def allows(self, tenant: str) -> bool:
         return self.tenants is None or tenant in self.tenants
@@ -73,7 +73,7 @@ class AdapterRegistry:
     """A registry at `url`: a folder's path or an address that fsspec knows. Everything here blocks.
 
     Args:
-        cache: where files of an object store are kept once fetched; `~/.cache/roundhouse/adapters` unless given. It can
+        cache: folder for files fetched from an object store; `~/.cache/roundhouse/adapters` unless given. It can
             be deleted while nothing runs.
     """
 
@@ -94,7 +94,7 @@ class AdapterRegistry:
         read_config(folder / CONFIG)
         read_header(folder / WEIGHTS, max_bytes=MAX_WEIGHTS_BYTES)
         with self._storage.staging() as staged:
-            # What is checked is the copy: nobody can change it in between.
+            # The copy is checked: nobody can change it in between.
             for name in (CONFIG, WEIGHTS):
                 copy_file(folder / name, staged / name, progress)
             manifest = check_adapter(staged, base, progress=progress)
@@ -107,7 +107,7 @@ class AdapterRegistry:
         return manifest
 
     def manifest(self, version: str) -> Manifest:
-        """What is in a version.
+        """Return the manifest of a version.
 
         Raises:
             RegistryError: there is no such version.
@@ -118,7 +118,7 @@ class AdapterRegistry:
         return manifest
 
     def path(self, version: str) -> Path:
-        """A local folder with the version's files, fetched if need be, whose content was found to be the version's.
+        """Return a local folder with the version's files, fetched if need be and verified against the version.
 
         Raises:
             AdapterError: the files are damaged.
@@ -130,11 +130,11 @@ class AdapterRegistry:
         )
 
     def versions(self) -> dict[str, float]:
-        """All versions, and when each was added, in seconds since the epoch."""
+        """Return all versions, and when each was added, in seconds since the epoch."""
         return {name: made for name, made in self._storage.folders("objects").items() if _VERSION.fullmatch(name)}
 
     def find(self, beginning: str) -> str:
-        """The version that begins like this.
+        """Return the version that begins like this.
 
         Raises:
             RegistryError: none does, or several do.
@@ -165,7 +165,7 @@ class AdapterRegistry:
     # Names.
 
     def names(self) -> dict[str, Pointer]:
-        """All public names.
+        """Return all public names with their pointers.
 
         Raises:
             RegistryError: `names.json` is damaged.
@@ -179,11 +179,11 @@ class AdapterRegistry:
             raise RegistryError(f"{self.url}: {NAMES}: {error}; restore it from a copy") from error
 
     def stamp(self) -> str | None:
-        """Changes whenever a name does; cheap to ask for."""
+        """Return a value that changes whenever a name does; cheap."""
         return self._storage.stamp(NAMES)
 
     def resolve(self, name: str) -> Pointer:
-        """Where a name leads.
+        """Return the pointer of a name.
 
         Raises:
             RegistryError: there is no such name.
@@ -201,13 +201,13 @@ class AdapterRegistry:
         description: str = "",
         new: bool = False,
     ) -> None:
-        """Have a name lead to a version, in one step for everybody who looks.
+        """Point a name to a version, atomically for all readers.
 
         Args:
             new: the name must not exist yet.
 
         Raises:
-            NameTaken: it does.
+            NameTaken: it exists.
             RegistryError: the name cannot be used, or there is no such version.
         """
         if not re.match(NAME_PATTERN, name):
@@ -222,7 +222,7 @@ class AdapterRegistry:
             names[name] = pointer
 
     def swap(self, name: str, version: str) -> Pointer:
-        """Have an existing name lead to another version; returns where it led before.
+        """Point an existing name to another version; return its old pointer.
 
         Raises:
             RegistryError: there is no such name or version.
@@ -234,7 +234,7 @@ class AdapterRegistry:
         return before
 
     def pin(self, name: str, pinned: bool = True) -> None:
-        """Have engines keep the adapter loaded, or no longer.
+        """Keep the adapter loaded in engines, or no longer.
 
         Raises:
             RegistryError: there is no such name.
@@ -251,7 +251,7 @@ class AdapterRegistry:
         self.edit(name, lambda pointer: None)
 
     def edit(self, name: str, change: Callable[[Pointer], Pointer | None]) -> Pointer | None:
-        """Replace a pointer by what `change` makes of it, or forget the name if that is None; nobody comes in between.
+        """Replace a pointer by the result of `change`, or forget the name if that is None, under the registry's lock.
 
         Raises:
             RegistryError: there is no such name or version; and whatever `change` raises, which then changes nothing.
@@ -269,7 +269,7 @@ class AdapterRegistry:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[str, Pointer]]:
-        """All names, which the body changes; written at its end unless it raises."""
+        """Yield all names for the body to change; they are written at its end unless it raises."""
         with self._storage.lock():
             names = self.names()
             yield names
@@ -288,7 +288,7 @@ class AdapterRegistry:
             raise RegistryError(f"{self.url}: {_object(version)}/{MANIFEST}: {error}; add the adapter again") from error
 
     def _add_base(self, known: Manifest, checked: Manifest) -> Manifest:
-        """The version is there already; remember that it fits one more base."""
+        """Record that a stored version fits one more base."""
         bases = tuple(dict.fromkeys((*known.bases, *checked.bases)))
         if bases == known.bases:
             return known

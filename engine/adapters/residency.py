@@ -1,4 +1,4 @@
-"""Which adapter is where: on disk only, on the host, on the device. Pure bookkeeping; a `Bank` acts on it.
+"""Tracks where each adapter is: on disk only, on the host, on the device. Pure bookkeeping; a `Bank` acts on it.
 
 An adapter on the device lives in *sectors*: blocks borrowed from the KV cache's pool, so that memory moves between KV
 and adapters as the load does. Who may lose its sectors depends on who needs it:
@@ -35,12 +35,12 @@ from engine.cache.blocks import BlockPool
 
 @dataclass(frozen=True, slots=True)
 class ResidencyConfig:
-    """Sizes of what adapters may hold.
+    """Bounds of what adapters may hold.
 
     `share`: most of the KV blocks that adapters hold together; `host_bytes`: bytes of host copies above which idle
     ones go; `step_bytes`: most bytes of distinct adapters in one step (None: no limit); `wait`: seconds after which an
-    adapter that cannot get in makes another one drain; `loads`: most loads under way, those that wait for the loader
-    included; `sector_bytes`: of one block, over all layers.
+    adapter that cannot get in makes another one drain; `loads`: most loads under way, those queued for the loader
+    included; `sector_bytes`: bytes of one block, over all layers.
     """
 
     share: float = 0.5
@@ -59,7 +59,7 @@ class ResidencyConfig:
 
 
 BASE_ONLY = ResidencyConfig(share=0.0)
-"""For an engine without adapters."""
+"""Configuration of an engine without adapters."""
 
 
 class AdapterFit(enum.Enum):
@@ -73,25 +73,25 @@ class AdapterFit(enum.Enum):
 
 
 class Residency:
-    """Where every adapter is that somebody needs or that is still around."""
+    """Location of every adapter that a request or a pin needs or that is still loaded."""
 
     def __init__(self, pool: BlockPool, config: ResidencyConfig) -> None:
         self.share = int(pool.total * config.share)
         """Most blocks that adapters hold together."""
         self.host_bytes = 0
-        """Of all copies on the host."""
+        """Bytes of all copies on the host."""
         self.loading = self.loads = self.evictions = 0
-        """Loads in flight; copies to the device and copies lost from it, since the start."""
+        """Counts of loads under way, and since the start of copies to the device and copies lost from it."""
         self._pool = pool
         pool.on_revoke = self._lost
         self._config = config
         self._adapters: dict[str, Adapter] = {}
         self._hosted = Listed()
-        """On the host (and maybe the device), not pinned, named by no request."""
+        """Adapters on the host (and maybe the device), not pinned, named by no request."""
         self._idle = Listed()
-        """On the device, and nobody would miss them there: the resting borrowers of the pool."""
+        """Adapters on the device that no request names and no pin keeps there: the resting borrowers of the pool."""
         self._wanted = Listed()
-        """On the device, named by waiting requests only."""
+        """Adapters on the device that only waiting requests name."""
         self._anchored_sectors = 0
         self._removed: list[str] = []
         self._forgotten: list[str] = []
@@ -102,20 +102,20 @@ class Residency:
         return self._known(version).state
 
     def size(self, version: str) -> int:
-        """Bytes on the device, 0 while they are not known."""
+        """Return an adapter's bytes on the device, 0 while they are not known."""
         return self.sectors(version) * self._config.sector_bytes
 
     def sectors(self, version: str) -> int:
-        """Sectors that it needs, 0 while they are not known."""
+        """Return the number of sectors that an adapter needs, 0 while it is not known."""
         return self._known(version).sectors
 
     def anchored(self, version: str) -> bool:
-        """Whether it is pinned on the device."""
+        """Whether an adapter is pinned on the device."""
         return self._known(version).anchored
 
     @property
     def resident(self) -> list[str]:
-        """Versions on the device, the one that was asked for last at the end."""
+        """Return the versions on the device, the one that was asked for last at the end."""
         return [each.version for each in self._adapters.values() if each.state in INSTALLED]
 
     @property
@@ -126,7 +126,7 @@ class Residency:
     # Requests.
 
     def hold(self, version: str) -> None:
-        """A request that names this version has arrived. It makes one that has failed be tried again."""
+        """Register a request that names this version; it makes a version that has failed be tried again."""
         adapter = self._adapters[version] = self._adapters.pop(version, Adapter(version))
         self._lift(adapter)
         adapter.retry()
@@ -134,7 +134,7 @@ class Residency:
         self._settle(adapter)
 
     def release(self, version: str) -> None:
-        """A request that named this version and does not run has ended."""
+        """Register that a request that named this version and does not run has ended."""
         adapter = self._adapters[version]
         self._lift(adapter)
         adapter.requests -= 1
@@ -142,7 +142,7 @@ class Residency:
         self._trim()
 
     def start(self, version: str) -> None:
-        """A request that is held begins to run."""
+        """Register that a held request begins to run."""
         adapter = self._adapters[version]
         if adapter.state not in IN_LINE:
             raise RuntimeError(f"adapter {version}: a request starts while it is {adapter.state.value}")
@@ -153,7 +153,7 @@ class Residency:
         self._settle(adapter)
 
     def stop(self, version: str) -> None:
-        """A request does not run any more; it is still held."""
+        """Register that a request does not run any more; it is still held."""
         adapter = self._adapters[version]
         self._lift(adapter)
         adapter.running -= 1
@@ -188,7 +188,7 @@ class Residency:
         return Prepare(version)
 
     def prepared(self, version: str, sectors: int) -> None:
-        """`prepare` is done."""
+        """Register that `prepare` is done."""
         adapter = self._adapters[version]
         self.loading -= 1
         adapter.sectors = sectors
@@ -200,7 +200,7 @@ class Residency:
     def room(self, version: str, growth: int, *, urgent: bool = False) -> AdapterFit:
         """Whether an adapter on the host can be installed, leaving `growth` blocks to running requests.
 
-        `urgent`: at the cost of adapters that are wanted but not in use.
+        `urgent`: also at the cost of adapters that are wanted but not in use.
         """
         adapter = self._adapters[version]
         yielding = self._wanted.sectors if urgent else 0
@@ -229,7 +229,7 @@ class Residency:
         return Install(version, sectors)
 
     def installed(self, version: str) -> None:
-        """`install` is done."""
+        """Register that `install` is done."""
         adapter = self._adapters[version]
         self.loading -= 1
         self.loads += 1
@@ -239,7 +239,7 @@ class Residency:
         self._trim()
 
     def failed(self, version: str) -> None:
-        """A load failed; nothing of it is kept, and what it may have written is among `take_removed`.
+        """Register that a load failed; its copy is dropped, and what it may have written is among `take_removed`.
 
         All requests that wait for it must be ended.
         """
@@ -263,24 +263,24 @@ class Residency:
             adapter.move_to(state)
             self._settle(adapter)
         else:
-            adapter.move_to(state)  # which changes no list
+            adapter.move_to(state)  # no list changes by this
 
     def evict(self, version: str) -> None:
-        """Take the sectors of an adapter that is on the device and not used, and whose requests stand aside."""
+        """Take the sectors of an adapter on the device that is not used, and whose requests stand aside."""
         self._evict(self._adapters[version])
 
     def take_removed(self) -> list[str]:
-        """Versions that have lost their place on the device since the last call."""
+        """Return versions that have lost their place on the device since the last call."""
         removed, self._removed = self._removed, []
         return removed
 
     def take_forgotten(self) -> list[str]:
-        """Versions that have lost their place on the host since the last call."""
+        """Return versions that have lost their place on the host since the last call."""
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
 
     def check_integrity(self) -> None:
-        """Compare the books with each other and with the pool's.
+        """Check the bookkeeping against itself and the pool's.
 
         Raises:
             RuntimeError: they differ; the message says where.
@@ -309,7 +309,7 @@ class Residency:
     def _known(self, version: str) -> Adapter:
         return self._adapters.get(version) or Adapter(version)
 
-    # Whatever decides in which lists an adapter is changes between `_lift` and `_settle`.
+    # All attributes that decide an adapter's lists change between `_lift` and `_settle`.
 
     def _lift(self, adapter: Adapter) -> None:
         """Take an adapter out of all lists."""
@@ -348,7 +348,7 @@ class Residency:
         self._lost(adapter.version)
 
     def _lost(self, version: str) -> None:
-        """An adapter is not on the device any more. Among those idle on the host it keeps its place."""
+        """Register that an adapter is not on the device any more. Among those idle on the host it keeps its place."""
         adapter = self._adapters[version]
         self._idle.discard(adapter)
         self._wanted.discard(adapter)

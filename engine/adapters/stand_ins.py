@@ -1,4 +1,4 @@
-"""Adapters without weights, to find out what a step with adapters needs of memory before there are any."""
+"""Adapters without weights, to measure the memory that a step with adapters needs before there are any."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXPERTS: tuple[Module, ...] = ("router", "experts.gate_up_proj", "experts.down_
 
 
 def stand_ins(config: ModelConfig, arena: torch.Tensor, sectors: range, most: int) -> list[LoraAdapter]:
-    """Adapters on everything, of the highest rank that fits, and as many of them as do: `most` at most, none maybe.
+    """Make adapters on all modules, of the highest rank that fits, and as many as fit: `most` at most, maybe none.
 
     They lie in these `sectors` of the arena [sectors, elements], which should be zeros, and need not be written.
     """
@@ -34,7 +34,7 @@ def stand_ins(config: ModelConfig, arena: torch.Tensor, sectors: range, most: in
 
 
 def _targets(config: ModelConfig, rank: int) -> list[LoraTarget]:
-    """DoRA, which needs the most beside the products; experts have none."""
+    """Return targets with DoRA, which needs the most beside the products; experts have none."""
     modules: list[tuple[Module, int | None]] = [("embed_tokens", None), ("lm_head", None)]
     modules += [(m, n) for n in range(config.layers) for m in _ATTENTION + (_EXPERTS if config.experts else _MLP)]
     return [

@@ -1,4 +1,4 @@
-"""The states of an adapter version and which may follow which, and lists of adapters. Pure.
+"""The states of an adapter version, the transitions between them, and lists of adapters. Pure.
 
 docs/engine.md draws `TRANSITIONS`, with what causes each.
 """
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 
 
 class AdapterVersionState(enum.Enum):
-    """Where a version is, and whether requests that name it may start."""
+    """Location of a version, and whether requests that name it may start."""
 
     ABSENT = "absent"
-    """Neither on the host nor on the device."""
+    """The version is neither on the host nor on the device."""
     PREPARING = "preparing"
-    """Being read and packed into host memory."""
+    """The version is being read and packed into host memory."""
     HOST = "host"
-    """In host memory only."""
+    """The version is in host memory only."""
     INSTALLING = "installing"
-    """Being copied to the device."""
+    """The version is being copied to the device."""
     RESIDENT = "resident"
-    """On the device; requests that wait for it stand aside."""
+    """The version is on the device; requests that wait for it stand aside."""
     OPEN = "open"
-    """On the device; its waiting requests stand in line."""
+    """The version is on the device; its waiting requests stand in line."""
     ENTERING = "entering"
-    """Open after it had starved: its place is kept until the first of its requests runs."""
+    """The version is open after it starved: its place is kept until the first of its requests runs."""
     DRAINING = "draining"
-    """On the device and in use, but closed to further requests, so that a starving adapter gets in."""
+    """The version is on the device and in use, but closed to more requests, so that a starving adapter gets in."""
     FAILED = "failed"
     """A load failed; the requests that waited for it are being ended."""
 
@@ -55,34 +55,34 @@ ON_HOST = (_S.HOST, *ON_DEVICE)
 
 @dataclass(eq=False, slots=True)
 class Adapter:
-    """What is known of one version."""
+    """State of one adapter version."""
 
     version: str
     state: AdapterVersionState = AdapterVersionState.ABSENT
     sectors: int = 0
-    """Known from HOST on."""
+    """Number of sectors that it needs, known from HOST on."""
     requests: int = 0
-    """Live requests that name it."""
+    """Number of live requests that name it."""
     running: int = 0
-    """Of these, those that run."""
+    """Number of running requests that name it."""
     pinned: bool = False
     anchored: bool = False
-    """Pinned on the device, not only on the host."""
+    """Whether it is pinned on the device, not only on the host."""
 
     @property
     def hosted(self) -> bool:
-        """Its copy on the host may go."""
+        """Whether its copy on the host may go."""
         copied = self.state in (AdapterVersionState.HOST, AdapterVersionState.RESIDENT)
         return copied and not self.requests and not self.pinned
 
     @property
     def idle(self) -> bool:
-        """Its copy on the device may go."""
+        """Whether its copy on the device may go."""
         return self.state is AdapterVersionState.RESIDENT and not self.requests and not self.anchored
 
     @property
     def wanted(self) -> bool:
-        """Its copy on the device may go if need be."""
+        """Whether its copy on the device may go if need be."""
         kept = self.anchored or self.state is AdapterVersionState.ENTERING
         return self.state in INSTALLED and not kept and self.requests > 0 and not self.running
 
@@ -92,13 +92,13 @@ class Adapter:
         self.state = state
 
     def retry(self) -> None:
-        """One that has failed may be loaded again."""
+        """Let a version that has failed be loaded again."""
         if self.state is AdapterVersionState.FAILED:
             self.move_to(AdapterVersionState.ABSENT)
 
 
 class Listed:
-    """Adapters in the order in which they were used, least recently first, and their sectors in all."""
+    """Adapters in the order of their use, least recently first, and the sum of their sectors."""
 
     def __init__(self) -> None:
         self.order: OrderedDict[str, Adapter] = OrderedDict()
@@ -119,11 +119,11 @@ class Listed:
         return next(iter(self.order.values()))
 
     def holds(self, adapters: Iterable[Adapter]) -> bool:
-        """Whether exactly these are listed."""
+        """Whether exactly these adapters are listed."""
         found = {each.version: each for each in adapters}
         return found == self.order and sectors_of(found.values()) == self.sectors
 
 
 def sectors_of(adapters: Iterable[Adapter]) -> int:
-    """Sectors of these in all."""
+    """Return the sum of the adapters' sectors."""
     return sum(adapter.sectors for adapter in adapters)

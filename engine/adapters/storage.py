@@ -1,4 +1,4 @@
-"""Where a registry's files are: a folder of this machine, or an object store through fsspec.
+"""Stores a registry's files: in a folder of this machine, or in an object store through fsspec.
 
 Both make a file or a folder appear whole or not at all. A folder has a lock as well, so that several processes can
 change it; an object store has none, and of two changes at the same time the later one wins.
@@ -20,7 +20,7 @@ import fsspec
 
 _COPY = 4 * 1024 * 1024
 Progress = Callable[[int], object]
-"""Told, again and again, how many more bytes are done."""
+"""Called repeatedly with the number of further bytes that are done."""
 
 
 class RegistryError(Exception):
@@ -28,42 +28,42 @@ class RegistryError(Exception):
 
 
 class Storage(Protocol):
-    """Names are paths below the root, with slashes."""
+    """Reads and writes files; names are paths below the root, with slashes."""
 
     def read(self, name: str, *, most: int) -> bytes | None:
-        """A file's content; None if there is none."""
+        """Read a file's content; None if there is none."""
 
     def write(self, name: str, content: bytes) -> None:
         """Replace a file, atomically."""
 
     def stamp(self, name: str) -> str | None:
-        """Changes whenever the file is replaced; cheap."""
+        """Return a value that changes whenever the file is replaced; cheap."""
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Held while something is read, changed and written."""
+        """Lock to hold while something is read, changed and written."""
 
     def staging(self) -> contextlib.AbstractContextManager[Path]:
-        """An empty local folder, gone afterwards unless it was published."""
+        """Make an empty local folder, removed afterwards unless it was published."""
 
     def publish(self, folder: Path, name: str, files: Sequence[str]) -> None:
         """Make a staged folder appear under a name that is not taken; the last of `files` makes it complete."""
 
     def local(self, name: str, files: Sequence[str], check: Callable[[Path], None]) -> Path:
-        """A local folder with these files; `check` raises unless they are what they should be. Asked again, it is
-        not fetched or checked again."""
+        """Return a local folder with these files; `check` raises unless they are the right ones. They are fetched and
+        checked only once."""
 
     def folders(self, name: str) -> dict[str, float]:
-        """The folders below a name, and when they were made, in seconds since the epoch."""
+        """List the folders below a name, and when they were made, in seconds since the epoch."""
 
     def delete(self, name: str) -> None:
-        """A file or folder, with all that is in it."""
+        """Delete a file or folder, with all that is in it."""
 
 
 def open_storage(url: str, cache: Path) -> Storage:
-    """`url` is a folder's path, or an address that fsspec knows, such as s3://bucket/adapters.
+    """Open the storage at `url`: a folder's path, or an address that fsspec knows, such as s3://bucket/adapters.
 
     Args:
-        cache: folder for what is fetched from an object store.
+        cache: folder for files fetched from an object store.
 
     Raises:
         RegistryError: the address is of a kind that is not installed.
@@ -157,7 +157,7 @@ class FolderStorage:
     def delete(self, name: str) -> None:
         path = self._root / name
         if path.is_dir():
-            # Renamed first, so that nobody finds half of it.
+            # Renamed first, so that no reader finds half of it.
             doomed = self._root / "staging" / secrets.token_hex(8)
             doomed.parent.mkdir(exist_ok=True)
             path.rename(doomed)
@@ -168,10 +168,10 @@ class FolderStorage:
 
 
 class ObjectStorage:
-    """Anything that fsspec reaches. Writing one object is atomic there; a folder is complete with its last file."""
+    """Any store that fsspec reaches. Writing one object is atomic there; a folder is complete with its last file."""
 
     _lock = threading.RLock()
-    """Keeps this process's own threads apart; nothing keeps other machines apart."""
+    """Keeps this process's threads apart; nothing keeps other machines apart."""
 
     def __init__(self, files: Any, root: str, cache: Path) -> None:
         self._files = files
@@ -246,7 +246,7 @@ class ObjectStorage:
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Backends raise exceptions of their own libraries, of no common kind."""
+        """Turn exceptions of backends, which come from their own libraries and share no class, into RegistryError."""
         try:
             yield
         except (FileNotFoundError, RegistryError):
@@ -255,7 +255,7 @@ class ObjectStorage:
             raise RegistryError(f"adapter registry {self._root}: {type(error).__name__}: {error}") from error
 
     def _made(self, path: str) -> float:
-        """When the newest file of a folder was written: object stores know no age of folders."""
+        """Return when the newest file of a folder was written: object stores know no age of folders."""
         return max((self._files.modified(file).timestamp() for file in self._files.find(path)), default=0.0)
 
     def _path(self, name: str) -> str:
@@ -291,7 +291,7 @@ def _bounded(content: bytes, name: str, most: int) -> bytes:
 
 
 def _sync(path: Path) -> None:
-    """Have a file's content or a folder's entries survive a loss of power."""
+    """Make a file's content or a folder's entries survive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

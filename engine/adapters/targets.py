@@ -1,4 +1,4 @@
-"""Which tensors an adapter's config asks for on a base model: a pure function of the two, with peft 0.21's rules."""
+"""Derives the tensors that an adapter's config asks for on a base model, by peft 0.21's rules. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.checkpoint.config import ModelConfig
 PREFIX = "base_model.model."
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 _LISTED = ".block_sparse_moe."
-"""In the keys of adapters that were saved with transformers 4, where every expert was a module of its own."""
+"""Part of keys of adapters that were saved with transformers 4, where every expert was a module of its own."""
 _MERGED = {"gate": "gate.weight", "w1": "gate_up_proj", "w3": "gate_up_proj", "w2": "down_proj"}
 """Modules of Mixtral in transformers 4 -> the parameters of 5 that peft puts their LoRA on."""
 _Place = tuple[Module, int, str]
@@ -23,7 +23,7 @@ _Place = tuple[Module, int, str]
 
 @dataclass
 class Expected:
-    """What the file must hold, and what it may hold beside that."""
+    """Tensors that the file must hold, and those that it may hold besides."""
 
     tensors: dict[str, tuple[int, ...]] = field(default_factory=dict)
     base_copies: dict[str, str] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Expected:
     targets: list[LoraTarget] = field(default_factory=list)
     base_biases: list[BaseBias] = field(default_factory=list)
     tied: bool = False
-    """lm_head's LoRA must be the transposed one of embed_tokens."""
+    """Whether lm_head's LoRA must be the transposed one of embed_tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class _Linear:
 
 
 def expected_tensors(config: AdapterConfig, model: ModelConfig, keys: Set[str]) -> Expected:
-    """The tensors that peft would load for this config, with their shapes, and what they mean.
+    """Return the tensors that peft would load for this config, with their shapes and meanings.
 
-    `keys` decide between the two forms of a mixture's experts only.
+    `keys` only decide between the two forms of a mixture's experts.
 
     Raises:
         AdapterError: the config asks for something that is not supported, or for nothing.
@@ -140,7 +140,7 @@ def _add_embedding(expected: Expected, config: AdapterConfig, model: ModelConfig
 
 
 def _add_experts(expected: Expected, config: AdapterConfig, model: ModelConfig, *, listed: bool) -> None:
-    """The router and the experts of every layer, in the form of transformers 5 (stacked) or 4 (listed)."""
+    """Add the router and the experts of every layer, in the form of transformers 5 (stacked) or 4 (listed)."""
     hidden, inner, experts = model.hidden_size, model.intermediate_size, model.experts
     for layer in range(model.layers):
         block = f"model.layers.{layer}.mlp"
@@ -216,7 +216,7 @@ def _refuse_for_parameters(config: AdapterConfig, name: str) -> None:
 
 
 def _with_merged_experts(config: AdapterConfig) -> AdapterConfig:
-    """peft's reading of a config from transformers 4: w1 and w3 of the experts are one parameter of twice the rank."""
+    """Read a config from transformers 4 as peft does: w1 and w3 of the experts are one parameter of twice the rank."""
     if isinstance(config.target_modules, str):
         raise AdapterError(
             f"{CONFIG}: target_modules is an expression, whose meaning changed for mixtures of experts; list the "
@@ -244,7 +244,7 @@ def _with_merged_experts(config: AdapterConfig) -> AdapterConfig:
 
 
 def _with_tied_targets(config: AdapterConfig, model: ModelConfig, expected: Expected) -> AdapterConfig:
-    """peft's `ensure_weight_tying`: with tied embeddings, LoRA on one of embed_tokens and lm_head is on both."""
+    """Apply peft's `ensure_weight_tying`: with tied embeddings, LoRA on one of embed_tokens and lm_head is on both."""
     targets = config.target_modules
     if not (config.ensure_weight_tying and model.tied_embeddings) or targets is None:
         return config

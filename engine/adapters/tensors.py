@@ -25,7 +25,7 @@ _CHUNK = 16 * 1024 * 1024
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _BITS = {"float32": np.uint32, "bfloat16": np.uint16, "float16": np.uint16}
 _EXPONENT = {"float32": 0x7F80_0000, "bfloat16": 0x7F80, "float16": 0x7C00}
-"""The bits that are all ones in infinities and NaNs only."""
+"""Bits that are all ones only in infinities and NaNs."""
 
 Size = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -37,18 +37,18 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tensor(msgspec.Struct, frozen=True):
-    """Where one tensor's bytes are."""
+    """Type, shape and place of one tensor's bytes."""
 
     dtype: str
-    """"float32", "bfloat16" or "float16"."""
+    """Type of the values: "float32", "bfloat16" or "float16"."""
     shape: tuple[int, ...]
     begin: int
-    """Offsets from the file's beginning, in bytes."""
+    """Offset of the first byte from the file's beginning, in bytes; `end` is that behind the last."""
     end: int
 
 
 def read_header(path: Path, *, max_bytes: int) -> dict[str, Tensor]:
-    """Names, types, shapes and places of a file's tensors; no tensor is read.
+    """Read names, types, shapes and places of a file's tensors; no tensor is read.
 
     Raises:
         AdapterError: the file is missing, too large, no valid safetensors file, or holds a type other than float32,
@@ -85,7 +85,7 @@ def read_header(path: Path, *, max_bytes: int) -> dict[str, Tensor]:
 
 
 def bits(path: Path, tensor: Tensor) -> np.ndarray:
-    """A tensor's values as unsigned integers of the same width, in its shape, mapped from the file."""
+    """Map a tensor's values from the file as unsigned integers of the same width, in its shape."""
     kind = _BITS[tensor.dtype]
     count = (tensor.end - tensor.begin) // np.dtype(kind).itemsize
     if count == 0:
@@ -101,7 +101,7 @@ def all_finite(path: Path, tensor: Tensor) -> bool:
 
 
 def same_values(first: tuple[Path, Tensor], second: tuple[Path, Tensor]) -> bool:
-    """Whether `first` is `second`, if need be rounded to the first's type."""
+    """Whether `first` equals `second`, if need be rounded to the first's type."""
     if first[1].shape != second[1].shape:
         return False
     ours, theirs = (_chunks(bits(*each)) for each in (first, second))
@@ -111,7 +111,7 @@ def same_values(first: tuple[Path, Tensor], second: tuple[Path, Tensor]) -> bool
 
 
 def _converted(values: np.ndarray, source: str, target: str) -> np.ndarray:
-    """Bits of one type as bits of another, rounding to nearest even as torch does."""
+    """Convert bits of one type to bits of another, rounding to nearest even as torch does."""
     if source == target:
         return values
     wide = values.view(np.float16).astype(np.float32).view(np.uint32) if source == "float16" else values
@@ -132,7 +132,7 @@ def _chunks(values: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _check_layout(path: Path, entries: dict[str, _Entry], size: int) -> None:
-    """The tensors' bytes follow one another and fill the file."""
+    """Check that the tensors' bytes follow one another and fill the file."""
     expected = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         begin, end = entry.data_offsets
@@ -149,7 +149,7 @@ def _check_layout(path: Path, entries: dict[str, _Entry], size: int) -> None:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> None:
-    """Readers of JSON differ in which of two equal keys they take."""
+    """Refuse equal keys: readers of JSON differ in which of two they take."""
     if len({key for key, _ in pairs}) != len(pairs):
         raise ValueError("its header names a tensor twice")
 
