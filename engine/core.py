@@ -6,7 +6,7 @@
         for output in core.step():
             ...
 
-Synchronous and single-threaded: whoever hosts a core calls it from one thread.
+Synchronous and single-threaded: the host of a core calls it from one thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one step does: the scheduler writes a `StepPlan`, the runner runs it, its handle gives `Sampled` tokens."""
+"""A step's contract: the scheduler writes a `StepPlan`, the runner runs it, its handle gives `Sampled` tokens."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ PolicyName = Literal["fcfs", "priority", "fair"]
 """Order of service: by arrival; by class and arrival; or so that tenants get equal shares."""
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "lark"]
 ErrorKind = Literal["invalid", "overloaded", "internal"]
-"""invalid: the request can never be served as it is; overloaded: try again later; internal: the engine failed."""
+"""Error kinds. invalid: the request can never be served; overloaded: try again later; internal: the engine failed."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -7,7 +7,7 @@ and adapters as the load does. Who may lose its sectors depends on who needs it:
 * *wanted*, by requests that wait: to a running request's KV, and to an adapter that has waited too long;
 * *idle*: to anybody, least recently used first, in one line with the prefixes that the KV cache keeps.
 
-Adapters together hold at most a share of the blocks, and no request is longer than what is left. So whoever is first
+Adapters together hold at most a share of the blocks, and no request is longer than what is left. So the request first
 in line always finds its blocks. Copies on the host stay until their number of bytes exceeds a budget; then idle ones
 go, least recently used first.
 """

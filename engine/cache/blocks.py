@@ -48,7 +48,7 @@ class PrefixMatch:
 
 
 class BlockPool:
-    """`total` blocks, numbered from 0. Every operation is O(1) per block it touches."""
+    """Tracks `total` blocks, numbered from 0. Every operation is O(1) per block it touches."""
 
     def __init__(self, total: int, host: HostTier | None = None) -> None:
         if total < 1:

@@ -23,7 +23,7 @@ class Save:
 
 
 class HostMemory(Protocol):
-    """`blocks` host blocks, each as large as a block of the device. The core's thread calls both methods."""
+    """Holds `blocks` host blocks, each as large as a block of the device. The core's thread calls both methods."""
 
     @property
     def blocks(self) -> int: ...
@@ -43,7 +43,7 @@ class HostMemory(Protocol):
 
 
 class HostTier:
-    """`total` host blocks, numbered from 0; none switches the tier off. Every operation is O(1) per block."""
+    """Tracks `total` host blocks, numbered from 0; with none the tier is off. Every operation is O(1) per block."""
 
     def __init__(self, total: int) -> None:
         if total < 0:

@@ -83,4 +83,4 @@ class KVCache:
             for layer in range(config.layers)
         ]
         self.sectors = rows.view(blocks, -1).view(dtype)
-        """The same memory, one row per block."""
+        """Memory of all sectors in the model's type, one row per block."""

@@ -104,7 +104,7 @@ class _GenerationConfig(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """How an architecture differs from Llama. None: the config's own key decides."""
+    """Differences of an architecture from Llama. None: the config's own key decides."""
 
     qkv_bias: bool | None = None
     output_bias: bool | None = None

@@ -1,1 +1,1 @@
-"""What runs a step plan on a device: batches, recorded steps, sampling, copies to host memory."""
+"""Runs step plans on a device: batches, recorded steps, sampling, copies to host memory."""

@@ -1,7 +1,7 @@
 """A small model that drafts tokens for a large one.
 
 Its KV cache has a block for every block of the target's and is read through the same block tables, so that prefixes,
-preemption and cancellation need no books of their own: a block that a request has is a block that its drafts have. What
+preemption and cancellation need no bookkeeping of their own: a request's blocks are its drafts' blocks as well. What
 they need is to know how far a request's blocks hold the draft model's KV too. If that were ever wrong a draft would be
 worse, and still no token of the answer would change.
 

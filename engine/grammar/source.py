@@ -23,7 +23,7 @@ _LARK_JSON = re.compile(r"%json\s*(?=\{)")
 
 @dataclass(frozen=True, slots=True)
 class GrammarLimits:
-    """How large a grammar may be, and what its compilation may cost.
+    """Limits of a grammar's size and of the cost of its compilation.
 
     `depth`: nested values of a schema; `nodes`: values of a schema, or choices; `multiple_of`: a `multipleOf` without
     its decimal point, for there is a state for each remainder; `cpu_seconds` and `memory_bytes`: of one compilation.

@@ -13,7 +13,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, bool, Request]] = []
-        """(when, number, whether the first step meets it, request); limits that were met stay in it until due."""
+        """Heap of (when, number, whether the first step meets it, request); met limits stay in it until due."""
         self._numbers = count()
 
     def __len__(self) -> int:

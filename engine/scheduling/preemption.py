@@ -4,7 +4,7 @@ A request that has been preempted `limit` times is *safe*: it is admitted with b
 and keeps them to its end. Everybody can still end, by this argument. Who is first in line progresses in every step: if
 it is safe it needs nothing more, and if not it may take all blocks that are not reserved, into which its own longest
 answer fits, because nobody is admitted while that would be untrue of anybody who runs. So the first in line ends, then
-the next one; and when nobody runs, whoever waits fits, as no context is larger than the cache.
+the next one; and when nobody runs, any waiting request fits, as no context is larger than the cache.
 """
 
 from __future__ import annotations

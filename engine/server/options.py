@@ -1,6 +1,6 @@
-"""What an engine process can be told. Each field of `EngineOptions` is one option: its type, limits, default and help.
+"""The options of an engine process. Each field of `EngineOptions` is one: its type, limits, default and help.
 
-The command line is made from them, and docs/engine-options.md, which a test compares.
+The command line and docs/engine-options.md are made from them; a test compares the page.
 """
 
 from __future__ import annotations
