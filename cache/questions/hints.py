@@ -181,6 +181,8 @@ class IndexedHints:
                         self._last = id
                         self._take(fields)
             except (RedisError, OSError, ValueError) as error:
+                if self._stopping:
+                    return
                 if self.following:
                     log.warning("the semantic cache's stream cannot be read", extra={"error": type(error).__name__})
                 self.following = False

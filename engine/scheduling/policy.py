@@ -23,8 +23,6 @@ LEVELS: dict[ServiceClass, int] = {"premium": -1, "standard": 0, "batch": 1}
 class Shortage:
     """Resources that a waiting request lacks to be admitted."""
 
-    row: bool
-    """Whether all rows of the step are taken."""
     blocks: int
     """Number of KV blocks missing; none if not positive."""
     needs: int

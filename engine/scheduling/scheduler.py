@@ -253,7 +253,7 @@ class Scheduler:
             allowed = self._preemption.victims(self._running, first=self._running[0])
             return [Victim(other, self._preemption.frees(other)) for other in allowed]
 
-        shortage = Shortage(not self._has_row, missing, blocks + len(hits))
+        shortage = Shortage(missing, blocks + len(hits))
         for victim in self._policy.claim(request, shortage, self._running, victims) if self._running else ():
             self._preempt(victim, step)
         return self._has_row and self._missing(blocks, hits) <= 0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from cache.questions.hints import IndexedHints, VectorSetHints, has_vector_sets
 from cache.questions.index import Hint, PartitionIndex, VectorIndex
@@ -122,6 +123,22 @@ async def test_an_exception_that_nobody_expected_does_not_end_the_following(redi
             await until(lambda: hints.followed > before)
         finally:
             await hints.aclose()
+
+
+async def test_an_end_says_nothing(redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A client may turn the cancellation into an error of the connection: nobody has to hear of it."""
+
+    async def ended(*_: object, **__: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RedisConnectionError("closed") from None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Redis, "xread", ended)
+        async with asyncio.timeout(20), following(redis_url):
+            await asyncio.sleep(0)
+    assert caplog.messages == []
 
 
 async def test_a_redis_that_comes_back_empty_is_noticed() -> None:
