@@ -36,7 +36,7 @@ class Mailbox:
     """Reads this gateway's messages and sends messages to other gateways."""
 
     def __init__(self, redis: Redis, reader: Redis, id: str, seal: Seal) -> None:
-        """Args: reader: a client of its own, whose timeout is `READ_TIMEOUT`."""
+        """Args: reader: a client for reads that wait, whose timeout is `READ_TIMEOUT`; its maker closes it."""
         self.id = id
         self._redis = redis
         self._reader = reader
@@ -81,7 +81,6 @@ class Mailbox:
         """Delete the mailbox: nobody reads it any more."""
         with contextlib.suppress(RedisError, OSError):  # it goes by itself too
             await self._redis.delete(INBOX_KEY.format(id=self.id))
-        await self._reader.aclose()
 
     def _deliver(self, fields: dict[bytes, bytes], inbox: str, handle: Callable[[GatewayMessage], None]) -> None:
         try:
