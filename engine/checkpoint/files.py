@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.checkpoint.config import CheckpointError
+from engine.checkpoint.errors import CheckpointError
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"

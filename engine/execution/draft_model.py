@@ -19,7 +19,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from engine.cache.blocks import BLOCK_SIZE
-from engine.checkpoint.config import CheckpointError
+from engine.checkpoint.errors import CheckpointError
 from engine.execution.runner import ModelRunner
 from engine.plan import Row
 from engine.request import Request

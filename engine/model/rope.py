@@ -12,7 +12,8 @@ import math
 
 import torch
 
-from engine.checkpoint.config import ModelConfig, RopeParameters
+from engine.checkpoint.config import ModelConfig
+from engine.checkpoint.rope import RopeParameters
 
 
 class RotaryEmbedding:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from engine.checkpoint.config import CheckpointError
+from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.files import weight_files
 
 _STORED = (torch.float32, torch.bfloat16, torch.float16)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.adapters.registry import AdapterRegistry
-from engine.checkpoint.config import CheckpointError
+from engine.checkpoint.errors import CheckpointError
 from engine.core import EngineCore, EngineFeatures
 from engine.execution.draft_model import DraftModel
 from engine.execution.graphs.policy import CapturePolicy

@@ -292,7 +292,7 @@ def _refuse_unknown_tenants(config: str | None, settings: Settings, tenants: Seq
 def _explained(subject: object = None) -> Iterator[None]:
     """Turn errors of the registry and of adapters into messages of this command."""
     from engine.adapters.registry import AdapterError, RegistryError
-    from engine.checkpoint.config import CheckpointError
+    from engine.checkpoint.errors import CheckpointError
 
     try:
         yield

@@ -26,7 +26,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from engine.adapters.registry import AdapterRegistry, RegistryError
-from engine.checkpoint.config import CheckpointError
+from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.files import weight_files
 from engine.client.engine_client import EngineClient
 from gateway import __version__

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from engine.adapters.format import CONFIG, WEIGHTS
 from engine.adapters.registry import AdapterError, Manifest, NameTaken, Pointer, RegistryError
-from engine.checkpoint.config import CheckpointError
+from engine.checkpoint.errors import CheckpointError
 from engine.client.generation import EngineGone, RequestFailed
 from engine.wire import SamplingParams
 from gateway.access.directory.change import Note

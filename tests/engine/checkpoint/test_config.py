@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from engine.checkpoint.config import CheckpointError, ModelConfig
+from engine.checkpoint.config import ModelConfig
+from engine.checkpoint.errors import CheckpointError
 from tests.engine.checkpoints import ARCHITECTURES, EOS, ROPE_SCALINGS
 from tests.engine.conftest import Checkpoint
 

@@ -9,7 +9,7 @@ import torch
 
 import engine.execution.readout
 import engine.model.layers
-from engine.checkpoint.config import CheckpointError
+from engine.checkpoint.errors import CheckpointError
 from engine.execution.runner import ModelRunner
 from engine.plan import Row, StepPlan
 from kernels import LoraPlan

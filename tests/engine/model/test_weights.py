@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.checkpoint.config import CheckpointError, ModelConfig
+from engine.checkpoint.config import ModelConfig
+from engine.checkpoint.errors import CheckpointError
 from engine.checkpoint.files import revision_digest
 from engine.execution.runner import ModelRunner
 from engine.model.decoder import DecoderLayer

@@ -1,0 +1,62 @@
+"""The keys of config.json and generation_config.json that decide the computation, as they are written there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from engine.checkpoint.errors import CheckpointError
+
+T = TypeVar("T")
+Positive = Annotated[int, msgspec.Meta(gt=0)]
+
+
+class StoredConfig(msgspec.Struct, frozen=True):
+    """The keys of config.json that decide the computation."""
+
+    architectures: list[str]
+    vocab_size: Positive
+    hidden_size: Positive
+    intermediate_size: Positive
+    num_hidden_layers: Positive
+    num_attention_heads: Positive
+    max_position_embeddings: Positive
+    rms_norm_eps: float
+    num_key_value_heads: Positive | None = None
+    head_dim: Positive | None = None
+    hidden_act: str = "silu"
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    sliding_window: Positive | msgspec.UnsetType | None = msgspec.UNSET
+    use_sliding_window: bool = False
+    max_window_layers: int = 28
+    layer_types: list[str] | None = None
+    num_local_experts: Positive = 8
+    num_experts_per_tok: Positive = 2
+    rope_parameters: dict[str, Any] | None = None
+    rope_scaling: dict[str, Any] | None = None
+    rope_theta: float | None = None
+    original_max_position_embeddings: int | None = None
+    partial_rotary_factor: float | None = None
+    quantization_config: dict[str, Any] | None = None
+    eos_token_id: int | list[int] | None = None
+    dtype: str | None = None
+    torch_dtype: str | None = None
+
+
+class GenerationConfig(msgspec.Struct, frozen=True):
+    """The one key of generation_config.json that the engine honours."""
+
+    eos_token_id: int | list[int] | None = None
+
+
+def read_file(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist; name a directory in Hugging Face format") from None
+    except msgspec.DecodeError as error:
+        raise CheckpointError(f"{path.name}: {error}") from error

@@ -1,0 +1,53 @@
+"""The attention window of each layer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.checkpoint.errors import CheckpointError
+from engine.checkpoint.families import Family
+from engine.checkpoint.stored_config import StoredConfig
+
+
+def read_windows(raw: StoredConfig, family: Family) -> tuple[int | None, ...]:
+    layers = raw.num_hidden_layers
+    window = family.default_window if raw.sliding_window is msgspec.UNSET else raw.sliding_window
+    assert not isinstance(window, msgspec.UnsetType)
+    if family.windowed == "by layer":
+        if not raw.use_sliding_window:
+            window = None
+        elif raw.sliding_window is msgspec.UNSET:
+            window = 4096
+        kinds = raw.layer_types
+        if kinds is None:
+            return tuple(window if index >= raw.max_window_layers else None for index in range(layers))
+        return tuple(_layer_window(kind, window) for kind in _check_layer_types(kinds, layers))
+    if family.windowed == "never" and window is not None:
+        raise CheckpointError(
+            f"config.json: sliding_window is not an option of {raw.architectures[0]}; set it to null, "
+            "or name the architecture MistralForCausalLM"
+        )
+    expected = "full_attention" if window is None else "sliding_attention"
+    if raw.layer_types is not None and set(_check_layer_types(raw.layer_types, layers)) != {expected}:
+        raise CheckpointError(
+            f"config.json: layer_types must all be {expected!r} for {raw.architectures[0]}; remove layer_types"
+        )
+    return (window,) * layers
+
+
+def _check_layer_types(kinds: list[str], layers: int) -> list[str]:
+    if len(kinds) != layers:
+        raise CheckpointError(f"config.json: layer_types has {len(kinds)} entries for {layers} layers")
+    return kinds
+
+
+def _layer_window(kind: str, window: int | None) -> int | None:
+    if kind == "full_attention":
+        return None
+    if kind != "sliding_attention":
+        raise CheckpointError(
+            f"config.json: layer type {kind!r} is not supported; only 'full_attention' and 'sliding_attention' are"
+        )
+    if window is None:
+        raise CheckpointError("config.json: layer_types has 'sliding_attention' but use_sliding_window is not set")
+    return window
