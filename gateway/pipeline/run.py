@@ -17,8 +17,8 @@ from cache.response import CachedAnswer
 from gateway.config.settings import Settings
 from gateway.errors import ApiError, InvalidRequest, ModelNotFound, RateLimited
 from gateway.limits.limiter import Reservation
-from gateway.pipeline.accounting import OUTCOMES, Accounts
 from gateway.pipeline.admission import Admission
+from gateway.pipeline.metering import OUTCOMES, Metering
 from gateway.pipeline.prompts import tokenise
 from gateway.pipeline.routing.choice import Routing
 from gateway.pipeline.routing.escalations import Escalations
@@ -56,7 +56,7 @@ class Pipeline:
         self._tiers = tiers
         self._routing = Routing(view, engines, services.adapters, tiers)
         self._admission = Admission(settings, limiter, view, engines, self._routing, slow=guard.slow)
-        self._accounts = Accounts(services.statistics, services.ledger, metrics, services.tracing)
+        self._metering = Metering(services.statistics, services.ledger, metrics, services.tracing)
         self._stored = StoredAnswers(
             services.response_cache,
             services.statistics,
@@ -66,7 +66,7 @@ class Pipeline:
             tiers.policy.digest,
             services.secret,
         )
-        escalations = Escalations(settings, engines, limiter, view, self._accounts, metrics, tiers.typical)
+        escalations = Escalations(settings, engines, limiter, view, self._metering, metrics, tiers.typical)
         self._sources: list[Source] = [
             *([SemanticSource(services.similar, self._stored, settings)] if services.similar is not None else []),
             EngineAnswers(settings, engines, self._routing, escalations, metrics, guard),
@@ -105,7 +105,7 @@ class Pipeline:
             turn.trace.mark(Stage.PREPARE)
             admitted = await self._admit(prepared, reservation)
         progress = Progress(admitted)
-        self._accounts.open(progress)
+        self._metering.open(progress)
         answered: Answered | None = None
         try:
             answered = await self._answer(progress)
@@ -202,11 +202,11 @@ class Pipeline:
         self._canaries.observe(progress.admitted, answered, sys.exception())
         # Before anything else may go wrong, or the task be cancelled: what was delivered is owed.
         if answered is None:
-            self._accounts.refuse(turn)
+            self._metering.refuse(turn)
         else:
             turn.cost = answered.cost
             self._tiers.answered(answered, progress.escalation)
-            self._accounts.close(answered)
+            self._metering.close(answered)
             self._admission.learn(answered)
         storing = self._stored.land(turn, answered)  # its round trip overlaps that of the settlement
         limits = await self._admission.settle(progress, answered)

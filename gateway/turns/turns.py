@@ -20,8 +20,8 @@ from gateway.protocol.requests import Message, TurnRequest
 from gateway.protocol.stream import Finished
 from gateway.storage.presence import Presence, new_id
 from gateway.turns.creations import Creations
-from gateway.turns.elsewhere import RemoteTurns
 from gateway.turns.ids import new_response_id
+from gateway.turns.remote import RemoteTurns
 from gateway.turns.turn import Turn, TurnState, Viewer
 
 logger = logging.getLogger("roundhouse.turns")
@@ -56,7 +56,7 @@ class Turns:
         self._tasks = BackgroundTasks("turns")
         self._retained: OrderedDict[str, asyncio.TimerHandle] = OrderedDict()
         self._retained_characters = 0
-        self._elsewhere: RemoteTurns | None = None
+        self._remote: RemoteTurns | None = None
         self._creations: Creations | None = None
         self.draining = False
         """Whether new turns are refused."""
@@ -64,8 +64,8 @@ class Turns:
     async def share(self, redis: Redis, reader: Redis, presence: Presence, secret: bytes) -> None:
         """Share turns with the gateways that use the same Redis, until `aclose`; for `reader` see `Mailbox`."""
         self._creations = Creations(redis, secret, self._settings.store_ttl)
-        self._elsewhere = RemoteTurns(redis, reader, presence, secret, self._settings, self)
-        await self._elsewhere.start()
+        self._remote = RemoteTurns(redis, reader, presence, secret, self._settings, self)
+        await self._remote.start()
 
     def configure(self, pipeline: TurnPipeline, settings: TurnSettings) -> None:
         """Use a new configuration for new turns; running ones stay in the pipeline they began in."""
@@ -94,7 +94,7 @@ class Turns:
     @property
     def shared(self) -> dict[str, int]:
         """See `RemoteTurns.shared`."""
-        return self._elsewhere.shared if self._elsewhere else {"followed": 0, "feeds": 0, "unstored": 0}
+        return self._remote.shared if self._remote else {"followed": 0, "feeds": 0, "unstored": 0}
 
     async def start(
         self,
@@ -188,8 +188,8 @@ class Turns:
                 param="response_id",
                 code="response_in_progress",
             )
-        if self._elsewhere is not None:
-            await self._elsewhere.delete(response_id, principal)
+        if self._remote is not None:
+            await self._remote.delete(response_id, principal)
         self.forget(response_id)
 
     def forget(self, response_id: str) -> None:
@@ -209,8 +209,8 @@ class Turns:
         """Cancel what still runs and forget everything."""
         await self.drain(0)
         await self._tasks.aclose(1.0)
-        if self._elsewhere is not None:
-            await self._elsewhere.aclose()
+        if self._remote is not None:
+            await self._remote.aclose()
         while self._retained:
             self.forget(next(iter(self._retained)))
 
@@ -253,7 +253,7 @@ class Turns:
         turn = await self.awaited(response_id)
         if turn is not None:
             return turn if turn.principal.tenant == principal.tenant else None
-        return await self._elsewhere.find(response_id, principal) if self._elsewhere else None
+        return await self._remote.find(response_id, principal) if self._remote else None
 
     async def _history(
         self, request: TurnRequest, principal: Principal, own: Mapping[str, Turn]
@@ -311,8 +311,8 @@ class Turns:
             # Nobody may be waiting any more: a refusal nobody asks for is no unhandled error.
             turn.admitted.exception()
             return
-        if self._elsewhere is not None:
-            self._elsewhere.ended(turn)
+        if self._remote is not None:
+            self._remote.ended(turn)
         # An answer that is not to be stored is kept just long enough for a cut connection to fetch its end.
         seconds = self._settings.retention if turn.request.store else self._settings.orphan_timeout
         loop = asyncio.get_running_loop()

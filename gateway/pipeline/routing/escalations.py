@@ -21,7 +21,7 @@ from gateway.errors import ApiError
 from gateway.limits.counters import Amounts
 from gateway.limits.limiter import Limiter, Reservation
 from gateway.limits.subjects import subjects_of
-from gateway.pipeline.accounting import Accounts
+from gateway.pipeline.metering import Metering
 from gateway.pipeline.routing.held import HeldAnswer
 from gateway.pipeline.sink import TurnSink
 from gateway.pipeline.values import Answered, Dispatched, Progress
@@ -44,7 +44,7 @@ class FirstAttempt(Struct, frozen=True):
 class Takeover(TurnSink):
     """Replaces the first answer at the second one's first token, so that a tier that gives none has changed nothing."""
 
-    def __init__(self, first: Answered, signal: str, reservation: Reservation, accounts: Accounts) -> None:
+    def __init__(self, first: Answered, signal: str, reservation: Reservation, metering: Metering) -> None:
         """Args: signal: what looked bad about the first answer."""
         super().__init__(first.admitted.turn)
         self.first = first
@@ -54,7 +54,7 @@ class Takeover(TurnSink):
         """The most that the second answer may use."""
         self.done = False
         """Whether the first answer is discarded."""
-        self._accounts = accounts
+        self._metering = metering
         self._undone = False
 
     @property
@@ -79,7 +79,7 @@ class Takeover(TurnSink):
         """Discard the first answer, and charge it."""
         if not self.done:
             self.done = True
-            self._accounts.escalated(self.first)
+            self._metering.escalated(self.first)
             self.announce()
 
     def undo(self) -> None:
@@ -98,7 +98,7 @@ class Escalations:
         engines: Engines,
         limiter: Limiter,
         view: View,
-        accounts: Accounts,
+        metering: Metering,
         metrics: Metrics,
         typical: tuple[float, float, float],
     ) -> None:
@@ -107,7 +107,7 @@ class Escalations:
         self._engines = engines
         self._limiter = limiter
         self._view = view
-        self._accounts = accounts
+        self._metering = metering
         self._metrics = metrics.escalations
         self._typical = typical
 
@@ -184,7 +184,7 @@ class Escalations:
         except ApiError:
             self._metrics.looked(made, "limited")
             return None
-        takeover = progress.takeover = Takeover(answered, made.signal, more, self._accounts)
+        takeover = progress.takeover = Takeover(answered, made.signal, more, self._metering)
         return takeover
 
     def ended(self, progress: Progress, takeover: Takeover) -> None:

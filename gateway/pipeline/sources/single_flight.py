@@ -1,7 +1,7 @@
 """Single flight: of several turns that ask the same at the same time, one asks an engine and the others follow it.
 
 Redis holds who leads (`cache.response`), so that it works across gateways. A follower is a viewer of the leader's turn,
-here or through `gateway.turns.elsewhere`: it streams along live, keeps the leader from being orphaned, and costs
+here or through `gateway.turns.remote`: it streams along live, keeps the leader from being orphaned, and costs
 nothing per delta but its own stream. If a leader fails, is cancelled or stands still, a follower takes its place.
 """
 

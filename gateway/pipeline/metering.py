@@ -30,7 +30,7 @@ OUTCOMES: dict[EndReason, Outcome] = {
 """How a turn ended, in the words of metrics and logs."""
 
 
-class Accounts:
+class Metering:
     """Records this process's turns in the ledger, metrics, statistics and log."""
 
     def __init__(
