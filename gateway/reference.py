@@ -63,8 +63,9 @@ not start. `REDIS_URL` is read as `redis.url` if the file names none.
 
 _METRICS = """# Metrics
 
-Every gateway serves `/metrics` in Prometheus' text format. No label names a tenant, key or user; numbers per tenant are
-in Redis, see [redis-keys.md](redis-keys.md). Counters end in `_total`; histograms have `_bucket`, `_sum` and `_count`.
+This page lists what every gateway serves at `/metrics` in Prometheus' text format, as
+`curl -s http://127.0.0.1:8080/metrics` shows it. No label names a tenant, key or user; numbers per tenant are in Redis,
+see [redis-keys.md](redis-keys.md). Counters end in `_total`; histograms have `_bucket`, `_sum` and `_count`.
 
 This page is generated from `gateway/telemetry/metrics/` by `make docs`.
 
