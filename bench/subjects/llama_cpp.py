@@ -69,6 +69,7 @@ def _write(checkpoint: Path, path: Path) -> None:
             rotated = tensor.view(heads if "q_proj" in name else kv_heads, 2, -1, tensor.shape[1])
             tensor = rotated.transpose(1, 2).reshape(tensor.shape)
         target = names.get_name(name, try_suffixes=(".weight",))
+        assert target is not None, name
         if tensor.dim() == 1:
             writer.add_tensor(target, tensor.float().numpy())
         else:
