@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
@@ -10,13 +11,10 @@ import msgspec
 from engine.adapters.config import CONFIG, MAX_RANK, AdapterConfig, AdapterError
 from engine.adapters.manifest import BaseBias, LoraTarget, Module
 from engine.checkpoint.config import ModelConfig
+from engine.checkpoint.families import ExpertNames
 
 PREFIX = "base_model.model."
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
-_LISTED = ".block_sparse_moe."
-"""Part of keys of adapters that were saved with transformers 4, where every expert was a module of its own."""
-_MERGED = {"gate": "gate.weight", "w1": "gate_up_proj", "w3": "gate_up_proj", "w2": "down_proj"}
-"""Modules of Mixtral in transformers 4 -> the parameters of 5 that peft puts their LoRA on."""
 _Place = tuple[Module, int, str]
 """A module of one layer, and the parameter's name in the base model, by which ranks and alphas are looked up."""
 
@@ -53,8 +51,8 @@ def expected_tensors(config: AdapterConfig, model: ModelConfig, keys: Set[str]) 
     Raises:
         AdapterError: the config asks for something that is not supported, or for nothing.
     """
-    if model.experts:
-        config = _with_merged_experts(config)
+    if model.expert_names is not None:
+        config = _with_merged_experts(config, model.expert_names)
     if isinstance(config.target_modules, str) and config.target_modules.lower() == "all-linear":
         linears = [each.name for each in _linears(model) if each.module != "lm_head"]
         config = msgspec.structs.replace(config, target_modules=linears)
@@ -63,8 +61,8 @@ def expected_tensors(config: AdapterConfig, model: ModelConfig, keys: Set[str]) 
     for linear in _linears(model):
         _add_linear(expected, config, linear)
     _add_embedding(expected, config, model)
-    if model.experts:
-        _add_experts(expected, config, model, listed=any(_LISTED in key for key in keys))
+    if model.expert_names is not None:
+        _add_experts(expected, config, model, model.expert_names, keys)
     if not expected.targets:
         raise AdapterError(
             f"{CONFIG}: target_modules {config.target_modules!r} and target_parameters {config.target_parameters!r} "
@@ -139,12 +137,19 @@ def _add_embedding(expected: Expected, config: AdapterConfig, model: ModelConfig
     expected.targets.append(LoraTarget("embed_tokens", None, rank, scaling, (a,), (b,), magnitude=magnitude))
 
 
-def _add_experts(expected: Expected, config: AdapterConfig, model: ModelConfig, *, listed: bool) -> None:
-    """Add the router and the experts of every layer, in the form of transformers 5 (stacked) or 4 (listed)."""
+def _add_experts(
+    expected: Expected, config: AdapterConfig, model: ModelConfig, names: ExpertNames, keys: Set[str]
+) -> None:
+    """Add the router and the experts of every layer, in the form of transformers 5 (stacked) or 4 (listed).
+
+    With transformers 4 every expert was a module of its own, and the block was called as in the checkpoint.
+    """
+    old = re.compile(rf"\.{names.block}\." if names.block != "mlp" else r"\.mlp\.experts\.[0-9]")
+    listed = any(old.search(key) for key in keys)
     hidden, inner, experts = model.hidden_size, model.intermediate_size, model.experts
     for layer in range(model.layers):
         block = f"model.layers.{layer}.mlp"
-        stored = PREFIX + (f"model.layers.{layer}{_LISTED}".rstrip(".") if listed else block)
+        stored = f"{PREFIX}model.layers.{layer}.{names.block if listed else 'mlp'}"
         router, gate_up, down = f"{block}.gate.weight", f"{block}.experts.gate_up_proj", f"{block}.experts.down_proj"
         found = [name for name in (router, gate_up, down) if config.targets_parameter(name)]
         for name in found:
@@ -154,14 +159,15 @@ def _add_experts(expected: Expected, config: AdapterConfig, model: ModelConfig, 
         gates: _Place = ("experts.gate_up_proj", layer, gate_up)
         downs: _Place = ("experts.down_proj", layer, down)
         if gate_up in found and listed:
-            _add_listed(expected, config, ("experts.gate_proj", layer, gate_up), "w1", experts, hidden, inner)
-            _add_listed(expected, config, ("experts.up_proj", layer, gate_up), "w3", experts, hidden, inner)
+            gate, up = f"{stored}.experts.{{}}.{names.gate}", f"{stored}.experts.{{}}.{names.up}"
+            _add_listed(expected, config, ("experts.gate_proj", layer, gate_up), gate, experts, hidden, inner)
+            _add_listed(expected, config, ("experts.up_proj", layer, gate_up), up, experts, hidden, inner)
         elif gate_up in found:
             # peft wraps the module once per parameter; gate_up_proj comes first and is inside where both are wrapped.
             inside = f"{stored}.experts.base_layer" if down in found else f"{stored}.experts"
             _add_stacked(expected, config, gates, inside, experts, hidden, 2 * inner)
         if down in found and listed:
-            _add_listed(expected, config, downs, "w2", experts, inner, hidden)
+            _add_listed(expected, config, downs, f"{stored}.experts.{{}}.{names.down}", experts, inner, hidden)
         elif down in found:
             _add_stacked(expected, config, downs, f"{stored}.experts", experts, inner, hidden)
 
@@ -186,7 +192,7 @@ def _add_listed(
     expected: Expected,
     config: AdapterConfig,
     target: _Place,
-    part: str,
+    key: str,
     experts: int,
     inputs: int,
     outputs: int,
@@ -199,9 +205,8 @@ def _add_listed(
             "times what they were trained with); save the adapter with transformers 5"
         )
     rank = config.rank(name) // 2 if merged else config.rank(name)
-    prefix = f"{PREFIX}model.layers.{layer}{_LISTED}experts"
-    a = tuple(f"{prefix}.{expert}.{part}.lora_A.weight" for expert in range(experts))
-    b = tuple(f"{prefix}.{expert}.{part}.lora_B.weight" for expert in range(experts))
+    a = tuple(f"{key.format(expert)}.lora_A.weight" for expert in range(experts))
+    b = tuple(f"{key.format(expert)}.lora_B.weight" for expert in range(experts))
     expected.tensors |= dict.fromkeys(a, (rank, inputs)) | dict.fromkeys(b, (outputs, rank))
     expected.targets.append(LoraTarget(module, layer, rank, config.scaling(name), a, b))
 
@@ -215,8 +220,12 @@ def _refuse_for_parameters(config: AdapterConfig, name: str) -> None:
             )
 
 
-def _with_merged_experts(config: AdapterConfig) -> AdapterConfig:
-    """Read a config from transformers 4 as peft does: w1 and w3 of the experts are one parameter of twice the rank."""
+def _with_merged_experts(config: AdapterConfig, names: ExpertNames) -> AdapterConfig:
+    """Read a config from transformers 4 as peft does: gate and up of the experts are one parameter of twice the rank.
+
+    Its modules become the parameters of transformers 5 that peft puts their LoRA on.
+    """
+    merged = {"gate": "gate.weight", names.gate: "gate_up_proj", names.up: "gate_up_proj", names.down: "down_proj"}
     if isinstance(config.target_modules, str):
         raise AdapterError(
             f"{CONFIG}: target_modules is an expression, whose meaning changed for mixtures of experts; list the "
@@ -225,19 +234,21 @@ def _with_merged_experts(config: AdapterConfig) -> AdapterConfig:
     kept, parts = [], set()
     for target in config.target_modules or ():
         part = target.rpartition(".")[2]
-        if part in _MERGED:
+        if part in merged:
             parts.add(part)
         else:
             kept.append(target)
     if not parts:
         return config
     ranks, alphas = dict(config.rank_pattern or {}), dict(config.alpha_pattern or {})
-    if ("w1" in parts) != ("w3" in parts):
-        raise AdapterError(f"{CONFIG}: target_modules names one of w1 and w3; they are one matrix now: name both")
-    if "w1" in parts:
+    if (names.gate in parts) != (names.up in parts):
+        raise AdapterError(
+            f"{CONFIG}: target_modules names one of {names.gate} and {names.up}; they are one matrix now: name both"
+        )
+    if names.gate in parts:
         ranks[r".*\.gate_up_proj"] = 2 * config.r
         alphas[r".*\.gate_up_proj"] = 2 * config.lora_alpha
-    parameters = [*(config.target_parameters or ()), *(_MERGED[part] for part in sorted(parts))]
+    parameters = [*(config.target_parameters or ()), *(merged[part] for part in sorted(parts))]
     return msgspec.structs.replace(
         config, target_modules=kept, target_parameters=parameters, rank_pattern=ranks, alpha_pattern=alphas
     )

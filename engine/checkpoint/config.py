@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.checkpoint.errors import CheckpointError
-from engine.checkpoint.families import Family, family_of
+from engine.checkpoint.families import ExpertNames, Family, family_of
 from engine.checkpoint.rope import RopeParameters, read_rope
 from engine.checkpoint.stored_config import GenerationConfig, Positive, StoredConfig, read_file
 from engine.checkpoint.windows import read_windows
@@ -26,6 +26,13 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 """Activations by their names in transformers; the last two are one function."""
+
+_SERVED_OF_MIXTURES: dict[str, tuple[object, ...]] = {
+    "norm_topk_prob": (True,),
+    "decoder_sparse_step": (1,),
+    "mlp_only_layers": ([], None),
+}
+"""Values that are served of options of mixtures whose experts have a width of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,8 @@ class ModelConfig:
     experts: int
     """Number of experts per layer; 0 for dense MLPs."""
     experts_per_token: int
+    expert_names: ExpertNames | None
+    """Names of the experts' tensors; None for dense MLPs."""
     rope: RopeParameters
     max_position_embeddings: Positive
     eos_token_ids: tuple[int, ...]
@@ -76,14 +85,14 @@ class ModelConfig:
             CheckpointError: a field names something unsupported, or two do not fit each other.
         """
         family = family_of(raw)
-        _refuse_unsupported(raw)
-        heads = raw.num_attention_heads
+        _refuse_unsupported(raw, family)
+        heads, mixture = raw.num_attention_heads, family.mixture
         head_dim = raw.head_dim or family.default_head_dim or raw.hidden_size // heads
         config = cls(
             architecture=raw.architectures[0],
             vocabulary=raw.vocab_size,
             hidden_size=raw.hidden_size,
-            intermediate_size=raw.intermediate_size,
+            intermediate_size=_intermediate_size(raw, family),
             layers=raw.num_hidden_layers,
             heads=heads,
             kv_heads=raw.num_key_value_heads or family.default_kv_heads or heads,
@@ -96,8 +105,9 @@ class ModelConfig:
             qk_norm=family.qk_norm,
             tied_embeddings=raw.tie_word_embeddings,
             windows=read_windows(raw, family),
-            experts=raw.num_local_experts if family.experts else 0,
-            experts_per_token=raw.num_experts_per_tok if family.experts else 0,
+            experts=0 if mixture is None else raw.num_experts or raw.num_local_experts or mixture.experts,
+            experts_per_token=0 if mixture is None else raw.num_experts_per_tok or mixture.experts_per_token,
+            expert_names=None if mixture is None else mixture.names,
             rope=read_rope(raw, family, head_dim),
             max_position_embeddings=raw.max_position_embeddings,
             eos_token_ids=eos_token_ids,
@@ -153,13 +163,25 @@ class ModelConfig:
             )
 
 
-def _refuse_unsupported(raw: StoredConfig) -> None:
+def _intermediate_size(raw: StoredConfig, family: Family) -> int:
+    """Width of the feed-forward layers, which are the experts where there are any."""
+    if family.mixture is None or family.mixture.width is None:
+        return raw.intermediate_size
+    return raw.moe_intermediate_size or family.mixture.width
+
+
+def _refuse_unsupported(raw: StoredConfig, family: Family) -> None:
     if raw.quantization_config is not None:
         method = raw.quantization_config.get("quant_method", "unknown")
         raise CheckpointError(
             f"config.json: quantization_config (quant_method {method!r}) is not supported; "
             "name the unquantised checkpoint in float32, bfloat16 or float16"
         )
+    if family.mixture is not None and family.mixture.width is not None:
+        for name, served in _SERVED_OF_MIXTURES.items():
+            found = getattr(raw, name)
+            if found not in served:
+                raise CheckpointError(f"config.json: {name} {found!r} is not supported; only {served[0]!r} is")
     dtype = raw.dtype or raw.torch_dtype
     if dtype not in (None, "float32", "bfloat16", "float16"):
         raise CheckpointError(f"config.json: dtype {dtype!r} is not supported; store float32, bfloat16 or float16")
@@ -170,7 +192,7 @@ def _activation(raw: StoredConfig, family: Family) -> Activation:
     if found is None:
         names = ", ".join(_ACTIVATIONS)
         raise CheckpointError(f"config.json: hidden_act {raw.hidden_act!r} is not supported; these are: {names}")
-    if family.experts and found != "silu":
+    if family.mixture is not None and found != "silu":
         raise CheckpointError(f"config.json: hidden_act {raw.hidden_act!r} is not supported for experts; 'silu' is")
     return found
 

@@ -10,6 +10,27 @@ from engine.checkpoint.stored_config import StoredConfig
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertNames:
+    """Names of a mixture's tensors: `LAYER.block.gate.weight` is the router, `LAYER.block.experts.0.gate.weight` …"""
+
+    block: str
+    gate: str
+    up: str
+    down: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A family's mixture of experts, with what holds where config.json does not say."""
+
+    names: ExpertNames
+    experts: int
+    experts_per_token: int
+    width: int | None = None
+    """Intermediate size of an expert; None: that of the model."""
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """Differences of an architecture from Llama. None: the config's own key decides."""
 
@@ -22,7 +43,9 @@ class Family:
     default_theta: float = 10_000.0
     windowed: Literal["never", "all layers", "by layer"] = "never"
     default_window: int | None = None
-    experts: bool = False
+    window_is_opt_in: bool = False
+    """Whether windows hold only where `use_sliding_window` is set."""
+    mixture: Mixture | None = None
 
 
 FAMILIES = {
@@ -30,15 +53,37 @@ FAMILIES = {
     "MistralForCausalLM": Family(
         qkv_bias=False, output_bias=False, default_kv_heads=8, windowed="all layers", default_window=4096
     ),
-    "Qwen2ForCausalLM": Family(qkv_bias=True, output_bias=False, default_kv_heads=32, windowed="by layer"),
-    "Qwen3ForCausalLM": Family(qk_norm=True, default_kv_heads=32, default_head_dim=128, windowed="by layer"),
+    "Qwen2ForCausalLM": Family(
+        qkv_bias=True,
+        output_bias=False,
+        default_kv_heads=32,
+        windowed="by layer",
+        default_window=4096,
+        window_is_opt_in=True,
+    ),
+    "Qwen3ForCausalLM": Family(
+        qk_norm=True,
+        default_kv_heads=32,
+        default_head_dim=128,
+        windowed="by layer",
+        default_window=4096,
+        window_is_opt_in=True,
+    ),
+    "Qwen3MoeForCausalLM": Family(
+        qk_norm=True,
+        default_kv_heads=4,
+        windowed="all layers",
+        default_window=4096,
+        window_is_opt_in=True,
+        mixture=Mixture(ExpertNames("mlp", "gate_proj", "up_proj", "down_proj"), 128, 8, width=768),
+    ),
     "MixtralForCausalLM": Family(
         qkv_bias=False,
         output_bias=False,
         default_kv_heads=8,
         default_theta=1_000_000.0,
         windowed="all layers",
-        experts=True,
+        mixture=Mixture(ExpertNames("block_sparse_moe", "w1", "w3", "w2"), 8, 2),
     ),
 }
 

@@ -13,11 +13,9 @@ def read_windows(raw: StoredConfig, family: Family) -> tuple[int | None, ...]:
     layers = raw.num_hidden_layers
     window = family.default_window if raw.sliding_window is msgspec.UNSET else raw.sliding_window
     assert not isinstance(window, msgspec.UnsetType)
+    if family.window_is_opt_in and not raw.use_sliding_window:
+        window = None
     if family.windowed == "by layer":
-        if not raw.use_sliding_window:
-            window = None
-        elif raw.sliding_window is msgspec.UNSET:
-            window = 4096
         kinds = raw.layer_types
         if kinds is None:
             return tuple(window if index >= raw.max_window_layers else None for index in range(layers))

@@ -237,10 +237,12 @@ class Mlp:
 
 
 class MixtureOfExperts:
-    """Mixtral's sparse mixture of SwiGLU experts."""
+    """A sparse mixture of SwiGLU experts with Mixtral's routing."""
 
     def __init__(self, config: ModelConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
         experts, width, inner = config.experts, config.hidden_size, config.intermediate_size
+        assert config.expert_names is not None
+        self._names = config.expert_names
         self._sites = (f"{layer}.router", f"{layer}.experts.gate_up", f"{layer}.experts.down")
         self._experts_per_token = config.experts_per_token
         self._weights: tuple[torch.Tensor, ...] = (
@@ -252,13 +254,15 @@ class MixtureOfExperts:
         self._packed: tuple[PackedWeight, PackedExperts, PackedExperts] | None = None
 
     def targets(self, prefix: str) -> Targets:
-        prefix += ".block_sparse_moe"
+        names = self._names
+        prefix += f".{names.block}"
         router, gate_ups, downs = self._weights
         found = {f"{prefix}.gate.weight": router}
         for index, (gate_up, down) in enumerate(zip(gate_ups, downs, strict=True)):
             gate, up = gate_up.chunk(2)
             expert = f"{prefix}.experts.{index}"
-            found |= {f"{expert}.w1.weight": gate, f"{expert}.w3.weight": up, f"{expert}.w2.weight": down}
+            parts = ((names.gate, gate), (names.up, up), (names.down, down))
+            found |= {f"{expert}.{name}.weight": part for name, part in parts}
         return found
 
     def pack(self, quantize: Quantization | None) -> None:

@@ -49,6 +49,16 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "qwen3": {"model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": True},
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3-moe": {
+        "model_type": "qwen3_moe",
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40,
+        "norm_topk_prob": True,
+        "head_dim": 32,
+        "use_sliding_window": True,
+        "sliding_window": 28,
+    },
 }
 
 _PRETRAINED = 64

@@ -37,7 +37,7 @@ VOCABULARY = 512
 
 def adapters_for(architecture: str) -> tuple[Kind, Kind]:
     """A large adapter and a smaller one that differ in everything that one architecture allows."""
-    if architecture == "mixtral":
+    if architecture in ("mixtral", "qwen3-moe"):
         experts: dict[str, Any] = {"target_modules": ATTENTION, "target_parameters": EXPERTS}
         return (
             Kind(architecture, {"r": 4, "lora_alpha": 8} | experts),

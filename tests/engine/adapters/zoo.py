@@ -107,6 +107,8 @@ ZOO: dict[str, Kind] = {
     "listed experts": _kind("mixtral", target_modules=["w1", "w2", "w3"], r=3, listed=True),
     "listed experts and router": _kind("mixtral", target_modules=["q_proj", "gate", "w1", "w2", "w3"], listed=True),
     "listed outputs": _kind("mixtral", target_modules=["w2"], listed=True),
+    "qwen3-moe experts": _kind("qwen3-moe", target_modules=ATTENTION, target_parameters=EXPERTS),
+    "qwen3-moe listed": _kind("qwen3-moe", target_modules=["gate", "gate_proj", "up_proj", "down_proj"], listed=True),
 }
 """Kinds by name. Every kind is supported."""
 
@@ -178,11 +180,14 @@ def _write_listed(folder: Path, base: Path, kind: Kind, seed: int) -> None:
     """Write the keys that peft wrote while transformers had a module per expert."""
     generator = torch.Generator().manual_seed(seed)
     shapes = _load_base(base).config
-    hidden, inner, experts = shapes.hidden_size, shapes.intermediate_size, shapes.num_local_experts
-    sizes = {"w1": (hidden, inner), "w2": (inner, hidden), "w3": (hidden, inner)}
+    hidden, experts = shapes.hidden_size, shapes.num_local_experts
+    inner = getattr(shapes, "moe_intermediate_size", shapes.intermediate_size)
+    mixtral = kind.architecture == "mixtral"
+    gate, down, up = ("w1", "w2", "w3") if mixtral else ("gate_proj", "down_proj", "up_proj")
+    sizes = {gate: (hidden, inner), down: (inner, hidden), up: (hidden, inner)}
     modules: dict[str, tuple[int, int]] = {}
     for layer in range(shapes.num_hidden_layers):
-        block = f"base_model.model.model.layers.{layer}.block_sparse_moe"
+        block = f"base_model.model.model.layers.{layer}.{'block_sparse_moe' if mixtral else 'mlp'}"
         for target in kind.config["target_modules"]:
             if target in sizes:
                 modules |= {f"{block}.experts.{expert}.{target}": sizes[target] for expert in range(experts)}

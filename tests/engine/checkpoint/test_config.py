@@ -37,7 +37,8 @@ def test_every_architecture_is_read_as_transformers_reads_it(checkpoint: Checkpo
     ours, theirs = ModelConfig.from_directory(directory), AutoConfig.from_pretrained(directory)
     assert ours.architecture == theirs.architectures[0]
     assert ours.vocabulary == theirs.vocab_size
-    assert (ours.hidden_size, ours.intermediate_size) == (theirs.hidden_size, theirs.intermediate_size)
+    inner = getattr(theirs, "moe_intermediate_size", theirs.intermediate_size)
+    assert (ours.hidden_size, ours.intermediate_size) == (theirs.hidden_size, inner)
     assert (ours.layers, ours.heads) == (theirs.num_hidden_layers, theirs.num_attention_heads)
     assert ours.kv_heads == theirs.num_key_value_heads
     assert ours.head_dim == getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
@@ -79,6 +80,11 @@ def test_keys_without_effect_are_ignored(tmp_path: Path) -> None:
         ({"architectures": ["MistralForCausalLM"], "sliding_window": None}, (None,) * 4),
         ({"architectures": ["MistralForCausalLM"]}, (4096,) * 4),
         ({"architectures": ["MixtralForCausalLM"]}, (None,) * 4),
+        ({"architectures": ["Qwen3MoeForCausalLM"], "norm_topk_prob": True}, (None,) * 4),
+        (
+            {"architectures": ["Qwen3MoeForCausalLM"], "norm_topk_prob": True, "use_sliding_window": True},
+            (4096,) * 4,
+        ),
         ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8}, (None,) * 4),
         (
             {
@@ -198,6 +204,19 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "experts": (
         {"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4, "num_experts_per_tok": 9},
         "must not exceed num_local_experts",
+    ),
+    "shares of experts": (
+        {"architectures": ["Qwen3MoeForCausalLM"], "num_key_value_heads": 4},
+        "norm_topk_prob False is not supported; only True is",
+    ),
+    "layers without experts": (
+        {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "num_key_value_heads": 4,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+        r"mlp_only_layers \[1\] is not supported",
     ),
     "sizes of experts": (
         {"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4, "intermediate_size": 100},
