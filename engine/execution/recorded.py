@@ -1,13 +1,13 @@
 """Decode steps, recorded once per number of rows, with and without adapters, and replayed (see `kernels.recording`).
 
-On small models the Python of a forward pass takes half as long as its ops. A step in which every row runs one token
-differs from the one before only in its numbers, so once a few steps of a size have run, the next one is recorded on
-tensors that stay, logits included, and those after it write their numbers there and replay it. What is around the
-replay finds the processor's caches full of weights: it is kept short and free of whatever brings in much code.
+On small models the Python of a forward pass takes half as long as its ops. Steps in which every row runs one token
+differ only in their numbers. So after a few steps of a size the next one is recorded on tensors that stay, logits
+included; later ones write their numbers there and replay it. A replay leaves the processor's caches full of weights, so
+the code around it is kept short.
 
-Not one class with `engine.execution.graphs`: a graph pays for padded rows with launches, copies a step to the device
-once and is never given up; here rows are exact, numbers are written where recordings read them, and the least used one
-goes.
+`engine.execution.graphs` shares no class with this: a graph has padded rows, copies a step to the device
+once and is never given up; recordings have exact rows and read numbers where they are written, and the least recently
+used one is dropped.
 """
 
 from __future__ import annotations

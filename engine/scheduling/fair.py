@@ -1,16 +1,14 @@
-"""The policy `fair`: service classes, inside a class one virtual counter of tokens per tenant. Pure.
+"""The policy `fair`: service classes, and inside a class one virtual counter of tokens per tenant. Pure.
 
 The counters are those of VTC ("Fairness in Serving Large Language Models", arXiv 2401.00588): a tenant pays 1 for an
-input token that has to be computed, nothing for a cached one, 2 for an output token, each divided by its weight; the
-one with the lowest counter goes next. Tokens that a preempted request computes again are free: it did not want that.
+input token that is computed, 2 for an output token, and nothing for a cached one or one computed again after a
+preemption, each divided by its weight. The tenant with the lowest counter goes next, with its oldest request.
 
-* A tenant that had nothing waiting is lifted to the *floor* of its class less a credit, the most that idleness earns.
-  The floor is at least the lowest counter of those that wait, as in the paper, and rises at the class's mean rate
-  besides (the virtual time of WF2Q+), so that a row of new tenants does not push an old one back for ever.
-* Classes have counters of their own: what a tenant lets run in the background does not cost it its place in front. A
-  class goes before a lower one unless that has waited, without being served, `aging` seconds longer for every level.
-  It then gets one turn, however much waits in it.
-* Inside a tenant the oldest request goes first.
+* A tenant that had nothing waiting is lifted to the *floor* of its class less `CREDIT`. The floor is at least the
+  lowest counter of those that wait, as in the paper, and also rises at the class's mean rate (the virtual time of
+  WF2Q+), so that a row of new tenants does not push an old one back for ever.
+* A class goes before a lower one until that has waited unserved for `aging` seconds more per level; the lower one then
+  gets one turn, however much waits in it. Each class has its own counters.
 """
 
 from __future__ import annotations

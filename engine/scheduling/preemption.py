@@ -1,10 +1,10 @@
 """Decides which requests may lose their KV to make room, and what is reserved for those that may not. Pure.
 
 A request that has been preempted `limit` times is *safe*: it is admitted with blocks for its longest possible answer
-and keeps them to its end. Everybody can still end, by this argument. Who is first in line progresses in every step: if
-it is safe it needs nothing more, and if not it may take all blocks that are not reserved, into which its own longest
-answer fits, because nobody is admitted while that would be untrue of anybody who runs. So the first in line ends, then
-the next one; and when nobody runs, any waiting request fits, as no context is larger than the cache.
+and keeps them to its end. All requests still end, because the first in line progresses in every step: if it is safe it
+has all its blocks, and if not it may take all that are not reserved. Its longest answer fits into these, because no
+request is admitted that would make this untrue of any running one. So the first in line ends, then the next one; when
+none runs, any waiting request fits, as no context is larger than the cache.
 """
 
 from __future__ import annotations

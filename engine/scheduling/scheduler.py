@@ -1,21 +1,18 @@
 """Decides what each step runs. Pure: state and `now` in, a `StepPlan` out; no clock, no torch, no I/O.
 
-There is no prefill phase and no decode phase. A step has one token budget; requests that decode take one token each,
-then prompts take what is left, in chunks if they must, so that a long prompt never stops the others (the scheme is
-vLLM's V1 scheduler). Who goes first is the policy's decision (`engine/scheduling/policy.py`). Whatever it is:
+Steps mix prefill and decode (as vLLM's V1 scheduler does). Each has one token budget: requests that decode take one
+token each, then prompts take the rest, in chunks if they must, so that a long prompt never stops the others. The policy
+decides who goes first (`engine/scheduling/policy.py`). Under every policy:
 
-* A request enters when blocks for all its known tokens are available plus one for each request already running; no
-  later one overtakes it because it is smaller.
+* A request enters when blocks for all its known tokens are available, plus one for each running request; no later one
+  overtakes it because it is smaller. It waits for its adapter first (`engine/scheduling/adapters.py`).
 * When blocks run out, the request in need preempts the one with the least to compute again, of those that the policy
-  lets it preempt. If there is none, it waits with its KV intact.
-* The *first in line*, which of those that run is the oldest by `rank`, is never preempted and may preempt anybody, so
-  that it progresses in every step. `rank` is fixed for life, so that everybody who runs long enough becomes the first.
-* Requests that need an adapter wait until it is on the device (`engine/scheduling/adapters.py`). They may be preempted,
-  even as the first in line, so that another adapter gets in.
-* Nobody is preempted more than `max_preemptions` times (`engine/scheduling/preemption.py` says why all still end).
-* A preempted request runs its tokens again later; its full blocks stay in the prefix cache as long as they can.
+  lets it preempt, or waits with its KV intact. A preempted request's full blocks stay cached as long as they can.
+* The *first in line*, the running request that is oldest by `rank`, may preempt anybody and is itself preempted only so
+  that another adapter gets in, so it progresses in every step. `rank` is fixed: who runs long enough becomes the first.
+* No request is preempted more than `max_preemptions` times (`engine/scheduling/preemption.py` says why all still end).
 
-Steps run one after another, so that blocks freed by `commit` are reusable at once: nothing launched touches them.
+Steps run one after another: blocks freed by `commit` are reusable at once, because no launched step touches them.
 """
 
 from __future__ import annotations
