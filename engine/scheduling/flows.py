@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from engine.request import Request
 from engine.scheduling.policy import by_rank
@@ -18,8 +18,6 @@ PASS_WINDOW = 16
 """Most requests of a tenant that are considered in one step."""
 MAX_IDLE = 1024
 """Most tenants without requests whose counters are remembered, per class."""
-
-_counter_and_turn = attrgetter("counter", "served")
 
 
 @dataclass(eq=False, slots=True)
@@ -69,6 +67,8 @@ class ServiceQueue:
         self._flows: dict[str, Flow] = {}
         self._backlog: dict[Flow, None] = {}
         """Flows with waiting requests, as an ordered set."""
+        self._order: list[tuple[float, int, int, Flow]] | None = None
+        """Heap of the backlog by counter and last admission, which may have grown since; None: to be built anew."""
         self._passed: list[Flow] = []
         """Flows with requests that were passed over in this step."""
         self._idle: dict[Flow, None] = {}
@@ -129,19 +129,31 @@ class ServiceQueue:
     def leave(self, request: Request) -> None:
         flow = self._flows[request.tenant]
         self._dequeue(flow, request)
+        self._order = None
         self._settle(flow)
 
     def open(self) -> None:
         """Begin a step: no request is passed over yet."""
+        if self._passed:
+            self._order = None
         for flow in self._passed:
             flow.passed.clear()
         self._passed.clear()
 
     def top(self) -> Flow | None:
         """Return the flow to be served next: the one with the lowest counter."""
-        exhausted = {flow for flow in self._passed if not flow.considered}
-        backlog = [flow for flow in self._backlog if flow not in exhausted] if exhausted else self._backlog
-        return min(backlog, key=_counter_and_turn, default=None)
+        if self._order is None:
+            self._order = [(flow.counter, flow.served, place, flow) for place, flow in enumerate(self._backlog)]
+            heapq.heapify(self._order)
+        while self._order:
+            counter, served, place, flow = self._order[0]
+            if not flow.considered:
+                heapq.heappop(self._order)
+            elif (counter, served) != (flow.counter, flow.served):  # both only grow: nobody below is overtaken unseen
+                heapq.heapreplace(self._order, (flow.counter, flow.served, place, flow))
+            else:
+                return flow
+        return None
 
     def pass_over(self, request: Request) -> None:
         flow = self._flows[request.tenant]
@@ -179,7 +191,7 @@ class ServiceQueue:
         Raises:
             RuntimeError: they differ.
         """
-        flows = self._flows.values()
+        flows, top = self._flows.values(), self.top()
         problems = {
             "rows are counted wrongly": {flow.tenant: flow.rows for flow in flows if flow.rows} != rows,
             "the class's sums are wrong": (self.waiting, self.rows, self.work)
@@ -193,6 +205,11 @@ class ServiceQueue:
             ),
             "flows are listed wrongly": self._backlog.keys() != {flow for flow in flows if flow.line}
             or self._idle.keys() != {flow for flow in flows if not flow.live},
+            "another flow goes first": any(
+                top is None or (flow.counter, flow.served) < (top.counter, top.served)
+                for flow in self._backlog
+                if flow.considered
+            ),
             "weights are summed up wrongly": not math.isclose(
                 self.weight, sum(flow.weight for flow in flows if flow.live), abs_tol=1e-6
             ),
@@ -213,6 +230,7 @@ class ServiceQueue:
         if not self.waiting:
             self.since = since
         self._backlog[flow] = None
+        self._order = None
         insort(flow.line, request, key=by_rank)
         self._count(flow, request, 1)
 

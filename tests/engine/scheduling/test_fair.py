@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -204,6 +205,27 @@ def test_prompts_that_wait_are_matched_once_and_then_only_with_what_has_changed(
     assert set(lookups[1:]) == {1}, "one for who is the first of them"
     bench.run()
     bench.assert_correct()
+
+
+class Walked(dict[Any, None]):
+    """Counts how many of its keys are walked over."""
+
+    steps = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for key in super().__iter__():
+            self.steps += 1
+            yield key
+
+
+def test_a_step_walks_over_the_tenants_that_wait_once_however_many_it_admits() -> None:
+    bench = Bench(blocks=1024, max_running=64, step_tokens=4096)
+    for number in range(512):
+        bench.add(f"r{number}", [number % 97, number % 89, *range(30)], max_tokens=2, tenant=f"t{number}")
+    queue = _queue(bench)
+    backlog = queue._backlog = Walked(queue._backlog)
+    assert len(bench.scheduler.schedule(bench.now).rows) == 64
+    assert 0 < backlog.steps <= 512
 
 
 class Read(list[int]):
